@@ -1,0 +1,53 @@
+//! What a front end asks and what it gets back.
+
+use seam::{BlockMut, DiskError, Seam};
+
+/// Why a request failed; a front end translates it to its protocol's code.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// Outside the volume, not aligned to 512 bytes, or empty.
+    #[error("the request lies outside the volume or is not aligned to 512 bytes")]
+    Invalid,
+    /// A write to a read-only volume.
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// Only for requests that demanded to be fast or nothing.
+    #[error("cannot be done fast on this volume")]
+    NotFast,
+    /// The volume is being removed.
+    #[error("the volume is shutting down")]
+    ShuttingDown,
+    /// The backing could not do it.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// How a write is to be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// Acknowledge only when this write is durable.
+    pub fua: bool,
+}
+
+/// How a range is to be zeroed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZeroFlags {
+    /// Acknowledge only when the zeroes are durable.
+    pub fua: bool,
+    /// Space may be released.
+    pub may_unmap: bool,
+    /// Fail with [`RequestError::NotFast`] where it would cost as much as writing.
+    pub fast_only: bool,
+}
+
+/// Where the bytes of a write come from.
+pub trait WriteSource<S: Seam> {
+    /// Copies bytes `from..from + len` of the request to byte `at` of `block`. Offsets are multiples of 512.
+    fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize);
+}
+
+impl<S: Seam> WriteSource<S> for &[u8] {
+    fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize) {
+        block.write_bytes(at, &self[from..from + len]);
+    }
+}

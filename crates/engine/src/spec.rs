@@ -1,0 +1,161 @@
+//! What a core and a volume are told to be.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use seam::Nanos;
+
+/// When a write is acknowledged and what stays in the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WritePolicy {
+    /// Acknowledged from memory; a flush is acknowledged when everything before it is durable.
+    #[default]
+    WriteBack,
+    /// Acknowledged when it is on the backing; stays cached.
+    WriteThrough,
+    /// Acknowledged when it is on the backing; not cached.
+    WriteAround,
+    /// Nothing is cached.
+    None,
+    /// Acknowledged from memory, and so are flushes; at most `VolumeSpec::defer` old. Must be asked for by name.
+    WriteBackVolatile,
+}
+
+impl WritePolicy {
+    /// All of them, by their names in the configuration.
+    pub const ALL: [(&'static str, WritePolicy); 5] = [
+        ("write-back", WritePolicy::WriteBack),
+        ("write-through", WritePolicy::WriteThrough),
+        ("write-around", WritePolicy::WriteAround),
+        ("none", WritePolicy::None),
+        ("write-back-volatile", WritePolicy::WriteBackVolatile),
+    ];
+
+    /// True when a write is acknowledged before it is on the backing.
+    pub fn defers_writes(self) -> bool {
+        matches!(self, WritePolicy::WriteBack | WritePolicy::WriteBackVolatile)
+    }
+}
+
+impl fmt::Display for WritePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = WritePolicy::ALL.iter().find(|(_, policy)| policy == self).map(|(name, _)| *name);
+        f.write_str(name.expect("every policy has a name"))
+    }
+}
+
+impl FromStr for WritePolicy {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = WritePolicy::ALL.iter().find(|(name, _)| *name == text).map(|(_, policy)| *policy);
+        found.ok_or_else(|| {
+            let names: Vec<_> = WritePolicy::ALL.iter().map(|(name, _)| *name).collect();
+            format!("unknown policy \"{text}\"; one of {}", names.join(", "))
+        })
+    }
+}
+
+/// What an administrator switched the cache to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CacheMode {
+    /// Serve hits, admit misses.
+    #[default]
+    Active,
+    /// Pass everything through, cache nothing (dirty data still drains).
+    Paused,
+    /// Serve hits, add nothing.
+    Frozen,
+}
+
+impl fmt::Display for CacheMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CacheMode::Active => "active",
+            CacheMode::Paused => "paused",
+            CacheMode::Frozen => "frozen",
+        })
+    }
+}
+
+/// What one core is given.
+#[derive(Clone, Debug)]
+pub struct CoreSpec {
+    /// Part of the pool that dirty and written blocks may take, in percent.
+    pub dirty_max_percent: u32,
+    /// Age at which dirty data is destaged even if nothing else asks for it.
+    pub dirty_age_max: Nanos,
+    /// Largest amount read ahead of one sequential stream, in bytes; 0 turns readahead off.
+    pub readahead_max_bytes: u64,
+    /// Deliberate faults for tests that prove that a checker can fail.
+    pub sabotage: Sabotage,
+}
+
+impl Default for CoreSpec {
+    fn default() -> Self {
+        CoreSpec {
+            dirty_max_percent: 50,
+            dirty_age_max: Nanos::from_secs(10),
+            readahead_max_bytes: 1 << 20,
+            sabotage: Sabotage::None,
+        }
+    }
+}
+
+/// A deliberate fault, so that a test can show that a checker notices it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Sabotage {
+    /// The engine as it should be.
+    #[default]
+    None,
+    /// A flush is acknowledged before the backing is flushed.
+    FlushEarly,
+    /// A partial block's sectors are forgotten when it is filled.
+    LosePartialWrite,
+    /// A discarded block's cached copy stays readable.
+    StaleAfterDiscard,
+    /// Written data is called clean when a backing reconnects.
+    DropWrittenAtReconnect,
+    /// A fill is installed whatever was written meanwhile (R2).
+    NoTickets,
+    /// An overwrite changes a buffer that is on its way to the disk (R1).
+    OverwriteInFlight,
+    /// Allocation status of the backing is reported for a dirty block (R4).
+    ZeroForDirty,
+    /// A core acknowledges writes of the next epoch before all cores closed the last one (R5).
+    NoEpochBarrier,
+}
+
+/// What a volume is.
+#[derive(Clone, Debug)]
+pub struct VolumeSpec {
+    /// Its name: NBD export, LUN name. Never an identity.
+    pub name: String,
+    /// Its identity for life; never used twice.
+    pub incarnation: u64,
+    /// When writes are acknowledged.
+    pub policy: WritePolicy,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Volumes with the same datastore share spindles.
+    pub datastore: String,
+    /// `vm` and any other.
+    pub labels: BTreeMap<String, String>,
+    /// `write-back-volatile` alone: age at which a write is durable at the latest.
+    pub defer: Nanos,
+}
+
+impl VolumeSpec {
+    /// A volume with defaults for everything but its name and identity.
+    pub fn new(name: &str, incarnation: u64) -> Self {
+        VolumeSpec {
+            name: name.to_owned(),
+            incarnation,
+            policy: WritePolicy::default(),
+            read_only: false,
+            datastore: String::new(),
+            labels: BTreeMap::new(),
+            defer: Nanos::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! hotset
+fn main() {}
