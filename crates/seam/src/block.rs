@@ -32,6 +32,11 @@ pub trait Block: Clone + 'static {
 
     /// True when both hold the same content.
     fn same(&self, other: &Self) -> bool;
+
+    /// A writable alias of content that others may hold: breaks R1 on purpose, so that a test can show that its checker
+    /// notices. Only the simulated world can do it; the real one has `unreachable!()` here.
+    #[doc(hidden)]
+    fn sabotage_thaw(self) -> Self::Mut;
 }
 
 /// A block with one owner.

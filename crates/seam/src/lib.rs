@@ -15,7 +15,7 @@ use std::future::Future;
 pub use block::{BLOCK_BYTES, Block, BlockMut, Piece, PieceMut, SECTOR_BYTES, SECTORS_PER_BLOCK};
 pub use disk::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry};
 pub use gather::{Gather, Part};
-pub use stream::{Address, ByteStream, StreamReader, StreamWriter};
+pub use stream::{Address, ByteStream, Listener, StreamReader, StreamWriter};
 pub use time::Nanos;
 
 /// One core of one world: what a single-threaded part of the engine runs on.
@@ -30,6 +30,8 @@ pub trait Seam: Clone + Sized + 'static {
     type Disk: Disk<Self>;
     /// A connected byte stream.
     type Stream: ByteStream<Self>;
+    /// Where clients connect.
+    type Listener: Listener<Self>;
 
     /// Time since an arbitrary start; never goes back.
     fn now(&self) -> Nanos;
@@ -71,4 +73,7 @@ pub trait Seam: Clone + Sized + 'static {
 
     /// Connects to a server as a client.
     fn connect(&self, to: &Address) -> impl Future<Output = std::io::Result<Self::Stream>>;
+
+    /// Starts to listen as a server.
+    fn listen(&self, at: &Address) -> impl Future<Output = std::io::Result<Self::Listener>>;
 }

@@ -37,6 +37,12 @@ pub trait ByteStream<S: Seam>: 'static {
     fn split(self) -> (Self::Reader, Self::Writer);
 }
 
+/// Where clients connect; stops listening when dropped.
+pub trait Listener<S: Seam>: 'static {
+    /// The next client.
+    fn accept(&self) -> impl Future<Output = io::Result<S::Stream>>;
+}
+
 /// Incoming bytes.
 pub trait StreamReader<S: Seam>: 'static {
     /// Appends what has arrived, at least one byte, at most the room left in `buffer`'s capacity (not zero). `Ok(0)`: the
