@@ -1,0 +1,45 @@
+# One word a task. What each does, and how to run a part of it: docs/hacking.md.
+
+CARGO ?= cargo
+# Optimised, with assertions: fast enough for a thousand simulated worlds, strict enough to find what is wrong in them.
+PROFILE := --profile ci --locked
+ARGS ?=
+
+.PHONY: demo test lint fmt tidy e2e deny bench torture packages toolchain
+
+demo: toolchain
+	$(CARGO) run --quiet --release --locked --package hotset -- demo $(ARGS)
+
+test: toolchain packages lint deny
+	$(CARGO) build $(PROFILE) --package hotset
+	$(CARGO) test $(PROFILE) --workspace --no-fail-fast
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy $(PROFILE) --workspace --all-targets -- -D warnings
+
+fmt:
+	$(CARGO) fmt --all
+
+tidy:
+	$(CARGO) test $(PROFILE) --package tidy
+
+e2e: packages
+	$(CARGO) build $(PROFILE) --package hotset
+	$(CARGO) test $(PROFILE) --package e2e -- $(ARGS)
+
+deny:
+	scripts/deny
+
+bench: toolchain
+	$(CARGO) run --release --locked --package bench -- $(ARGS)
+
+torture: toolchain packages
+	scripts/torture
+
+packages:
+	scripts/packages
+
+toolchain:
+	@command -v $(CARGO) >/dev/null || { \
+	  echo "cargo is missing: install Rust with rustup (https://rustup.rs); the version is pinned in rust-toolchain.toml" >&2; exit 1; }

@@ -1,0 +1,27 @@
+//! The repository's habits as code: rules that hold without exemption, and aims that are only shown.
+//!
+//! A rule is one file in `rules/` and one line in [`rules::ALL`].
+
+pub mod aims;
+pub mod licences;
+pub mod rules;
+pub mod source;
+
+use std::fmt;
+
+/// A place that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Path from the repository's root.
+    pub path: String,
+    /// Line, counted from 1; 0 speaks of the whole file.
+    pub line: usize,
+    /// What is wrong and what to do.
+    pub text: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.text)
+    }
+}

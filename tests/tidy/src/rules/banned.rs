@@ -1,0 +1,64 @@
+//! Below the binary nothing reaches past the seam, and nothing in a simulated world depends on chance or the clock.
+//!
+//! Clippy refuses the same by name resolution (`clippy.toml`); this rule also catches what an `allow` would let through.
+
+use super::{at, has_word};
+use crate::Violation;
+use crate::source::Source;
+
+/// Where the ban holds.
+const FOLDERS: [&str; 5] =
+    ["crates/engine/src/", "crates/nbd/src/", "crates/nbd-protocol/src/", "crates/qos/src/", "crates/seam/src/sim"];
+
+/// What is banned, and what to use instead.
+const BANNED: [(&str, &str); 17] = [
+    ("Instant", "the seam's clock"),
+    ("SystemTime", "the seam's clock"),
+    ("HashMap", "a BTreeMap, or FxHashMap without iterating"),
+    ("HashSet", "a BTreeSet, or FxHashSet without iterating"),
+    ("RandomState", "nothing that is seeded by chance"),
+    ("thread_rng", "the seam's random numbers"),
+    ("thread_local", "a value owned by the core"),
+    ("std::fs", "the seam's disks"),
+    ("std::net", "the seam's streams"),
+    ("std::os", "the seam"),
+    ("std::env", "what the caller hands in"),
+    ("std::process", "an error that goes up"),
+    ("std::thread", "the seam's spawner"),
+    ("tokio", "the seam's spawner"),
+    ("compio", "the seam"),
+    ("rustix", "the seam"),
+    ("libc", "the seam"),
+];
+
+/// Uses of banned names in production code where the ban holds.
+pub fn check(sources: &[Source]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for source in sources.iter().filter(|source| FOLDERS.iter().any(|folder| source.path.starts_with(folder))) {
+        for (index, code) in source.production_code().iter().enumerate() {
+            for (name, instead) in BANNED.iter().filter(|(name, _)| has_word(code, name)) {
+                found.push(at(source, index, format!("{name} is banned here: use {instead}")));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_banned_name_is_found_where_the_ban_holds_and_nowhere_else() {
+        for (name, _) in BANNED {
+            let text = format!("use {name};\n");
+            assert_eq!(check(&[Source::new("crates/engine/src/a.rs", &text)]).len(), 1, "{name}");
+            assert_eq!(check(&[Source::new("crates/hotset/src/a.rs", &text)]), [], "{name}");
+        }
+    }
+
+    #[test]
+    fn a_longer_name_that_holds_a_banned_one_passes() {
+        assert_eq!(check(&[Source::new("crates/engine/src/a.rs", "use rustc_hash::FxHashMap; // HashMap\n")]), []);
+    }
+}

@@ -1,0 +1,102 @@
+//! Dependencies between crates point one way: binary → front ends, lab → engine → seam.
+
+use std::collections::BTreeMap;
+
+use super::at;
+use crate::Violation;
+use crate::source::Source;
+
+/// Every crate's layer. A crate may depend on crates of lower layers alone.
+const LAYERS: [(&str, u32); 15] = [
+    ("seam", 0),
+    ("qos", 0),
+    ("nbd-protocol", 0),
+    ("engine", 1),
+    ("control", 2),
+    ("nbd", 2),
+    ("iscsi", 2),
+    ("vhost-user", 2),
+    ("lab", 3),
+    ("hotset", 4),
+    ("bench", 5),
+    ("fuzz", 5),
+    ("tidy", 5),
+    ("e2e", 5),
+    ("powercut", 6),
+];
+
+/// What only the seam's real world and the binary's side may depend on.
+const SYSTEM_CRATES: [&str; 9] =
+    ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
+/// Crates that know no executor and no operating system.
+const PURE: [&str; 4] = ["engine", "nbd", "nbd-protocol", "qos"];
+
+/// Dependencies against the direction, crates without a layer, executors where none may be.
+pub fn check(sources: &[Source]) -> Vec<Violation> {
+    let layers: BTreeMap<&str, u32> = LAYERS.into();
+    let mut found = Vec::new();
+    for source in sources.iter().filter(|source| source.path.ends_with("/Cargo.toml")) {
+        let Ok(manifest) = source.text.parse::<toml::Table>() else {
+            found.push(at(source, 0, "cannot be parsed"));
+            continue;
+        };
+        let Some(name) = manifest.get("package").and_then(|p| p.get("name")).and_then(|n| n.as_str()) else { continue };
+        let Some(&own) = layers.get(name) else {
+            found.push(at(source, 0, format!("{name} has no layer: add it to the list in {}", file!())));
+            continue;
+        };
+        for dependency in dependencies(&manifest) {
+            if let Some(&layer) = layers.get(dependency.as_str())
+                && layer >= own
+            {
+                found.push(at(source, 0, format!("{name} (layer {own}) depends on {dependency} (layer {layer}): what is imported backwards is in the wrong place")));
+            }
+            if PURE.contains(&name)
+                && SYSTEM_CRATES
+                    .iter()
+                    .any(|system| dependency == *system || dependency.starts_with(&format!("{system}-")))
+            {
+                found.push(at(
+                    source,
+                    0,
+                    format!("{name} depends on {dependency}: it knows no executor and no operating system"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// Names in all tables of dependencies, those for tests and builds and single targets included.
+fn dependencies(manifest: &toml::Table) -> Vec<String> {
+    const TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
+    let targets = manifest.get("target").and_then(|target| target.as_table());
+    let places = targets.into_iter().flat_map(|targets| targets.values().filter_map(|target| target.as_table()));
+    let tables =
+        std::iter::once(manifest).chain(places).flat_map(|place| TABLES.iter().filter_map(|name| place.get(*name)));
+    tables.filter_map(|table| table.as_table()).flat_map(|table| table.keys().cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(name: &str, rest: &str) -> usize {
+        check(&[Source::new("crates/a/Cargo.toml", &format!("[package]\nname = \"{name}\"\n{rest}"))]).len()
+    }
+
+    #[test]
+    fn a_dependency_upwards_or_sideways_is_found_in_every_table() {
+        assert_eq!(found("seam", "[dependencies]\nengine.workspace = true\n"), 1);
+        assert_eq!(found("nbd", "[dev-dependencies]\ncontrol = { path = \"..\" }\n"), 1);
+        assert_eq!(found("engine", "[target.'cfg(unix)'.dependencies]\nhotset = \"1\"\n"), 1);
+        assert_eq!(found("hotset", "[dependencies]\nnbd.workspace = true\nengine.workspace = true\n"), 0);
+    }
+
+    #[test]
+    fn a_crate_without_a_layer_and_an_executor_in_the_engine_are_found() {
+        assert_eq!(found("novel", ""), 1);
+        assert_eq!(found("engine", "[dependencies]\ncompio-runtime = \"1\"\n"), 1);
+        assert_eq!(found("hotset", "[dependencies]\nlibc = \"0.2\"\n"), 0);
+    }
+}

@@ -1,0 +1,25 @@
+//! No file past 800 lines: then it has two subjects.
+
+use super::at;
+use crate::Violation;
+use crate::source::Source;
+
+const LINES_MAX: usize = 800;
+
+/// Code files that are too long.
+pub fn check(sources: &[Source]) -> Vec<Violation> {
+    let too_long = sources.iter().filter(|source| source.is_code() && source.text.lines().count() > LINES_MAX);
+    too_long.map(|source| at(source, LINES_MAX, format!("past {LINES_MAX} lines: split it by subject"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_801_lines_is_found_and_one_of_800_is_not() {
+        let of = |lines: usize| Source::new("crates/a/src/b.rs", &"\n".repeat(lines));
+        assert_eq!(check(&[of(801)]).len(), 1);
+        assert_eq!(check(&[of(800)]), []);
+    }
+}

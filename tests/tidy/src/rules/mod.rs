@@ -1,0 +1,40 @@
+//! The rules that hold without exemption, a file each.
+
+pub mod banned;
+pub mod heads;
+pub mod layers;
+pub mod length;
+pub mod marks;
+pub mod paths;
+pub mod unsafety;
+pub mod unwraps;
+
+use crate::Violation;
+use crate::source::Source;
+
+/// A rule: looks at all files, returns the places that break it.
+pub type Rule = fn(&[Source]) -> Vec<Violation>;
+
+/// All rules with their names.
+pub const ALL: [(&str, Rule); 8] = [
+    ("length", length::check),
+    ("heads", heads::check),
+    ("unsafety", unsafety::check),
+    ("unwraps", unwraps::check),
+    ("banned", banned::check),
+    ("paths", paths::check),
+    ("marks", marks::check),
+    ("layers", layers::check),
+];
+
+/// A violation at line `index` (counted from 0) of `source`.
+fn at(source: &Source, index: usize, text: impl Into<String>) -> Violation {
+    Violation { path: source.path.clone(), line: index + 1, text: text.into() }
+}
+
+/// True when `word` stands in `line` with no letter, digit or underscore beside it.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word)
+        .any(|(start, _)| !line[..start].ends_with(is_part) && !line[start + word.len()..].starts_with(is_part))
+}

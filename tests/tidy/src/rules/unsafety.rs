@@ -1,0 +1,60 @@
+//! Unsafe code lives in the seam and in nothing else, each block with its safety argument.
+
+use super::{at, has_word};
+use crate::Violation;
+use crate::source::Source;
+
+/// The one place that may hold unsafe code.
+const ALLOWED: &str = "crates/seam/";
+
+/// Unsafe code outside the seam, or without a `// SAFETY:` (or `# Safety` on an unsafe function) before it.
+pub fn check(sources: &[Source]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for source in sources {
+        let lines: Vec<&str> = source.text.lines().collect();
+        for (index, code) in source.code.iter().enumerate() {
+            if !has_word(code, "unsafe") || code.contains("#![") {
+                continue;
+            }
+            if !source.path.starts_with(ALLOWED) {
+                found.push(at(source, index, "unsafe code belongs into the seam"));
+            } else if !is_argued(&lines, index) {
+                found.push(at(source, index, "say before it, in a `// SAFETY:` comment, why this is sound"));
+            }
+        }
+    }
+    found
+}
+
+/// True when the comment above line `index` (past attributes and the statement's own first lines) argues safety.
+fn is_argued(lines: &[&str], index: usize) -> bool {
+    let argues = |line: &str| line.contains("SAFETY:") || line.contains("# Safety");
+    let above = lines[..index].iter().rev().take(12).map(|line| line.trim_start());
+    argues(lines[index]) || above.take_while(|line| !line.is_empty() && *line != "}").any(argues)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> usize {
+        check(&[Source::new(path, text)]).len()
+    }
+
+    #[test]
+    fn unsafe_code_outside_the_seam_is_found_even_with_an_argument() {
+        assert_eq!(found("crates/engine/src/a.rs", "// SAFETY: none\nlet a = unsafe { b() };\n"), 1);
+    }
+
+    #[test]
+    fn unsafe_code_without_an_argument_is_found() {
+        assert_eq!(found("crates/seam/src/a.rs", "fn a() {\n    unsafe { b() }\n}\n"), 1);
+        assert_eq!(found("crates/seam/src/a.rs", "// SAFETY: for the other\nlet x = 1;\n\nunsafe { b() }\n"), 1);
+    }
+
+    #[test]
+    fn an_argued_block_and_the_word_in_a_comment_or_a_lint_pass() {
+        assert_eq!(found("crates/seam/src/a.rs", "// SAFETY: owned here\nunsafe { b() }\n"), 0);
+        assert_eq!(found("crates/engine/src/a.rs", "// unsafe\nlet a = \"unsafe\";\n#![deny(unsafe_code)]\n"), 0);
+    }
+}

@@ -1,0 +1,34 @@
+//! No `unwrap()` in production code: `expect` says why it holds.
+
+use super::at;
+use crate::Violation;
+use crate::source::Source;
+
+/// Calls of `unwrap()` outside unit tests, in the crates that make the product, without a comment that says why it holds.
+pub fn check(sources: &[Source]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for source in sources.iter().filter(|source| source.path.starts_with("crates/") && source.path.contains("/src/")) {
+        let lines: Vec<&str> = source.text.lines().collect();
+        for (index, code) in source.production_code().iter().enumerate() {
+            let has_reason = |line: &&str| line.contains("//");
+            let explained = has_reason(&lines[index]) || index > 0 && has_reason(&lines[index - 1]);
+            if code.contains(".unwrap()") && !explained {
+                found.push(at(source, index, "unwrap() without its invariant: use expect(\"why it holds\")"));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unwrap_in_production_code_is_found_and_one_in_a_unit_test_is_not() {
+        let with = |text: &str| check(&[Source::new("crates/a/src/b.rs", text)]).len();
+        assert_eq!(with("let a = b.unwrap();\n"), 1);
+        assert_eq!(with("// Never empty: filled above.\nlet a = b.unwrap();\n"), 0);
+        assert_eq!(with("#[cfg(test)]\nmod tests {\n    let a = b.unwrap();\n}\n"), 0);
+    }
+}

@@ -1,0 +1,149 @@
+//! Files of the repository, and Rust code with its comments and literals blanked.
+
+use std::path::Path;
+use std::{fs, io};
+
+/// Folders that hold no source of ours.
+const SKIPPED_FOLDERS: [&str; 6] = ["target", ".git", "node_modules", "out", "corpus", "artifacts"];
+/// Endings of the text files that the rules look at; files without an ending (scripts, the Makefile) are looked at, too.
+const ENDINGS: [&str; 10] = ["rs", "toml", "md", "sh", "py", "yml", "json", "c", "ts", "service"];
+
+/// One text file.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Path from the repository's root, with slashes.
+    pub path: String,
+    /// The text as it is.
+    pub text: String,
+    /// For Rust: the same lines with comments, strings and characters replaced by spaces; else empty.
+    pub code: Vec<String>,
+}
+
+impl Source {
+    /// A file with this content.
+    pub fn new(path: &str, text: &str) -> Self {
+        let code =
+            if path.ends_with(".rs") { blank_literals(text).lines().map(str::to_owned).collect() } else { vec![] };
+        Source { path: path.to_owned(), text: text.to_owned(), code }
+    }
+
+    /// True for Rust.
+    pub fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    /// True for what people write as code, in any language.
+    pub fn is_code(&self) -> bool {
+        !matches!(self.path.rsplit('.').next(), Some("md" | "json" | "toml")) || self.is_rust()
+    }
+
+    /// Lines of [`Source::code`] before the file's unit tests.
+    pub fn production_code(&self) -> &[String] {
+        let tests = self.code.iter().position(|line| line.trim_start().starts_with("#[cfg(test)]"));
+        &self.code[..tests.unwrap_or(self.code.len())]
+    }
+}
+
+/// Every text file below `root`, ordered by path.
+pub fn read_all(root: &Path) -> io::Result<Vec<Source>> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+            let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
+            if path.is_symlink() {
+                continue;
+            } else if path.is_dir() {
+                if !SKIPPED_FOLDERS.contains(&name.as_str()) {
+                    folders.push(path);
+                }
+            } else if name != ".git" && (ENDINGS.contains(&ending) || !name.contains('.')) {
+                // A file that is no text is none of ours to judge.
+                let Ok(text) = fs::read_to_string(&path) else { continue };
+                let relative = path.strip_prefix(root).expect("found below the root");
+                found.push(Source::new(&relative.to_string_lossy(), &text));
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// `text` with comments, strings and character literals replaced by spaces; line ends stay.
+fn blank_literals(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < chars.len() {
+        let end = literal_end(&chars, at);
+        if end == at {
+            out.push(chars[at]);
+            at += 1;
+        } else {
+            out.extend(chars[at..end].iter().map(|&c| if c == '\n' { '\n' } else { ' ' }));
+            at = end;
+        }
+    }
+    out
+}
+
+/// The end of the comment or literal that begins at `at`, or `at` where none begins.
+fn literal_end(chars: &[char], at: usize) -> usize {
+    let next = chars.get(at + 1).copied();
+    let after_word = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
+    match (chars[at], next) {
+        ('/', Some('/')) => find(chars, at, |rest| rest[0] == '\n', 0),
+        ('/', Some('*')) => find(chars, at + 2, |rest| rest.starts_with(&['*', '/']), 2),
+        ('"', _) => string_end(chars, at),
+        ('r', Some('"' | '#')) if !after_word || chars[at - 1] == 'b' => {
+            let hashes = chars[at + 1..].iter().take_while(|&&c| c == '#').count();
+            if chars.get(at + 1 + hashes) != Some(&'"') {
+                return at;
+            }
+            let close: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
+            find(chars, at + 2 + hashes, |rest| rest.starts_with(&close), close.len())
+        }
+        ('\'', Some('\\')) => find(chars, at + 3, |rest| rest[0] == '\'', 1),
+        ('\'', Some(_)) if chars.get(at + 2) == Some(&'\'') => at + 3,
+        _ => at,
+    }
+}
+
+fn string_end(chars: &[char], at: usize) -> usize {
+    let mut end = at + 1;
+    while end < chars.len() && chars[end] != '"' {
+        end += if chars[end] == '\\' { 2 } else { 1 };
+    }
+    (end + 1).min(chars.len())
+}
+
+/// The first position from `from` on where `hit` holds for the rest, plus `width`; the end where there is none.
+fn find(chars: &[char], from: usize, hit: impl Fn(&[char]) -> bool, width: usize) -> usize {
+    let found = (from..chars.len()).find(|&at| hit(&chars[at..]));
+    found.map_or(chars.len(), |at| at + width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_and_comments_are_blanked_and_code_stays() {
+        let text =
+            "let a = \"unsafe // \\\" x\"; // unsafe\nlet c = '\"'; let r = r#\"a \" b\"#; /* x\n */ f::<'a>();\n";
+        let blank = blank_literals(text);
+        assert_eq!(blank.lines().count(), text.lines().count());
+        assert!(!blank.contains("unsafe"));
+        for kept in ["let a =", "let c =", "let r =", "f::<'a>();"] {
+            assert!(blank.contains(kept), "{kept} is gone from {blank}");
+        }
+    }
+
+    #[test]
+    fn production_code_ends_where_the_unit_tests_begin() {
+        let source = Source::new("a.rs", "fn a() {}\n#[cfg(test)]\nmod tests {}\n");
+        assert_eq!(source.production_code(), ["fn a() {}"]);
+    }
+}
