@@ -1,0 +1,190 @@
+//! The payloads of `GO`, `INFO` and `LIST`, and the facts that answer them.
+
+use crate::Broken;
+use crate::limits::NAME_BYTES_MAX;
+use crate::wire::{Wire, push_text};
+
+/// The kinds of fact that a client may ask for, by number.
+pub mod kind {
+    /// Size and flags; always told.
+    pub const EXPORT: u16 = 0;
+    /// The export's own name.
+    pub const NAME: u16 = 1;
+    /// A text for people.
+    pub const DESCRIPTION: u16 = 2;
+    /// Smallest, best and largest request.
+    pub const BLOCK_SIZE: u16 = 3;
+}
+
+/// `GO` or `INFO` as the server reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InfoRequest<'a> {
+    /// The export; empty for the default one.
+    pub name: &'a str,
+    /// Asked for block sizes.
+    pub wants_block_size: bool,
+    /// Asked for the name.
+    pub wants_name: bool,
+    /// Asked for the description.
+    pub wants_description: bool,
+}
+
+impl<'a> InfoRequest<'a> {
+    /// Reads the payload of `GO` or `INFO`.
+    pub fn parse(payload: &'a [u8]) -> Result<Self, Broken> {
+        let broken = Broken::Malformed("GO or INFO");
+        let mut wire = Wire(payload);
+        let name = wire.text(NAME_BYTES_MAX).ok_or(broken.clone())?;
+        let count = wire.u16().ok_or(broken.clone())?;
+        let mut request = InfoRequest { name, wants_block_size: false, wants_name: false, wants_description: false };
+        for _ in 0..count {
+            match wire.u16().ok_or(broken.clone())? {
+                kind::BLOCK_SIZE => request.wants_block_size = true,
+                kind::NAME => request.wants_name = true,
+                kind::DESCRIPTION => request.wants_description = true,
+                _ => (),
+            }
+        }
+        if wire.is_empty() { Ok(request) } else { Err(broken) }
+    }
+
+    /// The payload, as a client sends it.
+    pub fn encode(&self) -> Vec<u8> {
+        let wanted = [
+            (self.wants_block_size, kind::BLOCK_SIZE),
+            (self.wants_name, kind::NAME),
+            (self.wants_description, kind::DESCRIPTION),
+        ];
+        let wanted: Vec<u16> = wanted.into_iter().filter(|(wants, _)| *wants).map(|(_, kind)| kind).collect();
+        let mut out = Vec::new();
+        push_text(&mut out, self.name);
+        out.extend_from_slice(&(wanted.len() as u16).to_be_bytes());
+        wanted.iter().for_each(|kind| out.extend_from_slice(&kind.to_be_bytes()));
+        out
+    }
+}
+
+/// A fact about an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Info<'a> {
+    /// Its size, and bits of [`crate::flags`].
+    Export {
+        /// Bytes.
+        size_bytes: u64,
+        /// What it can do.
+        flags: u16,
+    },
+    /// Its own name.
+    Name(&'a str),
+    /// A text for people.
+    Description(&'a str),
+    /// Limits on requests, in bytes.
+    BlockSize {
+        /// Smallest request, and alignment of all.
+        min: u32,
+        /// Best alignment.
+        preferred: u32,
+        /// Longest read or write.
+        max: u32,
+    },
+    /// Something unknown, to be ignored.
+    Other(u16),
+}
+
+impl<'a> Info<'a> {
+    /// Reads the payload of an `INFO` reply.
+    pub fn parse(payload: &'a [u8]) -> Result<Self, Broken> {
+        let broken = || Broken::Malformed("INFO reply");
+        let mut wire = Wire(payload);
+        let info = match wire.u16().ok_or_else(broken)? {
+            kind::EXPORT => {
+                Info::Export { size_bytes: wire.u64().ok_or_else(broken)?, flags: wire.u16().ok_or_else(broken)? }
+            }
+            kind::NAME => Info::Name(std::str::from_utf8(wire.0).map_err(|_| broken())?),
+            kind::DESCRIPTION => Info::Description(std::str::from_utf8(wire.0).map_err(|_| broken())?),
+            kind::BLOCK_SIZE => Info::BlockSize {
+                min: wire.u32().ok_or_else(broken)?,
+                preferred: wire.u32().ok_or_else(broken)?,
+                max: wire.u32().ok_or_else(broken)?,
+            },
+            other => Info::Other(other),
+        };
+        Ok(info)
+    }
+
+    /// The payload of an `INFO` reply.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let push16 = |out: &mut Vec<u8>, number: u16| out.extend_from_slice(&number.to_be_bytes());
+        match self {
+            Info::Export { size_bytes, flags } => {
+                push16(&mut out, kind::EXPORT);
+                out.extend_from_slice(&size_bytes.to_be_bytes());
+                push16(&mut out, *flags);
+            }
+            Info::Name(text) => {
+                push16(&mut out, kind::NAME);
+                out.extend_from_slice(text.as_bytes());
+            }
+            Info::Description(text) => {
+                push16(&mut out, kind::DESCRIPTION);
+                out.extend_from_slice(text.as_bytes());
+            }
+            Info::BlockSize { min, preferred, max } => {
+                push16(&mut out, kind::BLOCK_SIZE);
+                [min, preferred, max].iter().for_each(|size| out.extend_from_slice(&size.to_be_bytes()));
+            }
+            Info::Other(number) => push16(&mut out, *number),
+        }
+        out
+    }
+}
+
+/// The payload of a `SERVER` reply to `LIST`: a name and a text for people.
+pub fn encode_server(name: &str, description: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    push_text(&mut out, name);
+    out.extend_from_slice(description.as_bytes());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_go_request_survives_the_wire() {
+        let request = InfoRequest { name: "vm1", wants_block_size: true, wants_name: false, wants_description: true };
+        assert_eq!(InfoRequest::parse(&request.encode()), Ok(request));
+    }
+
+    #[test]
+    fn a_go_request_that_lies_about_its_lengths_is_malformed() {
+        let request = InfoRequest { name: "vm1", wants_block_size: true, wants_name: true, wants_description: true };
+        let whole = request.encode();
+        for len in 0..whole.len() {
+            assert!(InfoRequest::parse(&whole[..len]).is_err(), "cut to {len} bytes");
+        }
+        assert!(InfoRequest::parse(&[&whole[..], b"x"].concat()).is_err());
+        let mut long = whole.clone();
+        long[0..4].copy_from_slice(&u32::MAX.to_be_bytes());
+        assert!(InfoRequest::parse(&long).is_err());
+        let mut foreign = whole;
+        foreign[4] = 0xff;
+        assert!(InfoRequest::parse(&foreign).is_err(), "a name that is no UTF-8");
+    }
+
+    #[test]
+    fn every_fact_survives_the_wire() {
+        let facts = [
+            Info::Export { size_bytes: 1 << 40, flags: 0x5ed },
+            Info::Name("vm1"),
+            Info::Description("the mail server"),
+            Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 },
+            Info::Other(77),
+        ];
+        for fact in facts {
+            assert_eq!(Info::parse(&fact.encode()), Ok(fact));
+        }
+    }
+}
