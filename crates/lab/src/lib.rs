@@ -1,1 +1,5 @@
-//! lab
+//! The lab: workloads, and the engine in a hostile simulated world, held against a model of the promises.
+
+pub mod random;
+pub mod torture;
+pub mod workload;

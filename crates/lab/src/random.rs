@@ -1,0 +1,76 @@
+//! Random draws from a seed (`SplitMix64`: Steele, Lea, Flood, OOPSLA 2014); the same everywhere and for ever.
+
+/// A stream of draws. Two streams from different seeds or lanes have nothing in common.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A stream of its own for part `lane` of what runs from `seed`.
+    pub fn new(seed: u64, lane: u64) -> Random {
+        let mut random = Random(seed ^ lane.wrapping_mul(0xd134_2543_de82_ef95));
+        Random(random.draw() ^ lane)
+    }
+
+    /// 64 random bits.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Any of `0..count`, all alike.
+    pub fn below(&mut self, count: u64) -> u64 {
+        assert!(count > 0, "a draw from nothing");
+        ((u128::from(self.draw()) * u128::from(count)) >> 64) as u64
+    }
+
+    /// Any of `low..=high`, all alike.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// True in `percent` of 100 draws.
+    pub fn percent(&mut self, percent: u32) -> bool {
+        self.below(100) < u64::from(percent)
+    }
+
+    /// One of `choices`, all alike.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    /// A fraction, `0.0` included, `1.0` not.
+    pub fn fraction(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_and_lane_draw_the_same_and_others_do_not() {
+        let draws = |seed, lane| {
+            let mut random = Random::new(seed, lane);
+            [random.draw(), random.draw(), random.draw()]
+        };
+        assert_eq!(draws(1, 2), draws(1, 2));
+        assert_ne!(draws(1, 2), draws(2, 1));
+        assert_ne!(draws(1, 2), draws(1, 3));
+    }
+
+    #[test]
+    fn draws_stay_in_their_range_and_reach_its_ends() {
+        let mut random = Random::new(7, 0);
+        let mut seen = [false; 5];
+        for _ in 0..1_000 {
+            seen[random.between(3, 7) as usize - 3] = true;
+        }
+        assert_eq!(seen, [true; 5]);
+        let hits = (0..10_000).filter(|_| random.percent(25)).count();
+        assert!((2_300..2_700).contains(&hits), "{hits} of 10,000 draws at 25 %");
+    }
+}

@@ -1,0 +1,5 @@
+//! Workloads: what clients ask, drawn from a seed, for volumes in virtual time and for real clients alike.
+
+pub mod pattern;
+
+pub use pattern::{Access, Pattern, Skew, Stream};

@@ -1,0 +1,233 @@
+//! A pattern of accesses: region, mix of reads and writes, sizes, skew, order. A [`Stream`] draws from it.
+
+use crate::random::Random;
+
+/// How accesses spread over the region.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Skew {
+    /// All places alike.
+    Uniform,
+    /// `accesses_percent` of the accesses go to the first `hot_percent` of the region.
+    HotCold {
+        /// Part of the region that is hot.
+        hot_percent: u32,
+        /// Part of the accesses that go there.
+        accesses_percent: u32,
+    },
+    /// Zipf's law with this exponent (0 < exponent < 1), hot places scattered over the region.
+    Zipf(f64),
+    /// One after the other, from the beginning again at the end.
+    Sequential,
+}
+
+/// What one client does to a volume.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pattern {
+    /// First byte of the region; a multiple of `align_bytes`.
+    pub start_bytes: u64,
+    /// Length of the region.
+    pub region_bytes: u64,
+    /// Part of the accesses that are reads.
+    pub read_percent: u32,
+    /// Size of a read.
+    pub read_bytes: u32,
+    /// Size of a write.
+    pub write_bytes: u32,
+    /// Accesses begin at multiples of this.
+    pub align_bytes: u32,
+    /// Where they go.
+    pub skew: Skew,
+}
+
+impl Pattern {
+    /// Random accesses of one size to a whole region.
+    pub fn random(region_bytes: u64, size_bytes: u32, read_percent: u32) -> Pattern {
+        Pattern {
+            start_bytes: 0,
+            region_bytes,
+            read_percent,
+            read_bytes: size_bytes,
+            write_bytes: size_bytes,
+            align_bytes: size_bytes.min(4096),
+            skew: Skew::Uniform,
+        }
+    }
+
+    /// The same with another skew.
+    pub fn with_skew(self, skew: Skew) -> Pattern {
+        Pattern { skew, ..self }
+    }
+}
+
+/// One access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Write or read.
+    pub write: bool,
+    /// First byte.
+    pub at: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Accesses drawn from a pattern, without end.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    pattern: Pattern,
+    random: Random,
+    next: u64,
+    zipf: Option<Zipf>,
+}
+
+impl Stream {
+    /// Client `client`'s stream.
+    pub fn new(pattern: Pattern, seed: u64, client: u64) -> Stream {
+        let largest = u64::from(pattern.read_bytes.max(pattern.write_bytes));
+        assert!(pattern.region_bytes >= largest, "a region of {} bytes under {largest}", pattern.region_bytes);
+        assert!(pattern.align_bytes > 0, "accesses have an alignment");
+        let places = (pattern.region_bytes - largest) / u64::from(pattern.align_bytes) + 1;
+        let zipf = match pattern.skew {
+            Skew::Zipf(exponent) => Some(Zipf::new(places, exponent)),
+            _ => None,
+        };
+        Stream { pattern, random: Random::new(seed, client), next: 0, zipf }
+    }
+
+    /// The next access.
+    pub fn draw(&mut self) -> Access {
+        let write = !self.random.percent(self.pattern.read_percent);
+        let len = if write { self.pattern.write_bytes } else { self.pattern.read_bytes };
+        let align = u64::from(self.pattern.align_bytes);
+        let places = (self.pattern.region_bytes - u64::from(len)) / align + 1;
+        let place = match self.pattern.skew {
+            Skew::Uniform => self.random.below(places),
+            Skew::Sequential => self.advance(u64::from(len).div_ceil(align), places),
+            Skew::HotCold { hot_percent, accesses_percent } => {
+                let hot = (places * u64::from(hot_percent) / 100).clamp(1, places);
+                match self.random.percent(accesses_percent) || hot == places {
+                    true => self.random.below(hot),
+                    false => self.random.between(hot, places - 1),
+                }
+            }
+            Skew::Zipf(_) => {
+                let zipf = self.zipf.as_ref().expect("made with the stream");
+                scatter(zipf.rank(self.random.fraction())) % places
+            }
+        };
+        Access { write, at: self.pattern.start_bytes + place * align, len }
+    }
+
+    fn advance(&mut self, by: u64, places: u64) -> u64 {
+        let place = if self.next < places { self.next } else { 0 };
+        self.next = place + by;
+        place
+    }
+}
+
+/// Ranks by Zipf's law in constant time (Gray et al., "Quickly generating billion-record synthetic databases", SIGMOD 1994).
+#[derive(Clone, Debug)]
+struct Zipf {
+    count: f64,
+    exponent: f64,
+    zeta: f64,
+    alpha: f64,
+    eta: f64,
+}
+
+impl Zipf {
+    fn new(count: u64, exponent: f64) -> Zipf {
+        assert!(exponent > 0.0 && exponent < 1.0, "an exponent between 0 and 1, not {exponent}");
+        let zeta = zeta(count, exponent);
+        let n = count as f64;
+        let eta = (1.0 - (2.0 / n).powf(1.0 - exponent)) / (1.0 - zeta_of_two(exponent) / zeta);
+        Zipf { count: n, exponent, zeta, alpha: 1.0 / (1.0 - exponent), eta }
+    }
+
+    fn rank(&self, fraction: f64) -> u64 {
+        let scaled = fraction * self.zeta;
+        match scaled {
+            _ if scaled < 1.0 => 0,
+            _ if scaled < 1.0 + 0.5_f64.powf(self.exponent) => 1,
+            _ => (self.count * (self.eta * fraction - self.eta + 1.0).powf(self.alpha)) as u64,
+        }
+    }
+}
+
+fn zeta_of_two(exponent: f64) -> f64 {
+    1.0 + 0.5_f64.powf(exponent)
+}
+
+/// The sum of `k^-exponent` for `k` in `1..=count`; past 10,000 terms by its integral, good to 0.01 %.
+fn zeta(count: u64, exponent: f64) -> f64 {
+    let exact = count.min(10_000);
+    let head: f64 = (1..=exact).map(|k| (k as f64).powf(-exponent)).sum();
+    let power = 1.0 - exponent;
+    head + ((count as f64 + 0.5).powf(power) - (exact as f64 + 0.5).powf(power)) / power
+}
+
+/// A fixed mixing of the bits, so that neighbouring ranks lie far apart.
+fn scatter(rank: u64) -> u64 {
+    Random::new(rank, 0x5ca7_7e25).draw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn accesses_stay_inside_the_region_and_aligned_in_every_skew() {
+        let skews =
+            [Skew::Uniform, Skew::HotCold { hot_percent: 10, accesses_percent: 90 }, Skew::Zipf(0.9), Skew::Sequential];
+        for skew in skews {
+            let pattern = Pattern {
+                start_bytes: 3 * MIB,
+                region_bytes: 2 * MIB,
+                read_percent: 15,
+                read_bytes: 14 << 10,
+                write_bytes: 12 << 10,
+                align_bytes: 512,
+                skew,
+            };
+            let mut stream = Stream::new(pattern, 1, 1);
+            for _ in 0..10_000 {
+                let access = stream.draw();
+                assert_eq!(access.len, if access.write { 12 << 10 } else { 14 << 10 });
+                assert!(access.at >= 3 * MIB && access.at + u64::from(access.len) <= 5 * MIB, "{access:?}");
+                assert!(access.at.is_multiple_of(512));
+            }
+        }
+    }
+
+    #[test]
+    fn the_mix_and_the_hot_part_get_their_share() {
+        let skew = Skew::HotCold { hot_percent: 10, accesses_percent: 90 };
+        let mut stream = Stream::new(Pattern::random(100 * MIB, 4096, 30).with_skew(skew), 2, 1);
+        let accesses: Vec<Access> = (0..10_000).map(|_| stream.draw()).collect();
+        let hot = accesses.iter().filter(|access| access.at < 10 * MIB).count();
+        let reads = accesses.iter().filter(|access| !access.write).count();
+        assert!((8_800..9_200).contains(&hot), "{hot} of 10,000 to the hot tenth");
+        assert!((2_800..3_200).contains(&reads), "{reads} reads of 10,000");
+    }
+
+    #[test]
+    fn zipf_favours_few_places_and_reaches_many() {
+        let mut stream = Stream::new(Pattern::random(64 * MIB, 4096, 100).with_skew(Skew::Zipf(0.9)), 3, 1);
+        let mut counts = std::collections::BTreeMap::new();
+        for _ in 0..20_000 {
+            *counts.entry(stream.draw().at).or_insert(0_u32) += 1;
+        }
+        let most = counts.values().max().copied().expect("there were accesses");
+        assert!(most > 1_000, "the hottest place got {most} of 20,000");
+        assert!(counts.len() > 4_000, "only {} places were touched", counts.len());
+    }
+
+    #[test]
+    fn a_sequential_stream_touches_every_place_once_a_pass() {
+        let mut stream = Stream::new(Pattern::random(MIB, 65536, 100).with_skew(Skew::Sequential), 4, 1);
+        let first: Vec<u64> = (0..16).map(|_| stream.draw().at).collect();
+        assert_eq!(first, (0..16).map(|index| index * 65536).collect::<Vec<u64>>());
+        assert_eq!(stream.draw().at, 0);
+    }
+}
