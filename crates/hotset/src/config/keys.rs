@@ -1,0 +1,268 @@
+//! The one list of configuration keys: the parser's idea of what is known, the documentation's table, and what a
+//! misspelt key is compared with.
+
+/// Whether this version can do what a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// Yes.
+    Here,
+    /// Not yet; the text names the feature.
+    NotHere(&'static str),
+}
+
+/// A table of the file.
+pub struct Table {
+    /// Its name; the empty one is the top of the file.
+    pub name: &'static str,
+    /// Written `[[name]]`, as often as wanted.
+    pub repeated: bool,
+    /// Whether it can be used.
+    pub support: Support,
+}
+
+/// A key of a table.
+pub struct Key {
+    /// The table's name.
+    pub table: &'static str,
+    /// The key.
+    pub name: &'static str,
+    /// How its value is written, by example.
+    pub form: &'static str,
+    /// What holds without it, for people.
+    pub default: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    /// Whether it can be used.
+    pub support: Support,
+}
+
+use Support::{Here, NotHere};
+
+const QOS: Support = NotHere("limits, shares and reservations");
+const FLASH: Support = NotHere("the flash cache");
+const ISCSI: Support = NotHere("the iSCSI front end");
+
+/// All tables.
+pub const TABLES: &[Table] = &[
+    table("", false, Here),
+    table("state", false, Here),
+    table("memory", false, Here),
+    table("flash", false, FLASH),
+    table("control", false, Here),
+    table("api", false, NotHere("the web page and API")),
+    table("history", false, NotHere("history")),
+    table("nbd", false, Here),
+    table("iscsi", false, ISCSI),
+    table("vhost_user", false, NotHere("the vhost-user front end")),
+    table("array", true, Here),
+    table("datastore", true, Here),
+    table("volume", true, Here),
+    table("qos", true, QOS),
+];
+
+/// All keys of the tables that can be used.
+pub const KEYS: &[Key] = &[
+    key(
+        "",
+        "cores",
+        r#""auto" or [0, 1]"#,
+        r#""auto""#,
+        "Processors that serve data: one thread each. `\"auto\"` takes half of those there are, at least one; a list pins a thread to each processor named.",
+    ),
+    key(
+        "state",
+        "directory",
+        r#""/var/lib/hotset""#,
+        r#""/var/lib/hotset""#,
+        "Where identities, what was not cleanly stopped, and changes made by command are kept. One daemon a directory.",
+    ),
+    key(
+        "memory",
+        "size",
+        r#""4 GiB""#,
+        r#""1 GiB""#,
+        "All memory that caching may take, its index included; at least 16 MiB.",
+    ),
+    key(
+        "control",
+        "socket",
+        r#""/run/hotset/control.sock""#,
+        r#""/run/hotset/control.sock""#,
+        "The Unix socket that the commands talk to.",
+    ),
+    key(
+        "nbd",
+        "listen",
+        r#"["unix:/run/hotset/nbd.sock", "tcp:127.0.0.1:10809"]"#,
+        r#"["unix:/run/hotset/nbd.sock"]"#,
+        "Where NBD clients connect: `unix:PATH` or `tcp:HOST:PORT`.",
+    ),
+    key(
+        "nbd",
+        "socket_owner",
+        r#""libvirt-qemu""#,
+        "whoever runs the daemon",
+        "User that owns the Unix sockets of `listen`.",
+    ),
+    key("nbd", "socket_mode", r#""0660""#, r#""0660""#, "Permissions of the Unix sockets of `listen`, octal."),
+    key(
+        "nbd",
+        "tls",
+        r#""off", "allowed" or "required""#,
+        r#""off""#,
+        "Whether NBD clients on TCP may or must use TLS.",
+    ),
+    key(
+        "nbd",
+        "tls_certificate",
+        r#""/etc/hotset/nbd.crt""#,
+        "none",
+        "The server's certificate chain, PEM; needed unless `tls` is off.",
+    ),
+    key("nbd", "tls_key", r#""/etc/hotset/nbd.key""#, "none", "The key of `tls_certificate`, PEM."),
+    key(
+        "nbd",
+        "tls_client_ca",
+        r#""/etc/hotset/clients.crt""#,
+        "none",
+        "Ask clients for a certificate that one of these signed, PEM.",
+    ),
+    key(
+        "array",
+        "name",
+        r#""shelf""#,
+        "required",
+        "Name of the modelled array: volumes lie on it with `backing = \"sim://NAME\"`, one after the other.",
+    ),
+    key("array", "raid", "0, 1, 5, 6 or 10", "5", "RAID level."),
+    key("array", "disks", "5", "5", "Spindles or devices in the array."),
+    key("array", "disk", r#""sas15k", "sas10k", "nlsas" or "ssd""#, r#""sas15k""#, "What each disk is."),
+    key(
+        "array",
+        "stripe",
+        r#""64 KiB""#,
+        r#""64 KiB""#,
+        "Bytes of a stripe on one disk: a power of two from 4 KiB to 1 MiB.",
+    ),
+    key("datastore", "name", r#""sas-pool""#, "required", "Name that volumes refer to."),
+    Key {
+        support: NotHere("congestion control"),
+        ..key(
+            "datastore",
+            "congestion_threshold",
+            r#""30ms" or "auto""#,
+            r#""auto""#,
+            "Latency past which shares count.",
+        )
+    },
+    key("volume", "name", r#""web01""#, "required", "Name that clients see: the NBD export's. Never an identity."),
+    key(
+        "volume",
+        "backing",
+        r#""/dev/sdb""#,
+        "required",
+        "Where the data lies: a path, `file://PATH`, `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, `sim://ARRAY` or `sim://raid5?disks=5&type=sas15k&size=100GiB`.",
+    ),
+    key(
+        "volume",
+        "size",
+        r#""100 GiB""#,
+        "the backing's",
+        "Only where the backing has none of its own: a file that is to be created, a modelled array.",
+    ),
+    key(
+        "volume",
+        "policy",
+        r#""write-back""#,
+        r#""write-back""#,
+        "`write-back`, `write-through`, `write-around`, `none` or `write-back-volatile`.",
+    ),
+    key(
+        "volume",
+        "defer",
+        r#""10s""#,
+        r#""10s""#,
+        "With `write-back-volatile` alone: age at which a write is durable at the latest.",
+    ),
+    key("volume", "datastore", r#""sas-pool""#, "none", "The `[[datastore]]` whose spindles it shares."),
+    key("volume", "labels", r#"{ vm = "web01" }"#, "{}", "`vm` and any other, for people and for metrics."),
+    key("volume", "read_only", "false", "false", "Refuse writes."),
+    Key { support: ISCSI, ..key("volume", "lun", "0", "given once", "LUN of the volume.") },
+    Key { support: FLASH, ..key("volume", "flash", "true", "true", "Whether the flash cache takes part.") },
+    Key { support: QOS, ..key("volume", "shares", r#""normal""#, r#""normal""#, "Weight under contention.") },
+    Key { support: QOS, ..key("volume", "limit_iops", "0", "0", "Requests a second, 0 = no limit.") },
+    Key { support: QOS, ..key("volume", "limit_bytes", r#""0""#, r#""0""#, "Bytes a second, 0 = no limit.") },
+    Key { support: QOS, ..key("volume", "burst_iops", "0", "0", "Requests saved up for a burst.") },
+    Key { support: QOS, ..key("volume", "burst_bytes", r#""0""#, r#""0""#, "Bytes saved up for a burst.") },
+    Key { support: QOS, ..key("volume", "reservation_iops", "0", "0", "Requests a second that are its own.") },
+    Key { support: QOS, ..key("volume", "memory_min", r#""0""#, r#""0""#, "Memory that is its own.") },
+    Key { support: QOS, ..key("volume", "memory_max", r#""0""#, "none", "Memory that it may take.") },
+    Key { support: FLASH, ..key("volume", "flash_min", r#""0""#, r#""0""#, "Flash that is its own.") },
+    Key { support: FLASH, ..key("volume", "flash_max", r#""0""#, "none", "Flash that it may take.") },
+    Key {
+        support: ISCSI,
+        ..key("volume", "acl", r#"["iqn.1998-01.com.vmware:*"]"#, "[]", "Initiators that may use it.")
+    },
+];
+
+const fn table(name: &'static str, repeated: bool, support: Support) -> Table {
+    Table { name, repeated, support }
+}
+
+const fn key(
+    table: &'static str,
+    name: &'static str,
+    form: &'static str,
+    default: &'static str,
+    doc: &'static str,
+) -> Key {
+    Key { table, name, form, default, doc, support: Here }
+}
+
+/// The key of that name, if there is one.
+pub fn find_key(table: &str, name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.table == table && key.name == name)
+}
+
+/// The table of that name, if there is one.
+pub fn find_table(name: &str) -> Option<&'static Table> {
+    TABLES.iter().find(|table| table.name == name && !name.is_empty())
+}
+
+/// How a table is written: `[memory]`, `[[volume]]`, `the top of the file`.
+pub fn show_table(name: &str) -> String {
+    match find_table(name) {
+        Some(table) if table.repeated => format!("[[{name}]]"),
+        Some(_) => format!("[{name}]"),
+        None => "the top of the file".to_owned(),
+    }
+}
+
+/// The known name that `wrong` was probably meant to be.
+pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = known.into_iter().map(|name| (strsim::damerau_levenshtein(wrong, name), name));
+    let (distance, name) = near.min_by_key(|(distance, _)| *distance)?;
+    (distance <= 1 + wrong.chars().count().min(name.chars().count()) / 4).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_belongs_to_a_known_table_and_is_named_once() {
+        for (at, key) in KEYS.iter().enumerate() {
+            assert!(TABLES.iter().any(|table| table.name == key.table), "{}", key.name);
+            let twin = KEYS[..at].iter().any(|other| other.table == key.table && other.name == key.name);
+            assert!(!twin, "{}.{} is listed twice", key.table, key.name);
+        }
+    }
+
+    #[test]
+    fn a_slip_of_the_finger_finds_its_key_and_nonsense_finds_none() {
+        let known = || KEYS.iter().map(|key| key.name);
+        assert_eq!(nearest("polcy", known()), Some("policy"));
+        assert_eq!(nearest("baking", known()), Some("backing"));
+        assert_eq!(nearest("colour", known()), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! From the file's text to a [`Config`], or to everything that is wrong with it.
+
+use std::path::{Path, PathBuf};
+
+use seam::Address;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::backing::split_host_port;
+use super::problem::Source;
+use super::read::{At, Section, Setting, Size, Wrong, check_tables};
+use super::volumes::{read_arrays, read_datastores, read_volumes};
+use super::{Config, Cores, DEFAULT_SOCKET, MEMORY_MIN_BYTES, NbdConfig, Problems, TlsConfig, TlsMode};
+use crate::units::show_bytes;
+
+const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
+const DEFAULT_NBD_SOCKET: &str = "/run/hotset/nbd.sock";
+const DEFAULT_STATE: &str = "/var/lib/hotset";
+
+impl Config {
+    /// Reads and checks `file`.
+    pub fn load(file: &Path) -> Result<Config, Problems> {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            let remedy = "name a file that exists and that this user may read";
+            Problems::of_file(file, format!("cannot be read: {error}"), remedy)
+        })?;
+        Config::parse(file, &text)
+    }
+
+    /// Checks `text` as the content of `file`, from whose folder relative paths count.
+    pub fn parse(file: &Path, text: &str) -> Result<Config, Problems> {
+        let folder = file.parent().unwrap_or(Path::new("")).to_owned();
+        let folder = std::path::absolute(&folder).unwrap_or(folder);
+        let mut source = Source::new(text);
+        let (root, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            let span = error.span().unwrap_or(0..0);
+            source.problem(
+                &span,
+                format!("not TOML: {}", error.message()),
+                "correct the line; text values stand in quotes",
+            );
+        }
+        let config = if errors.is_empty() { read(&root, file, &folder, &mut source) } else { None };
+        let problems = source.into_problems();
+        match config {
+            Some(config) if problems.is_empty() => Ok(config),
+            _ => Err(Problems { file: file.to_owned(), problems }),
+        }
+    }
+}
+
+fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut Source<'_>) -> Option<Config> {
+    let table = root.get_ref();
+    check_tables(table, source);
+    let cores = Section::top(root).get("cores", source).map_or(Cores::Auto, |cores| cores.value);
+    let state_directory = path(&Section::single(table, "state", source), "directory", DEFAULT_STATE, folder, source);
+    let control_socket = path(&Section::single(table, "control", source), "socket", DEFAULT_SOCKET, folder, source);
+    let memory_bytes = read_memory(&Section::single(table, "memory", source), source);
+    let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
+    let arrays = read_arrays(&Section::repeated(table, "array", source), source);
+    let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
+    let sections = Section::repeated(table, "volume", source);
+    let volumes = read_volumes(&sections, folder, &arrays, &datastores, source);
+    let datastores = datastores.into_iter().map(|name| name.value).collect();
+    let file = file.to_owned();
+    Some(Config { file, cores, state_directory, memory_bytes, control_socket, nbd, arrays, datastores, volumes })
+}
+
+fn path(section: &Section<'_>, key: &'static str, default: &str, folder: &Path, source: &mut Source<'_>) -> PathBuf {
+    section.get::<String>(key, source).map_or(PathBuf::from(default), |text| folder.join(text.value))
+}
+
+fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
+    let Some(At { value: Size(bytes), span }) = section.get("size", source) else { return DEFAULT_MEMORY_BYTES };
+    if bytes < MEMORY_MIN_BYTES {
+        let what = format!("{} of memory is too small to work with", show_bytes(bytes));
+        source.problem(&span, what, format!("give at least {}", show_bytes(MEMORY_MIN_BYTES)));
+    }
+    bytes
+}
+
+impl Setting for Cores {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        const EXPECTED: Wrong = Wrong::Type("\"auto\" or a list of processor numbers");
+        if let Some(text) = value.as_str() {
+            return if text == "auto" { Ok(Cores::Auto) } else { Err(EXPECTED) };
+        }
+        let entries = value.as_array().ok_or(EXPECTED)?.iter();
+        let mut list: Vec<u32> = entries.map(|entry| u32::read(entry.get_ref())).collect::<Result<_, _>>()?;
+        let count = list.len();
+        list.sort_unstable();
+        list.dedup();
+        if list.is_empty() || list.len() < count {
+            let what = if list.is_empty() { "no processor is named" } else { "a processor is named twice" };
+            return Err(Wrong::Value(what.to_owned(), "name each processor once, or write \"auto\"".to_owned()));
+        }
+        match list.iter().find(|core| **core >= 1024) {
+            Some(core) => Err(Wrong::Value(
+                format!("there is no processor {core}"),
+                "processors are numbered from 0; `nproc` says how many there are".to_owned(),
+            )),
+            None => Ok(Cores::List(list)),
+        }
+    }
+}
+
+impl Setting for TlsMode {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        match value.as_str() {
+            Some("off") => Ok(TlsMode::Off),
+            Some("allowed") => Ok(TlsMode::Allowed),
+            Some("required") => Ok(TlsMode::Required),
+            _ => Err(Wrong::Type("\"off\", \"allowed\" or \"required\"")),
+        }
+    }
+}
+
+fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> NbdConfig {
+    let listen = match section.get::<Vec<At<String>>>("listen", source) {
+        None => vec![Address::Unix(DEFAULT_NBD_SOCKET.into())],
+        Some(list) => {
+            let mut listen = Vec::new();
+            for At { value, span } in &list.value {
+                match parse_listen(value, folder) {
+                    Ok(address) if listen.contains(&address) => {
+                        source.problem(span, format!("\"{value}\" is listed twice"), "remove one of them");
+                    }
+                    Ok(address) => listen.push(address),
+                    Err((what, remedy)) => source.problem(span, what, remedy),
+                }
+            }
+            listen
+        }
+    };
+    let socket_mode = section.get::<String>("socket_mode", source).and_then(|mode| {
+        let bits = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
+        if bits.is_none() {
+            let what = format!("\"{}\" is no set of permissions", mode.value);
+            source.problem(&mode.span, what, "write three or four octal digits, like \"0660\"");
+        }
+        bits
+    });
+    let socket_owner = section.get::<String>("socket_owner", source).map(|owner| owner.value);
+    NbdConfig {
+        listen,
+        socket_owner,
+        socket_mode: socket_mode.unwrap_or(0o660),
+        tls: read_tls(section, folder, source),
+    }
+}
+
+fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<TlsConfig> {
+    let mode = section.get::<TlsMode>("tls", source);
+    let mut file = |key| Some(folder.join(section.get::<String>(key, source)?.value));
+    let (certificate, key, client_ca) = (file("tls_certificate"), file("tls_key"), file("tls_client_ca"));
+    let At { value: mode, span } = mode?;
+    if mode == TlsMode::Off {
+        return None;
+    }
+    if certificate.is_none() || key.is_none() {
+        let remedy = "add tls_certificate = \"…\" and tls_key = \"…\"";
+        source.problem(&span, "TLS needs a certificate and its key", remedy);
+    }
+    Some(TlsConfig { required: mode == TlsMode::Required, certificate: certificate?, key: key?, client_ca })
+}
+
+fn parse_listen(text: &str, folder: &Path) -> Result<Address, (String, String)> {
+    let wrong = |detail: &str| {
+        let remedy = "write it like \"unix:/run/hotset/nbd.sock\" or \"tcp:127.0.0.1:10809\"".to_owned();
+        (format!("\"{text}\" is no address to listen on{detail}"), remedy)
+    };
+    if let Some(path) = text.strip_prefix("unix:") {
+        let path = folder.join(path);
+        // The kernel's limit for a socket's path, with its closing zero.
+        return match path.as_os_str().len() {
+            _ if text == "unix:" => Err(wrong("")),
+            108.. => Err(wrong(": the path is longer than 107 bytes")),
+            _ => Ok(Address::Unix(path)),
+        };
+    }
+    let address = text.strip_prefix("tcp:").ok_or_else(|| wrong(""))?;
+    split_host_port(address, None).map(|(host, port)| Address::Tcp(host, port)).map_err(|_| wrong(""))
+}

@@ -1,0 +1,125 @@
+//! The configuration file: read once, whole, into parsed types; every error found at once, with its place and remedy.
+
+pub mod array;
+pub mod backing;
+pub mod keys;
+mod load;
+pub mod problem;
+mod read;
+mod volumes;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use engine::WritePolicy;
+use seam::Address;
+
+pub use array::{ArraySpec, DiskKind};
+pub use backing::{BackingSpec, NbdUri};
+pub use problem::{Problem, Problems};
+
+/// Where commands look for the daemon when told nothing else.
+pub const DEFAULT_SOCKET: &str = "/run/hotset/control.sock";
+/// The least memory that a cache can work with, in bytes.
+pub const MEMORY_MIN_BYTES: u64 = 16 << 20;
+
+/// Which processors serve data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// Half of those there are, at least one, not pinned.
+    Auto,
+    /// One thread pinned to each of these.
+    List(Vec<u32>),
+}
+
+/// Whether NBD clients on TCP use TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// They cannot.
+    #[default]
+    Off,
+    /// They may.
+    Allowed,
+    /// They must.
+    Required,
+}
+
+/// The server's side of TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Refuse clients without.
+    pub required: bool,
+    /// Certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Its key, PEM.
+    pub key: PathBuf,
+    /// Authorities of client certificates, PEM; clients need none without it.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Where NBD clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdConfig {
+    /// Listening sockets.
+    pub listen: Vec<Address>,
+    /// User that owns the Unix sockets.
+    pub socket_owner: Option<String>,
+    /// Permissions of the Unix sockets.
+    pub socket_mode: u32,
+    /// TLS on the TCP sockets.
+    pub tls: Option<TlsConfig>,
+}
+
+/// One `[[array]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayConfig {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub spec: ArraySpec,
+}
+
+/// One `[[volume]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeConfig {
+    /// Name that clients see.
+    pub name: String,
+    /// Where its data lies.
+    pub backing: BackingSpec,
+    /// Bytes, where the backing has no size of its own.
+    pub size_bytes: Option<u64>,
+    /// When writes are acknowledged.
+    pub policy: WritePolicy,
+    /// `write-back-volatile` alone: age at which a write is durable at the latest.
+    pub defer: Duration,
+    /// Name of its datastore; empty = none.
+    pub datastore: String,
+    /// For people and for metrics.
+    pub labels: BTreeMap<String, String>,
+    /// Refuse writes.
+    pub read_only: bool,
+}
+
+/// A configuration without errors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The file that it came from.
+    pub file: PathBuf,
+    /// Which processors serve data.
+    pub cores: Cores,
+    /// Where identities and changes made by command are kept.
+    pub state_directory: PathBuf,
+    /// All memory that caching may take, in bytes.
+    pub memory_bytes: u64,
+    /// What the commands talk to.
+    pub control_socket: PathBuf,
+    /// Where NBD clients connect.
+    pub nbd: NbdConfig,
+    /// Modelled arrays.
+    pub arrays: Vec<ArrayConfig>,
+    /// Names of groups of volumes that share spindles.
+    pub datastores: Vec<String>,
+    /// What is served.
+    pub volumes: Vec<VolumeConfig>,
+}

@@ -1,0 +1,92 @@
+//! What is wrong with a configuration: where, what, and what to do. All problems of a file are found before any is shown.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Line in the file, from 1; 0 where the whole file is meant.
+    pub line: usize,
+    /// Column in the line in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// The text of a file, to turn byte offsets into lines and to gather problems.
+pub struct Source<'a> {
+    text: &'a str,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Source<'a> {
+    /// A source without problems.
+    pub fn new(text: &'a str) -> Self {
+        Source { text, problems: Vec::new() }
+    }
+
+    /// Notes a problem with the bytes of `span`.
+    pub fn problem(&mut self, span: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
+        let (line, column) = self.line_column(span.start);
+        self.problems.push(Problem { line, column, what: what.into(), remedy: remedy.into() });
+    }
+
+    /// The line of a byte offset, for messages that point at another place.
+    pub fn line_of(&self, at: usize) -> usize {
+        self.line_column(at).0
+    }
+
+    /// All problems, in the order of the file.
+    pub fn into_problems(mut self) -> Vec<Problem> {
+        self.problems.sort_by_key(|problem| (problem.line, problem.column));
+        self.problems
+    }
+
+    fn line_column(&self, at: usize) -> (usize, usize) {
+        let mut end = at.min(self.text.len());
+        while !self.text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let before = &self.text[..end];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+}
+
+/// A configuration that cannot be used, with everything that is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Problems {
+    /// The file.
+    pub file: PathBuf,
+    /// At least one problem.
+    pub problems: Vec<Problem>,
+}
+
+impl Problems {
+    /// A problem with the file as a whole.
+    pub fn of_file(file: &Path, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        let problem = Problem { line: 0, column: 0, what: what.into(), remedy: remedy.into() };
+        Problems { file: file.to_owned(), problems: vec![problem] }
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.display();
+        for problem in &self.problems {
+            match problem.line {
+                0 => writeln!(f, "{file}: {}", problem.what)?,
+                line => writeln!(f, "{file}:{line}:{}: {}", problem.column, problem.what)?,
+            }
+            writeln!(f, "    {}", problem.remedy)?;
+        }
+        let count = self.problems.len();
+        write!(f, "{count} error{} in {file}", if count == 1 { "" } else { "s" })
+    }
+}

@@ -1,0 +1,238 @@
+//! The repeated tables: arrays, datastores, volumes, and what must hold among them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use engine::WritePolicy;
+use toml::de::DeValue;
+
+use super::keys::nearest;
+use super::problem::Source;
+use super::read::{At, Section, Setting, Size, Wrong, split_advice};
+use super::{ArrayConfig, ArraySpec, BackingSpec, DiskKind, VolumeConfig};
+use crate::units::show_bytes;
+
+const NAME_BYTES_MAX: usize = 255;
+const DEFER_DEFAULT: Duration = Duration::from_secs(10);
+
+impl Setting for WritePolicy {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("a policy's name in quotes"))?;
+        text.parse().map_err(|error: String| split_advice(&error))
+    }
+}
+
+impl Setting for DiskKind {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("a disk's name in quotes"))?;
+        text.parse().map_err(|error: String| split_advice(&error))
+    }
+}
+
+/// True when `name` can be a volume's: an export's name, a file's name and a label at once.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:@+".contains(c);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(fits) {
+        return Err(format!(
+            "\"{name}\" cannot be a name; use up to {NAME_BYTES_MAX} letters, digits and - _ . : @ +, not starting with a dot"
+        ));
+    }
+    Ok(())
+}
+
+fn read_name(section: &Section<'_>, taken: &[At<String>], source: &mut Source<'_>) -> Option<At<String>> {
+    let name = section.require::<String>("name", source)?;
+    if let Err(error) = check_name(&name.value) {
+        advise(source, &name.span, &error);
+    } else if let Some(twin) = taken.iter().find(|other| other.value == name.value) {
+        let line = source.line_of(twin.span.start);
+        let what = format!("the name \"{}\" is taken by the one at line {line}", name.value);
+        source.problem(&name.span, what, "give each a name of its own");
+    }
+    Some(name)
+}
+
+fn advise(source: &mut Source<'_>, span: &Range<usize>, error: &str) {
+    if let Wrong::Value(what, remedy) = split_advice(error) {
+        source.problem(span, what, remedy);
+    }
+}
+
+pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> Vec<ArrayConfig> {
+    let mut names = Vec::new();
+    let mut arrays = Vec::new();
+    for section in sections {
+        let name = read_name(section, &names, source);
+        let defaults = ArraySpec::default();
+        let spec = ArraySpec {
+            raid: section.get("raid", source).map_or(defaults.raid, |raid| raid.value),
+            disks: section.get("disks", source).map_or(defaults.disks, |disks| disks.value),
+            disk: section.get("disk", source).map_or(defaults.disk, |disk| disk.value),
+            stripe_bytes: section.get("stripe", source).map_or(defaults.stripe_bytes, |size: At<Size>| size.value.0),
+        };
+        if let Err(error) = spec.check() {
+            advise(source, &section.span, &error);
+        }
+        if let Some(name) = name {
+            arrays.push(ArrayConfig { name: name.value.clone(), spec });
+            names.push(name);
+        }
+    }
+    arrays
+}
+
+pub(super) fn read_datastores(sections: &[Section<'_>], source: &mut Source<'_>) -> Vec<At<String>> {
+    let mut names = Vec::new();
+    for section in sections {
+        let name = read_name(section, &names, source);
+        names.extend(name);
+    }
+    names
+}
+
+pub(super) fn read_volumes(
+    sections: &[Section<'_>],
+    folder: &Path,
+    arrays: &[ArrayConfig],
+    datastores: &[At<String>],
+    source: &mut Source<'_>,
+) -> Vec<VolumeConfig> {
+    let mut names: Vec<At<String>> = Vec::new();
+    let mut places: Vec<(String, usize)> = Vec::new();
+    let mut volumes = Vec::new();
+    for section in sections {
+        let name = read_name(section, &names, source);
+        let backing = read_backing(section, folder, arrays, source);
+        let size = read_size(section, backing.as_ref(), source);
+        if let Some(backing) = &backing {
+            check_place(backing, &mut places, source);
+        }
+        let policy = section.get::<WritePolicy>("policy", source);
+        let defer = section.get::<Duration>("defer", source);
+        let policy = policy.map_or(WritePolicy::default(), |policy| policy.value);
+        if let Some(defer) = &defer {
+            check_defer(defer, policy, source);
+        }
+        let datastore = read_datastore(section, datastores, source);
+        let labels = section.get::<BTreeMap<_, _>>("labels", source).map_or(BTreeMap::new(), |labels| labels.value);
+        let read_only = section.get("read_only", source).is_some_and(|read_only| read_only.value);
+        names.extend(name.clone());
+        if let (Some(name), Some(backing)) = (name, backing) {
+            volumes.push(VolumeConfig {
+                name: name.value,
+                backing: backing.value,
+                size_bytes: size,
+                policy,
+                defer: defer.map_or(DEFER_DEFAULT, |defer| defer.value),
+                datastore,
+                labels,
+                read_only,
+            });
+        }
+    }
+    volumes
+}
+
+fn read_backing(
+    section: &Section<'_>,
+    folder: &Path,
+    arrays: &[ArrayConfig],
+    source: &mut Source<'_>,
+) -> Option<At<BackingSpec>> {
+    let text = section.require::<String>("backing", source)?;
+    let backing = match BackingSpec::parse(&text.value, folder) {
+        Ok(backing) => backing,
+        Err(error) => {
+            advise(source, &text.span, &error);
+            return None;
+        }
+    };
+    if let BackingSpec::SimArray(name) = &backing
+        && !arrays.iter().any(|array| array.name == *name)
+    {
+        let remedy = match nearest(name, arrays.iter().map(|array| array.name.as_str())) {
+            Some(near) => format!("did you mean sim://{near}?"),
+            None => format!(
+                "add [[array]] with name = \"{name}\", or describe one: sim://raid5?disks=5&type=sas15k&size=100GiB"
+            ),
+        };
+        source.problem(&text.span, format!("there is no [[array]] named \"{name}\""), remedy);
+    }
+    Some(At { value: backing, span: text.span })
+}
+
+fn read_size(section: &Section<'_>, backing: Option<&At<BackingSpec>>, source: &mut Source<'_>) -> Option<u64> {
+    let size = section.get::<Size>("size", source);
+    if let Some(At { value: Size(bytes), span }) = &size
+        && (*bytes == 0 || !bytes.is_multiple_of(512))
+    {
+        let what = format!("a volume of {} cannot be", show_bytes(*bytes));
+        source.problem(span, what, "give a multiple of 512 bytes, above 0");
+    }
+    let backing = backing?;
+    match (&backing.value, &size) {
+        (BackingSpec::Path(path), None) if backing.value.needs_size() => {
+            let what = format!("{} does not exist, and no size is given", path.display());
+            let remedy = "correct the path, or add size = \"100 GiB\" to have a file created";
+            source.problem(&backing.span, what, remedy);
+        }
+        (BackingSpec::Path(path), Some(_)) if path.starts_with("/dev") && !path.exists() => {
+            source.problem(&backing.span, format!("the device {} does not exist", path.display()), "correct the path");
+        }
+        (_, None) if backing.value.needs_size() && !section.has("size") => {
+            let what = format!("{} has no size of its own", backing.value);
+            source.problem(&backing.span, what, "add size = \"100 GiB\"");
+        }
+        (BackingSpec::Nbd(_), Some(size)) => {
+            source.problem(&size.span, "an NBD export has a size of its own", "remove the key \"size\"");
+        }
+        (BackingSpec::Sim(_, Some(_)), Some(size)) => {
+            source.problem(&size.span, "the size is given twice, here and in the URI", "remove one of them");
+        }
+        _ => {}
+    }
+    match &backing.value {
+        BackingSpec::Sim(_, Some(bytes)) => Some(*bytes),
+        _ => size.map(|size| size.value.0),
+    }
+}
+
+/// Two volumes on one backing would overwrite each other. Links are followed where the path exists.
+fn check_place(backing: &At<BackingSpec>, places: &mut Vec<(String, usize)>, source: &mut Source<'_>) {
+    let place = match &backing.value {
+        BackingSpec::Path(path) => path.canonicalize().unwrap_or_else(|_| PathBuf::clone(path)).display().to_string(),
+        BackingSpec::Nbd(_) => backing.value.to_string(),
+        BackingSpec::Sim(..) | BackingSpec::SimArray(_) => return,
+    };
+    let line = source.line_of(backing.span.start);
+    match places.iter().find(|(other, _)| *other == place) {
+        Some((_, first)) => {
+            let what = format!("{} is the backing of the volume at line {first} already", backing.value);
+            source.problem(&backing.span, what, "give each volume a backing of its own; two on one destroy its data");
+        }
+        None => places.push((place, line)),
+    }
+}
+
+fn check_defer(defer: &At<Duration>, policy: WritePolicy, source: &mut Source<'_>) {
+    if policy != WritePolicy::WriteBackVolatile {
+        let remedy = "remove it, or ask for policy = \"write-back-volatile\"";
+        source.problem(&defer.span, format!("\"defer\" means nothing with the policy {policy}"), remedy);
+    } else if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&defer.value) {
+        source.problem(&defer.span, "writes cannot be deferred for that long or short", "give 100ms to 1h");
+    }
+}
+
+fn read_datastore(section: &Section<'_>, datastores: &[At<String>], source: &mut Source<'_>) -> String {
+    let Some(name) = section.get::<String>("datastore", source) else { return String::new() };
+    if !datastores.iter().any(|other| other.value == name.value) {
+        let remedy = match nearest(&name.value, datastores.iter().map(|other| other.value.as_str())) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("add [[datastore]] with name = \"{}\"", name.value),
+        };
+        source.problem(&name.span, format!("there is no [[datastore]] named \"{}\"", name.value), remedy);
+    }
+    name.value
+}

@@ -1,0 +1,6 @@
+//! The binary's parts: configuration, state directory, wiring, commands. Everything else lives in the other crates.
+
+pub mod cli;
+mod commands;
+pub mod config;
+pub mod units;

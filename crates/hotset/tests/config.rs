@@ -1,0 +1,186 @@
+//! Broken configurations and the messages that they get; a whole good one and what is read from it.
+
+use std::path::Path;
+
+use hotset::config::{BackingSpec, Config, Cores};
+use insta::assert_snapshot;
+
+fn problems_of(text: &str) -> String {
+    Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect_err("the text is broken on purpose").to_string()
+}
+
+const VOLUME: &str = "[[volume]]\nname = \"a\"\nbacking = \"sim://raid5?size=1GiB\"\n";
+
+#[test]
+fn text_that_is_no_toml_is_located() {
+    assert_snapshot!(problems_of("[memory]\nsize = 4 GiB\n"));
+    assert_snapshot!(problems_of("[memory\nsize = \"4 GiB\"\n[[volume]\n"));
+}
+
+#[test]
+fn an_unknown_key_is_told_the_nearest_known_one() {
+    assert_snapshot!(problems_of(&format!("{VOLUME}polcy = \"none\"\n")));
+    assert_snapshot!(problems_of("[memroy]\nsize = \"4 GiB\"\n"));
+    assert_snapshot!(problems_of("[memory]\nlisten = []\nxyzzy = 1\n"));
+    assert_snapshot!(problems_of("core = \"auto\"\n"));
+}
+
+#[test]
+fn a_feature_that_this_version_lacks_is_named() {
+    assert_snapshot!(problems_of(&format!(
+        "[flash]\ndevices = []\n[iscsi]\n[vhost_user]\n[api]\n[history]\n[[qos]]\n{VOLUME}shares = \"high\"\nlun = 3\n\
+         limit_iops = 5\nflash = true\n[[datastore]]\nname = \"x\"\ncongestion_threshold = \"auto\"\n"
+    )));
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_told_the_right_one() {
+    assert_snapshot!(problems_of(
+        "cores = true\n[memory]\nsize = 4096\n[nbd]\nlisten = \"unix:/x\"\nsocket_mode = 660\n[control]\nsocket = 1.5\n\
+         [[volume]]\nname = 7\nbacking = [\"x\"]\nread_only = \"yes\"\nlabels = \"vm\"\npolicy = 1\ndefer = 10\n"
+    ));
+    assert_snapshot!(problems_of("memory = \"4 GiB\"\nvolume = \"x\"\nstate = 1\n"));
+    assert_snapshot!(problems_of("[volume]\nname = \"x\"\n"));
+}
+
+#[test]
+fn a_bad_size_is_shown_how_to_write_one() {
+    assert_snapshot!(problems_of(
+        "[memory]\nsize = \"4 gigs\"\n[[volume]]\nname = \"a\"\nbacking = \"/nonexistent/a.img\"\nsize = \"1000 B\"\n"
+    ));
+}
+
+#[test]
+fn too_little_memory_is_refused() {
+    assert_snapshot!(problems_of("[memory]\nsize = \"1 MiB\"\n"));
+}
+
+#[test]
+fn a_bad_policy_is_told_the_good_ones() {
+    assert_snapshot!(problems_of(&format!("{VOLUME}policy = \"writeback\"\n")));
+}
+
+#[test]
+fn defer_belongs_to_the_volatile_policy_alone() {
+    assert_snapshot!(problems_of(&format!("{VOLUME}defer = \"10s\"\n")));
+    assert_snapshot!(problems_of(&format!("{VOLUME}policy = \"write-back-volatile\"\ndefer = \"2h\"\n")));
+}
+
+#[test]
+fn names_are_given_once_and_are_plain() {
+    assert_snapshot!(problems_of(&format!("{VOLUME}{VOLUME}[[volume]]\nname = \"../etc\"\nbacking = \"nbd://x\"\n")));
+}
+
+#[test]
+fn a_volume_needs_a_name_and_a_backing() {
+    assert_snapshot!(problems_of("[[volume]]\n\n[[volume]]\nname = \"x\"\n"));
+}
+
+#[test]
+fn a_backing_without_a_size_of_its_own_needs_one() {
+    assert_snapshot!(problems_of(
+        "[[array]]\nname = \"shelf\"\n[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\n\
+         [[volume]]\nname = \"b\"\nbacking = \"sim://raid5\"\n[[volume]]\nname = \"c\"\nbacking = \"missing.img\"\n\
+         [[volume]]\nname = \"d\"\nbacking = \"nbd://san/d\"\nsize = \"1 GiB\"\n\
+         [[volume]]\nname = \"e\"\nbacking = \"sim://raid5?size=1GiB\"\nsize = \"1 GiB\"\n\
+         [[volume]]\nname = \"f\"\nbacking = \"/dev/nosuchdisk\"\nsize = \"1 GiB\"\n"
+    ));
+}
+
+#[test]
+fn two_volumes_on_one_backing_are_refused() {
+    assert_snapshot!(problems_of(
+        "[[volume]]\nname = \"a\"\nbacking = \"/nonexistent/a.img\"\nsize = \"1 GiB\"\n\
+         [[volume]]\nname = \"b\"\nbacking = \"file:///nonexistent/a.img\"\nsize = \"1 GiB\"\n"
+    ));
+}
+
+#[test]
+fn an_array_must_exist_and_be_buildable() {
+    assert_snapshot!(problems_of(
+        "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 2\n[[array]]\nname = \"odd\"\ndisk = \"floppy\"\nstripe = \"5 KiB\"\n\
+         [[volume]]\nname = \"a\"\nbacking = \"sim://shelv\"\nsize = \"1 GiB\"\n\
+         [[volume]]\nname = \"b\"\nbacking = \"sim://raid6?disks=3&size=1GiB\"\n"
+    ));
+}
+
+#[test]
+fn a_datastore_must_exist() {
+    assert_snapshot!(problems_of(&format!("{VOLUME}datastore = \"pol\"\n[[datastore]]\nname = \"pool\"\n")));
+}
+
+#[test]
+fn a_bad_listen_address_is_shown_how_to_write_one() {
+    assert_snapshot!(problems_of(
+        "[nbd]\nlisten = [\"/run/nbd.sock\", \"tcp:1234\", \"tcp:host:99999\", \"unix:\", \"tcp:[::1]:1\", \"tcp:[::1]:1\", 5]\n"
+    ));
+    assert_snapshot!(problems_of("[nbd]\nlisten = [\"/run/nbd.sock\", \"tcp:1234\", \"unix:\"]\n"));
+}
+
+#[test]
+fn a_bad_socket_mode_is_refused() {
+    assert_snapshot!(problems_of("[nbd]\nsocket_mode = \"rw-rw----\"\n"));
+}
+
+#[test]
+fn tls_needs_its_files() {
+    assert_snapshot!(problems_of("[nbd]\ntls = \"required\"\n"));
+}
+
+#[test]
+fn bad_processors_are_refused() {
+    assert_snapshot!(problems_of("cores = []\n"));
+    assert_snapshot!(problems_of("cores = [1, 1]\n"));
+    assert_snapshot!(problems_of("cores = [99999]\n"));
+}
+
+#[test]
+fn a_missing_file_is_one_readable_line() {
+    assert_snapshot!(Config::load(Path::new("/nonexistent/hotset.toml")).expect_err("missing").to_string());
+}
+
+#[test]
+fn a_whole_file_is_read_as_it_is_meant() {
+    let text = r#"
+cores = [1]
+[state]
+directory = "/var/lib/hotset"
+[memory]
+size = "4 GiB"
+[control]
+socket = "/run/hotset/control.sock"
+[nbd]
+listen = ["unix:/run/hotset/nbd.sock", "tcp:127.0.0.1:10809"]
+socket_owner = "libvirt-qemu"
+socket_mode = "0600"
+[[array]]
+name = "shelf"
+raid = 10
+disks = 8
+disk = "nlsas"
+stripe = "128 KiB"
+[[datastore]]
+name = "sas-pool"
+[[volume]]
+name = "web01"
+backing = "sim://shelf"
+size = "100 GiB"
+policy = "write-back-volatile"
+defer = "30s"
+datastore = "sas-pool"
+labels = { vm = "web01", tier = "gold" }
+read_only = true
+"#;
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(config.cores, Cores::List(vec![1]));
+    assert_eq!(config.memory_bytes, 4 << 30);
+    assert_eq!(config.nbd.listen.len(), 2);
+    assert_eq!(config.nbd.socket_mode, 0o600);
+    assert_eq!(config.arrays[0].spec.to_string(), "raid10?disks=8&type=nlsas&stripe=131072");
+    let volume = &config.volumes[0];
+    assert_eq!((volume.name.as_str(), volume.size_bytes), ("web01", Some(100 << 30)));
+    assert_eq!(volume.backing, BackingSpec::SimArray("shelf".to_owned()));
+    assert_eq!(volume.policy.to_string(), "write-back-volatile");
+    assert_eq!(volume.labels["tier"], "gold");
+    assert!(volume.read_only);
+}
