@@ -3,4 +3,5 @@
 pub mod cli;
 mod commands;
 pub mod config;
+pub mod state;
 pub mod units;

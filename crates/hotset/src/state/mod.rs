@@ -1,0 +1,158 @@
+//! The state directory: what must outlive the daemon and belongs to no volume's data.
+//!
+//! Identities (a volume's incarnation, bound to its backing's identity), what was not cleanly stopped, changes made by
+//! command. One daemon holds it at a time. Invariants:
+//!
+//! 1. The file is replaced whole: after a crash at any step it is the old one or the new one.
+//! 2. An incarnation is drawn once and belongs to one backing; a name never decides which.
+//! 3. A file of another version is refused, never guessed at.
+
+mod identity;
+mod overrides;
+mod record;
+mod replace;
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+pub use identity::{IdentityError, draw_incarnation};
+pub use overrides::{MODE, POLICY, effective_mode, effective_policy};
+pub use record::{AddedVolume, ArrayPlace, Override, STATE_VERSION, State, VolumeRecord};
+pub use replace::Step;
+
+const FILE: &str = "state.json";
+const LOCK: &str = "lock";
+
+/// Why the state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A call of the operating system failed.
+    #[error("state directory {path}: cannot {doing}: {error}")]
+    Io {
+        /// What was to be done.
+        doing: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's answer.
+        error: io::Error,
+    },
+    /// Another daemon holds it.
+    #[error(
+        "state directory {path} is in use by another hotset (process {holder}); stop that one, or give this one a directory of its \
+         own in [state]"
+    )]
+    Held {
+        /// The directory.
+        path: PathBuf,
+        /// Who holds it, as far as it said.
+        holder: String,
+    },
+    /// Written by another version.
+    #[error(
+        "{path} has format version {found}, this hotset reads version {STATE_VERSION}; use the version that wrote it, or move the file \
+         away and lose identities and changes made by command"
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+    },
+    /// Not what was written.
+    #[error(
+        "{path} is damaged ({detail}); restore it from a backup, or move it away and lose identities and changes made by command"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What the reader met.
+        detail: String,
+    },
+}
+
+/// The directory, held by this process, and what it says.
+pub struct StateDir {
+    directory: PathBuf,
+    state: State,
+    /// Holds the lock as long as it is open.
+    _lock: File,
+}
+
+impl StateDir {
+    /// Takes hold of `directory` (created if missing) and reads it.
+    pub fn open(directory: &Path) -> Result<StateDir, StateError> {
+        let io = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |error| StateError::Io { doing, path, error }
+        };
+        std::fs::create_dir_all(directory).map_err(io("create it", directory))?;
+        let lock_path = directory.join(LOCK);
+        let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
+        let lock = hold(directory, lock.map_err(io("open its lock", &lock_path))?)?;
+        let state = State::load(&directory.join(FILE))?.unwrap_or_default();
+        Ok(StateDir { directory: directory.to_owned(), state, _lock: lock })
+    }
+
+    /// Reads `directory` without holding it, for showing; nothing where there is none yet.
+    pub fn peek(directory: &Path) -> Result<Option<State>, StateError> {
+        State::load(&directory.join(FILE))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What it says.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Changes what it says. When this returns the change is durable; on an error nothing has changed.
+    pub fn change<T>(&mut self, change: impl FnOnce(&mut State) -> T) -> Result<T, StateError> {
+        self.change_with(&mut |_| Ok(()), change)
+    }
+
+    /// As [`StateDir::change`]; `before` is asked before each step and may fail it.
+    pub fn change_with<T>(
+        &mut self,
+        before: &mut dyn FnMut(Step) -> io::Result<()>,
+        change: impl FnOnce(&mut State) -> T,
+    ) -> Result<T, StateError> {
+        let mut state = self.state.clone();
+        let result = change(&mut state);
+        if state != self.state {
+            let path = self.directory.join(FILE);
+            replace::replace(&path, &state.to_bytes(), before).map_err(|error| StateError::Io {
+                doing: "write its file",
+                path,
+                error,
+            })?;
+            self.state = state;
+        }
+        Ok(result)
+    }
+}
+
+fn hold(directory: &Path, mut lock: File) -> Result<File, StateError> {
+    let path = directory.to_owned();
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let read = lock.read_to_string(&mut holder);
+            let holder =
+                if read.is_ok() && !holder.trim().is_empty() { holder.trim().to_owned() } else { "?".to_owned() };
+            return Err(StateError::Held { path, holder });
+        }
+        Err(TryLockError::Error(error)) => return Err(StateError::Io { doing: "lock it", path, error }),
+    }
+    // Only for the message above: the lock is what counts.
+    let said = lock.set_len(0).and_then(|()| lock.write_all(format!("{}\n", std::process::id()).as_bytes()));
+    said.map_err(|error| StateError::Io { doing: "write its lock", path, error })?;
+    Ok(lock)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! What the state file holds, and its two directions: JSON with a version, read beside where it is written.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::StateError;
+
+/// The format that this version reads and writes.
+pub const STATE_VERSION: u64 = 1;
+
+/// Everything that is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Times that a daemon has started on this directory.
+    pub generation: u64,
+    /// Volumes that were ever served and not removed.
+    pub volumes: Vec<VolumeRecord>,
+    /// Names of volumes of the file that were removed by command, with the entry that each had then: it stays removed until the
+    /// entry changes.
+    pub removed: BTreeMap<String, String>,
+    /// Places on modelled arrays, by array.
+    pub arrays: BTreeMap<String, Vec<ArrayPlace>>,
+}
+
+/// What is kept of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeRecord {
+    /// Its identity for life, 16 hexadecimal digits.
+    #[serde(with = "hex")]
+    pub incarnation: u64,
+    /// The name that it was last served by.
+    pub name: String,
+    /// What its backing says it is.
+    pub backing_identity: String,
+    /// False from before its first write until it was cleanly stopped.
+    pub clean: bool,
+    /// The generation that last served it.
+    pub generation: u64,
+    /// Changes made by command, by key.
+    #[serde(default)]
+    pub overrides: BTreeMap<String, Override>,
+    /// Set when the volume itself was added by command: it is in no file.
+    #[serde(default)]
+    pub added: Option<AddedVolume>,
+}
+
+/// A change made by command; it holds until the key changes in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Override {
+    /// What holds.
+    pub value: String,
+    /// What the file said when the change was made.
+    pub file: String,
+}
+
+/// A volume that was added by command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddedVolume {
+    /// Its backing, as in the file.
+    pub backing: String,
+    /// Its size in bytes, where the backing has none of its own.
+    pub size_bytes: Option<u64>,
+    /// Its policy.
+    pub policy: String,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+/// A volume's place on a modelled array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArrayPlace {
+    /// The volume's name when the place was given.
+    pub volume: String,
+    /// First byte on the array.
+    pub start_bytes: u64,
+    /// Bytes.
+    pub size_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned {
+    version: u64,
+    #[serde(flatten)]
+    rest: serde_json::Map<String, serde_json::Value>,
+}
+
+impl State {
+    /// Reads the file; `None` where there is none yet.
+    pub(super) fn load(path: &Path) -> Result<Option<State>, StateError> {
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(StateError::Io { doing: "read its file", path: path.to_owned(), error }),
+        };
+        let damaged =
+            |error: serde_json::Error| StateError::Damaged { path: path.to_owned(), detail: error.to_string() };
+        let versioned: Versioned = serde_json::from_slice(&bytes).map_err(damaged)?;
+        if versioned.version != STATE_VERSION {
+            return Err(StateError::Version { path: path.to_owned(), found: versioned.version });
+        }
+        serde_json::from_value(versioned.rest.into()).map(Some).map_err(damaged)
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let rest = serde_json::to_value(self).expect("a state has only text keys");
+        let serde_json::Value::Object(rest) = rest else { unreachable!("a struct becomes an object") };
+        let versioned = Versioned { version: STATE_VERSION, rest };
+        let mut bytes = serde_json::to_vec_pretty(&versioned).expect("a state has only text keys");
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// The record that was last served by that name.
+    pub fn by_name(&self, name: &str) -> Option<&VolumeRecord> {
+        self.volumes.iter().find(|record| record.name == name)
+    }
+
+    /// The record of that incarnation.
+    pub fn by_incarnation_mut(&mut self, incarnation: u64) -> Option<&mut VolumeRecord> {
+        self.volumes.iter_mut().find(|record| record.incarnation == incarnation)
+    }
+}
+
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{value:016x}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        u64::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
+    }
+}
