@@ -1,0 +1,204 @@
+//! An NBD client of the tests' own, written from the protocol's document and sharing no code with the server, so that
+//! one mistake cannot hide in both.
+//!
+//! Simple replies alone; requests may be pipelined.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a server listens.
+#[derive(Clone, Debug)]
+pub enum Endpoint {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// Address and port.
+    Tcp(String),
+}
+
+/// What a request asks for, numbered as on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the protocol's own words")]
+pub enum Op {
+    Read = 0,
+    Write = 1,
+    Disconnect = 2,
+    Flush = 3,
+    Trim = 4,
+    WriteZeroes = 6,
+}
+
+/// Request flag: durable when answered.
+pub const FUA: u16 = 1;
+/// Longest silence of a server before a test calls it a hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+trait Socket: Read + Write + Send {}
+impl<T: Read + Write + Send> Socket for T {}
+
+/// A connection in transmission.
+pub struct Client {
+    stream: BufReader<Box<dyn Socket>>,
+    /// Bytes of the export.
+    pub size: u64,
+    /// Transmission flags.
+    pub flags: u16,
+    cookie: u64,
+    expected: BTreeMap<u64, usize>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// Which request it answers.
+    pub cookie: u64,
+    /// 0, or the protocol's error number.
+    pub error: u32,
+    /// What was read.
+    pub data: Vec<u8>,
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+impl Client {
+    /// Connects and chooses `export`.
+    pub fn connect(endpoint: &Endpoint, export: &str) -> io::Result<Client> {
+        let stream: Box<dyn Socket> = match endpoint {
+            Endpoint::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                Box::new(stream)
+            }
+            Endpoint::Tcp(address) => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                Box::new(stream)
+            }
+        };
+        let mut client = Client {
+            stream: BufReader::with_capacity(1 << 18, stream),
+            size: 0,
+            flags: 0,
+            cookie: 0,
+            expected: BTreeMap::new(),
+        };
+        client.negotiate(export)?;
+        Ok(client)
+    }
+
+    fn negotiate(&mut self, export: &str) -> io::Result<()> {
+        let greeting = self.take(18)?;
+        if &greeting[..16] != b"NBDMAGICIHAVEOPT" {
+            return Err(invalid(format!("no greeting: {greeting:?}")));
+        }
+        // Fixed newstyle, no trailing zeroes.
+        let mut out = vec![0, 0, 0, 3];
+        out.extend(b"IHAVEOPT");
+        out.extend(7u32.to_be_bytes());
+        out.extend((export.len() as u32 + 6).to_be_bytes());
+        out.extend((export.len() as u32).to_be_bytes());
+        out.extend(export.as_bytes());
+        out.extend(0u16.to_be_bytes());
+        self.stream.get_mut().write_all(&out)?;
+        loop {
+            let head = self.take(20)?;
+            let kind = u32::from_be_bytes([head[12], head[13], head[14], head[15]]);
+            let len = u32::from_be_bytes([head[16], head[17], head[18], head[19]]);
+            let body = self.take(len as usize)?;
+            match kind {
+                1 => return Ok(()),
+                3 if body.len() >= 12 && body[..2] == [0, 0] => {
+                    self.size = u64::from_be_bytes(body[2..10].try_into().expect("eight bytes"));
+                    self.flags = u16::from_be_bytes([body[10], body[11]]);
+                }
+                3 => {}
+                _ => return Err(invalid(format!("export refused: {kind:#x} {}", String::from_utf8_lossy(&body)))),
+            }
+        }
+    }
+
+    fn take(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Sends a request and returns its cookie. `data` is what is written; for other requests `len` counts.
+    pub fn send(&mut self, op: Op, flags: u16, at: u64, len: usize, data: &[u8]) -> io::Result<u64> {
+        assert!(op != Op::Write || data.len() == len, "a write of {len} bytes with {}", data.len());
+        self.cookie += 1;
+        let mut out = Vec::with_capacity(28 + data.len());
+        out.extend(0x2560_9513u32.to_be_bytes());
+        out.extend(flags.to_be_bytes());
+        out.extend((op as u16).to_be_bytes());
+        out.extend(self.cookie.to_be_bytes());
+        out.extend(at.to_be_bytes());
+        out.extend((len as u32).to_be_bytes());
+        out.extend(data);
+        if op != Op::Disconnect {
+            self.expected.insert(self.cookie, if op == Op::Read { len } else { 0 });
+        }
+        self.stream.get_mut().write_all(&out)?;
+        Ok(self.cookie)
+    }
+
+    /// Sends bytes as they are: for what no proper client sends.
+    pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
+    /// Waits for the next reply, whichever request it answers.
+    pub fn receive(&mut self) -> io::Result<Reply> {
+        let head = self.take(16)?;
+        if head[..4] != 0x6744_6698u32.to_be_bytes() {
+            return Err(invalid(format!("not a simple reply: {head:?}")));
+        }
+        let error = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
+        let cookie = u64::from_be_bytes(head[8..16].try_into().expect("eight bytes"));
+        let len = self.expected.remove(&cookie).ok_or_else(|| invalid(format!("reply to unknown cookie {cookie}")))?;
+        let data = if error == 0 { self.take(len)? } else { Vec::new() };
+        Ok(Reply { cookie, error, data })
+    }
+
+    /// One request and its answer, while nothing else is in flight.
+    pub fn call(&mut self, op: Op, flags: u16, at: u64, len: usize, data: &[u8]) -> io::Result<Vec<u8>> {
+        let cookie = self.send(op, flags, at, len, data)?;
+        let reply = self.receive()?;
+        assert_eq!(reply.cookie, cookie, "something else was in flight");
+        match reply.error {
+            0 => Ok(reply.data),
+            error => Err(io::Error::from_raw_os_error(error as i32)),
+        }
+    }
+
+    /// Reads `len` bytes at `at`.
+    pub fn read(&mut self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        self.call(Op::Read, 0, at, len, &[])
+    }
+
+    /// Writes `data` at `at`.
+    pub fn write(&mut self, at: u64, data: &[u8]) -> io::Result<()> {
+        self.call(Op::Write, 0, at, data.len(), data).map(drop)
+    }
+
+    /// Makes everything acknowledged durable.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.call(Op::Flush, 0, 0, 0, &[]).map(drop)
+    }
+
+    /// The whole export's content.
+    pub fn read_all(&mut self) -> io::Result<Vec<u8>> {
+        let mut image = Vec::with_capacity(self.size as usize);
+        while (image.len() as u64) < self.size {
+            let len = (self.size - image.len() as u64).min(1 << 20) as usize;
+            image.extend(self.read(image.len() as u64, len)?);
+        }
+        Ok(image)
+    }
+}

@@ -1,0 +1,165 @@
+//! A running `hotset serve`.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::client::{Client, Endpoint};
+use crate::site::Site;
+
+/// Longest time that a start, a stop or anything else that is waited for may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A daemon, killed when dropped.
+pub struct Daemon {
+    child: Child,
+    log: PathBuf,
+    endpoint: Endpoint,
+    socket: PathBuf,
+}
+
+/// The binary under test: `HOTSET_BIN`, else built now in the profile of this test.
+pub fn binary() -> &'static PathBuf {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| std::env::var_os("HOTSET_BIN").map_or_else(build, PathBuf::from))
+}
+
+fn build() -> PathBuf {
+    // …/target/PROFILE/deps/this-test
+    let test = std::env::current_exe().expect("the test knows its own path");
+    let folder = test.parent().and_then(|deps| deps.parent()).expect("tests lie two folders deep");
+    let profile = match folder.file_name().and_then(|name| name.to_str()).expect("profiles have plain names") {
+        "debug" => "dev",
+        other => other,
+    };
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--package", "hotset", "--profile", profile]);
+    command.arg("--target-dir").arg(folder.parent().expect("the profile lies in the target folder"));
+    let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
+    assert!(status.success(), "the daemon cannot be built");
+    folder.join("hotset")
+}
+
+/// Runs a command of the binary to its end.
+pub fn hotset(args: &[&str]) -> Output {
+    Command::new("timeout").arg("60").arg(binary()).args(args).stdin(Stdio::null()).output().expect("hotset runs")
+}
+
+/// Both outputs of a command as one text.
+pub fn text_of(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Waits until `done` returns something.
+pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(Instant::now() < end, "waited {PATIENCE:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Daemon {
+    /// Starts one and waits until its socket answers.
+    pub fn start(site: &Site) -> Daemon {
+        let mut daemon = Daemon::launch(site);
+        daemon.wait_until_ready();
+        daemon
+    }
+
+    /// Starts one and does not wait.
+    pub fn launch(site: &Site) -> Daemon {
+        fs::write(site.config(), site.config_text()).expect("the folder can be written");
+        let log = site.folder.join("daemon.log");
+        let out = File::options().append(true).create(true).open(&log).expect("the folder can be written");
+        let mut command = Command::new(binary());
+        command.arg("serve").arg("--config").arg(site.config()).stdin(Stdio::null());
+        command.stdout(out.try_clone().expect("a descriptor is left")).stderr(out);
+        let child = command.spawn().expect("the daemon can be started");
+        Daemon { child, log, endpoint: site.endpoint(), socket: site.folder.join("control.sock") }
+    }
+
+    /// Waits until its socket answers.
+    pub fn wait_until_ready(&mut self) {
+        let (endpoint, log) = (self.endpoint.clone(), self.log.clone());
+        let child = &mut self.child;
+        wait_for("the daemon's socket", || {
+            if let Some(status) = child.try_wait().expect("the daemon is our child") {
+                panic!("the daemon ended with {status}:\n{}", fs::read_to_string(&log).unwrap_or_default());
+            }
+            // An unknown export is an answer, too.
+            match Client::connect(&endpoint, "\u{1}") {
+                Ok(_) => Some(()),
+                Err(error) => (error.kind() == std::io::ErrorKind::InvalidData).then_some(()),
+            }
+        });
+    }
+
+    /// All that it has written so far, and its predecessors in the same folder.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal by name (`TERM`, `HUP`).
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status();
+        assert!(status.expect("kill runs").success(), "the daemon is gone:\n{}", self.log());
+    }
+
+    /// SIGKILL; returns when it is gone.
+    pub fn kill(mut self) {
+        self.child.kill().expect("the daemon is our child");
+        self.child.wait().expect("the daemon is our child");
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let child = &mut self.child;
+        wait_for("the daemon's end", || child.try_wait().expect("the daemon is our child"))
+    }
+
+    /// True while it runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("the daemon is our child").is_none()
+    }
+
+    /// SIGTERM and an orderly end.
+    pub fn stop(mut self) {
+        self.signal("TERM");
+        let status = self.wait();
+        assert!(status.success(), "the daemon ended with {status}:\n{}", self.log());
+    }
+
+    /// A command that talks to this daemon; it has to succeed.
+    pub fn command(&self, args: &[&str]) -> String {
+        let output = self.try_command(args);
+        assert!(output.status.success(), "hotset {args:?}: {}\n{}", output.status, text_of(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A command that talks to this daemon.
+    pub fn try_command(&self, args: &[&str]) -> Output {
+        let socket = self.socket.to_string_lossy();
+        hotset(&[args, &["--socket", &socket]].concat())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the daemon's log ---\n{}", self.log());
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A folder of a test's own, gone when the test is done.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A fresh, empty folder with a short path (a Unix socket's path has 108 bytes).
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes one; `HOTSET_E2E_DIR` says where, the system's temporary folder otherwise.
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let base = std::env::var_os("HOTSET_E2E_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = base.join(format!("hotset-{}-{count}", std::process::id()));
+        // A leftover of a killed run with the same process id.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("the temporary folder can be written");
+        Folder(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A path in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Default for Folder {
+    fn default() -> Self {
+        Folder::new()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if std::env::var_os("HOTSET_E2E_KEEP").is_some() {
+            eprintln!("kept: {}", self.0.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! What a crash may and may not take away, sector by sector.
+//!
+//! A sector may hold what the last flushed write left there or anything written later, and nothing else. A block that was
+//! only ever written whole is wholly one write's.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::pattern::{self, Content, SECTOR};
+
+/// Sectors in a block.
+pub const BLOCK_SECTORS: u64 = 8;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// The newest write that a flush has covered; 0 is the fresh volume.
+    flushed: u64,
+    /// The newest write that was sent, answered or not.
+    sent: u64,
+    /// The newest write that was answered.
+    acknowledged: u64,
+}
+
+/// What is known of a volume that one writer writes.
+#[derive(Debug)]
+pub struct Ledger {
+    sectors: Vec<State>,
+    /// Writes of zeroes to a sector, by their sequence: they leave no mark in the content.
+    zeroes: BTreeMap<u64, Vec<u64>>,
+    /// Answered writes that no flush has covered yet.
+    held: Vec<(u64, u64, u64)>,
+    /// How many were taken off the front of `held`, ever.
+    settled: u64,
+    sequence: u64,
+    /// True where the storage below may be torn inside a block (a power cut above a disk of 512-byte sectors).
+    tears: bool,
+}
+
+/// A broken promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are what the message says")]
+pub enum Fault {
+    Lost { sector: u64, flushed: u64, found: u64 },
+    Foreign { sector: u64, of: u64 },
+    Invented { sector: u64, sequence: u64 },
+    Garbage { sector: u64 },
+    Torn { block: u64, sequences: Vec<u64> },
+    Stale { sector: u64, acknowledged: u64, found: u64 },
+    Size { expected: u64, found: u64 },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Lost { sector, flushed, found } => {
+                write!(f, "sector {sector}: write {flushed} was flushed, {found} is there")
+            }
+            Fault::Foreign { sector, of } => write!(f, "sector {sector} holds data of sector {of}"),
+            Fault::Invented { sector, sequence } => {
+                write!(f, "sector {sector} holds write {sequence}, which was never sent to it")
+            }
+            Fault::Garbage { sector } => write!(f, "sector {sector} holds no write whole"),
+            Fault::Torn { block, sequences } => write!(f, "block {block} is torn between writes {sequences:?}"),
+            Fault::Stale { sector, acknowledged, found } => {
+                write!(f, "sector {sector}: write {acknowledged} was acknowledged, {found} is read")
+            }
+            Fault::Size { expected, found } => write!(f, "{found} bytes instead of {expected}"),
+        }
+    }
+}
+
+/// How many answered writes a flush will cover.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark(u64);
+
+impl Ledger {
+    /// A fresh volume of `bytes`, all zeroes.
+    pub fn new(bytes: u64, tears: bool) -> Self {
+        let sectors = vec![State::default(); (bytes / SECTOR as u64) as usize];
+        Ledger { sectors, zeroes: BTreeMap::new(), held: Vec::new(), settled: 0, sequence: 0, tears }
+    }
+
+    /// Sectors of the volume.
+    pub fn len(&self) -> u64 {
+        self.sectors.len() as u64
+    }
+
+    /// True for a volume of no size.
+    pub fn is_empty(&self) -> bool {
+        self.sectors.is_empty()
+    }
+
+    /// Writes in all so far.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Before a write of `count` sectors at `at` is sent: its sequence number.
+    pub fn send(&mut self, at: u64, count: u64, zeroes: bool) -> u64 {
+        self.sequence += 1;
+        for sector in at..at + count {
+            self.sectors[sector as usize].sent = self.sequence;
+            if zeroes {
+                self.zeroes.entry(sector).or_default().push(self.sequence);
+            }
+        }
+        self.sequence
+    }
+
+    /// After its answer.
+    pub fn acknowledge(&mut self, at: u64, count: u64, sequence: u64, durable: bool) {
+        for sector in at..at + count {
+            let state = &mut self.sectors[sector as usize];
+            state.acknowledged = state.acknowledged.max(sequence);
+            if durable {
+                state.flushed = state.flushed.max(sequence);
+            }
+        }
+        if !durable {
+            self.held.push((at, count, sequence));
+        }
+    }
+
+    /// Before a flush is sent, on whichever connection: it covers all that was answered by now.
+    pub fn flush_begins(&self) -> Mark {
+        Mark(self.settled + self.held.len() as u64)
+    }
+
+    /// After its answer.
+    pub fn flush_ends(&mut self, mark: Mark) {
+        let covered = mark.0.saturating_sub(self.settled) as usize;
+        for (at, count, sequence) in self.held.drain(..covered) {
+            for state in &mut self.sectors[at as usize..(at + count) as usize] {
+                state.flushed = state.flushed.max(sequence);
+            }
+        }
+        self.settled += covered as u64;
+    }
+
+    /// Checks what was read, with no crash and nothing in flight there: exactly the newest acknowledged writes.
+    pub fn check_read(&self, at: u64, bytes: &[u8]) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for (sector, content) in (at..).zip(bytes.chunks(SECTOR)) {
+            let acknowledged = self.sectors[sector as usize].acknowledged;
+            let zeroed = self.zeroes.get(&sector).is_some_and(|list| list.contains(&acknowledged));
+            match pattern::recognise(content) {
+                Content::Zero if acknowledged == 0 || zeroed => {}
+                Content::Zero => faults.push(Fault::Stale { sector, acknowledged, found: 0 }),
+                Content::Whole { sector: of, .. } if of != sector => faults.push(Fault::Foreign { sector, of }),
+                Content::Whole { sequence, .. } if sequence == acknowledged && !zeroed => {}
+                Content::Whole { sequence, .. } => faults.push(Fault::Stale { sector, acknowledged, found: sequence }),
+                Content::Garbage => faults.push(Fault::Garbage { sector }),
+            }
+        }
+        faults
+    }
+
+    /// Checks the whole volume after a crash. What is found becomes the state to go on from.
+    pub fn check_after_crash(&mut self, image: &[u8]) -> Vec<Fault> {
+        let expected = self.len() * SECTOR as u64;
+        if image.len() as u64 != expected {
+            return vec![Fault::Size { expected, found: image.len() as u64 }];
+        }
+        let mut faults = Vec::new();
+        let mut found = Vec::with_capacity(self.sectors.len());
+        for (sector, content) in (0..).zip(image.chunks(SECTOR)) {
+            match self.judge(sector, pattern::recognise(content)) {
+                Ok(sequence) => found.push(sequence),
+                Err(fault) => {
+                    faults.push(fault);
+                    found.push(0);
+                }
+            }
+        }
+        if !self.tears && faults.is_empty() {
+            let torn = (0..).zip(found.chunks(BLOCK_SECTORS as usize)).filter(|(block, sequences)| {
+                is_whole_block(*block) && sequences.iter().any(|sequence| *sequence != sequences[0])
+            });
+            faults.extend(torn.map(|(block, sequences)| Fault::Torn { block, sequences: sequences.to_vec() }));
+        }
+        self.adopt(&found);
+        faults
+    }
+
+    /// The sequence of what was found in a sector, if it may be there.
+    fn judge(&self, sector: u64, content: Content) -> Result<u64, Fault> {
+        let State { flushed, sent, .. } = self.sectors[sector as usize];
+        match content {
+            Content::Garbage => Err(Fault::Garbage { sector }),
+            Content::Zero => {
+                let newest =
+                    self.zeroes.get(&sector).and_then(|list| list.last().copied()).filter(|&last| last >= flushed);
+                if flushed == 0 {
+                    Ok(newest.unwrap_or(0))
+                } else {
+                    newest.ok_or(Fault::Lost { sector, flushed, found: 0 })
+                }
+            }
+            Content::Whole { sector: of, .. } if of != sector => Err(Fault::Foreign { sector, of }),
+            Content::Whole { sequence, .. } if sequence > sent => Err(Fault::Invented { sector, sequence }),
+            Content::Whole { sequence, .. } if sequence < flushed => {
+                Err(Fault::Lost { sector, flushed, found: sequence })
+            }
+            Content::Whole { sequence, .. } => Ok(sequence),
+        }
+    }
+
+    fn adopt(&mut self, found: &[u64]) {
+        self.settled += self.held.len() as u64;
+        self.held.clear();
+        for ((sector, state), &sequence) in (0..).zip(&mut self.sectors).zip(found) {
+            let keep = self.zeroes.get(&sector).is_some_and(|list| list.contains(&sequence));
+            self.zeroes.remove(&sector);
+            if keep {
+                self.zeroes.insert(sector, vec![sequence]);
+            }
+            *state = State { flushed: sequence, sent: sequence, acknowledged: sequence };
+        }
+    }
+}
+
+/// Blocks that the writer only ever writes whole; the others are written in sectors.
+pub fn is_whole_block(block: u64) -> bool {
+    block % 8 != 7
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCKS: u64 = 16;
+
+    fn write(ledger: &mut Ledger, image: &mut [u8], at: u64, count: u64) -> u64 {
+        let sequence = ledger.send(at, count, false);
+        for sector in at..at + count {
+            pattern::fill(sector, sequence, &mut image[sector as usize * SECTOR..][..SECTOR]);
+        }
+        ledger.acknowledge(at, count, sequence, false);
+        sequence
+    }
+
+    fn fresh() -> (Ledger, Vec<u8>) {
+        let bytes = BLOCKS * BLOCK_SECTORS * SECTOR as u64;
+        (Ledger::new(bytes, false), vec![0; bytes as usize])
+    }
+
+    fn flush(ledger: &mut Ledger) {
+        let mark = ledger.flush_begins();
+        ledger.flush_ends(mark);
+    }
+
+    #[test]
+    fn what_was_flushed_and_anything_later_passes() {
+        let (mut ledger, mut image) = fresh();
+        write(&mut ledger, &mut image, 8, 8);
+        flush(&mut ledger);
+        let flushed = image.clone();
+        write(&mut ledger, &mut image, 8, 8);
+        write(&mut ledger, &mut image, 24, 8);
+        assert_eq!(ledger.check_after_crash(&image), []);
+        // What was found once must stay: the older state is a loss now.
+        assert!(matches!(ledger.check_after_crash(&flushed)[0], Fault::Lost { sector: 8, .. }));
+    }
+
+    #[test]
+    fn an_unflushed_write_may_be_lost_and_a_flushed_one_may_not() {
+        let (mut ledger, mut image) = fresh();
+        write(&mut ledger, &mut image, 0, 8);
+        assert_eq!(ledger.check_after_crash(&vec![0; image.len()]), []);
+        let (mut ledger, mut image) = fresh();
+        write(&mut ledger, &mut image, 0, 8);
+        flush(&mut ledger);
+        assert_eq!(ledger.check_after_crash(&vec![0; image.len()]).len(), 8);
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_answered_before_it_was_sent_and_no_more() {
+        let (mut ledger, mut image) = fresh();
+        let mark = ledger.flush_begins();
+        write(&mut ledger, &mut image, 0, 8);
+        ledger.flush_ends(mark);
+        assert_eq!(ledger.check_after_crash(&vec![0; image.len()]), []);
+    }
+
+    #[test]
+    fn foreign_torn_invented_and_flipped_data_is_found() {
+        let found = |spoil: fn(&mut [u8])| {
+            let (mut ledger, mut image) = fresh();
+            write(&mut ledger, &mut image, 0, 8);
+            flush(&mut ledger);
+            write(&mut ledger, &mut image, 8, 8);
+            spoil(&mut image);
+            ledger.check_after_crash(&image)
+        };
+        assert!(matches!(found(|image| image.copy_within(0..SECTOR, 4096))[..], [Fault::Foreign { sector: 8, of: 0 }]));
+        assert!(matches!(found(|image| image[4096..4096 + SECTOR].fill(0))[..], [Fault::Torn { block: 1, .. }]));
+        assert!(matches!(
+            found(|image| pattern::fill(3, 99, &mut image[3 * SECTOR..4 * SECTOR]))[..],
+            [Fault::Invented { sector: 3, .. }]
+        ));
+        assert!(matches!(found(|image| image[100] ^= 4)[..], [Fault::Garbage { sector: 0 }]));
+        assert_eq!(found(|_| {}), []);
+    }
+
+    #[test]
+    fn zeroes_count_as_a_write_and_a_lost_one_is_found() {
+        let (mut ledger, mut image) = fresh();
+        write(&mut ledger, &mut image, 0, 8);
+        flush(&mut ledger);
+        let before = image.clone();
+        let sequence = ledger.send(0, 8, true);
+        ledger.acknowledge(0, 8, sequence, true);
+        image[..4096].fill(0);
+        assert_eq!(ledger.check_read(0, &image[..4096]), []);
+        assert_eq!(ledger.check_read(0, &before[..4096]).len(), 8);
+        assert_eq!(ledger.check_after_crash(&image), []);
+        assert_eq!(ledger.check_after_crash(&before).len(), 8);
+    }
+}

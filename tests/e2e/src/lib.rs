@@ -1,0 +1,15 @@
+//! The real daemon under real clients: what its tests share.
+//!
+//! [`site::Site`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in it,
+//! [`client::Client`] a small NBD client of the tests' own, and [`ledger::Ledger`] what a crash may and may not take away.
+
+pub mod client;
+pub mod daemon;
+pub mod folder;
+pub mod ledger;
+pub mod pattern;
+pub mod random;
+pub mod server;
+pub mod site;
+pub mod tool;
+pub mod writer;

@@ -1,0 +1,109 @@
+//! A folder with a configuration and backings: what a daemon needs before it starts.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use crate::client::Endpoint;
+use crate::daemon::Daemon;
+use crate::folder::Folder;
+
+/// What a test writes into the configuration before it starts the daemon.
+pub struct Site {
+    /// Where everything lies.
+    pub folder: Folder,
+    /// `[memory] size`.
+    pub memory: String,
+    /// More addresses in `[nbd] listen`.
+    pub listen: Vec<String>,
+    /// More lines of `[nbd]`.
+    pub nbd: String,
+    /// More tables, as they are.
+    pub tables: String,
+    volumes: Vec<String>,
+}
+
+impl Site {
+    /// An empty one, with 64 MiB of memory.
+    pub fn new() -> Self {
+        Site {
+            folder: Folder::new(),
+            memory: "64 MiB".to_owned(),
+            listen: Vec::new(),
+            nbd: String::new(),
+            tables: String::new(),
+            volumes: Vec::new(),
+        }
+    }
+
+    /// One with a volume `v` of `bytes` on a sparse file.
+    pub fn with_volume(bytes: u64) -> Self {
+        let mut site = Site::new();
+        site.volume("v", bytes, "");
+        site
+    }
+
+    /// Adds a volume on a sparse file of its own; `lines` are further keys.
+    pub fn volume(&mut self, name: &str, bytes: u64, lines: &str) {
+        let path = self.backing(name);
+        let file = File::create(&path).expect("the folder can be written");
+        file.set_len(bytes).expect("a sparse file can be made");
+        self.volume_on(name, &path.to_string_lossy(), lines);
+    }
+
+    /// Adds a volume on any backing.
+    pub fn volume_on(&mut self, name: &str, backing: &str, lines: &str) {
+        self.volumes.push(format!("[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\n{lines}\n"));
+    }
+
+    /// The file under a volume of [`Site::volume`].
+    pub fn backing(&self, name: &str) -> PathBuf {
+        self.folder.join(&format!("{name}.img"))
+    }
+
+    /// The NBD socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("nbd.sock")
+    }
+
+    /// The NBD socket, for the tests' own client.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::Unix(self.socket())
+    }
+
+    /// A volume's URI for foreign clients.
+    pub fn uri(&self, volume: &str) -> String {
+        format!("nbd+unix:///{volume}?socket={}", self.socket().display())
+    }
+
+    /// The configuration file.
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("hotset.toml")
+    }
+
+    /// The configuration as text.
+    pub fn config_text(&self) -> String {
+        let folder = self.folder.path().display();
+        let listen = std::iter::once(format!("unix:{}", self.socket().display())).chain(self.listen.iter().cloned());
+        let listen: Vec<_> = listen.map(|address| format!("\"{address}\"")).collect();
+        format!(
+            "[state]\ndirectory = \"{folder}/state\"\n[memory]\nsize = \"{}\"\n\
+             [control]\nsocket = \"{folder}/control.sock\"\n[nbd]\nlisten = [{}]\n{}\n{}\n{}",
+            self.memory,
+            listen.join(", "),
+            self.nbd,
+            self.tables,
+            self.volumes.concat()
+        )
+    }
+
+    /// Writes the configuration and starts the daemon; it serves when this returns.
+    pub fn start(&self) -> Daemon {
+        Daemon::start(self)
+    }
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        Site::new()
+    }
+}

@@ -1,0 +1,160 @@
+//! A client that writes at random and knows, sector by sector, what was flushed and what was only held.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::client::{Client, Endpoint, FUA, Op};
+use crate::ledger::{BLOCK_SECTORS, Fault, Ledger, Mark, is_whole_block};
+use crate::pattern::{self, SECTOR};
+use crate::random::Random;
+
+/// Requests that one connection keeps in flight.
+const DEPTH: usize = 16;
+/// Most blocks of one request.
+const BLOCKS_MAX: u64 = 8;
+/// Blocks at the start of a connection's part that take half of its requests: overwrites are what goes wrong.
+const HOT_BLOCKS: u64 = 32;
+
+/// How and where to write.
+pub struct Writer<'a> {
+    /// The server.
+    pub endpoint: &'a Endpoint,
+    /// The volume.
+    pub export: &'a str,
+    /// Connections; each writes a part of the volume of its own, and a flush on any covers all.
+    pub connections: u64,
+    /// Chance.
+    pub seed: u64,
+}
+
+enum InFlight {
+    Write { at: u64, count: u64, sequence: u64, durable: bool },
+    Read { at: u64, count: u64 },
+    Flush(Mark),
+}
+
+impl Writer<'_> {
+    /// Writes until `stop` or until the server is gone. Returns what reads showed to be wrong meanwhile.
+    pub fn run(&self, ledger: &Mutex<Ledger>, stop: &AtomicBool) -> Vec<Fault> {
+        std::thread::scope(|scope| {
+            let parts: Vec<_> =
+                (0..self.connections).map(|part| scope.spawn(move || self.part(part, ledger, stop))).collect();
+            parts.into_iter().flat_map(|part| part.join().expect("a writer's thread ends orderly")).collect()
+        })
+    }
+
+    fn part(&self, part: u64, ledger: &Mutex<Ledger>, stop: &AtomicBool) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        // A connection that ends is what a crash looks like from here.
+        let _: io::Result<()> = Client::connect(self.endpoint, self.export).and_then(|client| {
+            let blocks = ledger.lock().expect("no writer panicked").len() / BLOCK_SECTORS / self.connections;
+            let random = Random::new(self.seed ^ (part << 56));
+            let mut part = Part { client, ledger, random, first: part * blocks, blocks, in_flight: BTreeMap::new() };
+            while !stop.load(Ordering::Relaxed) {
+                while part.in_flight.len() < DEPTH {
+                    part.submit()?;
+                }
+                faults.extend(part.complete()?);
+            }
+            while !part.in_flight.is_empty() {
+                faults.extend(part.complete()?);
+            }
+            part.client.send(Op::Disconnect, 0, 0, 0, &[]).map(drop)
+        });
+        faults
+    }
+}
+
+struct Part<'a> {
+    client: Client,
+    ledger: &'a Mutex<Ledger>,
+    random: Random,
+    first: u64,
+    blocks: u64,
+    in_flight: BTreeMap<u64, InFlight>,
+}
+
+impl Part<'_> {
+    fn submit(&mut self) -> io::Result<()> {
+        let draw = self.random.below(100);
+        if draw < 3 {
+            let mark = self.ledger.lock().expect("no writer panicked").flush_begins();
+            let cookie = self.client.send(Op::Flush, 0, 0, 0, &[])?;
+            self.in_flight.insert(cookie, InFlight::Flush(mark));
+            return Ok(());
+        }
+        let Some((at, count)) = self.range() else {
+            // Everything drawn is busy: a read of nothing costs a turn, no more.
+            return self.flush_instead();
+        };
+        if draw < 15 {
+            let cookie = self.client.send(Op::Read, 0, at * SECTOR as u64, count as usize * SECTOR, &[])?;
+            self.in_flight.insert(cookie, InFlight::Read { at, count });
+            return Ok(());
+        }
+        let durable = self.random.chance(5);
+        let flags = if durable { FUA } else { 0 };
+        let zeroes = draw < 20;
+        let sequence = self.ledger.lock().expect("no writer panicked").send(at, count, zeroes);
+        let len = count as usize * SECTOR;
+        let cookie = if zeroes {
+            self.client.send(Op::WriteZeroes, flags, at * SECTOR as u64, len, &[])?
+        } else {
+            let mut data = vec![0; len];
+            for (sector, bytes) in (at..).zip(data.chunks_mut(SECTOR)) {
+                pattern::fill(sector, sequence, bytes);
+            }
+            self.client.send(Op::Write, flags, at * SECTOR as u64, len, &data)?
+        };
+        self.in_flight.insert(cookie, InFlight::Write { at, count, sequence, durable });
+        Ok(())
+    }
+
+    fn flush_instead(&mut self) -> io::Result<()> {
+        let mark = self.ledger.lock().expect("no writer panicked").flush_begins();
+        let cookie = self.client.send(Op::Flush, 0, 0, 0, &[])?;
+        self.in_flight.insert(cookie, InFlight::Flush(mark));
+        Ok(())
+    }
+
+    /// Sectors that no request in flight touches: whole blocks, or some sectors of a block that is written in parts.
+    fn range(&mut self) -> Option<(u64, u64)> {
+        (0..16).find_map(|_| {
+            let span = if self.random.chance(50) { HOT_BLOCKS.min(self.blocks) } else { self.blocks };
+            let block = self.random.below(span);
+            let (at, count) = if is_whole_block(self.first + block) {
+                let wanted = if self.random.chance(70) { 1 } else { 1 + self.random.below(BLOCKS_MAX) };
+                let end = (block + wanted).min(self.blocks);
+                let whole = (block..end).take_while(|&block| is_whole_block(self.first + block)).count() as u64;
+                ((self.first + block) * BLOCK_SECTORS, whole * BLOCK_SECTORS)
+            } else {
+                let start = self.random.below(BLOCK_SECTORS);
+                let count = 1 + self.random.below(BLOCK_SECTORS - start);
+                ((self.first + block) * BLOCK_SECTORS + start, count)
+            };
+            let busy = self.in_flight.values().any(|other| match *other {
+                InFlight::Write { at: from, count: len, .. } | InFlight::Read { at: from, count: len } => {
+                    from < at + count && at < from + len
+                }
+                InFlight::Flush(_) => false,
+            });
+            (!busy).then_some((at, count))
+        })
+    }
+
+    fn complete(&mut self) -> io::Result<Vec<Fault>> {
+        let reply = self.client.receive()?;
+        if reply.error != 0 {
+            return Err(io::Error::from_raw_os_error(reply.error as i32));
+        }
+        let mut ledger = self.ledger.lock().expect("no writer panicked");
+        match self.in_flight.remove(&reply.cookie).expect("the client knows its cookies") {
+            InFlight::Write { at, count, sequence, durable } => ledger.acknowledge(at, count, sequence, durable),
+            InFlight::Read { at, .. } => return Ok(ledger.check_read(at, &reply.data)),
+            InFlight::Flush(mark) => ledger.flush_ends(mark),
+        }
+        Ok(Vec::new())
+    }
+}
