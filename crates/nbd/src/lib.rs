@@ -1,1 +1,22 @@
-//! nbd
+//! The NBD front end: negotiates, decodes, calls the engine, encodes.
+//!
+//! `server` accepts, `handshake` talks a client into an export, `connection` serves its requests. A request that the engine
+//! can serve at once is served where it was decoded, without a task; the others become tasks, whose replies leave with
+//! whatever else is ready. The state of one client is its connection's alone: whatever it does costs nobody else anything.
+
+mod connection;
+mod control;
+mod errno;
+mod exports;
+#[expect(dead_code, reason = "TLS lands next")]
+mod handshake;
+#[expect(dead_code, reason = "TLS lands next")]
+mod incoming;
+#[expect(dead_code, reason = "TLS lands next")]
+mod negotiation;
+mod options;
+mod server;
+
+pub use exports::{Export, Exports, Listed};
+pub use options::Options;
+pub use server::{Server, ServerStats};

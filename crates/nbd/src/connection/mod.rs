@@ -1,0 +1,157 @@
+//! One client in transmission: reads requests and sends replies, both at once, in one task.
+//!
+//! The reading half serves what can be served at once and queues the replies; when it has nothing more to decode, the
+//! writing half, polled right after it, sends them all in one call. What has to wait is a task of its own (`slow`), which
+//! queues its reply and wakes this one. So a request at depth one costs a receive and a send, and neither task nor wake-up.
+
+mod outgoing;
+mod requests;
+mod slow;
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use engine::Volume;
+use seam::{Gather, Seam, StreamReader, StreamWriter};
+
+use crate::control::{Control, Shares, Stop};
+use crate::incoming::Incoming;
+use crate::negotiation::Agreed;
+
+/// Rounds of reading and sending before other tasks of the core get their turn.
+const ROUNDS_MAX: usize = 16;
+
+/// What the reading half waits for, besides its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    /// Nothing else.
+    Socket,
+    /// That the writing half was polled once.
+    Sent,
+    /// That less is held.
+    Room,
+}
+
+/// The state that a connection's halves and the tasks of its requests share.
+pub(crate) struct Connection<S: Seam> {
+    seam: S,
+    volume: Volume<S>,
+    structured: bool,
+    allocation: bool,
+    control: Rc<Control>,
+    shares: Rc<Shares>,
+    out: RefCell<Gather<S>>,
+    /// Bytes that are being sent.
+    sending: Cell<usize>,
+    /// Tasks under way.
+    requests: Cell<usize>,
+    /// Bytes that those will need for their replies.
+    held_bytes: Cell<usize>,
+    /// Bytes that those write.
+    payload_bytes: Cell<usize>,
+    waits: Cell<Waits>,
+    /// The reading half has ended.
+    draining: Cell<bool>,
+    /// Nothing is sent any more.
+    ended: Cell<bool>,
+    room: RefCell<Vec<Waker>>,
+}
+
+impl<S: Seam> Connection<S> {
+    /// A connection that was agreed on.
+    pub(crate) fn new(seam: S, agreed: Agreed<S>, control: Rc<Control>, shares: Rc<Shares>) -> Rc<Self> {
+        Rc::new(Connection {
+            seam,
+            volume: agreed.export.volume,
+            structured: agreed.structured,
+            allocation: agreed.allocation,
+            control,
+            shares,
+            out: RefCell::default(),
+            sending: Cell::new(0),
+            requests: Cell::new(0),
+            held_bytes: Cell::new(0),
+            payload_bytes: Cell::new(0),
+            waits: Cell::new(Waits::Socket),
+            draining: Cell::new(false),
+            ended: Cell::new(false),
+            room: RefCell::default(),
+        })
+    }
+
+    /// Serves until the client leaves, breaks the protocol, or the connection is asked to end.
+    pub(crate) async fn run<R: StreamReader<S>, W: StreamWriter<S>>(
+        self: Rc<Self>,
+        mut incoming: Incoming<S, R>,
+        writer: W,
+    ) {
+        let mut reading = pin!(self.read_requests(&mut incoming));
+        let mut writing = pin!(self.send_replies(writer));
+        poll_fn(|context| {
+            self.control.register(context);
+            for _ in 0..ROUNDS_MAX {
+                match self.control.stop() {
+                    Stop::No => (),
+                    Stop::Drain => self.draining.set(true),
+                    Stop::Now => return Poll::Ready(()),
+                }
+                if !self.draining.get() && reading.as_mut().poll(context).is_ready() {
+                    self.draining.set(true);
+                }
+                if writing.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(());
+                }
+                let again = match self.waits.get() {
+                    Waits::Socket => false,
+                    Waits::Sent => true,
+                    Waits::Room => !self.is_full(),
+                };
+                if self.draining.get() || !again {
+                    return Poll::Pending;
+                }
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        self.ended.set(true);
+        self.release_room();
+    }
+
+    /// True while no further request is taken.
+    fn is_full(&self) -> bool {
+        let pool_bytes = self.seam.blocks_total() * seam::BLOCK_BYTES;
+        self.requests.get() >= self.shares.options.requests_max
+            || self.queued_bytes() + self.held_bytes.get() >= self.shares.held_bytes(pool_bytes)
+            || self.is_full_of_payload()
+    }
+
+    /// True while no further data of a write is taken; then [`Connection::is_full`] is true too.
+    fn is_full_of_payload(&self) -> bool {
+        self.payload_bytes.get() >= self.shares.payload_bytes()
+    }
+
+    /// Has the writing half polled once, if there is anything to send.
+    async fn let_replies_go(&self) {
+        if self.out.borrow().is_empty() {
+            return;
+        }
+        self.waits.set(Waits::Sent);
+        let mut polled = false;
+        poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+        self.waits.set(Waits::Socket);
+    }
+
+    /// Waits for `full` to end: for replies to be sent, or for requests under way to end.
+    async fn wait_while(&self, full: impl Fn(&Self) -> bool) {
+        if !full(self) {
+            return;
+        }
+        self.waits.set(Waits::Room);
+        poll_fn(|_| if full(self) { Poll::Pending } else { Poll::Ready(()) }).await;
+        self.waits.set(Waits::Socket);
+    }
+}

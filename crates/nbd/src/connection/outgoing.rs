@@ -1,0 +1,108 @@
+//! Replies on their way: how they are queued, and the half of the connection that sends them.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use nbd_protocol::reply::{self, DONE};
+use nbd_protocol::{Command, Errno, Request};
+use seam::{Block, Gather, Piece, Seam, StreamWriter, block::pieces_len};
+
+use super::Connection;
+
+/// A read at least this long is looked at for zeroes, which travel as a hole.
+const HOLE_BYTES_MIN: usize = 32 << 10;
+
+impl<S: Seam> Connection<S> {
+    /// Sends what is queued, until the connection has nothing left to answer or its socket fails.
+    pub(super) async fn send_replies<W: StreamWriter<S>>(self: &Rc<Self>, mut writer: W) {
+        let mut gather = Gather::default();
+        loop {
+            let ready = |_: &mut std::task::Context<'_>| match () {
+                () if !self.out.borrow().is_empty() => Poll::Ready(true),
+                () if self.draining.get() && self.requests.get() == 0 => Poll::Ready(false),
+                () => Poll::Pending,
+            };
+            if !poll_fn(ready).await {
+                return;
+            }
+            std::mem::swap(&mut *self.out.borrow_mut(), &mut gather);
+            self.sending.set(gather.len());
+            let (result, sent) = writer.send(gather).await;
+            gather = sent;
+            gather.clear();
+            self.sending.set(0);
+            self.release_room();
+            if result.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Bytes that wait to be sent or are being sent.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.out.borrow().len() + self.sending.get()
+    }
+
+    /// Queues the answer to anything that carries no data.
+    pub(super) fn answer(&self, request: &Request, error: Option<Errno>) {
+        match error {
+            Some(error) if self.needs_chunks(request) => {
+                let mut chunk = Vec::new();
+                reply::push_error_chunk(&mut chunk, request.cookie, error, None);
+                self.queue(&chunk);
+            }
+            error => self.queue(&reply::simple(request.cookie, error)),
+        }
+    }
+
+    /// Queues the data of a read's part from `offset` on, as a chunk if the client wants chunks, else as the whole reply.
+    pub(super) fn answer_data(&self, request: &Request, offset: u64, last: bool, data: &mut Vec<Piece<S::Block>>) {
+        if self.ended.get() {
+            return data.clear();
+        }
+        let len = pieces_len(data);
+        let mut out = self.out.borrow_mut();
+        if self.structured {
+            let flags = if last { DONE } else { 0 };
+            if len >= HOLE_BYTES_MIN && data.iter().all(|piece| piece.block.is_zero(piece.start(), piece.len())) {
+                out.push_bytes(&reply::hole_chunk(request.cookie, offset, len as u32, flags));
+                return data.clear();
+            }
+            out.push_bytes(&reply::data_chunk(request.cookie, offset, len as u32, flags));
+        } else {
+            assert!(last && len == request.len as usize, "a simple reply carries all of its data");
+            out.push_bytes(&reply::simple(request.cookie, None));
+        }
+        data.drain(..).for_each(|piece| out.push_piece(piece));
+    }
+
+    /// Queues bytes; drops them when nothing is sent any more.
+    pub(super) fn queue(&self, bytes: &[u8]) {
+        if !self.ended.get() {
+            self.out.borrow_mut().push_bytes(bytes);
+        }
+    }
+
+    /// Waits until what is queued has shrunk below the connection's share, or nothing is sent any more.
+    pub(super) async fn wait_for_room(&self) {
+        let limit = self.shares.held_bytes(self.seam.blocks_total() * seam::BLOCK_BYTES);
+        poll_fn(|context| {
+            if self.ended.get() || self.queued_bytes() < limit {
+                return Poll::Ready(());
+            }
+            self.room.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Wakes the tasks that wait for room.
+    pub(super) fn release_room(&self) {
+        self.room.borrow_mut().drain(..).for_each(|waker| waker.wake());
+    }
+
+    fn needs_chunks(&self, request: &Request) -> bool {
+        self.structured && matches!(request.command, Command::Read | Command::BlockStatus)
+    }
+}

@@ -1,0 +1,188 @@
+//! The reading half: decodes requests, serves what can be served at once, hands the others to tasks.
+
+use std::io;
+use std::rc::Rc;
+
+use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
+use seam::{Piece, SECTOR_BYTES, Seam, StreamReader};
+
+use super::Connection;
+use super::slow::LargeWrite;
+use crate::incoming::Incoming;
+use crate::options::{PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, WHOLE_READ_BYTES_MAX};
+
+/// Why the reading half ended, unless the client said good-bye.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    /// The socket failed or was closed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The client does not speak the protocol.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+impl<S: Seam> Connection<S> {
+    /// Serves requests until there are no more.
+    pub(super) async fn read_requests<R: StreamReader<S>>(
+        self: &Rc<Self>,
+        incoming: &mut Incoming<S, R>,
+    ) -> Result<(), Ended> {
+        let mut pieces = Vec::new();
+        loop {
+            self.wait_while(Self::is_full).await;
+            let Step::Got(request, used) = Request::decode(incoming.bytes())? else {
+                self.more(incoming).await?;
+                continue;
+            };
+            self.seam.spend(REQUEST_COST);
+            match request.command {
+                Command::Disconnect => return Ok(()),
+                Command::Write => self.write(incoming, &request).await?,
+                _ => {
+                    incoming.consume(used);
+                    self.serve(&request, &mut pieces);
+                }
+            }
+        }
+    }
+
+    /// Serves a request that no data follows.
+    fn serve(self: &Rc<Self>, request: &Request, pieces: &mut Vec<Piece<S::Block>>) {
+        if request.flags & !request.command.flags_allowed() != 0 {
+            return self.answer(request, Some(Errno::Inval));
+        }
+        let len = request.len as usize;
+        if request.command == Command::Read && len <= PIECE_BYTES && self.volume.read_now(request.offset, len, pieces) {
+            return self.answer_data(request, request.offset, true, pieces);
+        }
+        if request.command == Command::Flush {
+            return self.flush_later(request);
+        }
+        if let Err(error) = self.check(request) {
+            return self.answer(request, Some(error));
+        }
+        match request.command {
+            Command::Read => self.read_later(request),
+            Command::Trim => self.trim_later(request),
+            Command::WriteZeroes => self.zero_later(request),
+            Command::Cache => self.prefetch_later(request),
+            Command::BlockStatus => self.status_later(request),
+            Command::Write | Command::Flush | Command::Disconnect | Command::Unknown(_) => {
+                self.answer(request, Some(Errno::Inval));
+            }
+        }
+    }
+
+    /// Serves a write, whose head is the first of what has arrived.
+    async fn write<R: StreamReader<S>>(
+        self: &Rc<Self>,
+        incoming: &mut Incoming<S, R>,
+        request: &Request,
+    ) -> io::Result<()> {
+        let len = request.len as usize;
+        if let Err(error) = self.check(request) {
+            incoming.consume(Request::BYTES);
+            self.skip(incoming, len).await?;
+            self.answer(request, Some(error));
+            return Ok(());
+        }
+        if len > PIECE_BYTES {
+            incoming.consume(Request::BYTES);
+            return self.write_in_pieces(incoming, request).await;
+        }
+        let whole = Request::BYTES + len;
+        while incoming.bytes().len() < whole {
+            self.more(incoming).await?;
+        }
+        let payload = &incoming.bytes()[Request::BYTES..whole];
+        if request.flags == 0 && self.volume.write_now(request.offset, len, &mut &payload[..]) {
+            self.answer(request, None);
+        } else {
+            self.write_later(request, payload);
+        }
+        incoming.consume(whole);
+        Ok(())
+    }
+
+    /// Serves a write that is too long to be held whole.
+    async fn write_in_pieces<R: StreamReader<S>>(
+        self: &Rc<Self>,
+        incoming: &mut Incoming<S, R>,
+        request: &Request,
+    ) -> io::Result<()> {
+        let write = LargeWrite::new(self, request);
+        let end = request.offset + u64::from(request.len);
+        let mut at = request.offset;
+        while at < end {
+            let piece = PIECE_BYTES - (at % PIECE_BYTES as u64) as usize;
+            let len = piece.min((end - at) as usize);
+            while incoming.bytes().len() < len {
+                self.more(incoming).await?;
+            }
+            self.wait_while(Self::is_full_of_payload).await;
+            let payload = &incoming.bytes()[..len];
+            if write.has_failed() {
+                // Nothing is gained by writing the rest.
+            } else if request.flags != 0 || !self.volume.write_now(at, len, &mut &payload[..]) {
+                write.piece_later(at, payload);
+            }
+            incoming.consume(len);
+            at += len as u64;
+        }
+        write.taken();
+        Ok(())
+    }
+
+    /// What is wrong with a request on a range, before the engine sees it.
+    fn check(&self, request: &Request) -> Result<(), Errno> {
+        let (len, sector) = (u64::from(request.len), SECTOR_BYTES as u64);
+        let changes = matches!(request.command, Command::Write | Command::Trim | Command::WriteZeroes);
+        let moves_data = matches!(request.command, Command::Write | Command::Read);
+        if matches!(request.command, Command::Unknown(_)) || request.flags & !request.command.flags_allowed() != 0 {
+            return Err(Errno::Inval);
+        }
+        if changes && self.volume.spec().read_only {
+            return Err(Errno::Perm);
+        }
+        if len == 0 || !len.is_multiple_of(sector) || !request.offset.is_multiple_of(sector) {
+            return Err(Errno::Inval);
+        }
+        if moves_data && request.len > REQUEST_BYTES_MAX {
+            return Err(Errno::Inval);
+        }
+        if request.offset.checked_add(len).is_none_or(|end| end > self.volume.size_bytes()) {
+            let grows = matches!(request.command, Command::Write | Command::WriteZeroes);
+            return Err(if grows { Errno::NoSpace } else { Errno::Inval });
+        }
+        if request.command == Command::Read && request.len > WHOLE_READ_BYTES_MAX {
+            match request.flags & command::DF {
+                0 if self.structured => (),
+                0 => return Err(Errno::Inval),
+                _ => return Err(Errno::Overflow),
+            }
+        }
+        if request.command == Command::BlockStatus && !self.allocation {
+            return Err(Errno::Inval);
+        }
+        Ok(())
+    }
+
+    /// Waits for more of the client's bytes, after the replies so far are on their way.
+    async fn more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>) -> io::Result<()> {
+        self.let_replies_go().await;
+        incoming.more().await
+    }
+
+    async fn skip<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, mut len: usize) -> io::Result<()> {
+        while len > 0 {
+            if incoming.bytes().is_empty() {
+                self.more(incoming).await?;
+            }
+            let part = incoming.bytes().len().min(len);
+            incoming.consume(part);
+            len -= part;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! Requests that have to wait: a task each, bounded by what the connection may hold.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use engine::{WriteFlags, ZeroFlags};
+use nbd_protocol::reply::{push_error_chunk, push_status_chunk};
+use nbd_protocol::{Errno, Request, command, flags};
+use seam::{AllocationExtent, Seam};
+
+use super::Connection;
+use crate::errno::errno;
+use crate::negotiation::ALLOCATION_CONTEXT;
+use crate::options::{EXTENTS_MAX, PIECE_BYTES};
+
+/// A request under way; gives back what it holds, and wakes the connection, when it ends.
+struct UnderWay<S: Seam> {
+    connection: Rc<Connection<S>>,
+    held_bytes: usize,
+    payload_bytes: usize,
+}
+
+impl<S: Seam> UnderWay<S> {
+    fn new(connection: &Rc<Connection<S>>, held_bytes: usize, payload_bytes: usize) -> Self {
+        let add = |cell: &Cell<usize>, more: usize| cell.set(cell.get() + more);
+        add(&connection.requests, 1);
+        add(&connection.held_bytes, held_bytes);
+        add(&connection.payload_bytes, payload_bytes);
+        UnderWay { connection: Rc::clone(connection), held_bytes, payload_bytes }
+    }
+}
+
+impl<S: Seam> Drop for UnderWay<S> {
+    fn drop(&mut self) {
+        let subtract = |cell: &Cell<usize>, less: usize| {
+            cell.set(cell.get().checked_sub(less).expect("what is given back was taken"));
+        };
+        subtract(&self.connection.requests, 1);
+        subtract(&self.connection.held_bytes, self.held_bytes);
+        subtract(&self.connection.payload_bytes, self.payload_bytes);
+        self.connection.control.wake();
+    }
+}
+
+impl<S: Seam> Connection<S> {
+    /// Runs `work` as a task and answers `request` with what it ends in.
+    fn later<F>(self: &Rc<Self>, request: &Request, work: impl FnOnce(Rc<Self>) -> F)
+    where
+        F: Future<Output = Result<(), Errno>> + 'static,
+    {
+        let (under_way, request) = (UnderWay::new(self, 0, 0), *request);
+        let work = work(Rc::clone(self));
+        self.seam.spawn(async move {
+            let result = work.await;
+            under_way.connection.answer(&request, result.err());
+        });
+    }
+
+    pub(super) fn flush_later(self: &Rc<Self>, request: &Request) {
+        self.later(request, |this| async move { this.volume.flush().await.map_err(|error| errno(&error)) });
+    }
+
+    pub(super) fn prefetch_later(self: &Rc<Self>, request: &Request) {
+        let (offset, len) = (request.offset, request.len.into());
+        self.later(request, move |this| async move {
+            this.volume.prefetch(offset, len).await.map_err(|error| errno(&error))
+        });
+    }
+
+    pub(super) fn trim_later(self: &Rc<Self>, request: &Request) {
+        let (offset, len, flags) = (request.offset, request.len.into(), write_flags(request));
+        self.later(request, move |this| async move {
+            this.volume.discard(offset, len, flags).await.map_err(|error| errno(&error))
+        });
+    }
+
+    pub(super) fn zero_later(self: &Rc<Self>, request: &Request) {
+        let (offset, len) = (request.offset, request.len.into());
+        let flags = ZeroFlags {
+            fua: request.flags & command::FUA != 0,
+            may_unmap: request.flags & command::NO_HOLE == 0,
+            fast_only: request.flags & command::FAST_ZERO != 0,
+        };
+        self.later(request, move |this| async move {
+            this.volume.zero(offset, len, flags).await.map_err(|error| errno(&error))
+        });
+    }
+
+    pub(super) fn write_later(self: &Rc<Self>, request: &Request, payload: &[u8]) {
+        let (under_way, request, payload) = (UnderWay::new(self, 0, payload.len()), *request, payload.to_vec());
+        self.seam.spawn(async move {
+            let this = &under_way.connection;
+            let result =
+                this.volume.write(request.offset, payload.len(), write_flags(&request), &mut &payload[..]).await;
+            this.answer(&request, result.err().map(|error| errno(&error)));
+        });
+    }
+
+    pub(super) fn read_later(self: &Rc<Self>, request: &Request) {
+        let whole = !self.structured || request.flags & command::DF != 0;
+        let held_bytes = if whole { request.len as usize } else { PIECE_BYTES.min(request.len as usize) };
+        let (under_way, request) = (UnderWay::new(self, held_bytes, 0), *request);
+        self.seam.spawn(async move { under_way.connection.read(&request, whole).await });
+    }
+
+    /// Reads piece by piece; the pieces leave as they come, or together where the answer has to be whole.
+    async fn read(&self, request: &Request, whole: bool) {
+        let end = request.offset + u64::from(request.len);
+        let (mut at, mut data) = (request.offset, Vec::new());
+        while at < end {
+            let piece = PIECE_BYTES - (at % PIECE_BYTES as u64) as usize;
+            let len = piece.min((end - at) as usize);
+            if !whole {
+                self.wait_for_room().await;
+            }
+            if self.ended.get() {
+                return;
+            }
+            if let Err(error) = self.volume.read(at, len, &mut data).await {
+                return self.answer_failed_read(request, at, errno(&error));
+            }
+            at += len as u64;
+            if !whole {
+                self.answer_data(request, at - len as u64, at == end, &mut data);
+                self.control.wake();
+            }
+        }
+        if whole {
+            self.answer_data(request, request.offset, true, &mut data);
+        }
+    }
+
+    fn answer_failed_read(&self, request: &Request, at: u64, error: Errno) {
+        if !self.structured {
+            return self.answer(request, Some(error));
+        }
+        let mut chunk = Vec::new();
+        push_error_chunk(&mut chunk, request.cookie, error, Some(at));
+        self.queue(&chunk);
+    }
+
+    pub(super) fn status_later(self: &Rc<Self>, request: &Request) {
+        let (under_way, request) = (UnderWay::new(self, 0, 0), *request);
+        self.seam.spawn(async move {
+            let this = &under_way.connection;
+            match this.status(&request).await {
+                Ok(extents) => {
+                    let mut chunk = Vec::new();
+                    push_status_chunk(&mut chunk, request.cookie, ALLOCATION_CONTEXT, &extents);
+                    this.queue(&chunk);
+                }
+                Err(error) => this.answer(&request, Some(error)),
+            }
+        });
+    }
+
+    /// Extents from the request's offset on as the protocol wants them: (bytes, flags), neighbours that differ.
+    async fn status(&self, request: &Request) -> Result<Vec<(u32, u32)>, Errno> {
+        let end = request.offset + u64::from(request.len);
+        let only_one = request.flags & command::REQ_ONE != 0;
+        let (mut at, mut extents) = (request.offset, Vec::<(u32, u32)>::new());
+        while at < end && extents.len() <= EXTENTS_MAX {
+            let runs = self.volume.allocation(at, end - at).await.map_err(|error| errno(&error))?;
+            let before = at;
+            for run in runs {
+                let len = run.len_bytes.min(end - at) as u32;
+                let state = state(&run);
+                match extents.last_mut() {
+                    _ if len == 0 => (),
+                    Some((sum, last)) if *last == state => *sum += len,
+                    _ => extents.push((len, state)),
+                }
+                at += u64::from(len);
+            }
+            if at == before || only_one && extents.len() > 1 {
+                break;
+            }
+        }
+        extents.truncate(if only_one { 1 } else { EXTENTS_MAX });
+        if extents.is_empty() { Err(Errno::Io) } else { Ok(extents) }
+    }
+}
+
+/// A write that arrives in pieces and is answered when the last of them is written.
+pub(super) struct LargeWrite<S: Seam> {
+    under_way: UnderWay<S>,
+    request: Request,
+    /// Pieces being written, and one more until all have arrived.
+    left: Cell<usize>,
+    error: Cell<Option<Errno>>,
+}
+
+impl<S: Seam> LargeWrite<S> {
+    pub(super) fn new(connection: &Rc<Connection<S>>, request: &Request) -> Rc<Self> {
+        let under_way = UnderWay::new(connection, 0, 0);
+        Rc::new(LargeWrite { under_way, request: *request, left: Cell::new(1), error: Cell::new(None) })
+    }
+
+    /// True when a piece could not be written.
+    pub(super) fn has_failed(&self) -> bool {
+        self.error.get().is_some()
+    }
+
+    /// Writes a piece as a task.
+    pub(super) fn piece_later(self: &Rc<Self>, at: u64, payload: &[u8]) {
+        let (write, payload) = (Rc::clone(self), payload.to_vec());
+        let piece = UnderWay::new(&self.under_way.connection, 0, payload.len());
+        write.left.set(write.left.get() + 1);
+        self.under_way.connection.seam.spawn(async move {
+            let flags = write_flags(&write.request);
+            let result = piece.connection.volume.write(at, payload.len(), flags, &mut &payload[..]).await;
+            if let Err(error) = result {
+                write.error.set(Some(errno(&error)));
+            }
+            drop(piece);
+            write.taken();
+        });
+    }
+
+    /// One less to wait for; the last one answers.
+    pub(super) fn taken(&self) {
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.under_way.connection.answer(&self.request, self.error.get());
+        }
+    }
+}
+
+fn write_flags(request: &Request) -> WriteFlags {
+    WriteFlags { fua: request.flags & command::FUA != 0 }
+}
+
+fn state(run: &AllocationExtent) -> u32 {
+    (if run.hole { flags::STATE_HOLE } else { 0 }) | if run.zero { flags::STATE_ZERO } else { 0 }
+}

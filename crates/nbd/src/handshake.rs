@@ -1,0 +1,120 @@
+//! From a fresh connection to an export: the handshake over a stream.
+
+use std::io;
+
+use nbd_protocol::greeting::{decode_client_flags, greeting};
+use nbd_protocol::option::push_option_reply;
+use nbd_protocol::{Broken, Decoded, OptionHeader, OptionReplyKind, Step};
+use seam::{Gather, Seam, StreamReader, StreamWriter};
+
+use crate::Exports;
+use crate::incoming::Incoming;
+use crate::negotiation::{Agreed, Negotiation, Next, TlsState};
+
+/// Room for the longest option that is looked at, and some.
+pub(crate) const HANDSHAKE_BYTES: usize = nbd_protocol::limits::OPTION_PAYLOAD_BYTES_MAX + 1024;
+
+/// Why a connection ended before any request.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    /// The socket failed or was closed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The client does not speak the protocol.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// How options ended.
+pub(crate) enum Outcome<S: Seam> {
+    /// Requests follow.
+    Transmit(Agreed<S>),
+    /// A TLS handshake follows, then options again, with these client flags.
+    StartTls {
+        /// The client wants no zeroes.
+        no_zeroes: bool,
+    },
+    /// The client left, or has to.
+    Closed,
+}
+
+/// Greets a client and reads its flags: true if it wants no zeroes.
+pub(crate) async fn greet<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
+    incoming: &mut Incoming<S, R>,
+    writer: &mut W,
+) -> Result<bool, HandshakeError> {
+    send(writer, &greeting()).await?;
+    Ok(take(incoming, decode_client_flags).await?.no_zeroes)
+}
+
+/// Answers options until one ends them.
+pub(crate) async fn options<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
+    incoming: &mut Incoming<S, R>,
+    writer: &mut W,
+    exports: &dyn Exports<S>,
+    no_zeroes: bool,
+    tls: TlsState,
+) -> Result<Outcome<S>, HandshakeError> {
+    let mut negotiation = Negotiation::new(no_zeroes, tls);
+    let mut out = Vec::new();
+    loop {
+        let header = take(incoming, OptionHeader::decode).await?;
+        let len = header.len as usize;
+        let next = if header.is_too_big() {
+            skip(incoming, len).await?;
+            push_option_reply(&mut out, header.kind, OptionReplyKind::ErrTooBig, b"the option's payload is too long");
+            Next::Continue
+        } else {
+            while incoming.bytes().len() < len {
+                incoming.more().await?;
+            }
+            let next = negotiation.option(header, &incoming.bytes()[..len], exports, &mut out);
+            incoming.consume(len);
+            next
+        };
+        send(writer, &out).await?;
+        out.clear();
+        match next {
+            Next::Continue => (),
+            Next::Transmit(agreed) => return Ok(Outcome::Transmit(agreed)),
+            Next::StartTls => return Ok(Outcome::StartTls { no_zeroes }),
+            Next::Close => return Ok(Outcome::Closed),
+        }
+    }
+}
+
+async fn take<S: Seam, R: StreamReader<S>, T>(
+    incoming: &mut Incoming<S, R>,
+    decode: impl Fn(&[u8]) -> Decoded<T>,
+) -> Result<T, HandshakeError> {
+    loop {
+        match decode(incoming.bytes())? {
+            Step::Got(value, used) => {
+                incoming.consume(used);
+                return Ok(value);
+            }
+            Step::More(_) => incoming.more().await?,
+        }
+    }
+}
+
+async fn skip<S: Seam, R: StreamReader<S>>(incoming: &mut Incoming<S, R>, mut len: usize) -> io::Result<()> {
+    while len > 0 {
+        if incoming.bytes().is_empty() {
+            incoming.more().await?;
+        }
+        let part = incoming.bytes().len().min(len);
+        incoming.consume(part);
+        len -= part;
+    }
+    Ok(())
+}
+
+async fn send<S: Seam, W: StreamWriter<S>>(writer: &mut W, bytes: &[u8]) -> io::Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let mut gather = Gather::default();
+    gather.push_bytes(bytes);
+    writer.send(gather).await.0
+}

@@ -1,0 +1,207 @@
+//! The server's half of the handshake, option by option, without I/O.
+
+use nbd_protocol::info::{Info, InfoRequest, encode_server};
+use nbd_protocol::meta::{MetaRequest, encode_context};
+use nbd_protocol::option::push_option_reply;
+use nbd_protocol::{OptionHeader, OptionKind, OptionReplyKind, flags, greeting};
+use seam::Seam;
+
+use crate::options::{REQUEST_BYTES_MAX, WHOLE_READ_BYTES_MAX};
+use crate::{Export, Exports};
+
+/// The number of `base:allocation` on every connection.
+pub(crate) const ALLOCATION_CONTEXT: u32 = 1;
+
+/// What was agreed with a client.
+pub(crate) struct Agreed<S: Seam> {
+    /// What it wants to use.
+    pub(crate) export: Export<S>,
+    /// It understands structured replies.
+    pub(crate) structured: bool,
+    /// It may ask for block status.
+    pub(crate) allocation: bool,
+}
+
+/// What follows an option.
+pub(crate) enum Next<S: Seam> {
+    /// Another option.
+    Continue,
+    /// Requests.
+    Transmit(Agreed<S>),
+    /// A TLS handshake, then options from the start.
+    StartTls,
+    /// The end, after what was answered is sent.
+    Close,
+}
+
+/// Whether this connection may, must, or does use TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TlsState {
+    /// Not offered.
+    Off,
+    /// Offered.
+    Offered,
+    /// Nothing but it is offered.
+    Required,
+    /// In use.
+    On,
+}
+
+/// How far the handshake is.
+pub(crate) struct Negotiation {
+    no_zeroes: bool,
+    tls: TlsState,
+    structured: bool,
+    /// Name of the export for which `base:allocation` was chosen, as the client gave it.
+    allocation_for: Option<String>,
+}
+
+impl Negotiation {
+    /// Nothing agreed yet.
+    pub(crate) fn new(no_zeroes: bool, tls: TlsState) -> Self {
+        Negotiation { no_zeroes, tls, structured: false, allocation_for: None }
+    }
+
+    /// Appends the answer to one option to `out`.
+    pub(crate) fn option<S: Seam>(
+        &mut self,
+        header: OptionHeader,
+        payload: &[u8],
+        exports: &dyn Exports<S>,
+        out: &mut Vec<u8>,
+    ) -> Next<S> {
+        use OptionReplyKind::*;
+        let kind = header.kind;
+        let mut answer = |reply: OptionReplyKind, text: &str| push_option_reply(out, kind, reply, text.as_bytes());
+        let before_tls = matches!(kind, OptionKind::StartTls | OptionKind::Abort);
+        if self.tls == TlsState::Required && !before_tls {
+            if kind == OptionKind::ExportName {
+                return Next::Close;
+            }
+            answer(ErrTlsRequired, "this server wants TLS first");
+            return Next::Continue;
+        }
+        match kind {
+            OptionKind::ExportName => return self.export_name(payload, exports, out),
+            OptionKind::Go | OptionKind::Info => return self.info(kind, payload, exports, out),
+            OptionKind::SetMetaContext | OptionKind::ListMetaContext => self.meta(kind, payload, exports, out),
+            OptionKind::Abort => {
+                answer(Ack, "");
+                return Next::Close;
+            }
+            OptionKind::List | OptionKind::StructuredReply | OptionKind::StartTls if !payload.is_empty() => {
+                answer(ErrInvalid, "this option has no payload");
+            }
+            OptionKind::List => {
+                for listed in exports.list() {
+                    push_option_reply(out, kind, Server, &encode_server(&listed.name, &listed.description));
+                }
+                push_option_reply(out, kind, Ack, b"");
+            }
+            OptionKind::StructuredReply => {
+                self.structured = true;
+                answer(Ack, "");
+            }
+            OptionKind::StartTls => match self.tls {
+                TlsState::Off => answer(ErrPolicy, "TLS is not configured here"),
+                TlsState::On => answer(ErrInvalid, "TLS is in use already"),
+                TlsState::Offered | TlsState::Required => {
+                    answer(Ack, "");
+                    return Next::StartTls;
+                }
+            },
+            OptionKind::ExtendedHeaders | OptionKind::Unknown(_) => answer(ErrUnsupported, "not spoken here"),
+        }
+        Next::Continue
+    }
+
+    fn export_name<S: Seam>(&self, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) -> Next<S> {
+        let found = std::str::from_utf8(payload).ok().and_then(|name| exports.find(name));
+        // The option has no way to refuse but closing.
+        let Some(export) = found else { return Next::Close };
+        greeting::push_export(out, export.volume.size_bytes(), self.export_flags(&export), self.no_zeroes);
+        Next::Transmit(self.agreed(export, payload))
+    }
+
+    fn info<S: Seam>(&self, kind: OptionKind, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) -> Next<S> {
+        let request = match InfoRequest::parse(payload) {
+            Ok(request) => request,
+            Err(error) => {
+                push_option_reply(out, kind, OptionReplyKind::ErrInvalid, error.to_string().as_bytes());
+                return Next::Continue;
+            }
+        };
+        let Some(export) = exports.find(request.name) else {
+            push_option_reply(out, kind, OptionReplyKind::ErrUnknown, no_such_export(request.name).as_bytes());
+            return Next::Continue;
+        };
+        let max = if self.structured { REQUEST_BYTES_MAX } else { WHOLE_READ_BYTES_MAX };
+        let mut facts = vec![
+            Info::Export { size_bytes: export.volume.size_bytes(), flags: self.export_flags(&export) },
+            Info::BlockSize { min: seam::SECTOR_BYTES as u32, preferred: seam::BLOCK_BYTES as u32, max },
+        ];
+        if request.wants_name {
+            facts.push(Info::Name(&export.name));
+        }
+        if request.wants_description && !export.description.is_empty() {
+            facts.push(Info::Description(&export.description));
+        }
+        for fact in &facts {
+            push_option_reply(out, kind, OptionReplyKind::Info, &fact.encode());
+        }
+        push_option_reply(out, kind, OptionReplyKind::Ack, b"");
+        match kind {
+            OptionKind::Go => Next::Transmit(self.agreed(export, request.name.as_bytes())),
+            _ => Next::Continue,
+        }
+    }
+
+    fn meta<S: Seam>(&mut self, kind: OptionKind, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) {
+        let set = kind == OptionKind::SetMetaContext;
+        if set {
+            self.allocation_for = None;
+        }
+        let refuse = |out: &mut Vec<u8>, reply, text: &str| push_option_reply(out, kind, reply, text.as_bytes());
+        if !self.structured {
+            return refuse(out, OptionReplyKind::ErrInvalid, "ask for structured replies first");
+        }
+        let request = match MetaRequest::parse(payload) {
+            Ok(request) => request,
+            Err(error) => return refuse(out, OptionReplyKind::ErrInvalid, &error.to_string()),
+        };
+        if exports.find(request.name).is_none() {
+            return refuse(out, OptionReplyKind::ErrUnknown, &no_such_export(request.name));
+        }
+        let listed = !set && (request.queries == 0 || request.wants_base_namespace);
+        if request.wants_base_allocation || listed {
+            let id = if set { ALLOCATION_CONTEXT } else { 0 };
+            let context = encode_context(id, flags::BASE_ALLOCATION);
+            push_option_reply(out, kind, OptionReplyKind::MetaContext, &context);
+        }
+        if set && request.wants_base_allocation {
+            self.allocation_for = Some(request.name.to_owned());
+        }
+        push_option_reply(out, kind, OptionReplyKind::Ack, b"");
+    }
+
+    fn agreed<S: Seam>(&self, export: Export<S>, name: &[u8]) -> Agreed<S> {
+        let allocation = self.allocation_for.as_ref().is_some_and(|chosen| chosen.as_bytes() == name);
+        Agreed { export, structured: self.structured, allocation }
+    }
+
+    fn export_flags<S: Seam>(&self, export: &Export<S>) -> u16 {
+        let always = flags::HAS_FLAGS | flags::SEND_FLUSH | flags::CAN_MULTI_CONN | flags::SEND_CACHE;
+        let writing = match export.volume.spec().read_only {
+            true => flags::READ_ONLY,
+            false => flags::SEND_FUA | flags::SEND_TRIM | flags::SEND_WRITE_ZEROES | flags::SEND_FAST_ZERO,
+        };
+        always | writing | if self.structured { flags::SEND_DF } else { 0 }
+    }
+}
+
+fn no_such_export(name: &str) -> String {
+    match name {
+        "" => "there is no default export: name one (there is more than one, or none)".to_owned(),
+        name => format!("no export is named \"{name}\""),
+    }
+}

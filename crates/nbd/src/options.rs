@@ -1,0 +1,45 @@
+//! What a server is told to be: limits and time-outs.
+
+use seam::Nanos;
+
+/// A server's limits. The defaults fit a daemon that serves some hundred clients.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Clients at once; past it a new one is sent away.
+    pub connections_max: usize,
+    /// Time that a client has to choose an export.
+    pub handshake_timeout: Nanos,
+    /// Requests of one client that are under way at once; past it its socket is not read.
+    pub requests_max: usize,
+    /// Bytes of one client's requests and replies that are held at once; past it its socket is not read. All clients together
+    /// hold at most a quarter of the core's buffers, shared evenly.
+    pub held_bytes_max: usize,
+    /// Bytes of writes that wait for the engine, of all clients together, shared evenly.
+    pub payload_bytes_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            connections_max: 1024,
+            handshake_timeout: Nanos::from_secs(30),
+            requests_max: 256,
+            held_bytes_max: 4 << 20,
+            payload_bytes_max: 16 << 20,
+        }
+    }
+}
+
+/// Longest read or write that a client may send, in bytes.
+pub(crate) const REQUEST_BYTES_MAX: u32 = nbd_protocol::limits::DATA_BYTES_MAX;
+/// Longest read that is answered in one piece (a simple reply, or one that must not be fragmented), in bytes: it is held
+/// whole before its head is sent.
+pub(crate) const WHOLE_READ_BYTES_MAX: u32 = 4 << 20;
+/// A longer read or write is handled in pieces of this many bytes.
+pub(crate) const PIECE_BYTES: usize = 128 << 10;
+/// Bytes taken from the socket at once.
+pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
+/// Extents in one answer to a block status request.
+pub(crate) const EXTENTS_MAX: usize = 1024;
+/// What a request costs in simulated time, besides the engine's part: decoding, encoding, and its part of two system calls.
+pub(crate) const REQUEST_COST: Nanos = Nanos(1_500);

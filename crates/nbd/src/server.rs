@@ -1,0 +1,183 @@
+//! Accepts clients, counts them, and ends them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use seam::{ByteStream, Listener, Nanos, Seam, StreamReader, StreamWriter};
+
+use crate::connection::Connection;
+use crate::control::{Control, Shares, Stop};
+use crate::handshake::{self, HANDSHAKE_BYTES, HandshakeError, Outcome};
+use crate::incoming::Incoming;
+use crate::negotiation::{Agreed, TlsState};
+use crate::options::RECEIVE_BYTES;
+use crate::{Exports, Options};
+
+/// How often a stopping server looks whether all have left.
+const STOP_POLL: Nanos = Nanos::from_millis(5);
+/// Pause after a failed accept (too many open files).
+const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
+
+/// What a server has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// Clients now.
+    pub connections: u64,
+    /// Clients so far.
+    pub accepted: u64,
+    /// Clients sent away because there were too many.
+    pub refused: u64,
+    /// Clients that did not get through the handshake: time-out, garbage, lost.
+    pub failed_handshakes: u64,
+}
+
+struct Inner<S: Seam> {
+    seam: S,
+    exports: Rc<dyn Exports<S>>,
+    shares: Rc<Shares>,
+    clients: RefCell<BTreeMap<u64, Rc<Control>>>,
+    stats: Cell<ServerStats>,
+    stopping: Cell<bool>,
+    listeners: RefCell<Vec<Rc<Control>>>,
+}
+
+/// The NBD server of one core. A clone is another handle to the same.
+pub struct Server<S: Seam>(Rc<Inner<S>>);
+
+impl<S: Seam> Clone for Server<S> {
+    fn clone(&self) -> Self {
+        Server(Rc::clone(&self.0))
+    }
+}
+
+impl<S: Seam> Server<S> {
+    /// A server for `exports`.
+    pub fn new(seam: S, exports: impl Exports<S>, options: Options) -> Self {
+        let shares = Rc::new(Shares { options, connections: Cell::new(0) });
+        Server(Rc::new(Inner {
+            seam,
+            exports: Rc::new(exports),
+            shares,
+            clients: RefCell::default(),
+            stats: Cell::default(),
+            stopping: Cell::new(false),
+            listeners: RefCell::default(),
+        }))
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ServerStats {
+        ServerStats { connections: self.0.clients.borrow().len() as u64, ..self.0.stats.get() }
+    }
+
+    /// Clients that use the export of that name now.
+    pub fn clients_of(&self, export: &str) -> usize {
+        self.0.clients.borrow().values().filter(|client| *client.export.borrow() == export).count()
+    }
+
+    /// Takes clients from `listener`, a task each, until the server is stopped.
+    pub async fn accept(&self, listener: S::Listener) {
+        let control = Rc::new(Control::default());
+        self.0.listeners.borrow_mut().push(Rc::clone(&control));
+        while !self.0.stopping.get() {
+            let accepted = control.until(std::future::pending(), listener.accept()).await;
+            match accepted {
+                Some(Ok(stream)) => {
+                    let server = self.clone();
+                    self.0.seam.spawn(async move { server.serve(stream).await });
+                }
+                Some(Err(_)) => self.0.seam.sleep(ACCEPT_PAUSE).await,
+                None => return,
+            }
+        }
+    }
+
+    /// Serves one client until it leaves.
+    pub async fn serve(&self, stream: S::Stream) {
+        let full = self.0.clients.borrow().len() >= self.0.shares.options.connections_max;
+        self.count(|stats| if full { stats.refused += 1 } else { stats.accepted += 1 });
+        if full || self.0.stopping.get() {
+            return;
+        }
+        let (id, control) = (self.0.stats.get().accepted, Rc::new(Control::default()));
+        self.0.clients.borrow_mut().insert(id, Rc::clone(&control));
+        self.recount();
+        self.talk(stream, &control).await;
+        self.0.clients.borrow_mut().remove(&id);
+        self.recount();
+    }
+
+    /// Sends all clients of an export away: what is under way is finished and answered first.
+    pub fn disconnect(&self, export: &str) {
+        self.0.clients.borrow().values().filter(|client| *client.export.borrow() == export).for_each(|client| {
+            client.ask(Stop::Drain);
+        });
+    }
+
+    /// Takes no further client and sends all away: what is under way is finished and answered, for at most `patience`.
+    pub async fn stop(&self, patience: Nanos) {
+        self.0.stopping.set(true);
+        self.0.listeners.borrow().iter().for_each(|listener| listener.ask(Stop::Drain));
+        let deadline = self.0.seam.now() + patience;
+        self.ask_all(Stop::Drain);
+        while !self.0.clients.borrow().is_empty() && self.0.seam.now() < deadline {
+            self.0.seam.sleep(STOP_POLL).await;
+        }
+        self.ask_all(Stop::Now);
+        while !self.0.clients.borrow().is_empty() {
+            self.0.seam.sleep(STOP_POLL).await;
+        }
+    }
+
+    async fn talk(&self, stream: S::Stream, control: &Rc<Control>) {
+        let (reader, mut writer) = stream.split();
+        let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
+        let timeout = self.0.seam.sleep(self.0.shares.options.handshake_timeout);
+        let agreed = control.until(timeout, self.negotiate(&mut incoming, &mut writer)).await;
+        match agreed {
+            Some(Ok(Some(agreed))) => self.transmit(agreed, incoming, writer, control).await,
+            Some(Ok(None)) => (),
+            Some(Err(_)) | None => self.count(|stats| stats.failed_handshakes += 1),
+        }
+    }
+
+    async fn negotiate<R: StreamReader<S>, W: StreamWriter<S>>(
+        &self,
+        incoming: &mut Incoming<S, R>,
+        writer: &mut W,
+    ) -> Result<Option<Agreed<S>>, HandshakeError> {
+        let no_zeroes = handshake::greet(incoming, writer).await?;
+        match handshake::options(incoming, writer, &*self.0.exports, no_zeroes, TlsState::Off).await? {
+            Outcome::Transmit(agreed) => Ok(Some(agreed)),
+            Outcome::StartTls { .. } | Outcome::Closed => Ok(None),
+        }
+    }
+
+    async fn transmit<R: StreamReader<S>, W: StreamWriter<S>>(
+        &self,
+        agreed: Agreed<S>,
+        mut incoming: Incoming<S, R>,
+        writer: W,
+        control: &Rc<Control>,
+    ) {
+        *control.export.borrow_mut() = agreed.export.name.clone();
+        incoming.grow(RECEIVE_BYTES);
+        let shares = Rc::clone(&self.0.shares);
+        Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), shares).run(incoming, writer).await;
+    }
+
+    fn ask_all(&self, stop: Stop) {
+        self.0.clients.borrow().values().for_each(|client| client.ask(stop));
+    }
+
+    fn recount(&self) {
+        self.0.shares.connections.set(self.0.clients.borrow().len());
+    }
+
+    fn count(&self, change: impl FnOnce(&mut ServerStats)) {
+        let mut stats = self.0.stats.get();
+        change(&mut stats);
+        self.0.stats.set(stats);
+    }
+}
