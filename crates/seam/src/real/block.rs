@@ -1,0 +1,125 @@
+//! Real blocks: eight-byte handles to 4 KiB of the pool, counted without atomics, so they stay on their core.
+
+use std::ptr::NonNull;
+
+use super::pool::Header;
+use crate::{BLOCK_BYTES, Block, BlockMut};
+
+/// A frozen block of the real world.
+pub struct RealBlock(pub(super) NonNull<Header>);
+
+/// A block of the real world with one owner. The holder count is one and no other handle exists.
+pub struct RealBlockMut(pub(super) RealBlock);
+
+impl RealBlock {
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: the pool keeps headers mapped while one of its blocks is out.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// First of the bytes; valid for [`BLOCK_BYTES`] while a handle exists.
+    #[inline]
+    pub(super) fn data(&self) -> *mut u8 {
+        self.header().data()
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the bytes are mapped and initialised (mapped memory starts as zeroes), and a frozen block does not change.
+        unsafe { std::slice::from_raw_parts(self.data(), BLOCK_BYTES) }
+    }
+}
+
+impl RealBlockMut {
+    /// First of the bytes; valid for [`BLOCK_BYTES`] while the block exists.
+    #[inline]
+    pub(super) fn data(&self) -> *mut u8 {
+        self.0.data()
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `RealBlock::bytes`, and this is the only handle.
+        unsafe { std::slice::from_raw_parts_mut(self.data(), BLOCK_BYTES) }
+    }
+}
+
+impl Clone for RealBlock {
+    #[inline]
+    fn clone(&self) -> Self {
+        let refs = &self.header().refs;
+        refs.set(refs.get().checked_add(1).expect("nobody holds four thousand million handles of one block"));
+        RealBlock(self.0)
+    }
+}
+
+impl Drop for RealBlock {
+    #[inline]
+    fn drop(&mut self) {
+        let header = self.header();
+        let refs = header.refs.get();
+        if refs > 1 {
+            header.refs.set(refs - 1);
+        } else {
+            header.give_back();
+        }
+    }
+}
+
+impl Block for RealBlock {
+    type Mut = RealBlockMut;
+
+    #[inline]
+    fn thaw(self) -> Result<RealBlockMut, RealBlock> {
+        if self.is_unique() { Ok(RealBlockMut(self)) } else { Err(self) }
+    }
+
+    #[inline]
+    fn is_unique(&self) -> bool {
+        self.header().refs.get() == 1
+    }
+
+    fn read_bytes(&self, at: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.bytes()[at..at + out.len()]);
+    }
+
+    #[inline]
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self.bytes())
+    }
+
+    fn is_zero(&self, at: usize, len: usize) -> bool {
+        // In chunks, so that the compiler can look at many bytes at once and still stop early.
+        self.bytes()[at..at + len].chunks(64).all(|chunk| chunk.iter().fold(0, |seen, byte| seen | byte) == 0)
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        self.0 == other.0 || self.bytes() == other.bytes()
+    }
+
+    fn sabotage_thaw(self) -> RealBlockMut {
+        unreachable!("only the simulated world breaks R1 on purpose")
+    }
+}
+
+impl BlockMut for RealBlockMut {
+    type Frozen = RealBlock;
+
+    #[inline]
+    fn freeze(self) -> RealBlock {
+        self.0
+    }
+
+    fn copy_from(&mut self, at: usize, from: &RealBlock, from_at: usize, len: usize) {
+        self.bytes_mut()[at..at + len].copy_from_slice(&from.bytes()[from_at..from_at + len]);
+    }
+
+    fn zero(&mut self, at: usize, len: usize) {
+        self.bytes_mut()[at..at + len].fill(0);
+    }
+
+    fn write_bytes(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}

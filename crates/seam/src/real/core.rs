@@ -1,0 +1,244 @@
+//! One core: a thread's own loop over compio's runtime, with a look around before it sleeps.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use compio::driver::ProactorBuilder;
+use compio::runtime::{Runtime, RuntimeBuilder};
+
+use super::pool::Pool;
+use super::spin::Spin;
+use super::{RealError, RealSeam};
+use crate::Nanos;
+
+/// What a core is made of.
+#[derive(Clone, Debug)]
+pub struct RealCoreSpec {
+    /// Memory for blocks and their headers, in bytes: the ceiling of [`crate::Seam::alloc`]. Touched only as it is used.
+    pub pool_bytes: usize,
+    /// The processor to stay on; `None`: wherever the scheduler likes.
+    pub cpu: Option<usize>,
+    /// Longest look around before sleeping, in nanoseconds; 0: none. See [`default_spin_ns`].
+    pub spin_ns: u64,
+}
+
+impl RealCoreSpec {
+    /// A core with this much memory, anywhere, with the spin that suits the machine.
+    pub fn new(pool_bytes: usize) -> RealCoreSpec {
+        RealCoreSpec { pool_bytes, cpu: None, spin_ns: default_spin_ns() }
+    }
+}
+
+/// The longest spin that suits this process's processors, in nanoseconds.
+pub fn default_spin_ns() -> u64 {
+    50_000
+}
+
+/// What the handles of a core share.
+pub(super) struct Core {
+    pub(super) pool: Pool,
+    /// Disk operations that the kernel works on.
+    pub(super) in_flight: Cell<usize>,
+    /// `main` has ended.
+    pub(super) closing: Cell<bool>,
+    /// Polls of tasks so far: changes whenever the core did something.
+    polls: Cell<u64>,
+    panic: RefCell<Option<Box<dyn Any + Send>>>,
+    random: RefCell<RandomBatch>,
+}
+
+/// Random numbers are fetched from the operating system this many at a time.
+const RANDOM_BATCH: usize = 64;
+
+struct RandomBatch {
+    numbers: [u64; RANDOM_BATCH],
+    left: usize,
+}
+
+impl Core {
+    /// A number from the operating system's generator.
+    pub(super) fn random(&self) -> u64 {
+        let mut batch = self.random.borrow_mut();
+        if batch.left == 0 {
+            // SAFETY: the buffer is as long as said.
+            let got = unsafe { libc::getrandom(batch.numbers.as_mut_ptr().cast(), RANDOM_BATCH * 8, 0) };
+            // Up to 256 bytes come whole unless the generator is not seeded yet; the wait for that may be interrupted.
+            if got != (RANDOM_BATCH * 8) as isize {
+                drop(batch);
+                return self.random();
+            }
+            batch.left = RANDOM_BATCH;
+        }
+        batch.left -= 1;
+        batch.numbers[batch.left]
+    }
+
+    /// Runs `task` on this core.
+    pub(super) fn spawn(self: &Rc<Core>, task: impl Future<Output = ()> + 'static) {
+        let counted = Counted { core: self.clone(), task };
+        Runtime::with_current(|runtime| runtime.spawn(counted)).detach();
+    }
+}
+
+/// The instant that all cores of this process count from.
+fn start() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now)
+}
+
+/// Time since the start.
+pub(super) fn now() -> Nanos {
+    Nanos(start().elapsed().as_nanos() as u64)
+}
+
+/// The instant that `at` names; one that no clock can name becomes a year from now.
+pub(super) fn instant(at: Nanos) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+    start().checked_add(Duration::from_nanos(at.0)).unwrap_or_else(|| Instant::now() + YEAR)
+}
+
+/// A task that says when it runs, and whose panic ends the core instead of itself alone: half of an engine is none.
+struct Counted<F> {
+    core: Rc<Core>,
+    task: F,
+}
+
+impl<F: Future<Output = ()>> Future for Counted<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: `task` is pinned with `self` and never moved out of it.
+        let (core, task) = unsafe {
+            let this = self.get_unchecked_mut();
+            (&this.core, Pin::new_unchecked(&mut this.task))
+        };
+        core.polls.set(core.polls.get() + 1);
+        catch_unwind(AssertUnwindSafe(|| task.poll(context))).unwrap_or_else(|panic| {
+            *core.panic.borrow_mut() = Some(panic);
+            Poll::Ready(())
+        })
+    }
+}
+
+/// Runs one core on this thread until the future that `main` returns is done, and returns what it returns.
+///
+/// Tasks that are still there then are dropped; disk operations in flight are waited for. A panic of any task is this function's.
+pub fn run_core<F, T>(spec: RealCoreSpec, main: impl FnOnce(RealSeam) -> F) -> Result<T, RealError>
+where
+    F: Future<Output = T> + 'static,
+    T: 'static,
+{
+    if let Some(cpu) = spec.cpu {
+        pin(cpu).map_err(|error| RealError::Pin { cpu, error })?;
+    }
+    let runtime = runtime()?;
+    let pool = Pool::new(spec.pool_bytes).map_err(|error| RealError::Memory { bytes: spec.pool_bytes, error })?;
+    let core = Rc::new(Core {
+        pool,
+        in_flight: Cell::new(0),
+        closing: Cell::new(false),
+        polls: Cell::new(0),
+        panic: RefCell::new(None),
+        random: RefCell::new(RandomBatch { numbers: [0; RANDOM_BATCH], left: 0 }),
+    });
+    start();
+    let output = Rc::new(Cell::new(None));
+    runtime.enter(|| {
+        let (main, end) = (main(RealSeam { core: core.clone() }), (core.clone(), output.clone()));
+        core.spawn(async move {
+            let value = main.await;
+            end.1.set(Some(value));
+            end.0.closing.set(true);
+        });
+        let waker = runtime.waker();
+        let mut spin = Spin::new(spec.spin_ns);
+        while !core.closing.get() {
+            let more = runtime.run();
+            if let Some(panic) = core.panic.take() {
+                core.closing.set(true);
+                drain(&runtime, &core);
+                resume_unwind(panic);
+            }
+            if more {
+                look(&runtime, &waker);
+            } else if !core.closing.get() {
+                idle(&runtime, &core, &waker, &mut spin);
+            }
+        }
+        drain(&runtime, &core);
+    });
+    Ok(output.take().expect("the loop ends when the output is there"))
+}
+
+/// Submits what is queued and takes what is done, without waiting. A driver that believes itself notified does not wait.
+fn look(runtime: &Runtime, waker: &Waker) {
+    waker.wake_by_ref();
+    runtime.poll_with(Some(Duration::ZERO));
+}
+
+/// Waits for work: looks around while that has lately paid, then sleeps.
+fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin) {
+    let budget = spin.budget_ns();
+    let began = Instant::now();
+    if budget > 0 {
+        let before = core.polls.get();
+        loop {
+            look(runtime, waker);
+            let more = runtime.run();
+            let waited = began.elapsed().as_nanos() as u64;
+            if core.polls.get() != before {
+                spin.found(waited);
+                return;
+            }
+            if more || core.panic.borrow().is_some() {
+                return;
+            }
+            if waited >= budget {
+                break;
+            }
+            // On a processor that has something else to run, that goes first: it may be who we are waiting for.
+            std::thread::yield_now();
+        }
+    }
+    runtime.poll_with(runtime.current_timeout());
+    spin.slept(began.elapsed().as_nanos() as u64, budget > 0);
+}
+
+/// Waits for the disk operations in flight.
+fn drain(runtime: &Runtime, core: &Core) {
+    while core.in_flight.get() > 0 {
+        runtime.poll_with(Some(Duration::from_millis(10)));
+    }
+}
+
+/// A runtime on io_uring, or what stands in the way of one.
+fn runtime() -> Result<Runtime, RealError> {
+    let mut proactor = ProactorBuilder::new();
+    // One thread submits, completions are handled when it asks, and a flag in shared memory says that there are some.
+    proactor.capacity(1024).single_issuer(true).defer_taskrun(true).taskrun_flag(true);
+    let mut builder = RuntimeBuilder::new();
+    builder.with_proactor(proactor).sync_queue_size(1024);
+    builder.build().map_err(RealError::io_uring)
+}
+
+/// Keeps this thread on `cpu`.
+fn pin(cpu: usize) -> io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: a zeroed set is an empty one, and `cpu` is inside it.
+    let done = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

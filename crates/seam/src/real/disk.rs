@@ -1,0 +1,242 @@
+//! A file or block device behind io_uring, read and written directly from and to blocks.
+//!
+//! An operation owns its descriptor and its buffers, so both live until the kernel is done with them, and so does the lock, which is
+//! on the very descriptor that the ring uses.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+
+use super::core::Core;
+use super::disk_open::{Kind, Opened, failed, open_blocking, size_of_file};
+use super::op::{Action, IOV_MAX, Operation, submit_detached};
+use super::{RealBlock, RealBlockMut, RealSeam};
+use crate::block::pieces_len;
+use crate::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Piece, PieceMut};
+
+/// Runs that one question about allocation returns at most.
+const MOST_RUNS: usize = 1024;
+
+/// An open file or block device.
+#[derive(Clone)]
+pub struct RealDisk {
+    core: Rc<Core>,
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    file: File,
+    kind: Kind,
+    identity: String,
+    note: Option<String>,
+    geometry: Cell<Geometry>,
+}
+
+/// What a panicking helper thread becomes.
+fn helper_failed<E>(_: E) -> DiskError {
+    DiskError::Io("a helper thread failed".into())
+}
+
+impl RealDisk {
+    pub(super) async fn open(seam: &RealSeam, what: &DiskOpen) -> DiskResult<RealDisk> {
+        let what = what.clone();
+        let opened = compio::runtime::spawn_blocking(move || open_blocking(&what));
+        let Opened { file, kind, identity, note, geometry } = opened.await.map_err(helper_failed)??;
+        let inner = Rc::new(Inner { file, kind, identity, note, geometry: Cell::new(geometry) });
+        Ok(RealDisk { core: seam.core.clone(), inner })
+    }
+
+    /// What the operator should know about how it had to be opened (no direct I/O), if anything.
+    pub fn note(&self) -> Option<&str> {
+        self.inner.note.as_deref()
+    }
+
+    /// Runs one operation on the disk's descriptor to its end.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Operation::new`].
+    async unsafe fn run<K: 'static>(
+        &self,
+        action: Action,
+        iov: Vec<libc::iovec>,
+        keep: K,
+    ) -> (io::Result<usize>, Vec<libc::iovec>, K) {
+        // SAFETY: the descriptor is open while `inner` lives; the rest is the caller's promise.
+        let operation = unsafe { Operation::new(action, self.inner.file.as_raw_fd(), self.inner.clone(), iov, keep) };
+        let (result, operation) = submit_detached(&self.core, operation).await;
+        let (iov, keep, _) = operation.into_parts();
+        (result, iov, keep)
+    }
+
+    /// Moves all of `iov` at byte `at`, however short the kernel's answers are.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Operation::new`]; `action` makes a read or a write of an offset.
+    async unsafe fn transfer<K: 'static>(
+        &self,
+        action: fn(u64) -> Action,
+        mut at: u64,
+        mut iov: Vec<libc::iovec>,
+        mut keep: K,
+    ) -> (DiskResult<()>, K) {
+        while !iov.is_empty() {
+            let mut later = if iov.len() > IOV_MAX { iov.split_off(IOV_MAX) } else { Vec::new() };
+            let result;
+            // SAFETY: the caller's promise.
+            (result, iov, keep) = unsafe { self.run(action(at), iov, keep) }.await;
+            match result {
+                Ok(0) => {
+                    let text = format!("nothing at byte {at}: the file is shorter than it was");
+                    return (Err(DiskError::Io(text)), keep);
+                }
+                Ok(done) => {
+                    at += done as u64;
+                    super::stream::advance(&mut iov, done);
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                Err(error) => return (Err(failed(&error)), keep),
+            }
+            iov.append(&mut later);
+        }
+        (Ok(()), keep)
+    }
+
+    fn check(&self, at: u64, len: u64) {
+        let unit = u64::from(self.inner.geometry.get().logical_block);
+        assert!(at.is_multiple_of(unit) && len.is_multiple_of(unit), "{at}+{len} is not aligned to {unit} bytes");
+    }
+}
+
+/// Appends memory to a list of buffers, joined to the last one where it continues it: the pool often hands out neighbours.
+fn push(iov: &mut Vec<libc::iovec>, data: *mut u8, len: usize) {
+    match iov.last_mut() {
+        Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == data => last.iov_len += len,
+        _ => iov.push(libc::iovec { iov_base: data.cast(), iov_len: len }),
+    }
+}
+
+impl Disk<RealSeam> for RealDisk {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry.get()
+    }
+
+    fn identity(&self) -> String {
+        self.inner.identity.clone()
+    }
+
+    fn incarnation(&self) -> u64 {
+        // A local disk that loses what was written says so by a failed flush.
+        0
+    }
+
+    async fn read(&self, at: u64, into: Vec<PieceMut<RealBlockMut>>) -> (DiskResult<()>, Vec<PieceMut<RealBlockMut>>) {
+        self.check(at, pieces_len(&into) as u64);
+        let mut iov = Vec::with_capacity(into.len().min(IOV_MAX));
+        // SAFETY: a piece lies inside its block.
+        into.iter().for_each(|piece| push(&mut iov, unsafe { piece.block.data().add(piece.start()) }, piece.len()));
+        // SAFETY: the buffers are blocks that `into` owns alone.
+        unsafe { self.transfer(Action::Read, at, iov, into) }.await
+    }
+
+    async fn write(&self, at: u64, from: Vec<Piece<RealBlock>>) -> DiskResult<()> {
+        self.check(at, pieces_len(&from) as u64);
+        let mut iov = Vec::with_capacity(from.len().min(IOV_MAX));
+        // SAFETY: a piece lies inside its block.
+        from.iter().for_each(|piece| push(&mut iov, unsafe { piece.block.data().add(piece.start()) }, piece.len()));
+        // SAFETY: the buffers are frozen blocks that `from` holds.
+        unsafe { self.transfer(Action::Write, at, iov, from) }.await.0
+    }
+
+    async fn flush(&self) -> DiskResult<()> {
+        // SAFETY: no buffers.
+        let (result, ..) = unsafe { self.run(Action::DataSync, Vec::new(), ()) }.await;
+        result.map(drop).map_err(|error| failed(&error))
+    }
+
+    async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
+        self.check(at, len);
+        // Zeroing that keeps the space first where the space must be kept, last where it may go. Both work on devices too.
+        const KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+        const RELEASE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let modes: &[i32] = if may_unmap { &[RELEASE, KEEP] } else { &[KEEP] };
+        for mode in modes {
+            loop {
+                // SAFETY: no buffers.
+                let (result, ..) = unsafe { self.run(Action::Allocate(*mode, at, len), Vec::new(), ()) }.await;
+                match result.as_ref().map_err(|error| (error.kind(), error.raw_os_error())) {
+                    Ok(_) => return Ok(()),
+                    Err((io::ErrorKind::Interrupted, _)) => {}
+                    Err((_, Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))) => break,
+                    Err(_) => return result.map(drop).map_err(|error| failed(&error)),
+                }
+            }
+        }
+        if !may_unmap {
+            self.inner.geometry.set(Geometry { fast_zero: false, ..self.inner.geometry.get() });
+        }
+        Err(DiskError::Unsupported)
+    }
+
+    async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
+        if self.inner.kind == Kind::Device || len == 0 {
+            return Ok(vec![AllocationExtent { len_bytes: len, hole: false, zero: false }]);
+        }
+        let file = self.inner.file.try_clone().map_err(|error| failed(&error))?;
+        let runs = compio::runtime::spawn_blocking(move || allocation_of(&file, at, len));
+        runs.await.map_err(helper_failed)?.map_err(|error| failed(&error))
+    }
+
+    async fn refresh_size(&self) -> DiskResult<u64> {
+        let size = size_of_file(&self.inner.file, self.inner.kind).map_err(|error| failed(&error))?;
+        let mut geometry = self.inner.geometry.get();
+        // A last bit that no request could address does not count.
+        geometry.size_bytes = size - size % u64::from(geometry.logical_block);
+        self.inner.geometry.set(geometry);
+        Ok(geometry.size_bytes)
+    }
+
+    async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
+        self.check(0, size_bytes);
+        if self.inner.kind == Kind::Device {
+            return Err(DiskError::Unsupported);
+        }
+        let file = self.inner.file.try_clone().map_err(|error| failed(&error))?;
+        let resize = compio::runtime::spawn_blocking(move || file.set_len(size_bytes).and_then(|()| file.sync_all()));
+        resize.await.map_err(helper_failed)?.map_err(|error| failed(&error))?;
+        self.refresh_size().await.map(drop)
+    }
+}
+
+/// Data and holes of a file from `at` on, at most [`MOST_RUNS`] of them. Past the end of the file is a hole.
+fn allocation_of(file: &File, at: u64, len: u64) -> io::Result<Vec<AllocationExtent>> {
+    let end = at + len;
+    // Where the next run of that kind begins; `end` if there is none before it.
+    let seek = |from: u64, whence: i32| {
+        // SAFETY: a system call on a descriptor that we own. Nobody uses the file's own position.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), from as i64, whence) };
+        if found >= 0 {
+            return Ok((found as u64).min(end));
+        }
+        let error = io::Error::last_os_error();
+        // ENXIO: no data, or no file, from there on.
+        if error.raw_os_error() == Some(libc::ENXIO) { Ok(end) } else { Err(error) }
+    };
+    let mut runs = Vec::new();
+    let mut from = at;
+    while from < end && runs.len() < MOST_RUNS {
+        let data = match seek(from, libc::SEEK_DATA) {
+            // A filesystem that cannot tell has data everywhere.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => from,
+            other => other?,
+        };
+        let hole = data > from;
+        let next = if hole { data } else { seek(from, libc::SEEK_HOLE)?.max(from + 1) };
+        runs.push(AllocationExtent { len_bytes: next - from, hole, zero: hole });
+        from = next;
+    }
+    Ok(runs)
+}

@@ -1,0 +1,294 @@
+//! Opening a file or block device: direct I/O, the lock, and the facts that the kernel knows of it. All of it blocks, so it runs on
+//! a helper thread.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::{DiskError, DiskOpen, DiskResult, Geometry, SECTOR_BYTES};
+
+/// Pause between two attempts at a lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// Requests that a disk is given at once where nothing is known of it.
+const USUAL_DEPTH: u32 = 32;
+
+/// What is behind a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    File,
+    Device,
+}
+
+/// An open, locked disk and its facts.
+pub(super) struct Opened {
+    pub(super) file: File,
+    pub(super) kind: Kind,
+    pub(super) identity: String,
+    pub(super) note: Option<String>,
+    pub(super) geometry: Geometry,
+}
+
+/// What an error of the kernel means for a disk.
+pub(super) fn failed(error: &io::Error) -> DiskError {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => DiskError::NoSpace,
+        Some(libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN | libc::ENOTCONN) => DiskError::Gone,
+        Some(libc::EROFS | libc::EPERM | libc::EBADF) => DiskError::ReadOnly,
+        Some(libc::EOPNOTSUPP) => DiskError::Unsupported,
+        _ => DiskError::Io(error.to_string()),
+    }
+}
+
+/// Opens what `what` describes; waits for its lock.
+pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
+    let path = &what.path;
+    let refused = |text: String| DiskError::Open(format!("{}: {text}", path.display()));
+    let deadline = Instant::now() + Duration::from_millis(what.lock_wait_ms);
+    if let Some(bytes) = what.create_bytes {
+        create(path, bytes).map_err(|error| refused(format!("cannot create it with {bytes} bytes ({error})")))?;
+    }
+    let (file, note) = loop {
+        match open_direct(path, what.read_only) {
+            Ok(opened) => break opened,
+            // A device that is mounted or that another program has for itself.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                if Instant::now() >= deadline {
+                    return Err(DiskError::Busy(format!(
+                        "{} is mounted or claimed by another program",
+                        path.display()
+                    )));
+                }
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(error) => return Err(refused(open_text(&error))),
+        }
+    };
+    let meta = file.metadata().map_err(|error| refused(error.to_string()))?;
+    let kind = match meta.file_type() {
+        kind if kind.is_file() => Kind::File,
+        kind if kind.is_block_device() => Kind::Device,
+        _ => return Err(refused("is neither a regular file nor a block device".into())),
+    };
+    lock(&file, what, deadline)?;
+    let stat = statx(&file).map_err(|error| refused(error.to_string()))?;
+    let size_bytes = size_of_file(&file, kind).map_err(|error| refused(error.to_string()))?;
+    let queue = Queue::of(match kind {
+        Kind::File => (stat.stx_dev_major, stat.stx_dev_minor),
+        Kind::Device => (stat.stx_rdev_major, stat.stx_rdev_minor),
+    });
+    let logical_block = match kind {
+        Kind::Device => ioctl_u32(&file, libc::BLKSSZGET).map_err(|error| refused(error.to_string()))?,
+        // What the filesystem asks of direct I/O; 0 where it does not say.
+        Kind::File if note.is_none() => stat.stx_dio_offset_align.max(SECTOR_BYTES as u32),
+        Kind::File => SECTOR_BYTES as u32,
+    };
+    if !matches!(logical_block, 512 | 4096) {
+        return Err(refused(format!("has logical blocks of {logical_block} bytes; only 512 and 4096 are supported")));
+    }
+    if size_bytes == 0 {
+        return Err(refused("is empty; give the volume a `size` to have it created".into()));
+    }
+    if !size_bytes.is_multiple_of(u64::from(logical_block)) {
+        let better = size_bytes.next_multiple_of(u64::from(logical_block));
+        return Err(refused(format!(
+            "has {size_bytes} bytes, which is no multiple of {logical_block}; `truncate -s {better}` would make it one"
+        )));
+    }
+    let physical = match kind {
+        Kind::Device => ioctl_u32(&file, libc::BLKPBSZGET).ok(),
+        Kind::File => queue.number("physical_block_size"),
+    };
+    let geometry = Geometry {
+        size_bytes,
+        logical_block,
+        physical_block: physical.unwrap_or(logical_block).max(logical_block),
+        stripe_bytes: queue.number("optimal_io_size").unwrap_or(0),
+        queue_depth: queue.number("nr_requests").unwrap_or(USUAL_DEPTH).clamp(1, 256),
+        fast_zero: match kind {
+            Kind::Device => queue.number("write_zeroes_max_bytes").is_some_and(|most| most > 0),
+            Kind::File => zeroes_ranges(&file),
+        },
+    };
+    let identity = match kind {
+        Kind::File => file_identity(&file, &stat),
+        Kind::Device => queue.identity(stat.stx_rdev_major, stat.stx_rdev_minor),
+    };
+    Ok(Opened { file, kind, identity, note, geometry })
+}
+
+/// Creates a sparse file. An empty file counts as missing: it is what a crash between the two steps leaves behind.
+fn create(path: &Path, bytes: u64) -> io::Result<()> {
+    match std::fs::metadata(path) {
+        Ok(meta) if !meta.is_file() || meta.len() > 0 => return Ok(()),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    file.set_len(bytes)?;
+    file.sync_all()?;
+    // The name has to survive a power cut too.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}
+
+/// Opens with direct I/O, or without it and a note where the filesystem has none.
+fn open_direct(path: &Path, read_only: bool) -> io::Result<(File, Option<String>)> {
+    // O_EXCL without O_CREAT: a block device for ourselves alone; no meaning for a file.
+    let exclusive = if std::fs::metadata(path)?.file_type().is_block_device() { libc::O_EXCL } else { 0 };
+    let open = |flags: i32| OpenOptions::new().read(true).write(!read_only).custom_flags(flags | exclusive).open(path);
+    match open(libc::O_DIRECT) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            let note = format!(
+                "{}: its filesystem has no direct I/O; it is read and written through the page cache, and flushed with fdatasync",
+                path.display()
+            );
+            open(0).map(|file| (file, Some(note)))
+        }
+        other => other.map(|file| (file, None)),
+    }
+}
+
+fn open_text(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => "does not exist; give the volume a `size` to have it created as a sparse file".into(),
+        Some(libc::EACCES | libc::EPERM) => {
+            format!("cannot be opened ({error}); give the daemon's user the right to read and write it")
+        }
+        Some(libc::EROFS) => format!("cannot be opened for writing ({error}); set `read_only = true` or remount it"),
+        _ => format!("cannot be opened ({error})"),
+    }
+}
+
+/// Locks the open file itself, so that the lock lives as long as anything uses it, I/O in flight of a killed process included.
+fn lock(file: &File, what: &DiskOpen, deadline: Instant) -> DiskResult<()> {
+    let mode = if what.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
+    loop {
+        // SAFETY: a system call on a descriptor that we own.
+        if unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
+            io::ErrorKind::WouldBlock => {
+                let holder = file.metadata().ok().and_then(|meta| lock_holder(&meta));
+                let holder = holder.map_or("its pid is not known".into(), |pid| format!("pid {pid}"));
+                return Err(DiskError::Busy(format!("{} is locked, {holder}", what.path.display())));
+            }
+            _ => return Err(DiskError::Open(format!("{}: cannot be locked ({error})", what.path.display()))),
+        }
+    }
+}
+
+/// The process that holds a `flock` on the file, if the kernel's list tells.
+fn lock_holder(meta: &std::fs::Metadata) -> Option<u32> {
+    let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
+    let file = format!("{major:02x}:{minor:02x}:{}", meta.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    // "1: FLOCK  ADVISORY  WRITE 712 fd:01:1311 0 EOF"; a waiter has an arrow after the number.
+    let fields = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut held = fields.filter(|fields| fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&file.as_str()));
+    held.find_map(|fields| fields[4].parse().ok().filter(|pid| *pid > 0))
+}
+
+/// Bytes in a file or device.
+pub(super) fn size_of_file(file: &File, kind: Kind) -> io::Result<u64> {
+    if kind == Kind::File {
+        return file.metadata().map(|meta| meta.len());
+    }
+    const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+    let mut bytes = 0u64;
+    // SAFETY: this request writes one u64.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
+    if done == 0 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+}
+
+/// An ioctl that writes one 32-bit number.
+fn ioctl_u32(file: &File, request: libc::Ioctl) -> io::Result<u32> {
+    let mut number = 0u32;
+    // SAFETY: both callers' requests (BLKSSZGET, BLKPBSZGET) write one 32-bit number.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), request, &raw mut number) };
+    if done == 0 { Ok(number) } else { Err(io::Error::last_os_error()) }
+}
+
+fn statx(file: &File) -> io::Result<libc::statx> {
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_DIOALIGN;
+    let empty = CString::default();
+    // SAFETY: path and result are valid; an empty path with AT_EMPTY_PATH means the descriptor itself.
+    let done = unsafe { libc::statx(file.as_raw_fd(), empty.as_ptr(), libc::AT_EMPTY_PATH, mask, stat.as_mut_ptr()) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed, and filled by the kernel.
+    Ok(unsafe { stat.assume_init() })
+}
+
+fn statfs(file: &File) -> Option<libc::statfs> {
+    let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the result is valid for writing; on success the kernel has filled it.
+    unsafe { (libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
+}
+
+/// True for filesystems that can mark a range as zero without writing it.
+fn zeroes_ranges(file: &File) -> bool {
+    const F2FS: i64 = 0xf2f5_2010;
+    statfs(file).is_some_and(|stat| {
+        [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC, F2FS].contains(&stat.f_type)
+    })
+}
+
+/// Filesystem, inode and time of birth: a copy of the file differs, a rename does not.
+fn file_identity(file: &File, stat: &libc::statx) -> String {
+    // The filesystem's own identifier survives a restart; device numbers need not. It is two ints whose fields libc hides.
+    let filesystem = statfs(file).map_or([0u8; 8], |stat| {
+        // SAFETY: `fsid_t` is eight bytes without padding.
+        unsafe { std::mem::transmute::<libc::fsid_t, [u8; 8]>(stat.f_fsid) }
+    });
+    let filesystem = u64::from_ne_bytes(filesystem);
+    let birth =
+        if stat.stx_mask & libc::STATX_BTIME == 0 { (0, 0) } else { (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) };
+    format!("file:{filesystem:016x}:{}:{}.{:09}", stat.stx_ino, birth.0, birth.1)
+}
+
+/// What sysfs says of a block device.
+struct Queue {
+    device: PathBuf,
+}
+
+impl Queue {
+    fn of((major, minor): (u32, u32)) -> Queue {
+        Queue { device: PathBuf::from(format!("/sys/dev/block/{major}:{minor}")) }
+    }
+
+    /// A word from a file of the device, or of the disk that the partition lies on.
+    fn word(&self, name: &str) -> Option<String> {
+        let read = |at: &Path| std::fs::read_to_string(at.join(name)).ok();
+        let text = read(&self.device).or_else(|| read(&self.device.join("..")))?;
+        let text = text.trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// A number from the request queue's settings.
+    fn number(&self, name: &str) -> Option<u32> {
+        let number: u64 = self.word(&format!("queue/{name}"))?.parse().ok()?;
+        Some(u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    /// A name that the hardware or device mapper keeps over restarts, else the device's number.
+    fn identity(&self, major: u32, minor: u32) -> String {
+        let partition = self.word("partition").map(|number| format!("-part{number}")).unwrap_or_default();
+        let names = ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial"];
+        match names.iter().find_map(|name| self.word(name)) {
+            Some(name) => format!("device:{name}{partition}"),
+            None => format!("device:{major}:{minor}"),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Listening sockets, Unix and TCP.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use compio::BufResult;
+
+use super::RealSeam;
+use super::op::{Action, Operation, submit};
+use super::stream::RealStream;
+use crate::{Address, Listener};
+
+/// A listening socket; a Unix one takes its file with it when dropped.
+pub struct RealListener {
+    socket: Rc<OwnedFd>,
+    /// Removed when dropped.
+    _file: Option<SocketFile>,
+}
+
+/// The file of a Unix socket, and which one it was when we made it.
+struct SocketFile {
+    path: PathBuf,
+    device_and_inode: (u64, u64),
+}
+
+/// Device and inode of what is at `path`.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // A successor may have put its own in the same place.
+        if identity(&self.path).is_ok_and(|now| now == self.device_and_inode) {
+            // Nothing can be done about a file that cannot be removed; the next start replaces it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl RealListener {
+    /// A listening stream socket that somebody else made (in blocking mode), as a service manager does.
+    pub fn from_fd(socket: OwnedFd) -> RealListener {
+        RealListener { socket: Rc::new(socket), _file: None }
+    }
+
+    /// The TCP port, for a listener that asked for port 0; `None` for a Unix socket.
+    pub fn port(&self) -> Option<u16> {
+        let copy = self.socket.try_clone().ok()?;
+        TcpListener::from(copy).local_addr().ok().map(|address: SocketAddr| address.port())
+    }
+}
+
+impl Listener<RealSeam> for RealListener {
+    async fn accept(&self) -> io::Result<RealStream> {
+        loop {
+            // SAFETY: the socket is open while its Rc lives; no buffers are involved.
+            let operation =
+                unsafe { Operation::new(Action::Accept, self.socket.as_raw_fd(), self.socket.clone(), Vec::new(), ()) };
+            let BufResult(result, operation) = submit(operation).await;
+            match (result, operation.into_parts().2) {
+                (Ok(_), Some(connection)) => return Ok(RealStream::from_fd(connection)),
+                // The client has gone again before we looked.
+                (Err(error), _) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
+                (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => {}
+                (Err(error), _) => return Err(error),
+                (Ok(_), None) => unreachable!("an accept that succeeded brought a connection"),
+            }
+        }
+    }
+}
+
+/// Listens at `at`. A Unix socket that a dead server left behind is replaced; one that somebody answers on is not.
+pub(super) async fn listen(at: &Address) -> io::Result<RealListener> {
+    let at = at.clone();
+    // Names are resolved here, and a stale socket is tried: both may take time.
+    let listening = compio::runtime::spawn_blocking(move || -> io::Result<(OwnedFd, Option<SocketFile>)> {
+        match at {
+            Address::Unix(path) => {
+                let socket = bind_unix(&path)?;
+                let device_and_inode = identity(&path)?;
+                Ok((socket.into(), Some(SocketFile { path, device_and_inode })))
+            }
+            Address::Tcp(host, port) => Ok((TcpListener::bind((host.as_str(), port))?.into(), None)),
+        }
+    });
+    let (socket, file) = listening.await??;
+    Ok(RealListener { socket: Rc::new(socket), _file: file })
+}
+
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+        other => return other,
+    }
+    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+        let text = format!("{} exists and is not a socket: remove it or listen elsewhere", path.display());
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        _ => {
+            let text = format!("another server answers on {}: stop it or listen elsewhere", path.display());
+            Err(io::Error::new(io::ErrorKind::AddrInUse, text))
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The real world: io_uring through compio, direct I/O, aligned pooled buffers, one single-threaded core a thread.
+//!
+//! [`run_core`] turns a thread into a core. Nothing of a core leaves its thread but what [`crate::mailbox`] carries and a connection's
+//! descriptor ([`RealStream::into_fd`]).
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "here the seam meets the operating system")]
+
+mod block;
+mod core;
+mod disk;
+mod disk_open;
+mod listen;
+mod op;
+mod pool;
+mod spin;
+mod stream;
+
+use std::io;
+use std::rc::Rc;
+
+pub use self::block::{RealBlock, RealBlockMut};
+pub use self::core::{RealCoreSpec, default_spin_ns, run_core};
+pub use self::disk::RealDisk;
+pub use self::listen::RealListener;
+pub use self::stream::{RealReader, RealStream, RealWriter};
+use crate::{Address, DiskOpen, DiskResult, Nanos, Seam};
+
+/// Why a core cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RealError {
+    /// The kernel or a sandbox refuses io_uring.
+    #[error(
+        "io_uring is forbidden here ({error}): allow it with `sysctl kernel.io_uring_disabled=0`; in a container also let the seccomp \
+         profile pass io_uring_setup, io_uring_enter and io_uring_register (Docker and Podman: `--security-opt seccomp=PROFILE.json` or, to \
+         try, `--security-opt seccomp=unconfined`; systemd: `SystemCallFilter=@io-event`)"
+    )]
+    IoUringForbidden {
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// The kernel is too old.
+    #[error("io_uring lacks what is needed here ({error}): Linux 6.1 or newer is required")]
+    IoUringTooOld {
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// The ring could not be made for want of something.
+    #[error(
+        "cannot set up io_uring ({error}): check the limits on locked memory (`ulimit -l`) and open files (`ulimit -n`)"
+    )]
+    IoUringLimits {
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// The pool's address space could not be reserved.
+    #[error("cannot reserve {bytes} bytes for the memory cache ({error}): lower [memory] size, or raise `ulimit -v`")]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// The thread could not be bound to its processor.
+    #[error("cannot run on processor {cpu} ({error}): name one in `cores` that this process may use, or \"auto\"")]
+    Pin {
+        /// The processor.
+        cpu: usize,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+}
+
+impl RealError {
+    fn io_uring(error: io::Error) -> RealError {
+        match error.raw_os_error() {
+            // A seccomp profile answers EPERM or ENOSYS, the sysctl EPERM; a kernel without io_uring ENOSYS too.
+            Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => RealError::IoUringForbidden { error },
+            Some(libc::EINVAL) => RealError::IoUringTooOld { error },
+            _ if error.kind() == io::ErrorKind::Unsupported => RealError::IoUringTooOld { error },
+            _ => RealError::IoUringLimits { error },
+        }
+    }
+}
+
+/// A handle to the core that this thread runs.
+#[derive(Clone)]
+pub struct RealSeam {
+    core: Rc<core::Core>,
+}
+
+impl Seam for RealSeam {
+    type Block = RealBlock;
+    type BlockMut = RealBlockMut;
+    type Disk = RealDisk;
+    type Stream = RealStream;
+    type Listener = RealListener;
+
+    fn now(&self) -> Nanos {
+        core::now()
+    }
+
+    async fn sleep_until(&self, at: Nanos) {
+        compio::runtime::time::sleep_until(core::instant(at)).await;
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.core.spawn(task);
+    }
+
+    async fn yield_now(&self) {
+        let mut yielded = false;
+        std::future::poll_fn(|context| {
+            if std::mem::replace(&mut yielded, true) {
+                return std::task::Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            std::task::Poll::Pending
+        })
+        .await;
+    }
+
+    fn random(&self) -> u64 {
+        self.core.random()
+    }
+
+    fn spend(&self, _: Nanos) {}
+
+    #[inline]
+    fn alloc(&self) -> Option<RealBlockMut> {
+        self.core.pool.alloc()
+    }
+
+    fn blocks_free(&self) -> usize {
+        self.core.pool.free()
+    }
+
+    fn blocks_total(&self) -> usize {
+        self.core.pool.total()
+    }
+
+    fn zero_block(&self) -> RealBlock {
+        self.core.pool.zero_block()
+    }
+
+    async fn open_disk(&self, what: &DiskOpen) -> DiskResult<RealDisk> {
+        RealDisk::open(self, what).await
+    }
+
+    async fn connect(&self, to: &Address) -> io::Result<RealStream> {
+        stream::connect(to).await
+    }
+
+    async fn listen(&self, at: &Address) -> io::Result<RealListener> {
+        listen::listen(at).await
+    }
+}

@@ -1,0 +1,170 @@
+//! Operations handed to io_uring: what they point at is theirs until the kernel says that they are done.
+
+use std::future::Future;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use compio::BufResult;
+use compio::driver::{Extra, OpCode, OpEntry};
+use compio::runtime::{Runtime, Submit};
+use io_uring::{opcode, types};
+
+use super::core::Core;
+
+/// Most buffers that one vectored operation may name (the kernel's UIO_MAXIOV).
+pub(super) const IOV_MAX: usize = 1024;
+
+/// What to do on a descriptor.
+pub(super) enum Action {
+    /// Read into the buffers from this byte on.
+    Read(u64),
+    /// Write the buffers at this byte.
+    Write(u64),
+    /// Make data durable.
+    DataSync,
+    /// `fallocate` with mode, offset, length.
+    Allocate(i32, u64, u64),
+    /// Receive into the buffers.
+    Receive,
+    /// Send the buffers.
+    Send,
+    /// Accept a connection.
+    Accept,
+}
+
+/// One operation on the descriptor inside `owner`, whose buffers belong to `keep`; both live until it is done.
+pub(super) struct Operation<F, K> {
+    action: Action,
+    fd: i32,
+    iov: Vec<libc::iovec>,
+    message: MaybeUninit<libc::msghdr>,
+    accepted: Option<OwnedFd>,
+    /// Counts it from its submission to its completion.
+    counted_by: Option<Rc<Core>>,
+    _owner: F,
+    keep: K,
+}
+
+impl<F, K> Operation<F, K> {
+    /// # Safety
+    ///
+    /// `fd` is open as long as `owner` lives. What `iov` points at stays valid, and for reads untouched by others, as
+    /// long as `keep` lives, wherever `keep` itself is moved to.
+    pub(super) unsafe fn new(action: Action, fd: i32, owner: F, iov: Vec<libc::iovec>, keep: K) -> Self {
+        Operation {
+            action,
+            fd,
+            iov,
+            message: MaybeUninit::zeroed(),
+            accepted: None,
+            counted_by: None,
+            _owner: owner,
+            keep,
+        }
+    }
+
+    /// The vector of buffers (to be used again), what kept them alive, and the accepted connection if it was an [`Action::Accept`].
+    pub(super) fn into_parts(self) -> (Vec<libc::iovec>, K, Option<OwnedFd>) {
+        (self.iov, self.keep, self.accepted)
+    }
+}
+
+// SAFETY: `create_entry` is called when the operation has its final place (compio's `Carrier` pins it), so the pointers to
+// `iov`'s heap memory and to `message` hold until the operation is taken out again, after its completion.
+unsafe impl<F: 'static, K: 'static> OpCode for Operation<F, K> {
+    type Control = ();
+
+    fn create_entry(&mut self, _: &mut ()) -> OpEntry {
+        if let Some(core) = &self.counted_by {
+            core.in_flight.set(core.in_flight.get() + 1);
+        }
+        let fd = types::Fd(self.fd);
+        let (iov, count) = (self.iov.as_ptr(), self.iov.len() as u32);
+        let first = self.iov.first().map(|only| (only.iov_base.cast::<u8>(), only.iov_len as u32));
+        // One buffer needs no vector: the kernel then has none to copy and check.
+        match (&self.action, first) {
+            (Action::Read(at), Some((data, len))) if count == 1 => opcode::Read::new(fd, data, len).offset(*at).build(),
+            (Action::Read(at), _) => opcode::Readv::new(fd, iov, count).offset(*at).build(),
+            (Action::Write(at), Some((data, len))) if count == 1 => {
+                opcode::Write::new(fd, data, len).offset(*at).build()
+            }
+            (Action::Write(at), _) => opcode::Writev::new(fd, iov, count).offset(*at).build(),
+            (Action::DataSync, _) => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            (Action::Allocate(mode, at, len), _) => opcode::Fallocate::new(fd, *len).offset(*at).mode(*mode).build(),
+            (Action::Receive, Some((data, len))) if count == 1 => opcode::Recv::new(fd, data, len).build(),
+            (Action::Receive, _) => {
+                let message = self.message.as_mut_ptr();
+                // SAFETY: a zeroed `msghdr` is a valid one.
+                unsafe { ((*message).msg_iov, (*message).msg_iovlen) = (self.iov.as_mut_ptr(), self.iov.len()) };
+                opcode::RecvMsg::new(fd, message).build()
+            }
+            (Action::Send, _) => {
+                let message = self.message.as_mut_ptr();
+                // SAFETY: as above.
+                unsafe { ((*message).msg_iov, (*message).msg_iovlen) = (self.iov.as_mut_ptr(), self.iov.len()) };
+                opcode::SendMsg::new(fd, message).flags(libc::MSG_NOSIGNAL as u32).build()
+            }
+            (Action::Accept, _) => {
+                opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC).build()
+            }
+        }
+        .into()
+    }
+
+    unsafe fn set_result(&mut self, _: &mut (), result: &io::Result<usize>, _: &Extra) {
+        if let Some(core) = self.counted_by.take() {
+            core.in_flight.set(core.in_flight.get() - 1);
+        }
+        if let (Action::Accept, Ok(fd)) = (&self.action, result) {
+            // SAFETY: the kernel has just made this descriptor for us; owned here, it is closed even if nobody waits any more.
+            self.accepted = Some(unsafe { OwnedFd::from_raw_fd(*fd as i32) });
+        }
+    }
+}
+
+/// Submits `operation`; if the future is dropped before the end, the kernel is asked to cancel it (for sockets).
+pub(super) fn submit<F: 'static, K: 'static>(operation: Operation<F, K>) -> Submit<Operation<F, K>> {
+    Runtime::with_current(|runtime| runtime.submit(operation))
+}
+
+/// Submits `operation`, which then runs to its end whatever becomes of the future (for disks): a write that was asked for
+/// is never half cancelled, and the core does not end before it.
+pub(super) fn submit_detached<F: 'static, K: 'static>(
+    core: &Rc<Core>,
+    mut operation: Operation<F, K>,
+) -> Detached<F, K> {
+    operation.counted_by = Some(core.clone());
+    Detached { core: core.clone(), submit: Some(submit(operation)) }
+}
+
+/// Future of [`submit_detached`].
+pub(super) struct Detached<F: 'static, K: 'static> {
+    core: Rc<Core>,
+    submit: Option<Submit<Operation<F, K>>>,
+}
+
+impl<F: 'static, K: 'static> Future for Detached<F, K> {
+    type Output = (io::Result<usize>, Operation<F, K>);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let submit = self.submit.as_mut().expect("a future is not polled after its end");
+        let Poll::Ready(BufResult(result, operation)) = Pin::new(submit).poll(context) else { return Poll::Pending };
+        self.submit = None;
+        Poll::Ready((result, operation))
+    }
+}
+
+impl<F: 'static, K: 'static> Drop for Detached<F, K> {
+    fn drop(&mut self) {
+        // A closing core has waited for its operations already; dropping what is left of them is all there is to do.
+        if let Some(submit) = self.submit.take()
+            && !self.core.closing.get()
+        {
+            Runtime::with_current(|runtime| runtime.spawn(submit)).detach();
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The pool that a core's blocks come from: one mapped region of 4 KiB blocks and an array of small headers beside it.
+//!
+//! Address space is reserved at once and memory is touched only when a block is handed out for the first time. Freed blocks
+//! are reused last in, first out, so what is resident is the greatest number of blocks that were ever in use at once, and never more than
+//! the ceiling. Everything here stays on one thread: counts are plain integers.
+
+use std::cell::Cell;
+use std::io;
+use std::ptr::NonNull;
+
+use super::block::{RealBlock, RealBlockMut};
+use crate::BLOCK_BYTES;
+
+/// No further free block.
+const NONE: u32 = u32::MAX;
+
+/// What is known of one block; a block handle is a pointer to it.
+pub(super) struct Header {
+    /// Holders of the block; while it is free, the index of the next free one.
+    pub(super) refs: Cell<u32>,
+    index: u32,
+    pool: NonNull<PoolInner>,
+}
+
+const HEADER_BYTES: usize = size_of::<Header>();
+
+/// Freed by the last of the pool's handle and its blocks.
+pub(super) struct PoolInner {
+    data: NonNull<u8>,
+    headers: NonNull<Header>,
+    /// Blocks in the region, the zero block included.
+    capacity: u32,
+    /// Blocks with an index from here on were never handed out.
+    fresh: Cell<u32>,
+    free: Cell<u32>,
+    /// Blocks that are out, the zero block included.
+    out: Cell<u32>,
+    has_handle: Cell<bool>,
+}
+
+/// The owner of a core's blocks. Blocks that outlive it keep the region mapped.
+pub(super) struct Pool {
+    inner: NonNull<PoolInner>,
+    zero: RealBlock,
+}
+
+/// Maps `len` bytes that are zero, private and not yet resident.
+fn map(len: usize) -> io::Result<NonNull<u8>> {
+    // SAFETY: an anonymous private mapping at an address of the kernel's choosing overlaps nothing.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(NonNull::new(at.cast()).expect("the kernel maps nothing at address zero unless asked to"))
+}
+
+impl Pool {
+    /// A pool whose blocks and headers together take at most `bytes` (and one block more, the zero block, which is never touched).
+    pub(super) fn new(bytes: usize) -> io::Result<Pool> {
+        let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES)).min(NONE as usize - 2);
+        let capacity = blocks as u32 + 1;
+        let data = map(capacity as usize * BLOCK_BYTES)?;
+        let headers = match map(capacity as usize * HEADER_BYTES) {
+            Ok(headers) => headers.cast(),
+            Err(error) => {
+                // SAFETY: mapped above with this length, and no block points into it yet.
+                unsafe { libc::munmap(data.as_ptr().cast(), capacity as usize * BLOCK_BYTES) };
+                return Err(error);
+            }
+        };
+        let inner = NonNull::from(Box::leak(Box::new(PoolInner {
+            data,
+            headers,
+            capacity,
+            fresh: Cell::new(0),
+            free: Cell::new(NONE),
+            out: Cell::new(0),
+            has_handle: Cell::new(true),
+        })));
+        // A fresh anonymous page reads as zeroes and, unless somebody writes it, costs no memory.
+        let zero = take(inner).expect("a new pool has at least the zero block");
+        Ok(Pool { inner, zero })
+    }
+
+    fn inner(&self) -> &PoolInner {
+        // SAFETY: freed only when `has_handle` is false, which this handle's drop sets.
+        unsafe { self.inner.as_ref() }
+    }
+
+    /// A block with one owner, or `None` at the ceiling.
+    #[inline]
+    pub(super) fn alloc(&self) -> Option<RealBlockMut> {
+        take(self.inner).map(RealBlockMut)
+    }
+
+    /// Blocks that may be handed out in all.
+    pub(super) fn total(&self) -> usize {
+        self.inner().capacity as usize - 1
+    }
+
+    /// Blocks that could still be handed out.
+    pub(super) fn free(&self) -> usize {
+        (self.inner().capacity - self.inner().out.get()) as usize
+    }
+
+    /// The shared block of zeroes.
+    pub(super) fn zero_block(&self) -> RealBlock {
+        self.zero.clone()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // The zero block is a field and goes after this, so the region outlives the call.
+        self.inner().has_handle.set(false);
+    }
+}
+
+/// Takes the block that was freed last, or one that was never used.
+#[inline]
+fn take(pool: NonNull<PoolInner>) -> Option<RealBlock> {
+    // SAFETY: the caller holds the pool's handle.
+    let inner = unsafe { pool.as_ref() };
+    let index = inner.free.get();
+    let header = if index != NONE {
+        // SAFETY: indices on the free list are below `capacity`, and their headers were written when they were fresh.
+        let header = unsafe { inner.headers.add(index as usize) };
+        // SAFETY: as above; headers are only ever reached by shared reference.
+        let known = unsafe { header.as_ref() };
+        inner.free.set(known.refs.get());
+        known.refs.set(1);
+        header
+    } else {
+        let index = inner.fresh.get();
+        if index == inner.capacity {
+            return None;
+        }
+        inner.fresh.set(index + 1);
+        // SAFETY: `index` is below `capacity`, and no handle to this header exists yet.
+        unsafe {
+            let header = inner.headers.add(index as usize);
+            header.write(Header { refs: Cell::new(1), index, pool });
+            header
+        }
+    };
+    inner.out.set(inner.out.get() + 1);
+    Some(RealBlock(header))
+}
+
+impl Header {
+    /// First of the block's bytes.
+    #[inline]
+    pub(super) fn data(&self) -> *mut u8 {
+        // SAFETY: a header is reached through a block handle, which keeps the pool alive; `index` is below its capacity.
+        unsafe { self.pool.as_ref().data.add(self.index as usize * BLOCK_BYTES).as_ptr() }
+    }
+
+    /// Puts the block back; the last one of a pool without a handle takes the pool with it.
+    #[inline]
+    pub(super) fn give_back(&self) {
+        // SAFETY: this block still counts as out, which keeps the pool alive.
+        let pool = unsafe { self.pool.as_ref() };
+        self.refs.set(pool.free.get());
+        pool.free.set(self.index);
+        let out = pool.out.get() - 1;
+        pool.out.set(out);
+        if out == 0 && !pool.has_handle.get() {
+            release(self.pool);
+        }
+    }
+}
+
+/// Unmaps a pool that nobody refers to any more.
+#[cold]
+fn release(pool: NonNull<PoolInner>) {
+    // SAFETY: made by `Box::leak` in `Pool::new`; no handle and no block is left, so this is the only reference.
+    let inner = unsafe { Box::from_raw(pool.as_ptr()) };
+    let capacity = inner.capacity as usize;
+    // SAFETY: both were mapped with these lengths in `Pool::new`, and nobody points into them any more.
+    unsafe {
+        libc::munmap(inner.data.as_ptr().cast(), capacity * BLOCK_BYTES);
+        libc::munmap(inner.headers.as_ptr().cast(), capacity * HEADER_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Block, BlockMut};
+
+    /// Resident bytes of this process.
+    fn resident() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
+        let pages: usize = statm.split(' ').nth(1).expect("the second field").parse().expect("a number");
+        pages * 4096
+    }
+
+    #[test]
+    fn the_ceiling_is_real_and_what_is_freed_comes_back_last_in_first_out() {
+        let pool = Pool::new(10 * (BLOCK_BYTES + HEADER_BYTES)).expect("a small pool");
+        assert_eq!((pool.total(), pool.free()), (10, 10));
+        let mut all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert_eq!((all.len(), pool.free()), (10, 0));
+        let last = all.pop().expect("ten blocks").freeze();
+        let address = last.as_bytes().expect("real blocks have bytes").as_ptr();
+        drop(last);
+        assert_eq!(pool.free(), 1);
+        let again = pool.alloc().expect("one was freed").freeze();
+        assert_eq!(again.as_bytes().expect("real blocks have bytes").as_ptr(), address);
+    }
+
+    #[test]
+    fn a_block_is_writable_again_only_when_nobody_else_holds_it() {
+        let pool = Pool::new(1 << 20).expect("a small pool");
+        let mut block = pool.alloc().expect("free");
+        block.write_bytes(10, b"content");
+        let first = block.freeze();
+        let second = first.clone();
+        assert!(!first.is_unique());
+        let first = first.thaw().err().expect("two holders");
+        drop(second);
+        assert!(first.is_unique());
+        let mut read = [0; 7];
+        first.read_bytes(10, &mut read);
+        assert_eq!(&read, b"content");
+        assert!(first.thaw().is_ok());
+    }
+
+    #[test]
+    fn the_zero_block_is_zero_is_never_writable_and_is_not_counted() {
+        let pool = Pool::new(1 << 20).expect("a small pool");
+        let before = pool.free();
+        let zero = pool.zero_block();
+        assert!(zero.is_zero(0, BLOCK_BYTES));
+        assert!(zero.thaw().is_err());
+        assert_eq!(pool.free(), before);
+    }
+
+    #[test]
+    fn blocks_outlive_their_pool() {
+        let pool = Pool::new(1 << 20).expect("a small pool");
+        let mut block = pool.alloc().expect("free");
+        block.write_bytes(0, b"still here");
+        let (block, zero) = (block.freeze(), pool.zero_block());
+        drop(pool);
+        assert_eq!(&block.as_bytes().expect("real blocks have bytes")[..10], b"still here");
+        assert!(zero.is_zero(0, BLOCK_BYTES) && !zero.same(&block));
+    }
+
+    #[test]
+    fn memory_is_resident_only_where_blocks_were_used() {
+        let pool = Pool::new(4 << 30).expect("address space is not memory");
+        let before = resident();
+        let blocks: Vec<_> = (0..4096)
+            .map(|_| {
+                let mut block = pool.alloc().expect("free");
+                block.write_bytes(0, &[1; BLOCK_BYTES]);
+                block
+            })
+            .collect();
+        let grown = resident() - before;
+        assert!((14 << 20..64 << 20).contains(&grown), "16 MiB of blocks made {grown} bytes resident");
+        drop(blocks);
+    }
+}

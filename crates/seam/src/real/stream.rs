@@ -1,0 +1,286 @@
+//! Connected sockets, Unix and TCP.
+//!
+//! Sending and receiving first try the system call itself, without waiting: when the other side keeps up, a request then costs
+//! nothing beyond the socket's own two calls. Only what would block goes to io_uring.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+
+use compio::BufResult;
+
+use super::op::{Action, IOV_MAX, Operation, submit};
+use super::{RealBlockMut, RealSeam};
+use crate::{Address, ByteStream, Gather, Part, PieceMut, StreamReader, StreamWriter};
+
+/// Direct calls in a row that may succeed before other tasks of the core get their turn.
+const TURN: u32 = 16;
+
+/// A connected socket.
+pub struct RealStream {
+    socket: OwnedFd,
+}
+
+impl RealStream {
+    /// The descriptor, to take the connection to another core ([`RealStream::from_fd`]).
+    pub fn into_fd(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// A connected stream socket, in blocking mode, as a stream of this core. Requests on TCP leave at once (TCP_NODELAY).
+    pub fn from_fd(socket: OwnedFd) -> RealStream {
+        let yes: libc::c_int = 1;
+        // SAFETY: the option's value is an int that outlives the call. A Unix socket refuses it, which does not matter.
+        unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_NODELAY,
+                (&raw const yes).cast(),
+                size_of::<libc::c_int>() as u32,
+            )
+        };
+        RealStream { socket }
+    }
+}
+
+impl ByteStream<RealSeam> for RealStream {
+    type Reader = RealReader;
+    type Writer = RealWriter;
+
+    fn split(self) -> (RealReader, RealWriter) {
+        let socket = Rc::new(self.socket);
+        let reader = RealReader { socket: socket.clone(), iov: Vec::new(), turn: 0 };
+        (reader, RealWriter { socket, iov: Vec::new(), turn: 0 })
+    }
+}
+
+/// Connects on a thread of its own, since both name resolution and a full backlog block.
+pub(super) async fn connect(to: &Address) -> io::Result<RealStream> {
+    let to = to.clone();
+    let connected = compio::runtime::spawn_blocking(move || -> io::Result<OwnedFd> {
+        Ok(match to {
+            Address::Unix(path) => std::os::unix::net::UnixStream::connect(path)?.into(),
+            Address::Tcp(host, port) => std::net::TcpStream::connect((host.as_str(), port))?.into(),
+        })
+    });
+    Ok(RealStream::from_fd(connected.await??))
+}
+
+/// `result` of a system call as a count.
+fn count(result: isize) -> io::Result<usize> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as usize) }
+}
+
+/// Runs `call` until it is not interrupted; `None`: it would block.
+fn direct(mut call: impl FnMut() -> isize) -> Option<io::Result<usize>> {
+    loop {
+        match count(call()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            other => return Some(other),
+        }
+    }
+}
+
+/// Lets other tasks run after [`TURN`] calls that did not have to wait.
+async fn take_turn(turn: &mut u32) {
+    *turn += 1;
+    if *turn >= TURN {
+        *turn = 0;
+        let mut yielded = false;
+        std::future::poll_fn(|context| {
+            if std::mem::replace(&mut yielded, true) {
+                return std::task::Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            std::task::Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// A message header over `iov`.
+fn message(iov: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: a zeroed `msghdr` is a valid, empty one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = iov.as_mut_ptr();
+    message.msg_iovlen = iov.len().min(IOV_MAX) as _;
+    message
+}
+
+/// Drops `done` bytes from the front of `iov`.
+pub(super) fn advance(iov: &mut Vec<libc::iovec>, mut done: usize) {
+    let whole = iov.iter().take_while(|buffer| {
+        let whole = buffer.iov_len <= done;
+        done -= if whole { buffer.iov_len } else { 0 };
+        whole
+    });
+    let whole = whole.count();
+    iov.drain(..whole);
+    if done > 0 {
+        let first = &mut iov[0];
+        // SAFETY: `done` is less than the buffer's length.
+        first.iov_base = unsafe { first.iov_base.cast::<u8>().add(done) }.cast();
+        first.iov_len -= done;
+    }
+}
+
+/// Incoming direction of a socket.
+pub struct RealReader {
+    socket: Rc<OwnedFd>,
+    /// Kept for its room.
+    iov: Vec<libc::iovec>,
+    turn: u32,
+}
+
+impl StreamReader<RealSeam> for RealReader {
+    async fn read(&mut self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        let fd = self.socket.as_raw_fd();
+        let start = buffer.len();
+        let room = buffer.spare_capacity_mut();
+        assert!(!room.is_empty(), "a read needs room in its buffer");
+        let (data, len) = (room.as_mut_ptr().cast::<libc::c_void>(), room.len());
+        // SAFETY: `data` has room for `len` bytes and is not touched by others during the call.
+        if let Some(result) = direct(|| unsafe { libc::recv(fd, data, len, libc::MSG_DONTWAIT) }) {
+            if let Ok(got) = result {
+                // SAFETY: the kernel has initialised `got` bytes from `start` on.
+                unsafe { buffer.set_len(start + got) };
+                take_turn(&mut self.turn).await;
+            }
+            return (result, buffer);
+        }
+        self.turn = 0;
+        let mut iov = std::mem::take(&mut self.iov);
+        iov.clear();
+        iov.push(libc::iovec { iov_base: data, iov_len: len });
+        // SAFETY: the socket is open while its Rc lives; the buffer's room is on the heap, stays there when the Vec moves, and
+        // belongs to the operation.
+        let operation = unsafe { Operation::new(Action::Receive, fd, self.socket.clone(), iov, buffer) };
+        let BufResult(result, operation) = submit(operation).await;
+        let (iov, mut buffer, _) = operation.into_parts();
+        self.iov = iov;
+        if let Ok(got) = result {
+            // SAFETY: as above.
+            unsafe { buffer.set_len(start + got) };
+        }
+        (result, buffer)
+    }
+
+    async fn read_pieces(
+        &mut self,
+        mut pieces: Vec<PieceMut<RealBlockMut>>,
+    ) -> (io::Result<()>, Vec<PieceMut<RealBlockMut>>) {
+        let fd = self.socket.as_raw_fd();
+        let mut iov = std::mem::take(&mut self.iov);
+        iov.clear();
+        iov.extend(pieces.iter().map(|piece| libc::iovec {
+            // SAFETY: a piece lies inside its block.
+            iov_base: unsafe { piece.block.data().add(piece.start()) }.cast(),
+            iov_len: piece.len(),
+        }));
+        let result = loop {
+            if iov.is_empty() {
+                break Ok(());
+            }
+            let mut header = message(&mut iov);
+            // SAFETY: the header names blocks that `pieces` owns alone.
+            let result = match direct(|| unsafe { libc::recvmsg(fd, &mut header, libc::MSG_DONTWAIT) }) {
+                Some(result) => {
+                    take_turn(&mut self.turn).await;
+                    result
+                }
+                None => {
+                    self.turn = 0;
+                    let later = iov.split_off(iov.len().min(IOV_MAX));
+                    // SAFETY: the socket is open while its Rc lives; the blocks belong to `pieces`, which belong to the operation.
+                    let operation = unsafe { Operation::new(Action::Receive, fd, self.socket.clone(), iov, pieces) };
+                    let BufResult(result, operation) = submit(operation).await;
+                    (iov, pieces, _) = operation.into_parts();
+                    iov.extend(later);
+                    result
+                }
+            };
+            match result {
+                Ok(0) => break Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(got) => advance(&mut iov, got),
+                Err(error) => break Err(error),
+            }
+        };
+        self.iov = iov;
+        (result, pieces)
+    }
+}
+
+/// Outgoing direction of a socket.
+pub struct RealWriter {
+    socket: Rc<OwnedFd>,
+    /// Kept for its room.
+    iov: Vec<libc::iovec>,
+    turn: u32,
+}
+
+impl StreamWriter<RealSeam> for RealWriter {
+    async fn send(&mut self, mut gather: Gather<RealSeam>) -> (io::Result<()>, Gather<RealSeam>) {
+        let fd = self.socket.as_raw_fd();
+        let mut iov = std::mem::take(&mut self.iov);
+        iov.clear();
+        let bytes = gather.bytes().as_ptr();
+        iov.extend(gather.parts().iter().map(|part| match part {
+            Part::Bytes(range) => libc::iovec {
+                // SAFETY: the range lies inside the gather's bytes.
+                iov_base: unsafe { bytes.add(range.start) }.cast_mut().cast(),
+                iov_len: range.len(),
+            },
+            Part::Piece(piece) => libc::iovec {
+                // SAFETY: a piece lies inside its block.
+                iov_base: unsafe { piece.block.data().add(piece.start()) }.cast(),
+                iov_len: piece.len(),
+            },
+        }));
+        let result = loop {
+            if iov.is_empty() {
+                break Ok(());
+            }
+            let header = message(&mut iov);
+            // SAFETY: the header names bytes and frozen blocks that `gather` holds.
+            let sent = direct(|| unsafe { libc::sendmsg(fd, &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) });
+            let result = match sent {
+                Some(result) => {
+                    take_turn(&mut self.turn).await;
+                    result
+                }
+                None => {
+                    self.turn = 0;
+                    let later = iov.split_off(iov.len().min(IOV_MAX));
+                    // SAFETY: the socket is open while its Rc lives; bytes (on the heap) and blocks belong to `gather`, which belongs
+                    // to the operation.
+                    let operation = unsafe { Operation::new(Action::Send, fd, self.socket.clone(), iov, gather) };
+                    let BufResult(result, operation) = submit(operation).await;
+                    (iov, gather, _) = operation.into_parts();
+                    iov.extend(later);
+                    result
+                }
+            };
+            match result {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => advance(&mut iov, sent),
+                Err(error) => break Err(error),
+            }
+        };
+        self.iov = iov;
+        (result, gather)
+    }
+
+    fn shutdown(&mut self) {
+        // SAFETY: a system call on a descriptor that we own.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
+impl Drop for RealWriter {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_WR) };
+    }
+}

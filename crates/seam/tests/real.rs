@@ -1,0 +1,356 @@
+//! The real world's own promises: what a simulated one cannot show.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of the operating system's side")]
+
+use std::cell::Cell;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use seam::real::{RealCoreSpec, RealDisk, RealError, RealSeam, RealStream, run_core};
+use seam::{
+    Address, BLOCK_BYTES, Block, BlockMut, ByteStream, Disk, DiskError, DiskOpen, Gather, Listener, Nanos, Piece, Seam,
+    StreamReader, StreamWriter,
+};
+
+fn core<F, T>(main: impl FnOnce(RealSeam) -> F) -> T
+where
+    F: Future<Output = T> + 'static,
+    T: 'static,
+{
+    run_core(RealCoreSpec::new(64 << 20), main).expect("io_uring is allowed where the tests run")
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+fn what(path: &Path, create_bytes: Option<u64>) -> DiskOpen {
+    DiskOpen { path: path.to_owned(), create_bytes, read_only: false, lock_wait_ms: 0 }
+}
+
+async fn opened(seam: &RealSeam, path: &Path) -> RealDisk {
+    seam.open_disk(&what(path, Some(1 << 20))).await.expect("a new file")
+}
+
+fn filled(seam: &RealSeam, byte: u8) -> <RealSeam as Seam>::Block {
+    let mut block = seam.alloc().expect("the pool is large enough");
+    block.write_bytes(0, &[byte; BLOCK_BYTES]);
+    block.freeze()
+}
+
+#[test]
+fn a_second_opener_is_refused_and_told_who_holds_the_disk() {
+    let folder = folder();
+    let path = folder.path().join("disk");
+    core(|seam| async move {
+        let first = opened(&seam, &path).await;
+        let DiskError::Busy(holder) = seam.open_disk(&what(&path, None)).await.err().expect("locked") else {
+            panic!("the lock is the reason")
+        };
+        assert!(holder.contains(&format!("pid {}", std::process::id())), "{holder}");
+        drop(first);
+        seam.open_disk(&what(&path, None)).await.expect("the lock went with the disk");
+    });
+}
+
+#[test]
+fn an_opener_waits_for_the_holder_to_go() {
+    let folder = folder();
+    let path = folder.path().join("disk");
+    core(|seam| async move {
+        let first = opened(&seam, &path).await;
+        let later = seam.clone();
+        seam.spawn(async move {
+            later.sleep(Nanos::from_millis(50)).await;
+            drop(first);
+        });
+        let patient = DiskOpen { lock_wait_ms: 10_000, ..what(&path, None) };
+        seam.open_disk(&patient).await.expect("the holder went away in time");
+    });
+}
+
+#[test]
+fn a_write_whose_future_is_dropped_completes_and_keeps_its_buffers_and_the_lock() {
+    let folder = folder();
+    let path = folder.path().join("disk");
+    let in_core = path.clone();
+    core(|seam| async move {
+        let disk = opened(&seam, &in_core).await;
+        let free = seam.blocks_free();
+        {
+            let mut write = Box::pin(disk.write(8192, vec![Piece::whole(filled(&seam, 7))]));
+            std::future::poll_fn(|context| {
+                assert!(write.as_mut().poll(context).is_pending());
+                std::task::Poll::Ready(())
+            })
+            .await;
+        }
+        assert_eq!(seam.blocks_free(), free - 1, "the operation owns its block");
+        drop(disk);
+        while seam.blocks_free() != free {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+    });
+    let mut read = [0; BLOCK_BYTES];
+    std::fs::File::open(&path).expect("it exists").read_exact_at(&mut read, 8192).expect("it is long enough");
+    assert_eq!(read, [7; BLOCK_BYTES]);
+}
+
+#[test]
+fn a_core_does_not_end_before_its_disk_operations() {
+    let folder = folder();
+    let path = folder.path().join("disk");
+    let in_core = path.clone();
+    core(|seam| async move {
+        let disk = opened(&seam, &in_core).await;
+        let writer = seam.clone();
+        for block in 0..64 {
+            let (disk, block_of) = (disk.clone(), filled(&writer, block as u8 + 1));
+            seam.spawn(async move { disk.write(block * 4096, vec![Piece::whole(block_of)]).await.expect("a write") });
+        }
+        // They are submitted when the tasks have run once, and then nobody waits for them.
+        seam.yield_now().await;
+        seam.yield_now().await;
+    });
+    let data = std::fs::read(&path).expect("it exists");
+    assert!((0..64).all(|block| data[block * 4096..][..4096].iter().all(|byte| *byte == block as u8 + 1)));
+}
+
+#[test]
+fn more_buffers_than_one_call_takes_are_moved_whole() {
+    let folder = folder();
+    let path = folder.path().join("disk");
+    core(|seam| async move {
+        let disk = seam.open_disk(&what(&path, Some(16 << 20))).await.expect("a new file");
+        // The same two blocks in turn are never neighbours, so each is a buffer of its own.
+        let two = [filled(&seam, 1), filled(&seam, 2)];
+        let pieces = (0..3000).map(|index| Piece::whole(two[index % 2].clone())).collect();
+        disk.write(4096, pieces).await.expect("a write");
+        disk.flush().await.expect("a flush");
+        let into = (0..3000).map(|_| Piece::whole(seam.alloc().expect("free"))).collect();
+        let (result, pieces) = disk.read(4096, into).await;
+        result.expect("a read");
+        for (index, piece) in pieces.into_iter().enumerate() {
+            assert!(piece.block.freeze().same(&two[index % 2]), "block {index}");
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_a_disk_is_refused_with_its_reason() {
+    let folder = folder();
+    let odd = folder.path().join("odd");
+    std::fs::write(&odd, [0; 1000]).expect("a small file");
+    let expected = [
+        (odd.clone(), "truncate -s 1024"),
+        (folder.path().join("missing"), "does not exist"),
+        (folder.path().to_owned(), "directory"),
+        (PathBuf::from("/dev/null"), "neither a regular file nor a block device"),
+    ];
+    core(|seam| async move {
+        for (path, reason) in expected {
+            let error = seam.open_disk(&what(&path, None)).await.err().expect("no disk").to_string();
+            assert!(error.contains(reason) && error.contains(&*path.to_string_lossy()), "{error}");
+        }
+    });
+}
+
+#[test]
+fn an_existing_file_is_neither_grown_nor_shortened_and_keeps_its_identity() {
+    let folder = folder();
+    let path = folder.path().join("disk");
+    core(|seam| async move {
+        let disk = opened(&seam, &path).await;
+        let identity = disk.identity();
+        drop(disk);
+        let disk = seam.open_disk(&what(&path, Some(2 << 20))).await.expect("it exists");
+        assert_eq!((disk.geometry().size_bytes, disk.identity()), (1 << 20, identity.clone()));
+        let copy = path.with_extension("copy");
+        std::fs::copy(&path, &copy).expect("room");
+        assert_ne!(opened(&seam, &copy).await.identity(), identity);
+        disk.set_size(3 << 20).await.expect("a file grows");
+        assert_eq!(disk.geometry().size_bytes, 3 << 20);
+    });
+}
+
+#[test]
+fn holes_are_seen_and_zeroing_makes_them() {
+    let folder = folder();
+    let path = folder.path().join("disk");
+    core(|seam| async move {
+        let disk = opened(&seam, &path).await;
+        let pieces = (0..16).map(|_| Piece::whole(filled(&seam, 9))).collect();
+        disk.write(64 << 10, pieces).await.expect("a write");
+        disk.flush().await.expect("a flush");
+        let runs = disk.allocation(0, 1 << 20).await.expect("runs");
+        let seen: Vec<_> = runs.iter().map(|run| (run.len_bytes >> 10, run.hole)).collect();
+        assert_eq!(seen, [(64, true), (64, false), (896, true)]);
+        disk.zero(64 << 10, 32 << 10, true).await.expect("punching holes works where the tests run");
+        let runs = disk.allocation(64 << 10, 64 << 10).await.expect("runs");
+        assert_eq!(
+            runs.iter().map(|run| (run.len_bytes >> 10, run.zero)).collect::<Vec<_>>(),
+            [(32, true), (32, false)]
+        );
+    });
+}
+
+#[test]
+fn a_full_filesystem_is_no_space() {
+    core(|seam| async move {
+        let error = seam.open_disk(&what(Path::new("/dev/full"), None)).await.err().expect("no disk");
+        assert!(matches!(error, DiskError::Open(_)), "{error}");
+        let folder = folder();
+        let disk = opened(&seam, &folder.path().join("disk")).await;
+        // No filesystem has files of an exabyte times eight.
+        assert_eq!(disk.set_size(i64::MAX as u64 & !4095).await, Err(DiskError::NoSpace));
+    });
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    let folder = folder();
+    let path = folder.path().join("socket");
+    core(|seam| async move {
+        // Made and left behind as by a server that was killed.
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
+        let at = Address::Unix(path.clone());
+        let listener = seam.listen(&at).await.expect("nobody answers on the old one");
+        let error = seam.listen(&at).await.err().expect("somebody answers");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        assert!(!path.exists(), "a listener takes its socket with it");
+        std::fs::write(&path, "precious").expect("a file");
+        assert!(seam.listen(&at).await.is_err());
+        assert_eq!(std::fs::read(&path).expect("it is still there"), b"precious");
+    });
+}
+
+/// A connected pair, the client's and the server's end.
+async fn pair(seam: &RealSeam, at: &Address) -> (RealStream, RealStream) {
+    let listener = seam.listen(at).await.expect("a listener");
+    let at = match at {
+        Address::Tcp(host, _) => Address::Tcp(host.clone(), listener.port().expect("TCP")),
+        unix => unix.clone(),
+    };
+    let server = Rc::new(Cell::new(None));
+    let accepted = server.clone();
+    seam.spawn(async move { accepted.set(Some(listener.accept().await.expect("a connection"))) });
+    let client = seam.connect(&at).await.expect("a connection");
+    loop {
+        if let Some(server) = server.take() {
+            return (client, server);
+        }
+        seam.yield_now().await;
+    }
+}
+
+#[test]
+fn megabytes_go_through_a_socket_in_both_forms_unchanged() {
+    let folder = folder();
+    let unix = Address::Unix(folder.path().join("socket"));
+    core(|seam| async move {
+        for at in [unix, Address::Tcp("127.0.0.1".into(), 0)] {
+            let (client, server) = pair(&seam, &at).await;
+            let (mut sender, count) = (client.split().1, 2500);
+            let from = seam.clone();
+            seam.spawn(async move {
+                let mut gather = Gather::default();
+                for index in 0..count {
+                    gather.push_bytes(&[index as u8; 16]);
+                    gather.push_piece(Piece::whole(filled(&from, index as u8)));
+                }
+                let (result, gather) = sender.send(gather).await;
+                result.expect("all of it");
+                assert_eq!(gather.len(), count * (16 + BLOCK_BYTES));
+            });
+            let (mut receiver, _writer) = server.split();
+            for index in 0..count {
+                let mut header = Vec::with_capacity(16);
+                while header.len() < 16 {
+                    let (result, read) = receiver.read(header).await;
+                    assert!(result.expect("bytes") > 0);
+                    header = read;
+                }
+                assert_eq!(header, [index as u8; 16]);
+                let (result, mut pieces) = receiver.read_pieces(vec![Piece::whole(seam.alloc().expect("free"))]).await;
+                result.expect("a block");
+                let block = pieces.remove(0).block.freeze();
+                assert!(block.as_bytes().expect("bytes").iter().all(|byte| *byte == index as u8));
+            }
+            let (end, _) = receiver.read(Vec::with_capacity(1)).await;
+            assert_eq!(end.expect("the sender's end"), 0);
+        }
+    });
+}
+
+#[test]
+fn a_shutdown_ends_a_pending_read() {
+    let folder = folder();
+    let at = Address::Unix(folder.path().join("socket"));
+    core(|seam| async move {
+        let (_client, server) = pair(&seam, &at).await;
+        let (mut reader, mut writer) = server.split();
+        let later = seam.clone();
+        seam.spawn(async move {
+            later.sleep(Nanos::from_millis(20)).await;
+            writer.shutdown();
+        });
+        assert_eq!(reader.read(Vec::with_capacity(10)).await.0.expect("an end"), 0);
+    });
+}
+
+#[test]
+fn a_connection_moves_to_another_core() {
+    let folder = folder();
+    let at = Address::Unix(folder.path().join("socket"));
+    core(|seam| async move {
+        let (client, server) = pair(&seam, &at).await;
+        let fd = server.into_fd();
+        let other = std::thread::spawn(move || {
+            core(|_| async move {
+                let (mut reader, mut writer) = RealStream::from_fd(fd).split();
+                let (_, read) = reader.read(Vec::with_capacity(10)).await;
+                let mut gather = Gather::default();
+                gather.push_bytes(&read);
+                writer.send(gather).await.0.expect("sent");
+            });
+        });
+        let (mut reader, mut writer) = client.split();
+        let mut gather = Gather::default();
+        gather.push_bytes(b"hello");
+        writer.send(gather).await.0.expect("sent");
+        assert_eq!(reader.read(Vec::with_capacity(10)).await.1, b"hello");
+        other.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_task_that_panics_takes_its_core_with_it() {
+    let outcome = std::thread::spawn(|| {
+        core(|seam| async move {
+            seam.spawn(async { panic!("on purpose") });
+            seam.sleep(Nanos::from_secs(60)).await;
+        })
+    });
+    assert!(outcome.join().is_err());
+}
+
+#[test]
+fn a_processor_that_does_not_exist_is_named() {
+    let spec = RealCoreSpec { cpu: Some(1023), ..RealCoreSpec::new(1 << 20) };
+    let error = run_core(spec, |_| async {}).expect_err("no such processor");
+    assert!(matches!(error, RealError::Pin { cpu: 1023, .. }), "{error}");
+}
+
+#[test]
+fn random_numbers_differ_and_time_goes_on() {
+    core(|seam| async move {
+        let numbers: std::collections::BTreeSet<u64> = (0..1000).map(|_| seam.random()).collect();
+        assert_eq!(numbers.len(), 1000);
+        let before = seam.now();
+        seam.sleep(Nanos::from_millis(5)).await;
+        assert!(seam.now().since(before) >= Nanos::from_millis(5));
+    });
+}
