@@ -29,11 +29,8 @@ pub(crate) enum HandshakeError {
 pub(crate) enum Outcome<S: Seam> {
     /// Requests follow.
     Transmit(Agreed<S>),
-    /// A TLS handshake follows, then options again, with these client flags.
-    StartTls {
-        /// The client wants no zeroes.
-        no_zeroes: bool,
-    },
+    /// A TLS handshake follows, then options again.
+    StartTls,
     /// The client left, or has to.
     Closed,
 }
@@ -77,7 +74,7 @@ pub(crate) async fn options<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
         match next {
             Next::Continue => (),
             Next::Transmit(agreed) => return Ok(Outcome::Transmit(agreed)),
-            Next::StartTls => return Ok(Outcome::StartTls { no_zeroes }),
+            Next::StartTls => return Ok(Outcome::StartTls),
             Next::Close => return Ok(Outcome::Closed),
         }
     }

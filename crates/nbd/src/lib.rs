@@ -8,15 +8,14 @@ mod connection;
 mod control;
 mod errno;
 mod exports;
-#[expect(dead_code, reason = "TLS lands next")]
 mod handshake;
-#[expect(dead_code, reason = "TLS lands next")]
 mod incoming;
-#[expect(dead_code, reason = "TLS lands next")]
 mod negotiation;
 mod options;
 mod server;
+mod tls;
 
 pub use exports::{Export, Exports, Listed};
 pub use options::Options;
 pub use server::{Server, ServerStats};
+pub use tls::{Tls, TlsError};

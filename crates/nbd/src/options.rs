@@ -2,6 +2,8 @@
 
 use seam::Nanos;
 
+use crate::Tls;
+
 /// A server's limits. The defaults fit a daemon that serves some hundred clients.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -16,6 +18,8 @@ pub struct Options {
     pub held_bytes_max: usize,
     /// Bytes of writes that wait for the engine, of all clients together, shared evenly.
     pub payload_bytes_max: usize,
+    /// Encryption; `None`: not offered.
+    pub tls: Option<Tls>,
 }
 
 impl Default for Options {
@@ -26,6 +30,7 @@ impl Default for Options {
             requests_max: 256,
             held_bytes_max: 4 << 20,
             payload_bytes_max: 16 << 20,
+            tls: None,
         }
     }
 }

@@ -133,11 +133,42 @@ impl<S: Seam> Server<S> {
     async fn talk(&self, stream: S::Stream, control: &Rc<Control>) {
         let (reader, mut writer) = stream.split();
         let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
-        let timeout = self.0.seam.sleep(self.0.shares.options.handshake_timeout);
-        let agreed = control.until(timeout, self.negotiate(&mut incoming, &mut writer)).await;
-        match agreed {
-            Some(Ok(Some(agreed))) => self.transmit(agreed, incoming, writer, control).await,
-            Some(Ok(None)) => (),
+        let tls = self.0.shares.options.tls.clone();
+        let deadline = self.0.seam.now() + self.0.shares.options.handshake_timeout;
+
+        let offered = match &tls {
+            None => TlsState::Off,
+            Some(tls) if tls.is_required() => TlsState::Required,
+            Some(_) => TlsState::Offered,
+        };
+        let negotiated = self.negotiate(&mut incoming, &mut writer, offered);
+        let outcome = control.until(self.0.seam.sleep_until(deadline), negotiated).await;
+        let (no_zeroes, outcome) = match outcome {
+            Some(Ok(done)) => done,
+            Some(Err(_)) | None => return self.count(|stats| stats.failed_handshakes += 1),
+        };
+        let tls = match (outcome, tls) {
+            (Outcome::Transmit(agreed), _) => return self.transmit(agreed, incoming, writer, control).await,
+            (Outcome::StartTls, Some(tls)) => tls,
+            (Outcome::StartTls, None) | (Outcome::Closed, _) => return,
+        };
+
+        // What came in clear after the wish for TLS is nothing that the client's secured half has said.
+        let Some(reader) = incoming.into_reader() else {
+            return self.count(|stats| stats.failed_handshakes += 1);
+        };
+        let secured = async {
+            let (reader, mut writer) = tls.accept(reader, writer).await?;
+            let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
+            let exports = &*self.0.exports;
+            let outcome = handshake::options(&mut incoming, &mut writer, exports, no_zeroes, TlsState::On).await?;
+            Ok::<_, HandshakeError>((outcome, incoming, writer))
+        };
+        match control.until(self.0.seam.sleep_until(deadline), secured).await {
+            Some(Ok((Outcome::Transmit(agreed), incoming, writer))) => {
+                self.transmit(agreed, incoming, writer, control).await;
+            }
+            Some(Ok(_)) => (),
             Some(Err(_)) | None => self.count(|stats| stats.failed_handshakes += 1),
         }
     }
@@ -146,12 +177,10 @@ impl<S: Seam> Server<S> {
         &self,
         incoming: &mut Incoming<S, R>,
         writer: &mut W,
-    ) -> Result<Option<Agreed<S>>, HandshakeError> {
+        tls: TlsState,
+    ) -> Result<(bool, Outcome<S>), HandshakeError> {
         let no_zeroes = handshake::greet(incoming, writer).await?;
-        match handshake::options(incoming, writer, &*self.0.exports, no_zeroes, TlsState::Off).await? {
-            Outcome::Transmit(agreed) => Ok(Some(agreed)),
-            Outcome::StartTls { .. } | Outcome::Closed => Ok(None),
-        }
+        Ok((no_zeroes, handshake::options(incoming, writer, &*self.0.exports, no_zeroes, tls).await?))
     }
 
     async fn transmit<R: StreamReader<S>, W: StreamWriter<S>>(

@@ -1,0 +1,166 @@
+//! The two halves of an encrypted stream, in the shape of the seam's own.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead, Write};
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use rustls::ServerConnection;
+use seam::{Block, BlockMut, Gather, Part, PieceMut, Seam, StreamReader, StreamWriter};
+
+/// Cipher text taken from the socket at once: two records of the longest kind.
+const RECEIVE_BYTES: usize = 2 * (16 << 10) + 1024;
+/// Plain text that is encrypted before it is sent.
+const SEND_BYTES: usize = 128 << 10;
+
+/// Decrypts what arrives.
+pub(crate) struct TlsReader<S: Seam, R: StreamReader<S>> {
+    inner: R,
+    session: Rc<RefCell<ServerConnection>>,
+    cipher: Vec<u8>,
+    seam: PhantomData<S>,
+}
+
+impl<S: Seam, R: StreamReader<S>> TlsReader<S, R> {
+    pub(super) fn new(inner: R, session: Rc<RefCell<ServerConnection>>) -> Self {
+        TlsReader { inner, session, cipher: Vec::with_capacity(RECEIVE_BYTES), seam: PhantomData }
+    }
+
+    /// Waits for cipher text and decrypts it.
+    pub(super) async fn receive(&mut self) -> io::Result<()> {
+        let (result, cipher) = self.inner.read(std::mem::take(&mut self.cipher)).await;
+        self.cipher = cipher;
+        let arrived = result?;
+        let mut session = self.session.borrow_mut();
+        let mut rest = &self.cipher[..];
+        if arrived == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        while !rest.is_empty() {
+            session.read_tls(&mut rest)?;
+            session.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+        self.cipher.clear();
+        Ok(())
+    }
+
+    /// Appends plain text that is there, at most `room` bytes; `None` when there is none yet, 0 at the end.
+    fn take(&self, buffer: &mut Vec<u8>, room: usize) -> io::Result<Option<usize>> {
+        let mut session = self.session.borrow_mut();
+        let mut reader = session.reader();
+        match reader.fill_buf() {
+            Ok(plain) => {
+                let len = plain.len().min(room);
+                buffer.extend_from_slice(&plain[..len]);
+                reader.consume(len);
+                Ok(Some(len))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn read_some(&mut self, buffer: &mut Vec<u8>, room: usize) -> io::Result<usize> {
+        loop {
+            if let Some(len) = self.take(buffer, room)? {
+                return Ok(len);
+            }
+            self.receive().await?;
+        }
+    }
+}
+
+impl<S: Seam, R: StreamReader<S>> StreamReader<S> for TlsReader<S, R> {
+    async fn read(&mut self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        let room = buffer.capacity() - buffer.len();
+        let result = self.read_some(&mut buffer, room).await;
+        (result, buffer)
+    }
+
+    async fn read_pieces(
+        &mut self,
+        mut pieces: Vec<PieceMut<S::BlockMut>>,
+    ) -> (io::Result<()>, Vec<PieceMut<S::BlockMut>>) {
+        let mut plain = Vec::new();
+        for piece in &mut pieces {
+            plain.clear();
+            while plain.len() < piece.len() {
+                let room = piece.len() - plain.len();
+                match self.read_some(&mut plain, room).await {
+                    Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), pieces),
+                    Ok(_) => (),
+                    Err(error) => return (Err(error), pieces),
+                }
+            }
+            piece.block.write_bytes(piece.start.into(), &plain);
+        }
+        (Ok(()), pieces)
+    }
+}
+
+/// Encrypts what is sent.
+pub(crate) struct TlsWriter<S: Seam, W: StreamWriter<S>> {
+    inner: W,
+    session: Rc<RefCell<ServerConnection>>,
+    cipher: Vec<u8>,
+    out: Option<Gather<S>>,
+}
+
+impl<S: Seam, W: StreamWriter<S>> TlsWriter<S, W> {
+    pub(super) fn new(inner: W, session: Rc<RefCell<ServerConnection>>) -> Self {
+        TlsWriter { inner, session, cipher: Vec::new(), out: None }
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.session.borrow().is_handshaking()
+    }
+
+    /// Sends the cipher text that waits.
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
+        self.cipher.clear();
+        while self.session.borrow().wants_write() {
+            self.session.borrow_mut().write_tls(&mut self.cipher)?;
+        }
+        if self.cipher.is_empty() {
+            return Ok(());
+        }
+        let mut out = self.out.take().unwrap_or_default();
+        out.push_bytes(&self.cipher);
+        let (result, mut out) = self.inner.send(out).await;
+        out.clear();
+        self.out = Some(out);
+        result
+    }
+
+    async fn encrypt(&mut self, gather: &Gather<S>) -> io::Result<()> {
+        let (mut waiting, mut block) = (0, Vec::new());
+        for part in gather.parts() {
+            let plain = match part {
+                Part::Bytes(range) => &gather.bytes()[range.clone()],
+                Part::Piece(piece) => {
+                    block.resize(piece.len(), 0);
+                    piece.block.read_bytes(piece.start(), &mut block);
+                    &block[..]
+                }
+            };
+            self.session.borrow_mut().writer().write_all(plain)?;
+            waiting += plain.len();
+            if waiting >= SEND_BYTES {
+                self.flush().await?;
+                waiting = 0;
+            }
+        }
+        self.flush().await
+    }
+}
+
+impl<S: Seam, W: StreamWriter<S>> StreamWriter<S> for TlsWriter<S, W> {
+    async fn send(&mut self, gather: Gather<S>) -> (io::Result<()>, Gather<S>) {
+        let result = self.encrypt(&gather).await;
+        (result, gather)
+    }
+
+    fn shutdown(&mut self) {
+        self.inner.shutdown();
+    }
+}
