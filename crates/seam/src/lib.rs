@@ -7,6 +7,7 @@
 pub mod block;
 pub mod disk;
 pub mod gather;
+pub mod mailbox;
 pub mod real;
 pub mod stream;
 pub mod time;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use seam::real::{RealCoreSpec, RealDisk, RealError, RealSeam, RealStream, run_core};
 use seam::{
     Address, BLOCK_BYTES, Block, BlockMut, ByteStream, Disk, DiskError, DiskOpen, Gather, Listener, Nanos, Piece, Seam,
-    StreamReader, StreamWriter,
+    StreamReader, StreamWriter, mailbox,
 };
 
 fn core<F, T>(main: impl FnOnce(RealSeam) -> F) -> T
@@ -353,4 +353,55 @@ fn random_numbers_differ_and_time_goes_on() {
         seam.sleep(Nanos::from_millis(5)).await;
         assert!(seam.now().since(before) >= Nanos::from_millis(5));
     });
+}
+
+#[test]
+fn two_cores_exchange_messages_without_losing_a_wake_up() {
+    const MESSAGES: u64 = 100_000;
+    // Little room, so that both sides have to wait for each other again and again.
+    let (to_other, mut from_first) = mailbox::mailbox::<u64>(8);
+    let (to_first, mut from_other) = mailbox::mailbox::<u64>(8);
+    let other = std::thread::spawn(move || {
+        core(|_| async move {
+            let mut batch = Vec::new();
+            while from_first.receive_many(&mut batch, 64).await {
+                for message in batch.drain(..) {
+                    to_first.send(message + 1).await.expect("the first core listens");
+                }
+            }
+        });
+    });
+    core(|seam| async move {
+        let sending = seam.clone();
+        seam.spawn(async move {
+            for message in 0..MESSAGES {
+                to_other.send(message).await.expect("the other core listens");
+                // Now and then the other side has the time to fall asleep.
+                if message % 10_000 == 0 {
+                    sending.sleep(Nanos::from_millis(1)).await;
+                }
+            }
+        });
+        for message in 0..MESSAGES {
+            assert_eq!(from_other.receive().await, Some(message + 1));
+        }
+        assert_eq!(from_other.receive().await, None);
+    });
+    other.join().expect("no panic");
+}
+
+#[test]
+fn a_full_mailbox_says_so_and_a_thread_may_wait_for_it() {
+    let (sender, mut receiver) = mailbox::mailbox::<u32>(1);
+    sender.try_send(1).expect("room for one");
+    assert_eq!(sender.try_send(2), Err(mailbox::NotSent::Full(2)));
+    let control =
+        std::thread::spawn(move || (2..1000).for_each(|message| sender.send_blocking(message).expect("taken")));
+    core(|_| async move {
+        for message in 1..1000 {
+            assert_eq!(receiver.receive().await, Some(message));
+        }
+        assert_eq!(receiver.receive().await, None);
+    });
+    control.join().expect("no panic");
 }
