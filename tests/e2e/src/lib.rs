@@ -3,9 +3,11 @@
 //! [`site::Site`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in it,
 //! [`client::Client`] a small NBD client of the tests' own, and [`ledger::Ledger`] what a crash may and may not take away.
 
+pub mod cache_disk;
 pub mod client;
 pub mod daemon;
 pub mod folder;
+pub mod guest;
 pub mod ledger;
 pub mod pattern;
 pub mod random;

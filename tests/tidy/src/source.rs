@@ -37,8 +37,11 @@ impl Source {
         !matches!(self.path.rsplit('.').next(), Some("md" | "json" | "toml")) || self.is_rust()
     }
 
-    /// Lines of [`Source::code`] before the file's unit tests.
+    /// Lines of [`Source::code`] before the file's unit tests; none in a file of tests.
     pub fn production_code(&self) -> &[String] {
+        if self.path.ends_with("tests.rs") || self.path.contains("/tests/") {
+            return &[];
+        }
         let tests = self.code.iter().position(|line| line.trim_start().starts_with("#[cfg(test)]"));
         &self.code[..tests.unwrap_or(self.code.len())]
     }
@@ -145,5 +148,6 @@ mod tests {
     fn production_code_ends_where_the_unit_tests_begin() {
         let source = Source::new("a.rs", "fn a() {}\n#[cfg(test)]\nmod tests {}\n");
         assert_eq!(source.production_code(), ["fn a() {}"]);
+        assert!(Source::new("crates/a/src/b/tests.rs", "fn a() {}\n").production_code().is_empty());
     }
 }

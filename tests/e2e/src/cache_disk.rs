@@ -1,0 +1,218 @@
+//! An NBD server whose disk has a volatile cache: what was written and not flushed is at the mercy of a power cut.
+//!
+//! | a write | at a power cut |
+//! |---|---|
+//! | flushed, or written with FUA | stays |
+//! | not flushed | each of its 512-byte sectors on its own: kept, lost, or left as any write since the last flush had it |
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::pattern::SECTOR;
+use crate::random::Random;
+
+/// HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES.
+const FLAGS: u16 = 1 | 4 | 8 | 32 | 64;
+/// Largest request that is taken.
+const REQUEST_MAX: usize = 64 << 20;
+
+struct Content {
+    /// What a power cut leaves for certain.
+    durable: Vec<u8>,
+    /// What reads return.
+    live: Vec<u8>,
+    /// Every version of a sector since the last flush.
+    volatile: BTreeMap<usize, Vec<Vec<u8>>>,
+    flushes: u64,
+}
+
+/// A disk with a volatile cache, served until dropped.
+pub struct CacheDisk {
+    content: Arc<Mutex<Content>>,
+    socket: PathBuf,
+}
+
+impl CacheDisk {
+    /// Serves `bytes` of zeroes on `socket`.
+    pub fn serve(socket: &Path, bytes: usize) -> io::Result<CacheDisk> {
+        let content = Content { durable: vec![0; bytes], live: vec![0; bytes], volatile: BTreeMap::new(), flushes: 0 };
+        let content = Arc::new(Mutex::new(content));
+        let listener = UnixListener::bind(socket)?;
+        let shared = content.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let shared = shared.clone();
+                // A client that ends or talks nonsense ends its own thread alone.
+                std::thread::spawn(move || converse(stream, &shared));
+            }
+        });
+        Ok(CacheDisk { content, socket: socket.to_owned() })
+    }
+
+    /// Its URI.
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    /// Flushes and writes with FUA so far.
+    pub fn flushes(&self) -> u64 {
+        lock(&self.content).flushes
+    }
+
+    /// The power fails and comes back: what is on the disk then. Every client must be dead.
+    pub fn cut(&self, random: &mut Random) -> Vec<u8> {
+        let mut content = lock(&self.content);
+        let lose_all = random.chance(20);
+        for (sector, versions) in std::mem::take(&mut content.volatile) {
+            let kept = random.below(versions.len() as u64 + 1) as usize;
+            if let Some(version) = versions.get(kept)
+                && !lose_all
+            {
+                content.durable[sector * SECTOR..][..SECTOR].copy_from_slice(version);
+            }
+        }
+        content.live = content.durable.clone();
+        content.durable.clone()
+    }
+}
+
+fn lock(content: &Mutex<Content>) -> MutexGuard<'_, Content> {
+    content.lock().expect("no connection panicked")
+}
+
+impl Content {
+    fn write(&mut self, at: usize, data: &[u8], durable: bool) {
+        self.live[at..at + data.len()].copy_from_slice(data);
+        for (sector, bytes) in (at / SECTOR..).zip(data.chunks(SECTOR)) {
+            if durable {
+                self.volatile.remove(&sector);
+                self.durable[sector * SECTOR..][..SECTOR].copy_from_slice(bytes);
+            } else {
+                self.volatile.entry(sector).or_default().push(bytes.to_vec());
+            }
+        }
+        self.flushes += u64::from(durable);
+    }
+
+    fn flush(&mut self) {
+        for sector in std::mem::take(&mut self.volatile).into_keys() {
+            let range = sector * SECTOR..(sector + 1) * SECTOR;
+            self.durable[range.clone()].copy_from_slice(&self.live[range]);
+        }
+        self.flushes += 1;
+    }
+}
+
+fn take<const N: usize>(stream: &mut UnixStream) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn converse(mut stream: UnixStream, content: &Mutex<Content>) -> io::Result<()> {
+    if !negotiate(&mut stream, lock(content).live.len() as u64)? {
+        return Ok(());
+    }
+    loop {
+        let head: [u8; 28] = take(&mut stream)?;
+        let (flags, kind) = (u16::from_be_bytes([head[4], head[5]]), u16::from_be_bytes([head[6], head[7]]));
+        let at = u64::from_be_bytes(head[16..24].try_into().expect("eight bytes")) as usize;
+        let len = u32::from_be_bytes(head[24..28].try_into().expect("four bytes")) as usize;
+        let mut data = vec![0; if kind == 1 { len.min(REQUEST_MAX) } else { 0 }];
+        stream.read_exact(&mut data)?;
+        let durable = flags & 1 != 0;
+        let mut reply = Vec::with_capacity(16);
+        reply.extend(0x6744_6698u32.to_be_bytes());
+        let mut content = lock(content);
+        let inside = at.checked_add(len).is_some_and(|end| end <= content.live.len()) && len <= REQUEST_MAX;
+        let aligned = at.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR);
+        let error = match kind {
+            0 if inside => 0u32,
+            1 if inside && aligned => {
+                content.write(at, &data, durable);
+                0
+            }
+            2 => return Ok(()),
+            3 => {
+                content.flush();
+                0
+            }
+            // A trim is a hint; this disk does not take it.
+            4 if inside => 0,
+            6 if inside && aligned => {
+                content.write(at, &vec![0; len], durable);
+                0
+            }
+            _ => 22,
+        };
+        reply.extend(error.to_be_bytes());
+        reply.extend(&head[8..16]);
+        if kind == 0 && error == 0 {
+            reply.extend(&content.live[at..at + len]);
+        }
+        drop(content);
+        stream.write_all(&reply)?;
+    }
+}
+
+/// True when the client has chosen the export, false when it went away orderly.
+fn negotiate(stream: &mut UnixStream, size: u64) -> io::Result<bool> {
+    stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
+    let _: [u8; 4] = take(stream)?;
+    loop {
+        let head: [u8; 16] = take(stream)?;
+        let option = &head[8..12];
+        let len = u32::from_be_bytes([head[12], head[13], head[14], head[15]]) as usize;
+        let mut body = vec![0; len.min(4096)];
+        stream.read_exact(&mut body)?;
+        let mut reply = |kind: u32, body: &[u8]| {
+            let mut out = 0x0003_e889_0455_65a9u64.to_be_bytes().to_vec();
+            out.extend(option);
+            out.extend(kind.to_be_bytes());
+            out.extend((body.len() as u32).to_be_bytes());
+            out.extend(body);
+            stream.write_all(&out)
+        };
+        match option[3] {
+            6 | 7 => {
+                let mut info = vec![0, 0];
+                info.extend(size.to_be_bytes());
+                info.extend(FLAGS.to_be_bytes());
+                reply(3, &info)?;
+                reply(1, &[])?;
+                if option[3] == 7 {
+                    return Ok(true);
+                }
+            }
+            2 => return reply(1, &[]).map(|()| false),
+            _ => reply(0x8000_0001, &[])?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{Client, Endpoint, FUA, Op};
+    use crate::folder::Folder;
+
+    #[test]
+    fn what_was_flushed_stays_and_what_was_not_is_taken_sector_by_sector() {
+        let folder = Folder::new();
+        let disk = CacheDisk::serve(&folder.join("s"), 1 << 20).expect("a socket can be made");
+        let mut client = Client::connect(&Endpoint::Unix(folder.join("s")), "").expect("it serves");
+        client.write(0, &[1; 65536]).expect("it writes");
+        client.flush().expect("it flushes");
+        client.write(0, &[2; 65536]).expect("it writes");
+        client.call(Op::Write, FUA, 0, 512, &[3; 512]).expect("it writes");
+        assert_eq!(client.read(512, 1).expect("it reads"), [2]);
+        assert_eq!(disk.flushes(), 2);
+        let image = disk.cut(&mut Random::new(2));
+        assert_eq!(image[..512], [3; 512]);
+        assert!(image[512..65536].contains(&2), "nothing was kept");
+        assert!(image[512..65536].contains(&1), "nothing was lost");
+    }
+}

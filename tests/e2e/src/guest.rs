@@ -1,0 +1,180 @@
+//! A virtual machine with a real kernel and the real daemon in it, whose power can be cut.
+//!
+//! QEMU emulates the processor (no KVM is needed). The machine has one disk, whose server lives in the test, and one
+//! network, through which the test reaches the daemon. Everything else is an initramfs: busybox, the kernel's modules, the
+//! daemon and its libraries.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::client::Endpoint;
+use crate::daemon::wait_for;
+use crate::tool::tool;
+
+/// What the daemon in the guest is told. `/dev/vda` is the disk of the test's server.
+const CONFIG: &str = r#"
+[state]
+directory = "/state"
+[memory]
+size = "32 MiB"
+[control]
+socket = "/control.sock"
+[nbd]
+listen = ["tcp:0.0.0.0:10809"]
+[[volume]]
+name = "v"
+backing = "/dev/vda"
+"#;
+
+const INIT: &str = r#"#!/bin/sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+for module in /modules/*; do insmod $module; done
+ifconfig lo 127.0.0.1 up
+ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up
+ulimit -l unlimited
+hotset serve --config /hotset.toml &
+daemon=$!
+until netstat -ltn | grep -q :10809; do
+  kill -0 $daemon || { echo GUEST-FAILED; poweroff -f; }
+  sleep 0.1
+done
+echo GUEST-READY
+wait $daemon
+echo GUEST-FAILED
+poweroff -f
+"#;
+
+/// What a guest boots from.
+pub struct Image {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+}
+
+/// The folder with an unpacked kernel package, made by `scripts/guest-kernel`.
+pub fn kernel_folder() -> PathBuf {
+    let folder = std::env::var_os("HOTSET_GUEST").map(PathBuf::from);
+    folder.expect("HOTSET_GUEST names an unpacked kernel package: run `make torture`, or see docs/testing.md")
+}
+
+impl Image {
+    /// Packs `daemon` with the kernel in `kernel_folder` into `folder`.
+    pub fn build(folder: &Path, kernel_folder: &Path, daemon: &Path) -> Image {
+        let root = folder.join("root");
+        for name in ["bin", "modules", "proc", "sys", "dev", "state", "tmp"] {
+            fs::create_dir_all(root.join(name)).expect("the folder can be written");
+        }
+        let copy = |from: &Path, to: &Path| {
+            fs::create_dir_all(to.parent().expect("has a folder")).expect("the folder can be written");
+            fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        };
+        copy(Path::new("/bin/busybox"), &root.join("bin/busybox"));
+        std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be made");
+        tool("strip").arg("-o").arg(root.join("bin/hotset")).arg(daemon).ok();
+        for library in libraries(daemon) {
+            copy(&library, &root.join(library.strip_prefix("/").expect("ldd prints whole paths")));
+        }
+        let version = only_entry(&kernel_folder.join("lib/modules"));
+        for (index, module) in modules(kernel_folder, &version).iter().enumerate() {
+            let name = module.file_name().expect("a module is a file").to_string_lossy().into_owned();
+            copy(module, &root.join(format!("modules/{index:02}-{name}")));
+        }
+        fs::write(root.join("hotset.toml"), CONFIG).expect("the folder can be written");
+        fs::write(root.join("init"), INIT).expect("the folder can be written");
+        tool("chmod").arg("755").arg(root.join("init")).ok();
+        tool("sh").arg("-c").arg("find . | cpio --quiet -o -H newc > ../initramfs").within(&root).ok();
+        Image { kernel: kernel_folder.join(format!("boot/vmlinuz-{version}")), initramfs: folder.join("initramfs") }
+    }
+}
+
+/// The shared libraries that a program loads.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let text = tool("ldd").arg(program).ok();
+    let paths = text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    paths.map(PathBuf::from).collect()
+}
+
+fn only_entry(folder: &Path) -> String {
+    let mut entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let entry = entries.next().expect("the kernel package has modules").expect("it can be read");
+    entry.file_name().to_string_lossy().into_owned()
+}
+
+/// Modules for a disk and a network, each after those it needs.
+fn modules(kernel_folder: &Path, version: &str) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for name in ["virtio_pci", "virtio_blk", "virtio_net"] {
+        let show = tool("modprobe").arg("-d").arg(kernel_folder).args("--show-depends -S").arg(version).arg(name).ok();
+        for module in show.lines().filter_map(|line| line.strip_prefix("insmod ")) {
+            let path = PathBuf::from(module.trim());
+            if !found.contains(&path) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// A running guest; its power is cut when it is dropped.
+pub struct Guest {
+    child: Child,
+    console: PathBuf,
+    port: u16,
+}
+
+impl Guest {
+    /// Boots one on the disk served at `disk`, and waits until its daemon listens.
+    pub fn boot(image: &Image, disk: &Path, console: &Path) -> Guest {
+        // The port is free a moment later, too: nobody else asks for ports of this range at random.
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port is free").port();
+        let _ = fs::remove_file(console);
+        let mut command = Command::new("qemu-system-x86_64");
+        command.args("-accel tcg -m 512 -smp 1 -nodefaults -nographic -no-reboot".split(' '));
+        command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
+        command.args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off"]);
+        command.arg("-serial").arg(format!("file:{}", console.display()));
+        command.arg("-blockdev").arg(format!(
+            "driver=nbd,node-name=disk,server.type=unix,server.path={},cache.direct=on,cache.no-flush=off",
+            disk.display()
+        ));
+        command.args(["-device", "virtio-blk-pci,drive=disk,write-cache=on"]);
+        command.arg("-netdev").arg(format!("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:10809"));
+        command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
+        let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");
+        let mut guest = Guest { child, console: console.to_owned(), port };
+        wait_for("the guest's daemon", || {
+            let log = guest.log();
+            let ended = guest.child.try_wait().expect("qemu is our child").is_some();
+            assert!(!ended && !log.contains("GUEST-FAILED"), "the guest failed:\n{log}");
+            log.contains("GUEST-READY").then_some(())
+        });
+        guest
+    }
+
+    /// The daemon in the guest.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::Tcp(format!("127.0.0.1:{}", self.port))
+    }
+
+    /// The guest's console so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+
+    /// Cuts the power; returns when nothing of the guest can reach the disk any more.
+    pub fn cut(mut self) {
+        self.child.kill().expect("qemu is our child");
+        self.child.wait().expect("qemu is our child");
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,64 @@
+//! Power cuts: the backing is a disk with a volatile cache, and what the daemon did not flush there is at its mercy.
+//!
+//! Twice: with the backing's cache cut and the daemon killed (short), and with a whole guest that loses its power (long).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use e2e::cache_disk::CacheDisk;
+use e2e::client::Endpoint;
+use e2e::daemon::binary;
+use e2e::folder::Folder;
+use e2e::guest::{Guest, Image, kernel_folder};
+use e2e::ledger::{Fault, Ledger};
+use e2e::random::{Random, seed};
+use e2e::writer::Writer;
+
+const BYTES: u64 = 8 << 20;
+
+/// Writes through `endpoint` until `crash` has happened; what reads showed to be wrong meanwhile.
+fn write_until(endpoint: &Endpoint, ledger: &Mutex<Ledger>, seed: u64, crash: impl FnOnce()) -> Vec<Fault> {
+    let stop = AtomicBool::new(false);
+    let writer = Writer { endpoint, export: "v", connections: 2, seed };
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| writer.run(ledger, &stop));
+        std::thread::sleep(Duration::from_millis(500 + Random::new(seed).below(1500)));
+        crash();
+        stop.store(true, Ordering::Relaxed);
+        run.join().expect("the writer ends orderly")
+    })
+}
+
+/// Boots, writes, cuts the power, checks the disk; the next round boots from what was left. Stops at the first fault.
+fn guest_rounds(daemon: &std::path::Path, rounds: u64, seed: u64) -> Vec<Fault> {
+    let folder = Folder::new();
+    let image = Image::build(folder.path(), &kernel_folder(), daemon);
+    let socket = folder.join("disk");
+    let disk = CacheDisk::serve(&socket, BYTES as usize).expect("a socket can be made");
+    let ledger = Mutex::new(Ledger::new(BYTES, true));
+    let mut random = Random::new(seed);
+    for round in 0..rounds {
+        let guest = Guest::boot(&image, &socket, &folder.join("console"));
+        let (before, flushes) = (ledger.lock().expect("no writer panicked").sequence(), disk.flushes());
+        let endpoint = guest.endpoint();
+        let mut faults = write_until(&endpoint, &ledger, random.draw(), || guest.cut());
+        let mut ledger = ledger.lock().expect("no writer panicked");
+        let (writes, flushes) = (ledger.sequence() - before, disk.flushes() - flushes);
+        assert!(writes > 50, "only {writes} writes before the cut");
+        faults.extend(ledger.check_after_crash(&disk.cut(&mut random)));
+        println!("round {round}: {writes} writes, the disk was flushed {flushes} times, {} faults", faults.len());
+        if !faults.is_empty() {
+            return faults;
+        }
+    }
+    Vec::new()
+}
+
+#[test]
+#[ignore = "needs a guest kernel and minutes: make torture"]
+fn a_flushed_write_survives_a_power_cut_of_the_whole_machine() {
+    let rounds = std::env::var("HOTSET_POWERCUT_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
+    let faults = guest_rounds(binary(), rounds, seed("powercut"));
+    assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
+}
