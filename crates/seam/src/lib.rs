@@ -9,6 +9,7 @@ pub mod disk;
 pub mod gather;
 pub mod mailbox;
 pub mod real;
+pub mod sim;
 pub mod stream;
 pub mod time;
 

@@ -1,0 +1,280 @@
+//! Simulated buffers: one 64-bit tag a sector instead of 512 bytes, counted against a pool's ceiling.
+//!
+//! A sector whose tag is *t* stands for *t*, little-endian, 64 times over; tag 0 stands for zeroes. Whole sectors are all that
+//! clients, caches and disks move, so nothing is lost by that, and copying a block is copying 64 bytes.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+use crate::{BLOCK_BYTES, Block, BlockMut, SECTOR_BYTES, SECTORS_PER_BLOCK};
+
+/// Bytes in a tag.
+const TAG_BYTES: usize = 8;
+/// What a fresh buffer holds: nobody's data, so that a checker notices a buffer that was used before it was filled.
+pub const POISON: u64 = 0xdead_0bad_f00d_dead;
+
+/// What simulated buffers and disks keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Content {
+    /// A tag a sector: reads return what was written.
+    #[default]
+    Tags,
+    /// Nothing: for measuring, where only the times matter. Reads return zeroes.
+    None,
+}
+
+/// The ceiling of a core's buffers.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) total: usize,
+    pub(super) out: Cell<usize>,
+    pub(super) keep: Content,
+}
+
+impl Pool {
+    pub(super) fn new(total: usize, keep: Content) -> Rc<Pool> {
+        Rc::new(Pool { total, out: Cell::new(0), keep })
+    }
+
+    pub(super) fn alloc(self: &Rc<Self>) -> Option<SimBlockMut> {
+        if self.out.get() >= self.total {
+            return None;
+        }
+        self.out.set(self.out.get() + 1);
+        let lease = Lease(Rc::clone(self));
+        Some(SimBlockMut(match self.keep {
+            Content::Tags => SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new([POISON; SECTORS_PER_BLOCK]), lease })),
+            Content::None => SimBlock::Bare(Rc::new(lease)),
+        }))
+    }
+}
+
+/// One block of the pool, given back when the last holder lets go.
+struct Lease(Rc<Pool>);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let out = self.0.out.get();
+        self.0.out.set(out.checked_sub(1).expect("a block was counted when it was handed out"));
+    }
+}
+
+/// A block that keeps its content.
+pub struct Tagged {
+    tags: Cell<[u64; SECTORS_PER_BLOCK]>,
+    #[expect(dead_code, reason = "held for its drop")]
+    lease: Lease,
+}
+
+/// A frozen simulated block.
+#[derive(Clone)]
+pub enum SimBlock {
+    /// The zeroes that everybody shares.
+    Zero,
+    /// One that keeps its content.
+    Tagged(Rc<Tagged>),
+    /// One that keeps none.
+    Bare(#[expect(private_interfaces, reason = "only its count matters")] Rc<Lease>),
+}
+
+impl SimBlock {
+    /// The content, a tag a sector; zeroes where none is kept.
+    pub fn tags(&self) -> [u64; SECTORS_PER_BLOCK] {
+        match self {
+            SimBlock::Tagged(block) => block.tags.get(),
+            SimBlock::Zero | SimBlock::Bare(_) => [0; SECTORS_PER_BLOCK],
+        }
+    }
+}
+
+impl fmt::Debug for SimBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimBlock({:x?})", self.tags())
+    }
+}
+
+/// The sectors of `len` bytes from `at` on.
+fn sectors(at: usize, len: usize) -> std::ops::Range<usize> {
+    assert!(at.is_multiple_of(SECTOR_BYTES) && len.is_multiple_of(SECTOR_BYTES), "not whole sectors: {at}+{len}");
+    assert!(at + len <= BLOCK_BYTES, "outside the block: {at}+{len}");
+    at / SECTOR_BYTES..(at + len) / SECTOR_BYTES
+}
+
+impl Block for SimBlock {
+    type Mut = SimBlockMut;
+
+    fn thaw(self) -> Result<SimBlockMut, SimBlock> {
+        if self.is_unique() { Ok(SimBlockMut(self)) } else { Err(self) }
+    }
+
+    fn is_unique(&self) -> bool {
+        match self {
+            SimBlock::Zero => false,
+            SimBlock::Tagged(block) => Rc::strong_count(block) == 1,
+            SimBlock::Bare(block) => Rc::strong_count(block) == 1,
+        }
+    }
+
+    fn read_bytes(&self, at: usize, out: &mut [u8]) {
+        assert!(at + out.len() <= BLOCK_BYTES, "outside the block: {at}+{}", out.len());
+        let tags = self.tags();
+        let mut done = 0;
+        while done < out.len() {
+            let position = at + done;
+            let tag = tags[position / SECTOR_BYTES].to_le_bytes();
+            let count = (SECTOR_BYTES - position % SECTOR_BYTES).min(out.len() - done);
+            for (offset, byte) in out[done..done + count].iter_mut().enumerate() {
+                *byte = tag[(position + offset) % TAG_BYTES];
+            }
+            done += count;
+        }
+    }
+
+    fn as_bytes(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn is_zero(&self, at: usize, len: usize) -> bool {
+        assert!(at + len <= BLOCK_BYTES, "outside the block: {at}+{len}");
+        match self {
+            SimBlock::Zero => true,
+            SimBlock::Tagged(block) => {
+                let tags = block.tags.get();
+                len == 0 || tags[at / SECTOR_BYTES..=(at + len - 1) / SECTOR_BYTES].iter().all(|tag| *tag == 0)
+            }
+            SimBlock::Bare(_) => false,
+        }
+    }
+
+    fn same(&self, other: &SimBlock) -> bool {
+        self.tags() == other.tags()
+    }
+
+    fn sabotage_thaw(self) -> SimBlockMut {
+        SimBlockMut(self)
+    }
+}
+
+/// A simulated block with one owner.
+#[derive(Debug)]
+pub struct SimBlockMut(SimBlock);
+
+impl SimBlockMut {
+    /// The content, a tag a sector.
+    pub fn tags(&self) -> [u64; SECTORS_PER_BLOCK] {
+        self.0.tags()
+    }
+
+    /// Sets the content of one sector.
+    pub fn set_tag(&mut self, sector: usize, tag: u64) {
+        self.update(|tags| tags[sector] = tag);
+    }
+
+    /// Copies `tags` to the sectors from `first` on.
+    pub(super) fn set_tags(&mut self, first: usize, from: &[u64]) {
+        self.update(|tags| tags[first..first + from.len()].copy_from_slice(from));
+    }
+
+    fn update(&mut self, change: impl FnOnce(&mut [u64; SECTORS_PER_BLOCK])) {
+        if let SimBlock::Tagged(block) = &self.0 {
+            let mut tags = block.tags.get();
+            change(&mut tags);
+            block.tags.set(tags);
+        }
+    }
+}
+
+impl BlockMut for SimBlockMut {
+    type Frozen = SimBlock;
+
+    fn freeze(self) -> SimBlock {
+        self.0
+    }
+
+    fn copy_from(&mut self, at: usize, from: &SimBlock, from_at: usize, len: usize) {
+        let (to, source) = (sectors(at, len), sectors(from_at, len));
+        let tags = from.tags();
+        self.set_tags(to.start, &tags[source]);
+    }
+
+    fn zero(&mut self, at: usize, len: usize) {
+        let range = sectors(at, len);
+        self.update(|tags| tags[range].fill(0));
+    }
+
+    fn write_bytes(&mut self, at: usize, bytes: &[u8]) {
+        let range = sectors(at, bytes.len());
+        self.update(|tags| {
+            for (sector, content) in range.zip(bytes.chunks_exact(SECTOR_BYTES)) {
+                let (words, _) = content.as_chunks::<TAG_BYTES>();
+                assert!(
+                    words.iter().all(|word| *word == words[0]),
+                    "a sector that is no tag repeated: shifted or foreign bytes"
+                );
+                tags[sector] = u64::from_le_bytes(words[0]);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Rc<Pool> {
+        Pool::new(2, Content::Tags)
+    }
+
+    #[test]
+    fn bytes_come_back_as_they_were_written() {
+        let mut block = pool().alloc().unwrap();
+        let sector: Vec<u8> = 0x0123_4567_89ab_cdef_u64.to_le_bytes().repeat(SECTOR_BYTES / TAG_BYTES);
+        block.write_bytes(SECTOR_BYTES, &sector);
+        let mut out = vec![0; SECTOR_BYTES];
+        let block = block.freeze();
+        block.read_bytes(SECTOR_BYTES, &mut out);
+        assert_eq!(out, sector);
+        block.read_bytes(SECTOR_BYTES + 3, &mut out[..100]);
+        assert_eq!(out[..100], sector[3..103]);
+    }
+
+    #[test]
+    #[should_panic(expected = "no tag repeated")]
+    fn bytes_that_were_shifted_are_noticed() {
+        let mut bytes = vec![1; SECTOR_BYTES];
+        bytes[SECTOR_BYTES - 1] = 2;
+        pool().alloc().unwrap().write_bytes(0, &bytes);
+    }
+
+    #[test]
+    fn a_shared_block_does_not_thaw() {
+        let pool = pool();
+        let block = pool.alloc().unwrap().freeze();
+        let other = block.clone();
+        let block = block.thaw().unwrap_err();
+        drop(other);
+        assert!(block.is_unique() && block.thaw().is_ok());
+    }
+
+    #[test]
+    fn the_pool_ends_at_its_ceiling_and_gets_everything_back() {
+        for keep in [Content::Tags, Content::None] {
+            let pool = Pool::new(2, keep);
+            let (first, second) = (pool.alloc().unwrap(), pool.alloc().unwrap().freeze());
+            let clone = second.clone();
+            assert!(pool.alloc().is_none());
+            drop((first, second));
+            assert_eq!(pool.out.get(), 1);
+            drop(clone);
+            assert_eq!(pool.out.get(), 0);
+        }
+    }
+
+    #[test]
+    fn a_fresh_buffer_is_not_zero() {
+        let block = pool().alloc().unwrap();
+        assert_eq!(block.tags(), [POISON; SECTORS_PER_BLOCK]);
+        assert!(!block.freeze().is_zero(0, BLOCK_BYTES));
+    }
+}

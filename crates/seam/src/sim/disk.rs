@@ -1,0 +1,650 @@
+//! A simulated disk: operations in flight, their latency, their faults, and what they do to the image.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use super::block::Content;
+use super::disk_spec::{DiskCounts, SimDiskSpec, Timing, WriteCache};
+use super::fault::{Fault, FaultPlan, Ops};
+use super::image::{Change, CrashMode, Image, digest, part_of};
+use super::timer::Event;
+use super::trace::{TraceOp, TracePhase};
+use super::world::Shared;
+use super::{SimBlock, SimBlockMut, SimSeam};
+use crate::block::pieces_len;
+use crate::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Nanos, Piece, PieceMut, SECTOR_BYTES};
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+/// A zero-range in flight that is larger than this has not landed when the world crashes.
+const ZERO_IN_FLIGHT_MAX: u64 = 64 << 20;
+
+/// What an operation carries.
+enum Data {
+    Read(Vec<PieceMut<SimBlockMut>>),
+    Write(Vec<Piece<SimBlock>>),
+    Flush { mark: u64 },
+    Zero { unmap: bool },
+}
+
+impl Data {
+    fn ops(&self) -> Ops {
+        match self {
+            Data::Read(_) => Ops::READ,
+            Data::Write(_) => Ops::WRITE,
+            Data::Flush { .. } => Ops::FLUSH,
+            Data::Zero { .. } => Ops::ZERO,
+        }
+    }
+
+    fn trace_op(&self) -> TraceOp {
+        match self {
+            Data::Read(_) => TraceOp::Read,
+            Data::Write(_) => TraceOp::Write,
+            Data::Flush { .. } => TraceOp::Flush,
+            Data::Zero { .. } => TraceOp::Zero,
+        }
+    }
+}
+
+/// An operation that was submitted; it stays until it has completed *and* its caller has what it carried, or has gone.
+struct Operation {
+    sequence: u64,
+    at: u64,
+    len: u64,
+    data: Option<Data>,
+    fault: Option<Fault>,
+    digest: u64,
+    result: Option<DiskResult<()>>,
+    waker: Option<Waker>,
+    abandoned: bool,
+}
+
+#[derive(Default)]
+struct Operations {
+    slots: Vec<Option<Operation>>,
+    free: Vec<u32>,
+    sequence: u64,
+}
+
+/// The disk itself, whoever has it open.
+pub(super) struct DiskInner {
+    world: Rc<Shared>,
+    number: u32,
+    name: PathBuf,
+    geometry: Geometry,
+    cache: WriteCache,
+    pub(super) timing: Cell<Timing>,
+    /// The size that was last looked at, and the true one.
+    size: Cell<u64>,
+    true_size: Cell<u64>,
+    pub(super) image: RefCell<Image>,
+    pub(super) faults: RefCell<FaultPlan>,
+    operations: RefCell<Operations>,
+    scratch: RefCell<Vec<u64>>,
+    pub(super) counts: Cell<DiskCounts>,
+    incarnation: Cell<u64>,
+    pub(super) gone: Cell<bool>,
+    writers: Cell<u32>,
+}
+
+impl DiskInner {
+    pub(super) fn new(world: &Rc<Shared>, name: &Path, spec: SimDiskSpec) -> Rc<DiskInner> {
+        let block = u64::from(spec.geometry.logical_block);
+        assert!(matches!(block, 512 | 4096), "a logical block of {block} bytes: only 512 and 4096 exist");
+        assert!(
+            spec.geometry.physical_block.is_multiple_of(spec.geometry.logical_block),
+            "physical below logical block"
+        );
+        assert!(spec.geometry.size_bytes.is_multiple_of(block), "a size that is no multiple of the logical block");
+        let keep = world.spec.keep == Content::Tags;
+        Rc::new(DiskInner {
+            world: Rc::clone(world),
+            number: world.number(),
+            name: name.to_owned(),
+            size: Cell::new(spec.geometry.size_bytes),
+            true_size: Cell::new(spec.geometry.size_bytes),
+            image: RefCell::new(Image::new(spec.cache == WriteCache::Volatile, keep)),
+            geometry: spec.geometry,
+            timing: Cell::new(spec.timing),
+            cache: spec.cache,
+            faults: RefCell::default(),
+            operations: RefCell::default(),
+            scratch: RefCell::default(),
+            counts: Cell::default(),
+            incarnation: Cell::new(1),
+            gone: Cell::new(false),
+            writers: Cell::new(0),
+        })
+    }
+
+    /// The same disk in another world.
+    pub(super) fn adopt(&self, world: &Rc<Shared>) -> Rc<DiskInner> {
+        let geometry = Geometry { size_bytes: self.true_size.get(), ..self.geometry };
+        let spec = SimDiskSpec { geometry, timing: self.timing.get(), cache: self.cache };
+        let disk = DiskInner::new(world, &self.name, spec);
+        disk.image.swap(&self.image);
+        disk.incarnation.set(self.incarnation.get() + 1);
+        disk
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: self.size.get(), ..self.geometry }
+    }
+
+    /// Refuses what is a programmer's error; says what is outside.
+    fn check(&self, at: u64, len: u64) -> DiskResult<()> {
+        let block = u64::from(self.geometry.logical_block);
+        assert!(
+            at.is_multiple_of(block) && len.is_multiple_of(block),
+            "{}: {at}+{len} is not aligned to the logical block of {block} bytes",
+            self.name.display()
+        );
+        if at + len > self.true_size.get() {
+            return Err(DiskError::Io(format!("{at}+{len} lies past the end of {}", self.name.display())));
+        }
+        Ok(())
+    }
+
+    /// Submits an operation and waits for its end.
+    async fn run(self: &Rc<Self>, at: u64, len: u64, mut data: Data) -> (DiskResult<()>, Data) {
+        if let Err(error) = self.check(at, len) {
+            return (Err(error), data);
+        }
+        if self.world.is_over() {
+            std::future::pending::<()>().await;
+        }
+        if self.gone.get() {
+            return (Err(DiskError::Gone), data);
+        }
+        let op = data.ops();
+        self.count(op, len);
+        self.world.count_io();
+        let digest = self.digest(&data);
+        self.world.record(self.number, data.trace_op(), TracePhase::Start, at, len, digest);
+        let struck = self.faults.borrow_mut().strike(op, at, len, self.world.now(), &self.world.disk_rng);
+        let (mut fault, mut stall) = (struck, Nanos::ZERO);
+        match struck {
+            Some(Fault::Vanish) => {
+                self.vanish();
+                return (Err(DiskError::Gone), data);
+            }
+            Some(Fault::Reconnect) => {
+                self.reconnect();
+                fault = self.world.disk_rng.coin().then_some(Fault::Error);
+            }
+            Some(Fault::Stall(time)) => (fault, stall) = (None, time),
+            _ => {}
+        }
+        let timing = self.timing.get();
+        let latency = match data {
+            Data::Read(_) => timing.read,
+            Data::Write(_) | Data::Zero { .. } => timing.write,
+            Data::Flush { .. } => timing.flush,
+        };
+        let time = self.world.disk_rng.between(latency.min, latency.max) + stall;
+        if time == Nanos::ZERO {
+            let result = self.perform(at, len, &mut data, fault, digest);
+            return (result, data);
+        }
+        let operation = Operation {
+            sequence: 0,
+            at,
+            len,
+            data: Some(data),
+            fault,
+            digest,
+            result: None,
+            waker: None,
+            abandoned: false,
+        };
+        let (slot, sequence) = self.operations.borrow_mut().add(operation);
+        // Slots are used again, so a token names the slot and enough of the sequence to tell its users apart.
+        let token = u64::from(slot) << 40 | (sequence & ((1 << 40) - 1));
+        self.world.schedule(self.world.now() + time, Rc::clone(self) as Rc<dyn Event>, token);
+        Completion { disk: self, slot, done: false }.await
+    }
+
+    /// Does to the image what the operation is there for, with its fault.
+    fn perform(&self, at: u64, len: u64, data: &mut Data, fault: Option<Fault>, digest: u64) -> DiskResult<()> {
+        self.world.count_io();
+        let rng = &self.world.disk_rng;
+        let mut image = self.image.borrow_mut();
+        let result = match (&mut *data, fault) {
+            (Data::Write(pieces), Some(Fault::Error)) => {
+                let tags = self.gather(pieces);
+                let landed = part_of(&tags, rng);
+                image.write(at / SECTOR, &tags[..landed]);
+                Err(DiskError::Io("injected write error".to_owned()))
+            }
+            (_, Some(Fault::Error)) => Err(DiskError::Io("injected error".to_owned())),
+            (Data::Write(_) | Data::Zero { .. }, Some(Fault::NoSpace)) => Err(DiskError::NoSpace),
+            (Data::Write(_) | Data::Zero { .. }, Some(Fault::Lost)) => Ok(()),
+            (Data::Read(_), _) if self.world.spec.keep == Content::None => Ok(()),
+            (Data::Read(pieces), fault) => {
+                let mut tags = self.scratch.take();
+                tags.resize((len / SECTOR) as usize, 0);
+                image.read(at / SECTOR, &mut tags);
+                if fault == Some(Fault::BitFlip) {
+                    flip(&mut tags, rng);
+                }
+                let mut done = 0;
+                for piece in pieces.iter_mut() {
+                    let count = piece.len() / SECTOR_BYTES;
+                    let first = piece.start() / SECTOR_BYTES;
+                    piece.block.set_tags(first, &tags[done..done + count]);
+                    done += count;
+                }
+                self.scratch.replace(tags);
+                Ok(())
+            }
+            (Data::Write(pieces), fault) => {
+                let mut tags = self.gather(pieces);
+                if super::image::digest(0, &tags) != digest {
+                    let what = format!("R1: {at}+{len} changed while {} was writing it", self.name.display());
+                    self.world.violation(what);
+                }
+                let mut sector = at / SECTOR;
+                match fault {
+                    Some(Fault::BitFlip) => flip(&mut tags, rng),
+                    Some(Fault::Torn) => tags.truncate(rng.below(tags.len() as u64) as usize),
+                    Some(Fault::Misdirected) => {
+                        let aside = sector + u64::from(self.geometry.logical_block) / SECTOR;
+                        let fits = (aside + tags.len() as u64) * SECTOR <= self.true_size.get();
+                        sector = if fits { aside } else { sector };
+                    }
+                    _ => {}
+                }
+                image.write(sector, &tags);
+                self.scratch.replace(tags);
+                Ok(())
+            }
+            (Data::Zero { unmap }, _) => {
+                image.zero(at / SECTOR, len / SECTOR, *unmap);
+                Ok(())
+            }
+            (Data::Flush { mark }, fault) => {
+                if fault != Some(Fault::FlushLies) {
+                    image.flush(*mark);
+                }
+                Ok(())
+            }
+        };
+        drop(image);
+        if result.is_err() {
+            self.update_counts(|counts| counts.errors += 1);
+        }
+        let phase = if result.is_ok() { TracePhase::Done } else { TracePhase::Failed };
+        self.world.record(self.number, data.trace_op(), phase, at, len, self.digest(data));
+        result
+    }
+
+    /// The tags of a write. The vector is the disk's scratch, to be given back where that is easy.
+    fn gather(&self, pieces: &[Piece<SimBlock>]) -> Vec<u64> {
+        let mut tags = self.scratch.take();
+        tags.clear();
+        if self.world.spec.keep == Content::Tags {
+            for piece in pieces {
+                let first = piece.start() / SECTOR_BYTES;
+                tags.extend_from_slice(&piece.block.tags()[first..first + piece.len() / SECTOR_BYTES]);
+            }
+        }
+        tags
+    }
+
+    fn digest(&self, data: &Data) -> u64 {
+        if self.world.spec.keep == Content::None {
+            return digest(0, &[]);
+        }
+        let part = |hash, tags: [u64; 8], start: usize, len: usize| {
+            digest(hash, &tags[start / SECTOR_BYTES..(start + len) / SECTOR_BYTES])
+        };
+        match data {
+            Data::Read(pieces) => {
+                pieces.iter().fold(0, |hash, piece| part(hash, piece.block.tags(), piece.start(), piece.len()))
+            }
+            Data::Write(pieces) => {
+                pieces.iter().fold(0, |hash, piece| part(hash, piece.block.tags(), piece.start(), piece.len()))
+            }
+            Data::Flush { mark } => *mark,
+            Data::Zero { unmap } => u64::from(*unmap),
+        }
+    }
+
+    fn count(&self, op: Ops, len: u64) {
+        self.update_counts(|counts| match op {
+            Ops::READ => (counts.reads, counts.read_bytes) = (counts.reads + 1, counts.read_bytes + len),
+            Ops::WRITE => (counts.writes, counts.write_bytes) = (counts.writes + 1, counts.write_bytes + len),
+            Ops::FLUSH => counts.flushes += 1,
+            _ => counts.zeroes += 1,
+        });
+    }
+
+    fn update_counts(&self, change: impl FnOnce(&mut DiskCounts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+
+    /// Ends everything in flight: `end` says how, and may land what a write carries.
+    fn end_in_flight(&self, mut end: impl FnMut(&mut Operation) -> DiskResult<()>) {
+        let slots = self.operations.borrow().slots.len();
+        for slot in 0..slots {
+            // Taken out, because landing a write borrows more of the disk.
+            let taken = self.operations.borrow_mut().slots[slot].take();
+            let Some(mut operation) = taken else { continue };
+            if operation.result.is_none() {
+                operation.result = Some(end(&mut operation));
+            }
+            let waker = operation.waker.take();
+            let mut operations = self.operations.borrow_mut();
+            if operation.abandoned {
+                operations.free.push(slot as u32);
+            } else {
+                operations.slots[slot] = Some(operation);
+            }
+            drop(operations);
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    pub(super) fn vanish(&self) {
+        self.gone.set(true);
+        self.end_in_flight(|operation| {
+            self.land_part(operation);
+            Err(DiskError::Gone)
+        });
+    }
+
+    pub(super) fn reconnect(&self) {
+        self.incarnation.set(self.incarnation.get() + 1);
+        let rng = &self.world.disk_rng;
+        let unit = self.unit();
+        // Anything but `Kill`, the first: what the other side held in volatile memory is what a power cut would have left.
+        let mode = CrashMode::ALL[1 + rng.below(CrashMode::ALL.len() as u64 - 1) as usize];
+        self.image.borrow_mut().crash(mode, Vec::new(), unit, rng);
+        self.end_in_flight(|operation| {
+            if rng.coin() {
+                self.land_part(operation);
+                return Err(DiskError::Io("the connection to the disk was lost".to_owned()));
+            }
+            let (at, len, fault, digest) = (operation.at, operation.len, operation.fault, operation.digest);
+            let data = operation.data.as_mut().expect("an operation without a result still has its data");
+            self.perform(at, len, data, fault, digest)
+        });
+    }
+
+    fn land_part(&self, operation: &Operation) {
+        if let Some(Data::Write(pieces)) = &operation.data {
+            let tags = self.gather(pieces);
+            let landed = part_of(&tags, &self.world.disk_rng);
+            self.image.borrow_mut().write(operation.at / SECTOR, &tags[..landed]);
+        }
+    }
+
+    /// Operations that were submitted and have not completed.
+    pub(super) fn in_flight(&self) -> usize {
+        let operations = self.operations.borrow();
+        operations.slots.iter().flatten().filter(|operation| operation.result.is_none()).count()
+    }
+
+    fn unit(&self) -> u64 {
+        u64::from(self.geometry.physical_block) / SECTOR
+    }
+
+    /// Changes the true size; what lies past a smaller one is gone.
+    pub(super) fn resize(&self, size_bytes: u64) {
+        if size_bytes < self.true_size.get() {
+            self.image.borrow_mut().truncate(size_bytes / SECTOR);
+        }
+        self.true_size.set(size_bytes);
+    }
+
+    /// The world has ended: what `mode` leaves stays.
+    pub(super) fn crash(&self, mode: CrashMode) {
+        let operations = self.operations.take();
+        let mut waiting: Vec<_> = operations.slots.into_iter().flatten().filter(|one| one.result.is_none()).collect();
+        waiting.sort_by_key(|operation| operation.sequence);
+        let changes = waiting.iter().filter_map(|operation| {
+            let tags = match operation.data.as_ref()? {
+                Data::Write(pieces) => self.gather(pieces),
+                Data::Zero { .. } if operation.len <= ZERO_IN_FLIGHT_MAX => vec![0; (operation.len / SECTOR) as usize],
+                _ => return None,
+            };
+            Some(Change { sector: operation.at / SECTOR, tags })
+        });
+        let changes = changes.collect();
+        self.image.borrow_mut().crash(mode, changes, self.unit(), &self.world.disk_rng);
+    }
+
+    /// Forgets what is in flight, so that its buffers and wakers go.
+    pub(super) fn discard_operations(&self) {
+        drop(self.operations.take());
+    }
+}
+
+impl Operations {
+    fn add(&mut self, mut operation: Operation) -> (u32, u64) {
+        self.sequence += 1;
+        operation.sequence = self.sequence;
+        match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = Some(operation);
+                (slot, self.sequence)
+            }
+            None => {
+                self.slots.push(Some(operation));
+                (u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations fit in memory"), self.sequence)
+            }
+        }
+    }
+}
+
+impl Event for DiskInner {
+    fn fire(self: Rc<Self>, token: u64) {
+        let slot = (token >> 40) as usize;
+        let (at, len, fault, digest, mut data) = {
+            let mut operations = self.operations.borrow_mut();
+            let Some(Some(operation)) = operations.slots.get_mut(slot) else { return };
+            if operation.sequence & ((1 << 40) - 1) != token & ((1 << 40) - 1) || operation.result.is_some() {
+                return;
+            }
+            let data = operation.data.take().expect("an operation without a result still has its data");
+            (operation.at, operation.len, operation.fault, operation.digest, data)
+        };
+        let result = self.perform(at, len, &mut data, fault, digest);
+        let mut operations = self.operations.borrow_mut();
+        let operation = operations.slots[slot].as_mut().expect("nobody else empties a slot without a result");
+        let waker = operation.waker.take();
+        operation.result = Some(result);
+        operation.data = Some(data);
+        let abandoned = if operation.abandoned {
+            operations.free.push(slot as u32);
+            operations.slots[slot].take()
+        } else {
+            None
+        };
+        drop(operations);
+        drop(abandoned);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The end of a submitted operation.
+struct Completion<'a> {
+    disk: &'a Rc<DiskInner>,
+    slot: u32,
+    done: bool,
+}
+
+impl Future for Completion<'_> {
+    type Output = (DiskResult<()>, Data);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let slot = self.slot;
+        let disk = self.disk;
+        let mut operations = disk.operations.borrow_mut();
+        let Some(Some(operation)) = operations.slots.get_mut(slot as usize) else {
+            // Only the end of the world takes a slot from its waiter.
+            return Poll::Pending;
+        };
+        let Some(result) = operation.result.take() else {
+            if operation.waker.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
+                operation.waker = Some(context.waker().clone());
+            }
+            return Poll::Pending;
+        };
+        let data = operation.data.take().expect("an operation that has ended gives its data back once");
+        operations.slots[slot as usize] = None;
+        operations.free.push(slot);
+        drop(operations);
+        self.done = true;
+        Poll::Ready((result, data))
+    }
+}
+
+impl Drop for Completion<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        // It completes without us, and keeps its buffers until then.
+        let mut operations = self.disk.operations.borrow_mut();
+        let Some(Some(operation)) = operations.slots.get_mut(self.slot as usize) else { return };
+        if operation.result.is_none() {
+            operation.abandoned = true;
+            return;
+        }
+        let ended = operations.slots[self.slot as usize].take();
+        operations.free.push(self.slot);
+        drop(operations);
+        drop(ended);
+    }
+}
+
+fn flip(tags: &mut [u64], rng: &super::Rng) {
+    if !tags.is_empty() {
+        tags[rng.below(tags.len() as u64) as usize] ^= 1 << rng.below(64);
+    }
+}
+
+/// An open simulated disk. A clone is another handle to the same opening.
+#[derive(Clone)]
+pub struct SimDisk(Rc<Opening>);
+
+struct Opening {
+    disk: Rc<DiskInner>,
+    read_only: bool,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if !self.read_only {
+            self.disk.writers.set(self.disk.writers.get() - 1);
+        }
+    }
+}
+
+/// Opens the disk of that name, as [`crate::Seam::open_disk`] says.
+pub(super) async fn open(world: &Rc<Shared>, what: &DiskOpen) -> DiskResult<SimDisk> {
+    let found = world.disks.borrow().get(&what.path).cloned();
+    let disk = match (found, what.create_bytes) {
+        (Some(disk), _) => disk,
+        (None, Some(size_bytes)) => {
+            let disk = DiskInner::new(world, &what.path, SimDiskSpec::new(size_bytes));
+            world.disks.borrow_mut().insert(what.path.clone(), Rc::clone(&disk));
+            disk
+        }
+        (None, None) => return Err(DiskError::Open(format!("{}: no such simulated disk", what.path.display()))),
+    };
+    if !what.read_only {
+        let give_up = world.now() + Nanos::from_millis(what.lock_wait_ms);
+        while disk.writers.get() > 0 {
+            if world.now() >= give_up {
+                return Err(DiskError::Busy(format!("{} is open", what.path.display())));
+            }
+            super::timer::Sleep::new(Rc::clone(world), world.now() + Nanos::from_millis(1)).await;
+        }
+        disk.writers.set(1);
+    }
+    Ok(SimDisk(Rc::new(Opening { disk, read_only: what.read_only })))
+}
+
+impl SimDisk {
+    fn writable(&self) -> DiskResult<()> {
+        if self.0.read_only { Err(DiskError::ReadOnly) } else { Ok(()) }
+    }
+}
+
+impl Disk<SimSeam> for SimDisk {
+    fn geometry(&self) -> Geometry {
+        self.0.disk.geometry()
+    }
+
+    fn identity(&self) -> String {
+        format!("sim:{}", self.0.disk.name.display())
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.0.disk.incarnation.get()
+    }
+
+    async fn read(&self, at: u64, into: Vec<PieceMut<SimBlockMut>>) -> (DiskResult<()>, Vec<PieceMut<SimBlockMut>>) {
+        let len = pieces_len(&into) as u64;
+        match self.0.disk.run(at, len, Data::Read(into)).await {
+            (result, Data::Read(pieces)) => (result, pieces),
+            _ => unreachable!("an operation gives back what it was given"),
+        }
+    }
+
+    async fn write(&self, at: u64, from: Vec<Piece<SimBlock>>) -> DiskResult<()> {
+        self.writable()?;
+        let len = pieces_len(&from) as u64;
+        self.0.disk.run(at, len, Data::Write(from)).await.0
+    }
+
+    async fn flush(&self) -> DiskResult<()> {
+        let mark = self.0.disk.image.borrow().mark();
+        self.0.disk.run(0, 0, Data::Flush { mark }).await.0
+    }
+
+    async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
+        self.writable()?;
+        self.0.disk.run(at, len, Data::Zero { unmap: may_unmap }).await.0
+    }
+
+    async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
+        let disk = &self.0.disk;
+        disk.check(at, len)?;
+        if disk.gone.get() {
+            return Err(DiskError::Gone);
+        }
+        let (image, mut sector, end) = (disk.image.borrow(), at / SECTOR, (at + len) / SECTOR);
+        let mut runs = Vec::new();
+        while sector < end {
+            let (count, hole, zero) = image.run(sector, end - sector);
+            runs.push(AllocationExtent { len_bytes: count * SECTOR, hole, zero });
+            sector += count;
+        }
+        Ok(runs)
+    }
+
+    async fn refresh_size(&self) -> DiskResult<u64> {
+        let disk = &self.0.disk;
+        disk.size.set(disk.true_size.get());
+        Ok(disk.size.get())
+    }
+
+    async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
+        self.writable()?;
+        let disk = &self.0.disk;
+        let block = u64::from(disk.geometry.logical_block);
+        assert!(size_bytes.is_multiple_of(block), "a size that is no multiple of the logical block: {size_bytes}");
+        disk.resize(size_bytes);
+        disk.size.set(size_bytes);
+        Ok(())
+    }
+}

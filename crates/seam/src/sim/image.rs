@@ -1,0 +1,357 @@
+//! What a simulated disk holds: its content now, and how to take back what was not flushed.
+//!
+//! Content lies in a map of 64 KiB chunks, each 128 tags, absent where nothing was written. (Run-length extents of versions
+//! would be smaller for long sequential writes, but torture writes a few random sectors at a time, where extents split down to
+//! sectors anyway and each look-up walks a tree; a chunk is one hash and an array.)
+//!
+//! The image is the newest content. Beside it lies a journal of the writes that completed and were not flushed, with the tags
+//! that each replaced; a flush forgets the journal, a crash undoes all of it and lands again what the crash's mode lets survive.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+
+use super::disk::DiskInner;
+use super::rng::{Rng, mix};
+use super::world::World;
+
+/// Bytes in a chunk.
+pub(super) const CHUNK_BYTES: u64 = 64 << 10;
+/// Sectors in a chunk.
+const CHUNK_SECTORS: u64 = CHUNK_BYTES / crate::SECTOR_BYTES as u64;
+
+/// What a crash leaves of writes that were not flushed: those that completed, and those in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashMode {
+    /// The process was killed: what completed stays (and stays unflushed), of what is in flight any part may still land.
+    Kill,
+    /// Power cut: nothing unflushed survives.
+    LoseAll,
+    /// Power cut: everything survives, what is in flight too.
+    KeepAll,
+    /// Power cut: the first of them survive, the rest is lost.
+    Prefix,
+    /// Power cut: each write survives whole or not at all.
+    Subset,
+    /// Power cut: the disk wrote them in an order of its own and came so far.
+    Reordered,
+    /// Power cut: the first of them survive, the next one is torn at any boundary of the physical block.
+    Torn,
+    /// Power cut: each physical block of each write survives or not.
+    Scattered,
+    /// One of the above, drawn from the seed.
+    Any,
+}
+
+impl CrashMode {
+    /// All that leave something definite, for drawing one.
+    pub const ALL: [CrashMode; 8] = [
+        CrashMode::Kill,
+        CrashMode::LoseAll,
+        CrashMode::KeepAll,
+        CrashMode::Prefix,
+        CrashMode::Subset,
+        CrashMode::Reordered,
+        CrashMode::Torn,
+        CrashMode::Scattered,
+    ];
+}
+
+/// New content of some sectors: one write, or one chunk's part of a zero-range.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) sector: u64,
+    pub(super) tags: Vec<u64>,
+}
+
+/// A change that was not flushed.
+struct Entry {
+    sector: u64,
+    len: usize,
+    /// Where in `Journal::tags` the old tags lie; the new ones follow.
+    start: usize,
+    sequence: u64,
+}
+
+#[derive(Default)]
+struct Journal {
+    entries: Vec<Entry>,
+    tags: Vec<u64>,
+    sequence: u64,
+}
+
+/// A disk's content.
+pub(super) struct Image {
+    chunks: FxHashMap<u64, Box<[u64; CHUNK_SECTORS as usize]>>,
+    journal: Journal,
+    /// False: writes are durable as soon as they complete.
+    volatile: bool,
+    /// False: nothing is kept at all.
+    keep: bool,
+}
+
+impl Image {
+    pub(super) fn new(volatile: bool, keep: bool) -> Image {
+        Image { chunks: FxHashMap::default(), journal: Journal::default(), volatile, keep }
+    }
+
+    /// Copies the tags from `sector` on.
+    pub(super) fn read(&self, sector: u64, out: &mut [u64]) {
+        for_chunks(sector, out.len(), |chunk, at, range| match self.chunks.get(&chunk) {
+            Some(tags) => out[range.clone()].copy_from_slice(&tags[at..at + range.len()]),
+            None => out[range].fill(0),
+        });
+    }
+
+    /// Writes the tags from `sector` on.
+    pub(super) fn write(&mut self, sector: u64, tags: &[u64]) {
+        if !self.keep {
+            return;
+        }
+        if self.volatile {
+            let start = self.journal.tags.len();
+            self.journal.tags.resize(start + tags.len(), 0);
+            let mut old = std::mem::take(&mut self.journal.tags);
+            self.read(sector, &mut old[start..]);
+            old.extend_from_slice(tags);
+            self.journal.tags = old;
+            self.journal.sequence += 1;
+            let entry = Entry { sector, len: tags.len(), start, sequence: self.journal.sequence };
+            self.journal.entries.push(entry);
+        }
+        self.store(sector, tags);
+    }
+
+    /// Zeroes `count` sectors; whole chunks become holes if `unmap`. Where nothing is allocated nothing changes.
+    pub(super) fn zero(&mut self, sector: u64, count: u64, unmap: bool) {
+        let mut at = sector;
+        while at < sector + count && self.keep {
+            let (chunk, inside) = (at / CHUNK_SECTORS, at % CHUNK_SECTORS);
+            let len = (CHUNK_SECTORS - inside).min(sector + count - at);
+            if self.chunks.contains_key(&chunk) {
+                self.write(at, &[0; CHUNK_SECTORS as usize][..len as usize]);
+                if unmap && len == CHUNK_SECTORS {
+                    self.chunks.remove(&chunk);
+                }
+            }
+            at += len;
+        }
+    }
+
+    /// Allocation of the sector and how many after it, at most `count`, are alike: (sectors, hole, zero).
+    pub(super) fn run(&self, sector: u64, count: u64) -> (u64, bool, bool) {
+        if !self.keep {
+            return (count, false, false);
+        }
+        let status = |sector: u64| match self.chunks.get(&(sector / CHUNK_SECTORS)) {
+            Some(tags) => (false, tags[(sector % CHUNK_SECTORS) as usize] == 0),
+            None => (true, true),
+        };
+        let first = status(sector);
+        let mut len = 1;
+        while len < count && status(sector + len) == first {
+            // A hole is a hole to the end of its chunk.
+            let next = if first.0 { CHUNK_SECTORS - (sector + len) % CHUNK_SECTORS } else { 1 };
+            len += next.min(count - len);
+        }
+        (len, first.0, first.1)
+    }
+
+    /// A mark for [`Image::flush`]: everything written so far.
+    pub(super) fn mark(&self) -> u64 {
+        self.journal.sequence
+    }
+
+    /// Makes durable what was written up to `mark`.
+    pub(super) fn flush(&mut self, mark: u64) {
+        let journal = &mut self.journal;
+        let done = journal.entries.partition_point(|entry| entry.sequence <= mark);
+        if done == journal.entries.len() {
+            journal.entries.clear();
+            journal.tags.clear();
+        } else if done > 0 {
+            let start = journal.entries[done].start;
+            journal.entries.drain(..done);
+            journal.tags.drain(..start);
+            journal.entries.iter_mut().for_each(|entry| entry.start -= start);
+        }
+    }
+
+    /// Writes that completed and were not flushed.
+    pub(super) fn unflushed(&self) -> usize {
+        self.journal.entries.len()
+    }
+
+    /// What `sector` holds if nothing unflushed survives.
+    pub(super) fn durable_tag(&self, sector: u64) -> u64 {
+        let covers = |entry: &&Entry| (entry.sector..entry.sector + entry.len as u64).contains(&sector);
+        match self.journal.entries.iter().find(covers) {
+            Some(entry) => self.journal.tags[entry.start + (sector - entry.sector) as usize],
+            None => {
+                let mut tag = [0];
+                self.read(sector, &mut tag);
+                tag[0]
+            }
+        }
+    }
+
+    /// Forgets everything from `sector` on.
+    pub(super) fn truncate(&mut self, sector: u64) {
+        let last = sector.div_ceil(CHUNK_SECTORS);
+        self.chunks.retain(|chunk, _| *chunk < last);
+        if !sector.is_multiple_of(CHUNK_SECTORS)
+            && let Some(tags) = self.chunks.get_mut(&(sector / CHUNK_SECTORS))
+        {
+            tags[(sector % CHUNK_SECTORS) as usize..].fill(0);
+        }
+        // A crash must not bring back what lies past the end: entries there are as good as flushed.
+        self.journal.entries.retain_mut(|entry| {
+            // The new tags follow the old ones at a distance of the full length, so an entry across the end is not cut but dropped.
+            entry.sector + entry.len as u64 <= sector
+        });
+    }
+
+    /// What a crash leaves. `in_flight` are changes that were submitted and have not completed; `unit` is the count of sectors that are
+    /// written whole or not at all.
+    pub(super) fn crash(&mut self, mode: CrashMode, in_flight: Vec<Change>, unit: u64, rng: &Rng) {
+        let mode = match mode {
+            CrashMode::Any => CrashMode::ALL[rng.below(CrashMode::ALL.len() as u64) as usize],
+            definite => definite,
+        };
+        if mode == CrashMode::Kill {
+            let some = |change| scatter(change, unit, rng);
+            in_flight.into_iter().flat_map(some).for_each(|part| self.write(part.sector, &part.tags));
+            return;
+        }
+        let mut changes = self.undo_all();
+        let completed = changes.len();
+        changes.extend(in_flight);
+        if mode == CrashMode::Reordered {
+            rng.shuffle(&mut changes);
+        }
+        // So many of them survive, in order.
+        let count = match mode {
+            CrashMode::LoseAll => 0,
+            CrashMode::Prefix | CrashMode::Torn => rng.below(completed as u64 + 1) as usize,
+            CrashMode::Reordered => rng.below(changes.len() as u64 + 1) as usize,
+            _ => changes.len(),
+        };
+        let torn = changes.get(count).filter(|_| mode == CrashMode::Torn).map(|change| tear(change, unit, rng));
+        changes.truncate(count);
+        for change in changes {
+            match mode {
+                CrashMode::Subset if rng.coin() => continue,
+                CrashMode::Scattered => {
+                    scatter(change, unit, rng).into_iter().for_each(|part| self.store(part.sector, &part.tags));
+                }
+                _ => self.store(change.sector, &change.tags),
+            }
+        }
+        if let Some(part) = torn {
+            self.store(part.sector, &part.tags);
+        }
+    }
+
+    /// Takes back what was not flushed and returns it, oldest first.
+    fn undo_all(&mut self) -> Vec<Change> {
+        let journal = std::mem::take(&mut self.journal);
+        self.journal.sequence = journal.sequence;
+        for entry in journal.entries.iter().rev() {
+            self.store(entry.sector, &journal.tags[entry.start..entry.start + entry.len]);
+        }
+        let new = |entry: &Entry| {
+            let start = entry.start + entry.len;
+            Change { sector: entry.sector, tags: journal.tags[start..start + entry.len].to_vec() }
+        };
+        journal.entries.iter().map(new).collect()
+    }
+
+    fn store(&mut self, sector: u64, tags: &[u64]) {
+        if !self.keep {
+            return;
+        }
+        for_chunks(sector, tags.len(), |chunk, at, range| {
+            let to = self.chunks.entry(chunk).or_insert_with(|| Box::new([0; CHUNK_SECTORS as usize]));
+            to[at..at + range.len()].copy_from_slice(&tags[range]);
+        });
+    }
+}
+
+/// The leading or trailing part of a change that landed when the power went.
+fn tear(change: &Change, unit: u64, rng: &Rng) -> Change {
+    let len = change.tags.len() as u64;
+    // Boundaries of the physical block, counted on the disk, not in the write.
+    let first = change.sector.next_multiple_of(unit) - change.sector;
+    let cuts = if first > len { 0 } else { (len - first) / unit + 1 };
+    let cut = if cuts == 0 { 0 } else { (first + rng.below(cuts) * unit) as usize };
+    if rng.coin() {
+        Change { sector: change.sector, tags: change.tags[..cut].to_vec() }
+    } else {
+        Change { sector: change.sector + cut as u64, tags: change.tags[cut..].to_vec() }
+    }
+}
+
+/// Each physical block of a change, or not.
+fn scatter(change: Change, unit: u64, rng: &Rng) -> Vec<Change> {
+    let mut parts = Vec::new();
+    let mut done = 0;
+    while done < change.tags.len() {
+        let sector = change.sector + done as u64;
+        let len = ((unit - sector % unit) as usize).min(change.tags.len() - done);
+        if rng.coin() {
+            parts.push(Change { sector, tags: change.tags[done..done + len].to_vec() });
+        }
+        done += len;
+    }
+    parts
+}
+
+/// The part of a change that a write that failed may have left behind: nothing, all, or some leading units.
+pub(super) fn part_of(change: &[u64], rng: &Rng) -> usize {
+    match rng.below(3) {
+        0 => 0,
+        1 => change.len(),
+        _ => rng.below(change.len() as u64 + 1) as usize,
+    }
+}
+
+/// A digest of content, for the trace and for noticing changes.
+pub(super) fn digest(hash: u64, tags: &[u64]) -> u64 {
+    tags.iter().fold(hash, |hash, tag| mix(hash ^ tag).wrapping_add(1))
+}
+
+/// Splits `len` sectors from `sector` on at chunk boundaries: (chunk, first sector in it, range of the whole).
+fn for_chunks(sector: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops::Range<usize>)) {
+    let mut done = 0;
+    while done < len {
+        let (chunk, at) = ((sector + done as u64) / CHUNK_SECTORS, ((sector + done as u64) % CHUNK_SECTORS) as usize);
+        let count = (CHUNK_SECTORS as usize - at).min(len - done);
+        each(chunk, at, done..done + count);
+        done += count;
+    }
+}
+
+/// The disks of a world that has ended, for the next one.
+#[derive(Default)]
+pub struct DiskImages(BTreeMap<PathBuf, Rc<DiskInner>>);
+
+impl World {
+    /// Ends the world as it is: tasks are discarded, nothing more runs, and the disks keep what `mode` leaves of what was not flushed.
+    pub fn crash(self, mode: CrashMode) -> DiskImages {
+        self.end();
+        let disks = std::mem::take(&mut *self.shared.disks.borrow_mut());
+        disks.values().for_each(|disk| disk.crash(mode));
+        DiskImages(disks)
+    }
+
+    /// Puts the disks of another world into this one. Faults are not carried over.
+    pub fn adopt(&self, images: DiskImages) {
+        let mut disks = self.shared.disks.borrow_mut();
+        for (name, disk) in images.0 {
+            let adopted = disk.adopt(&self.shared);
+            assert!(disks.insert(name, adopted).is_none(), "two disks of one name");
+        }
+    }
+}

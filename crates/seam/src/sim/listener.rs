@@ -1,0 +1,137 @@
+//! Who listens where, and the wires between those who are connected.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::rc::{Rc, Weak};
+use std::task::{Poll, Waker};
+
+use super::SimSeam;
+use super::disk_spec::Latency;
+use super::stream::{Pipe, SimStream};
+use super::world::{Shared, World};
+use crate::{Address, Listener, Nanos};
+
+/// How the wires of a world behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WireSpec {
+    /// Time from a send to the arrival of each chunk; chunks of one direction never overtake each other.
+    pub delay: Latency,
+    /// A send arrives in chunks of a random size up to this; [`usize::MAX`]: in one.
+    pub chunk_bytes_max: usize,
+    /// Bytes that may be under way or unread in one direction before a send waits.
+    pub window_bytes: usize,
+}
+
+impl Default for WireSpec {
+    fn default() -> Self {
+        WireSpec { delay: Latency::fixed(Nanos::from_micros(5)), chunk_bytes_max: usize::MAX, window_bytes: 256 << 10 }
+    }
+}
+
+/// All listeners and connections of a world.
+#[derive(Default)]
+pub(super) struct Wires {
+    spec: Cell<WireSpec>,
+    listeners: RefCell<BTreeMap<String, Rc<Queue>>>,
+    /// Both directions of every connection and where it was made to.
+    connections: RefCell<Vec<(String, [Weak<Pipe>; 2])>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    clients: RefCell<VecDeque<SimStream>>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Wires {
+    /// The world has ended: what the wires hold goes.
+    pub(super) fn clear(&self) {
+        let connections = self.connections.take();
+        connections.iter().flat_map(|(_, pipes)| pipes).filter_map(Weak::upgrade).for_each(|pipe| pipe.discard());
+        let listeners = self.listeners.take();
+        listeners.values().for_each(|queue| {
+            drop(queue.clients.take());
+            drop(queue.waiting.take());
+        });
+    }
+}
+
+/// A place where simulated clients connect.
+pub struct SimListener {
+    world: Rc<Shared>,
+    name: String,
+    queue: Rc<Queue>,
+}
+
+impl Listener<SimSeam> for SimListener {
+    async fn accept(&self) -> io::Result<SimStream> {
+        let next = poll_fn(|context| {
+            if let Some(stream) = self.queue.clients.borrow_mut().pop_front() {
+                return Poll::Ready(stream);
+            }
+            self.queue.waiting.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        });
+        Ok(next.await)
+    }
+}
+
+impl Drop for SimListener {
+    fn drop(&mut self) {
+        self.world.wires.listeners.borrow_mut().remove(&self.name);
+        drop(self.queue.clients.take());
+    }
+}
+
+pub(super) fn listen(world: &Rc<Shared>, at: &Address) -> io::Result<SimListener> {
+    let name = at.to_string();
+    let mut listeners = world.wires.listeners.borrow_mut();
+    if listeners.contains_key(&name) {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    let queue = Rc::new(Queue::default());
+    listeners.insert(name.clone(), Rc::clone(&queue));
+    Ok(SimListener { world: Rc::clone(world), name, queue })
+}
+
+pub(super) async fn connect(world: &Rc<Shared>, to: &Address) -> io::Result<SimStream> {
+    let name = to.to_string();
+    let spec = world.wires.spec.get();
+    let delay = world.wire_rng.between(spec.delay.min, spec.delay.max);
+    super::timer::Sleep::new(Rc::clone(world), world.now() + delay).await;
+    let found = world.wires.listeners.borrow().get(&name).cloned();
+    let queue = found.ok_or(io::ErrorKind::ConnectionRefused)?;
+    let (there, back) = (Pipe::new(world, spec), Pipe::new(world, spec));
+    let mut connections = world.wires.connections.borrow_mut();
+    connections.retain(|(_, pipes)| pipes.iter().any(|pipe| pipe.strong_count() > 0));
+    connections.push((name, [Rc::downgrade(&there), Rc::downgrade(&back)]));
+    drop(connections);
+    queue.clients.borrow_mut().push_back(SimStream::new(Rc::clone(&there), Rc::clone(&back)));
+    queue.waiting.take().into_iter().for_each(Waker::wake);
+    Ok(SimStream::new(back, there))
+}
+
+impl World {
+    /// Changes how connections behave that are made from now on.
+    pub fn set_wires(&self, spec: WireSpec) {
+        assert!(spec.chunk_bytes_max > 0 && spec.window_bytes > 0, "a wire that carries nothing");
+        self.shared.wires.spec.set(spec);
+    }
+
+    /// Cuts every connection that was made to `to`, as if the cable were pulled: both sides get an error, unread bytes are lost.
+    pub fn cut(&self, to: &Address) {
+        let name = to.to_string();
+        let pipes: Vec<Rc<Pipe>> = {
+            let connections = self.shared.wires.connections.borrow();
+            connections
+                .iter()
+                .filter(|(at, _)| *at == name)
+                .flat_map(|(_, pipes)| pipes)
+                .filter_map(Weak::upgrade)
+                .collect()
+        };
+        pipes.iter().for_each(|pipe| pipe.cut());
+    }
+}

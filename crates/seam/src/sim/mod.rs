@@ -1,0 +1,123 @@
+//! The simulated world: virtual nanoseconds, one thread, and everything that is random drawn from one seed.
+//!
+//! The same engine that serves clients runs here, so that hours pass in seconds, every failure can be had again from its
+//! seed, and a crash, a torn write or a lost flush can happen at any I/O.
+
+mod block;
+mod disk;
+mod disk_control;
+mod disk_spec;
+mod executor;
+mod fault;
+mod image;
+mod listener;
+mod rng;
+mod stream;
+mod timer;
+mod trace;
+mod world;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+pub use block::{Content, POISON, SimBlock, SimBlockMut};
+pub use disk::SimDisk;
+pub use disk_control::DiskControl;
+pub use disk_spec::{DiskCounts, Latency, SimDiskSpec, Timing, WriteCache};
+pub use executor::TaskOrder;
+pub use fault::{Fault, Ops, Rule, When};
+pub use image::{CrashMode, DiskImages};
+pub use listener::{SimListener, WireSpec};
+pub use rng::Rng;
+pub use stream::{SimReader, SimStream, SimWriter};
+pub use trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
+pub use world::{Stop, World, WorldSpec};
+
+use crate::{Address, DiskOpen, DiskResult, Nanos, Seam};
+
+/// One core of a simulated world.
+#[derive(Clone)]
+pub struct SimSeam {
+    world: Rc<world::Shared>,
+    pool: Rc<block::Pool>,
+}
+
+impl Seam for SimSeam {
+    type Block = SimBlock;
+    type BlockMut = SimBlockMut;
+    type Disk = SimDisk;
+    type Stream = SimStream;
+    type Listener = SimListener;
+
+    fn now(&self) -> Nanos {
+        self.world.now()
+    }
+
+    fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> {
+        timer::Sleep::new(Rc::clone(&self.world), at)
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.world.spawn(Box::pin(task));
+    }
+
+    fn yield_now(&self) -> impl Future<Output = ()> {
+        YieldNow(false)
+    }
+
+    fn random(&self) -> u64 {
+        self.world.engine_rng.next()
+    }
+
+    fn spend(&self, cost: Nanos) {
+        self.world.spend(cost);
+    }
+
+    fn alloc(&self) -> Option<SimBlockMut> {
+        self.pool.alloc()
+    }
+
+    fn blocks_free(&self) -> usize {
+        self.pool.total - self.pool.out.get()
+    }
+
+    fn blocks_total(&self) -> usize {
+        self.pool.total
+    }
+
+    fn zero_block(&self) -> SimBlock {
+        SimBlock::Zero
+    }
+
+    async fn open_disk(&self, what: &DiskOpen) -> DiskResult<SimDisk> {
+        disk::open(&self.world, what).await
+    }
+
+    async fn connect(&self, to: &Address) -> std::io::Result<SimStream> {
+        listener::connect(&self.world, to).await
+    }
+
+    async fn listen(&self, at: &Address) -> std::io::Result<SimListener> {
+        listener::listen(&self.world, at)
+    }
+}
+
+/// Pending once, and ready to go on at once.
+struct YieldNow(bool);
+
+impl Future for YieldNow {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.0, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+//! Simulated byte streams: two pipes whose bytes arrive late and in pieces, in order.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use super::listener::WireSpec;
+use super::timer::Event;
+use super::trace::{TraceOp, TracePhase};
+use super::world::Shared;
+use super::{SimBlockMut, SimSeam};
+use crate::{Block, BlockMut, ByteStream, Gather, Nanos, Part, PieceMut, StreamReader, StreamWriter};
+
+/// One direction of a connection.
+pub(super) struct Pipe {
+    world: Rc<Shared>,
+    number: u32,
+    spec: WireSpec,
+    state: RefCell<State>,
+    /// The sum of what is in `State::chunks`.
+    held: Cell<usize>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Bytes and the time of their arrival, which never goes back.
+    chunks: VecDeque<(Nanos, Vec<u8>)>,
+    /// Bytes of the first chunk that were read already.
+    taken: usize,
+    arrival: Nanos,
+    /// The writer has closed: the end arrives after the last byte.
+    closed: bool,
+    /// The reader's end is gone: a write fails.
+    broken: bool,
+    /// The connection was cut: what has not been read is gone and both sides see an error.
+    cut: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl Pipe {
+    pub(super) fn new(world: &Rc<Shared>, spec: WireSpec) -> Rc<Pipe> {
+        let (number, state) = (world.number(), RefCell::default());
+        Rc::new(Pipe { world: Rc::clone(world), number, spec, state, held: Cell::new(0) })
+    }
+
+    /// Appends bytes as far as there is room and says how many; `Err` when nobody will read them.
+    fn push(self: &Rc<Self>, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.state.borrow_mut();
+        if state.cut {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        if state.broken || state.closed {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let room = self.spec.window_bytes.saturating_sub(self.held.get());
+        let mut done = 0;
+        while done < bytes.len().min(room) {
+            let rest = bytes.len().min(room) - done;
+            let most = self.spec.chunk_bytes_max.min(rest);
+            let count = if self.spec.chunk_bytes_max == usize::MAX {
+                most
+            } else {
+                1 + self.world.wire_rng.below(most as u64) as usize
+            };
+            let delay = self.world.wire_rng.between(self.spec.delay.min, self.spec.delay.max);
+            state.arrival = state.arrival.max(self.world.now() + delay);
+            let at = state.arrival;
+            state.chunks.push_back((at, bytes[done..done + count].to_vec()));
+            if at > self.world.now() {
+                self.world.schedule(at, Rc::clone(self) as Rc<dyn Event>, 0);
+            }
+            done += count;
+        }
+        self.held.set(self.held.get() + done);
+        let reader = state.reader.take();
+        drop(state);
+        reader.into_iter().for_each(Waker::wake);
+        Ok(done)
+    }
+
+    /// Takes up to `room` bytes that have arrived. `None`: none have.
+    fn pull(&self, room: usize, out: &mut Vec<u8>) -> Option<io::Result<usize>> {
+        let mut guard = self.state.borrow_mut();
+        let state = &mut *guard;
+        if state.cut {
+            return Some(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        if state.broken {
+            return Some(Ok(0));
+        }
+        let mut done = 0;
+        while done < room {
+            let taken = state.taken;
+            let Some((at, chunk)) = state.chunks.front() else { break };
+            if *at > self.world.now() {
+                break;
+            }
+            let count = (chunk.len() - taken).min(room - done);
+            out.extend_from_slice(&chunk[taken..taken + count]);
+            done += count;
+            state.taken = taken + count;
+            if state.chunks.front().is_some_and(|(_, chunk)| chunk.len() == state.taken) {
+                state.chunks.pop_front();
+                state.taken = 0;
+            }
+        }
+        self.held.set(self.held.get() - done);
+        if done == 0 {
+            return (state.closed && state.chunks.is_empty()).then_some(Ok(0));
+        }
+        let writer = state.writer.take();
+        drop(guard);
+        writer.into_iter().for_each(Waker::wake);
+        Some(Ok(done))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.borrow_mut();
+        change(&mut state);
+        let wakers = [state.reader.take(), state.writer.take()];
+        drop(state);
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    fn close(&self) {
+        self.change(|state| state.closed = true);
+    }
+
+    /// Nobody reads any more.
+    fn break_off(&self) {
+        self.change(|state| {
+            state.broken = true;
+            state.chunks.clear();
+        });
+    }
+
+    pub(super) fn cut(&self) {
+        self.change(|state| {
+            state.cut = true;
+            state.chunks.clear();
+        });
+    }
+
+    pub(super) fn discard(&self) {
+        drop(self.state.take());
+    }
+
+    async fn wait(&self, room: usize, out: &mut Vec<u8>) -> io::Result<usize> {
+        poll_fn(|context| match self.pull(room, out) {
+            Some(result) => Poll::Ready(result),
+            None => {
+                self.state.borrow_mut().reader = Some(context.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+impl Event for Pipe {
+    fn fire(self: Rc<Self>, _token: u64) {
+        let reader = self.state.borrow_mut().reader.take();
+        reader.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A connected simulated stream.
+pub struct SimStream {
+    incoming: Rc<Pipe>,
+    outgoing: Rc<Pipe>,
+}
+
+impl SimStream {
+    pub(super) fn new(incoming: Rc<Pipe>, outgoing: Rc<Pipe>) -> SimStream {
+        SimStream { incoming, outgoing }
+    }
+}
+
+/// Knows when both of its directions have been dropped: the other side's writes fail from then on.
+struct End {
+    incoming: Rc<Pipe>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.incoming.break_off();
+    }
+}
+
+impl ByteStream<SimSeam> for SimStream {
+    type Reader = SimReader;
+    type Writer = SimWriter;
+
+    fn split(self) -> (SimReader, SimWriter) {
+        let end = Rc::new(End { incoming: Rc::clone(&self.incoming) });
+        (
+            SimReader { pipe: self.incoming, _end: Rc::clone(&end) },
+            SimWriter { pipe: self.outgoing, end, bytes: Vec::new() },
+        )
+    }
+}
+
+/// The incoming direction.
+pub struct SimReader {
+    pipe: Rc<Pipe>,
+    _end: Rc<End>,
+}
+
+impl StreamReader<SimSeam> for SimReader {
+    async fn read(&mut self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        let room = buffer.capacity() - buffer.len();
+        assert!(room > 0, "a read into a buffer without room");
+        let result = self.pipe.wait(room, &mut buffer).await;
+        (result, buffer)
+    }
+
+    async fn read_pieces(
+        &mut self,
+        mut pieces: Vec<PieceMut<SimBlockMut>>,
+    ) -> (io::Result<()>, Vec<PieceMut<SimBlockMut>>) {
+        let mut bytes = Vec::with_capacity(crate::BLOCK_BYTES);
+        for piece in &mut pieces {
+            bytes.clear();
+            while bytes.len() < piece.len() {
+                match self.pipe.wait(piece.len() - bytes.len(), &mut bytes).await {
+                    Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), pieces),
+                    Ok(_) => {}
+                    Err(error) => return (Err(error), pieces),
+                }
+            }
+            let start = piece.start();
+            piece.block.write_bytes(start, &bytes);
+        }
+        (Ok(()), pieces)
+    }
+}
+
+/// The outgoing direction.
+pub struct SimWriter {
+    pipe: Rc<Pipe>,
+    end: Rc<End>,
+    bytes: Vec<u8>,
+}
+
+impl StreamWriter<SimSeam> for SimWriter {
+    async fn send(&mut self, gather: Gather<SimSeam>) -> (io::Result<()>, Gather<SimSeam>) {
+        self.bytes.clear();
+        for part in gather.parts() {
+            match part {
+                Part::Bytes(range) => self.bytes.extend_from_slice(&gather.bytes()[range.clone()]),
+                Part::Piece(piece) => {
+                    let start = self.bytes.len();
+                    self.bytes.resize(start + piece.len(), 0);
+                    piece.block.read_bytes(piece.start(), &mut self.bytes[start..]);
+                }
+            }
+        }
+        let (mut done, pipe, bytes) = (0, &self.pipe, &self.bytes);
+        pipe.world.record(pipe.number, TraceOp::Send, TracePhase::Start, 0, bytes.len() as u64, 0);
+        let sent = poll_fn(|context| {
+            while done < bytes.len() {
+                match pipe.push(&bytes[done..]) {
+                    Ok(0) => {
+                        pipe.state.borrow_mut().writer = Some(context.waker().clone());
+                        return Poll::Pending;
+                    }
+                    Ok(count) => done += count,
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+            Poll::Ready(Ok(()))
+        });
+        (sent.await, gather)
+    }
+
+    fn shutdown(&mut self) {
+        self.pipe.close();
+        self.end.incoming.break_off();
+    }
+}
+
+impl Drop for SimWriter {
+    fn drop(&mut self) {
+        self.pipe.close();
+    }
+}

@@ -1,0 +1,125 @@
+//! What happened, in order: a hash always, the record itself where asked for. The same seed gives the same bytes.
+
+use std::fmt::Write as _;
+
+use super::rng::mix;
+use crate::Nanos;
+
+/// What a world keeps of its history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TraceMode {
+    /// A 64-bit hash.
+    #[default]
+    Hash,
+    /// The hash and every entry, 40 bytes each.
+    Log,
+}
+
+/// What an entry speaks of. The numbers are part of the trace's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TraceOp {
+    /// A disk's read.
+    Read = 1,
+    /// A disk's write.
+    Write = 2,
+    /// A disk's flush.
+    Flush = 3,
+    /// A disk's zero-range.
+    Zero = 4,
+    /// Bytes sent on a stream.
+    Send = 5,
+    /// An entry of the test's own.
+    Note = 6,
+}
+
+impl TraceOp {
+    const ALL: [TraceOp; 6] =
+        [TraceOp::Read, TraceOp::Write, TraceOp::Flush, TraceOp::Zero, TraceOp::Send, TraceOp::Note];
+}
+
+/// Where in its life the operation is. The numbers are part of the trace's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TracePhase {
+    /// Submitted.
+    Start = 0,
+    /// Completed.
+    Done = 1,
+    /// Failed.
+    Failed = 2,
+}
+
+/// One entry: when, who, what, where, how much, and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceEntry {
+    /// When.
+    pub time: Nanos,
+    /// Disk or stream, by the number that the world gave it.
+    pub who: u32,
+    /// What.
+    pub op: TraceOp,
+    /// How far.
+    pub phase: TracePhase,
+    /// First byte.
+    pub at: u64,
+    /// Bytes.
+    pub len: u64,
+    /// A digest of the content that moved; 0 where there is none.
+    pub content: u64,
+}
+
+const ENTRY_BYTES: usize = 40;
+
+/// The history of a world.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    mode: TraceMode,
+    hash: u64,
+    bytes: Vec<u8>,
+}
+
+impl Trace {
+    pub(super) fn new(mode: TraceMode) -> Trace {
+        Trace { mode, hash: 0, bytes: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, entry: TraceEntry) {
+        let kind = u64::from(entry.who) << 32 | (entry.op as u64) << 8 | entry.phase as u64;
+        let words = [entry.time.0, kind, entry.at, entry.len, entry.content];
+        self.hash = words.iter().fold(self.hash, |hash, word| mix(hash ^ word).wrapping_add(*word));
+        if self.mode == TraceMode::Log {
+            words.iter().for_each(|word| self.bytes.extend_from_slice(&word.to_le_bytes()));
+        }
+    }
+
+    /// Differs when anything differed.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The entries, 40 bytes each: time, who and what, offset, length, content; 64-bit little-endian. Empty unless
+    /// [`TraceMode::Log`] was asked for.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The entries for people, a line each.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for entry in self.bytes.chunks_exact(ENTRY_BYTES) {
+            let word = |number: usize| {
+                let bytes = entry[number * 8..][..8].try_into().expect("a slice of 8 bytes is an array of 8");
+                u64::from_le_bytes(bytes)
+            };
+            let kind = word(1);
+            let op =
+                TraceOp::ALL.iter().find(|op| **op as u64 == kind >> 8 & 0xff).expect("only known kinds are written");
+            let phase = ["start", "done", "failed"][(kind & 0xff) as usize];
+            let (time, who, at, len) = (word(0), kind >> 32, word(2), word(3));
+            writeln!(out, "{time:>15} #{who} {op:?} {phase} {at}+{len} {:016x}", word(4))
+                .expect("a string takes any text");
+        }
+        out
+    }
+}

@@ -1,0 +1,367 @@
+//! A world: clock, tasks, timers, randomness, disks and wires, all from one seed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::block::{Content, Pool};
+use super::executor::{MAIN, Ready, TaskOrder, Tasks};
+use super::rng::Rng;
+use super::timer::{Action, Event, Timers};
+use super::trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
+use super::{SimBlockMut, SimSeam};
+use crate::Nanos;
+
+/// Polls at one instant after which the world is taken to run in circles.
+const POLLS_AT_ONE_INSTANT_MAX: u64 = 20_000_000;
+
+/// What a world is made of.
+#[derive(Clone, Debug)]
+pub struct WorldSpec {
+    /// Everything random comes from it.
+    pub seed: u64,
+    /// Which ready task runs next.
+    pub order: TaskOrder,
+    /// Ceiling of the buffers, in blocks of 4 KiB.
+    pub blocks: usize,
+    /// Whether buffers and disks keep content.
+    pub keep: Content,
+    /// Whether the trace keeps its entries.
+    pub trace: TraceMode,
+    /// Virtual time at which [`World::run_until`] gives up: background work with a timer of its own hides a deadlock.
+    pub time_max: Nanos,
+}
+
+impl WorldSpec {
+    /// A world for measuring or for plain tests: tasks in the order they became ready, 64 MiB of buffers.
+    pub fn new(seed: u64) -> WorldSpec {
+        WorldSpec {
+            seed,
+            order: TaskOrder::Fifo,
+            blocks: 16_384,
+            keep: Content::Tags,
+            trace: TraceMode::Hash,
+            time_max: Nanos::MAX,
+        }
+    }
+}
+
+/// Why a world stopped before the awaited future was ready.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stop {
+    /// Nothing is ready, nothing will be, and the future still waits.
+    #[error("deadlock at {now}: no task is ready, no timer is set, {tasks} tasks wait for ever")]
+    Deadlock {
+        /// Virtual time.
+        now: Nanos,
+        /// Tasks that wait, the awaited future not counted.
+        tasks: usize,
+    },
+    /// Tasks keep each other busy and time stands still.
+    #[error("livelock at {now}: {POLLS_AT_ONE_INSTANT_MAX} polls and the clock has not moved")]
+    Livelock {
+        /// Virtual time.
+        now: Nanos,
+    },
+    /// [`WorldSpec::time_max`] has passed and the future still waits.
+    #[error("the awaited future is not ready at {now}, the end of the time that the world was given")]
+    OutOfTime {
+        /// Virtual time.
+        now: Nanos,
+    },
+    /// The I/O that [`World::crash_at_io`] named has been reached.
+    #[error("the world reached the I/O at which it was to crash")]
+    CrashPoint,
+}
+
+/// What the handles of a world share.
+pub(super) struct Shared {
+    pub(super) spec: WorldSpec,
+    clock: Cell<Nanos>,
+    pub(super) engine_rng: Rng,
+    order_rng: Rng,
+    pub(super) disk_rng: Rng,
+    pub(super) wire_rng: Rng,
+    ready: Rc<Ready>,
+    tasks: RefCell<Tasks>,
+    pub(super) timers: RefCell<Timers>,
+    trace: RefCell<Trace>,
+    pub(super) disks: RefCell<BTreeMap<PathBuf, Rc<super::disk::DiskInner>>>,
+    pub(super) wires: super::listener::Wires,
+    violations: RefCell<Vec<String>>,
+    io_count: Cell<u64>,
+    io_stop: Cell<u64>,
+    next_number: Cell<u32>,
+    over: Cell<bool>,
+    running: Cell<bool>,
+}
+
+impl Shared {
+    pub(super) fn now(&self) -> Nanos {
+        self.clock.get()
+    }
+
+    pub(super) fn spend(&self, cost: Nanos) {
+        self.clock.set(self.now() + cost);
+    }
+
+    /// True after the world has crashed: nothing happens any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
+    pub(super) fn spawn(&self, task: Pin<Box<dyn Future<Output = ()>>>) {
+        if self.is_over() {
+            return;
+        }
+        let index = self.tasks.borrow_mut().add(task);
+        self.ready.start(index);
+    }
+
+    /// A number for the trace, by which a disk or a stream goes.
+    pub(super) fn number(&self) -> u32 {
+        let number = self.next_number.get();
+        self.next_number.set(number + 1);
+        number
+    }
+
+    pub(super) fn schedule(&self, at: Nanos, event: Rc<dyn Event>, token: u64) {
+        self.timers.borrow_mut().add_event(at, event, token);
+    }
+
+    pub(super) fn record(&self, who: u32, op: TraceOp, phase: TracePhase, at: u64, len: u64, content: u64) {
+        self.trace.borrow_mut().add(TraceEntry { time: self.now(), who, op, phase, at, len, content });
+    }
+
+    /// Counts a boundary of an I/O, where the world may be told to stop.
+    pub(super) fn count_io(&self) {
+        self.io_count.set(self.io_count.get() + 1);
+    }
+
+    fn is_crash_point(&self) -> bool {
+        self.io_count.get() >= self.io_stop.get()
+    }
+
+    pub(super) fn violation(&self, what: String) {
+        self.violations.borrow_mut().push(what);
+    }
+}
+
+/// A world. It owns all its tasks, disks and wires; dropping it discards them without running anything.
+pub struct World {
+    pub(super) shared: Rc<Shared>,
+    pool: Rc<Pool>,
+}
+
+impl World {
+    /// An empty world at time 0.
+    pub fn new(spec: WorldSpec) -> World {
+        let seed = spec.seed;
+        let pool = Pool::new(spec.blocks, spec.keep);
+        let shared = Shared {
+            clock: Cell::new(Nanos::ZERO),
+            engine_rng: Rng::new(seed, 1),
+            order_rng: Rng::new(seed, 2),
+            disk_rng: Rng::new(seed, 3),
+            wire_rng: Rng::new(seed, 4),
+            ready: Ready::new(),
+            tasks: RefCell::default(),
+            timers: RefCell::default(),
+            trace: RefCell::new(Trace::new(spec.trace)),
+            disks: RefCell::default(),
+            wires: super::listener::Wires::default(),
+            violations: RefCell::default(),
+            io_count: Cell::new(0),
+            io_stop: Cell::new(u64::MAX),
+            next_number: Cell::new(0),
+            over: Cell::new(false),
+            running: Cell::new(false),
+            spec,
+        };
+        World { shared: Rc::new(shared), pool }
+    }
+
+    /// The world as the engine sees it.
+    pub fn seam(&self) -> SimSeam {
+        SimSeam { world: Rc::clone(&self.shared), pool: Rc::clone(&self.pool) }
+    }
+
+    /// The world as another core of the engine sees it: the same clock, disks and wires, `blocks` buffers of its own.
+    pub fn another_core(&self, blocks: usize) -> SimSeam {
+        SimSeam { world: Rc::clone(&self.shared), pool: Pool::new(blocks, self.shared.spec.keep) }
+    }
+
+    /// Virtual time.
+    pub fn now(&self) -> Nanos {
+        self.shared.now()
+    }
+
+    /// Buffers handed out and not given back (by the seam of [`World::seam`]).
+    pub fn blocks_out(&self) -> usize {
+        self.pool.out.get()
+    }
+
+    /// A buffer with one tag a sector, for a test's client.
+    pub fn block(&self, tags: [u64; crate::SECTORS_PER_BLOCK]) -> Option<SimBlockMut> {
+        let mut block = self.pool.alloc()?;
+        block.set_tags(0, &tags);
+        Some(block)
+    }
+
+    /// The history so far.
+    pub fn trace(&self) -> Trace {
+        self.shared.trace.borrow().clone()
+    }
+
+    /// Appends an entry of the test's own to the history.
+    pub fn note(&self, at: u64, len: u64, content: u64) {
+        self.shared.record(0, TraceOp::Note, TracePhase::Done, at, len, content);
+    }
+
+    /// Rules that were broken and that no result shows: a buffer that changed while a disk was writing it (R1).
+    pub fn violations(&self) -> Vec<String> {
+        self.shared.violations.borrow().clone()
+    }
+
+    /// Submissions and completions of disk operations so far.
+    pub fn io_count(&self) -> u64 {
+        self.shared.io_count.get()
+    }
+
+    /// Makes every run stop with [`Stop::CrashPoint`] once [`World::io_count`] reaches `count`.
+    pub fn crash_at_io(&self, count: u64) {
+        self.shared.io_stop.set(count);
+    }
+
+    /// Runs until `future` is ready. It is dropped when the world stops before that.
+    pub fn run_until<T>(&self, future: impl Future<Output = T>) -> Result<T, Stop> {
+        let mut future = pin!(future);
+        let waker = self.shared.ready.waker(MAIN);
+        self.shared.ready.start(MAIN);
+        let ended = self.turn(Nanos::MAX, || match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        });
+        self.shared.ready.end(MAIN);
+        ended.map(|value| value.expect("without an end of time only the future's own end returns"))
+    }
+
+    /// Runs until `future` is ready.
+    ///
+    /// # Panics
+    /// When the world stops before that; the message names the seed.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.run_until(future).unwrap_or_else(|stop| panic!("seed {}: {stop}", self.shared.spec.seed))
+    }
+
+    /// Runs for `time`, however little there is to do. A deadlock is no error here: clients may come later.
+    pub fn run_for(&self, time: Nanos) -> Result<(), Stop> {
+        self.turn(self.now() + time, || None::<()>).map(|_| ())
+    }
+
+    fn turn<T>(&self, end: Nanos, mut poll_main: impl FnMut() -> Option<T>) -> Result<Option<T>, Stop> {
+        let world = &*self.shared;
+        assert!(!world.running.replace(true), "a world runs itself from the inside");
+        let _running = Reset(&world.running);
+        let (mut instant, mut polls) = (world.now(), 0);
+        loop {
+            if world.now() > instant {
+                (instant, polls) = (world.now(), 0);
+            }
+            polls += 1;
+            if polls > POLLS_AT_ONE_INSTANT_MAX {
+                return Err(Stop::Livelock { now: instant });
+            }
+            if end != Nanos::MAX && world.now() >= end {
+                return Ok(None);
+            }
+            if end == Nanos::MAX && world.now() >= world.spec.time_max {
+                return Err(Stop::OutOfTime { now: world.now() });
+            }
+            self.fire_due();
+            if world.is_crash_point() {
+                return Err(Stop::CrashPoint);
+            }
+            match world.ready.pop(world.spec.order, &world.order_rng) {
+                Some(MAIN) => {
+                    if let Some(value) = poll_main() {
+                        return Ok(Some(value));
+                    }
+                }
+                Some(index) => self.poll_task(index),
+                None => {
+                    let next = world.timers.borrow_mut().next_at();
+                    match next {
+                        Some(at) if at <= end => world.clock.set(at.max(world.now())),
+                        _ if end == Nanos::MAX => {
+                            return Err(Stop::Deadlock { now: instant, tasks: world.tasks.borrow().count() });
+                        }
+                        _ => {
+                            world.clock.set(end.max(world.now()));
+                            return Ok(None);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn fire_due(&self) {
+        while !self.shared.is_crash_point() {
+            let due = self.shared.timers.borrow_mut().pop_due(self.shared.now());
+            match due {
+                Some(Action::Wake(waker)) => waker.wake(),
+                Some(Action::Fire(event, token)) => event.fire(token),
+                None => return,
+            }
+        }
+    }
+
+    fn poll_task(&self, index: u32) {
+        let world = &*self.shared;
+        let taken = world.tasks.borrow_mut().take(index);
+        let Some(mut task) = taken else { return };
+        let waker = world.ready.waker(index);
+        match task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => world.tasks.borrow_mut().put_back(index, task),
+            Poll::Ready(()) => {
+                world.ready.end(index);
+                drop(task);
+                world.tasks.borrow_mut().release(index);
+            }
+        }
+    }
+
+    /// Discards tasks, timers and wires; the disks keep what they hold.
+    pub(super) fn end(&self) {
+        let world = &*self.shared;
+        world.over.set(true);
+        world.ready.retire();
+        world.wires.clear();
+        let timers = std::mem::take(&mut *world.timers.borrow_mut());
+        drop(timers);
+        let tasks = world.tasks.borrow_mut().take_all();
+        drop(tasks);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.end();
+        let disks = std::mem::take(&mut *self.shared.disks.borrow_mut());
+        disks.values().for_each(|disk| disk.discard_operations());
+    }
+}
+
+/// Clears a flag on every way out, a panic's included.
+struct Reset<'a>(&'a Cell<bool>);
+
+impl Drop for Reset<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
