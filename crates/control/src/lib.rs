@@ -1,1 +1,17 @@
-//! control
+//! The messages that act on a running daemon, and the socket that carries them.
+//!
+//! Every action is one message: the command line, tests and a web API send the same. The data path knows nothing of this crate.
+
+pub mod answer;
+pub mod client;
+pub mod report;
+pub mod request;
+pub mod server;
+mod socket;
+mod wire;
+
+pub use answer::{Answer, ErrorKind, Failure, Progress, Reply};
+pub use client::{Client, ClientError};
+pub use report::{LatencyReport, StatusReport, VolumeReport, VolumeState};
+pub use request::Request;
+pub use server::{Handler, Limits, ProgressSender, ServerError, serve};

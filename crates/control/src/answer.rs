@@ -1,0 +1,81 @@
+//! What a daemon answers: progress while it takes long, then one result or one failure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{StatusReport, VolumeReport};
+
+/// One line from the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// It takes long; this is how far it is. More follows.
+    Progress(Progress),
+    /// Done; the last line.
+    Done(Answer),
+    /// Failed; the last line.
+    Failed(Failure),
+}
+
+/// How far a long action is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// What is going on.
+    pub what: String,
+    /// Dirty bytes still to be destaged.
+    pub dirty_bytes: u64,
+}
+
+/// What an action ends in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Of `status`.
+    Status(Box<StatusReport>),
+    /// Of `volume list`.
+    Volumes(Vec<VolumeReport>),
+    /// Of `volume show` and everything that changed one volume.
+    Volume(Box<VolumeReport>),
+    /// Of what has nothing to show but a sentence or several.
+    Said(Vec<String>),
+}
+
+/// Why an action failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What sort of failure.
+    pub kind: ErrorKind,
+    /// What, where and what to do.
+    pub message: String,
+}
+
+/// Sorts of failures; a web API maps them to its status codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// The request makes no sense.
+    Invalid,
+    /// No such volume.
+    NotFound,
+    /// Not in the state that things are in.
+    Conflict,
+    /// The daemon is stopping or has too much to do.
+    Unavailable,
+    /// It was tried and failed.
+    Failed,
+}
+
+impl Failure {
+    /// A failure of that kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Failure { kind, message: message.into() }
+    }
+
+    /// No volume has that name.
+    pub fn no_volume(name: &str) -> Self {
+        Failure::new(
+            ErrorKind::NotFound,
+            format!("there is no volume named \"{name}\"; `hotset volume list` shows them"),
+        )
+    }
+}

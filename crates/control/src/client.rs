@@ -1,0 +1,81 @@
+//! A command's side of the control socket: blocking, one action at a time.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use crate::wire::{REPLY_BYTES_MAX, line, too_long};
+use crate::{Answer, Failure, Progress, Reply, Request};
+
+/// Why an action has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no daemon answers at {path} ({error}); start one with `hotset serve`, or name its socket with --socket")]
+    NoDaemon {
+        /// Where.
+        path: PathBuf,
+        /// The system's answer.
+        error: io::Error,
+    },
+    /// Not allowed to ask.
+    #[error("not allowed to talk to the daemon at {path}; use the user or group that the daemon runs as, or root")]
+    Forbidden {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The connection broke.
+    #[error("the daemon at {path} broke off: {error}")]
+    Broken {
+        /// Where.
+        path: PathBuf,
+        /// How.
+        error: io::Error,
+    },
+    /// The daemon refused or failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// A connection to a daemon.
+pub struct Client {
+    path: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the daemon's socket.
+    pub fn connect(path: &Path) -> Result<Client, ClientError> {
+        let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => ClientError::Forbidden { path: path.to_owned() },
+            _ => ClientError::NoDaemon { path: path.to_owned(), error },
+        })?;
+        Ok(Client { path: path.to_owned(), stream: BufReader::new(stream) })
+    }
+
+    /// Asks for an action and waits for its end, however long that takes.
+    pub fn ask(&mut self, request: &Request, mut on_progress: impl FnMut(Progress)) -> Result<Answer, ClientError> {
+        self.stream.get_mut().write_all(&line(request)).map_err(|error| self.broken(error))?;
+        loop {
+            match self.reply().map_err(|error| self.broken(error))? {
+                Reply::Progress(progress) => on_progress(progress),
+                Reply::Done(answer) => return Ok(answer),
+                Reply::Failed(failure) => return Err(failure.into()),
+            }
+        }
+    }
+
+    fn reply(&mut self) -> io::Result<Reply> {
+        let mut text = Vec::new();
+        (&mut self.stream).take(REPLY_BYTES_MAX as u64).read_until(b'\n', &mut text)?;
+        match text.last() {
+            Some(b'\n') => Ok(serde_json::from_slice(&text)?),
+            _ if text.len() == REPLY_BYTES_MAX => Err(too_long(REPLY_BYTES_MAX)),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn broken(&self, error: io::Error) -> ClientError {
+        ClientError::Broken { path: self.path.clone(), error }
+    }
+}

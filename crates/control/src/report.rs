@@ -1,0 +1,279 @@
+//! What is told of a volume and of the whole daemon; the fields carry their units in their names.
+
+use std::collections::BTreeMap;
+
+use engine::{LatencySummary, VolumeStats};
+use serde::{Deserialize, Serialize};
+
+/// What a volume is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeState {
+    /// Serving and caching.
+    Active,
+    /// Serving, everything passed through.
+    Paused,
+    /// Serving, hits served, nothing added.
+    Frozen,
+    /// Not served: its backing could not be opened or is another one than before.
+    Refused,
+    /// Being removed: destaging what is dirty.
+    Removing,
+}
+
+impl VolumeState {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            VolumeState::Active => "active",
+            VolumeState::Paused => "paused",
+            VolumeState::Frozen => "frozen",
+            VolumeState::Refused => "refused",
+            VolumeState::Removing => "removing",
+        }
+    }
+}
+
+/// Quantiles of one kind of request, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// Half took at most this.
+    pub p50: f64,
+    /// 99 % took at most this.
+    pub p99: f64,
+    /// 99.9 % took at most this.
+    pub p999: f64,
+}
+
+impl From<LatencySummary> for Quantiles {
+    fn from(latency: LatencySummary) -> Self {
+        Quantiles { p50: latency.p50_us, p99: latency.p99_us, p999: latency.p999_us }
+    }
+}
+
+/// Latency of a volume's requests, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// Of reads.
+    pub read: Quantiles,
+    /// Of writes.
+    pub write: Quantiles,
+}
+
+/// A change made by command that differs from the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverrideReport {
+    /// The volume.
+    pub volume: String,
+    /// The key.
+    pub key: String,
+    /// What holds.
+    pub value: String,
+    /// What the file says.
+    pub file: String,
+}
+
+/// Everything about a volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeReport {
+    /// Name that clients see.
+    pub name: String,
+    /// Identity for life, 16 hexadecimal digits; empty while it is refused.
+    pub incarnation: String,
+    /// What it is doing.
+    pub state: VolumeState,
+    /// When writes are acknowledged.
+    pub policy: String,
+    /// Size that clients see.
+    pub size_bytes: u64,
+    /// Where its data lies.
+    pub backing: String,
+    /// What the backing says it is; empty while it is refused.
+    pub backing_identity: String,
+    /// Smallest unit of the backing.
+    pub logical_block_bytes: u32,
+    /// Unit that the backing writes whole or not at all: what was not flushed may tear down to it in a crash.
+    pub physical_block_bytes: u32,
+    /// Group of volumes that share spindles; empty = none.
+    pub datastore: String,
+    /// `vm` and any other.
+    pub labels: BTreeMap<String, String>,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// The data core that serves it.
+    pub core: usize,
+    /// Read requests.
+    pub reads: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Flush requests.
+    pub flushes: u64,
+    /// Zero and discard requests.
+    pub zeroes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Reads served whole from memory.
+    pub memory_hits: u64,
+    /// Reads served whole from caches, flash taking part; none in this version.
+    pub flash_hits: u64,
+    /// Reads served in part from a cache.
+    pub partial_hits: u64,
+    /// Reads served not at all from a cache.
+    pub misses: u64,
+    /// Pages promoted to flash; none in this version.
+    pub promotions: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Blocks held in memory.
+    pub memory_bytes: u64,
+    /// Not yet on the backing.
+    pub dirty_bytes: u64,
+    /// On the backing and not yet flushed there.
+    pub written_bytes: u64,
+    /// Age of the oldest dirty block.
+    pub dirty_age_ms: u64,
+    /// Bytes written to flash; none in this version.
+    pub flash_written_bytes: u64,
+    /// Reads of the backing.
+    pub backing_reads: u64,
+    /// Writes to the backing.
+    pub backing_writes: u64,
+    /// Flushes of the backing.
+    pub backing_flushes: u64,
+    /// Bytes read from the backing.
+    pub backing_read_bytes: u64,
+    /// Bytes written to the backing.
+    pub backing_write_bytes: u64,
+    /// Requests that the backing failed.
+    pub backing_errors: u64,
+    /// Bytes read ahead of sequential streams.
+    pub readahead_bytes: u64,
+    /// Time that writers were made to wait because dirty data was at its bound.
+    pub throttled_us: u64,
+    /// Quantiles.
+    pub latency_us: LatencyReport,
+    /// What is wrong now.
+    pub alerts: Vec<String>,
+}
+
+impl VolumeReport {
+    /// A report of a volume that has done nothing.
+    pub fn idle(name: &str, state: VolumeState, policy: &str, backing: &str) -> Self {
+        VolumeReport {
+            name: name.to_owned(),
+            incarnation: String::new(),
+            state,
+            policy: policy.to_owned(),
+            size_bytes: 0,
+            backing: backing.to_owned(),
+            backing_identity: String::new(),
+            logical_block_bytes: 0,
+            physical_block_bytes: 0,
+            datastore: String::new(),
+            labels: BTreeMap::new(),
+            read_only: false,
+            core: 0,
+            reads: 0,
+            writes: 0,
+            flushes: 0,
+            zeroes: 0,
+            read_bytes: 0,
+            write_bytes: 0,
+            memory_hits: 0,
+            flash_hits: 0,
+            partial_hits: 0,
+            misses: 0,
+            promotions: 0,
+            errors: 0,
+            memory_bytes: 0,
+            dirty_bytes: 0,
+            written_bytes: 0,
+            dirty_age_ms: 0,
+            flash_written_bytes: 0,
+            backing_reads: 0,
+            backing_writes: 0,
+            backing_flushes: 0,
+            backing_read_bytes: 0,
+            backing_write_bytes: 0,
+            backing_errors: 0,
+            readahead_bytes: 0,
+            throttled_us: 0,
+            latency_us: LatencyReport::default(),
+            alerts: Vec::new(),
+        }
+    }
+
+    /// Takes over what the engine counted.
+    pub fn count(&mut self, stats: VolumeStats) {
+        self.reads = stats.reads;
+        self.writes = stats.writes;
+        self.flushes = stats.flushes;
+        self.zeroes = stats.zeroes;
+        self.read_bytes = stats.read_bytes;
+        self.write_bytes = stats.write_bytes;
+        self.memory_hits = stats.memory_hits;
+        self.partial_hits = stats.partial_hits;
+        self.misses = stats.misses;
+        self.errors = stats.errors;
+        self.memory_bytes = stats.memory_bytes;
+        self.dirty_bytes = stats.dirty_bytes;
+        self.written_bytes = stats.written_bytes;
+        self.dirty_age_ms = stats.dirty_age_ms;
+        self.backing_reads = stats.backing_reads;
+        self.backing_writes = stats.backing_writes;
+        self.backing_flushes = stats.backing_flushes;
+        self.backing_read_bytes = stats.backing_read_bytes;
+        self.backing_write_bytes = stats.backing_write_bytes;
+        self.backing_errors = stats.backing_errors;
+        self.readahead_bytes = stats.readahead_bytes;
+        self.throttled_us = stats.throttled_us;
+        self.latency_us = LatencyReport { read: stats.read_latency.into(), write: stats.write_latency.into() };
+        self.alerts.extend(stats.alerts);
+    }
+}
+
+/// What one data core holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreReport {
+    /// Its number, from 0.
+    pub core: usize,
+    /// Volumes that it serves.
+    pub volumes: usize,
+    /// Connections that it serves.
+    pub connections: u64,
+    /// Buffers that its pool may hand out.
+    pub pool_bytes: u64,
+    /// Buffers handed out.
+    pub pool_used_bytes: u64,
+    /// Index and policy.
+    pub index_bytes: u64,
+}
+
+/// The whole daemon.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Of hotset.
+    pub version: String,
+    /// Process.
+    pub pid: u32,
+    /// Time since it started.
+    pub uptime_seconds: u64,
+    /// It is stopping.
+    pub stopping: bool,
+    /// The configuration's file.
+    pub configuration: String,
+    /// Where clients connect.
+    pub listen: Vec<String>,
+    /// Configured memory.
+    pub memory_bytes: u64,
+    /// Data cores.
+    pub cores: Vec<CoreReport>,
+    /// Volumes.
+    pub volumes: Vec<VolumeReport>,
+    /// Changes made by command that differ from the file.
+    pub overrides: Vec<OverrideReport>,
+    /// What is wrong now.
+    pub alerts: Vec<String>,
+}

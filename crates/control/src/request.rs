@@ -1,0 +1,112 @@
+//! What may be asked of a daemon: one message an action.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// An action. On the socket one JSON object on one line: `{"action":"volume-flush","name":"web01"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Everything on one screen.
+    Status {},
+    /// Every volume.
+    VolumeList {},
+    /// One volume.
+    VolumeShow {
+        /// The volume.
+        name: String,
+    },
+    /// Change settings of a volume; they hold over a restart until the key changes in the file.
+    VolumeSet {
+        /// The volume.
+        name: String,
+        /// Keys and values as in the configuration.
+        settings: BTreeMap<String, String>,
+    },
+    /// Destage all that is dirty, then flush the backing.
+    VolumeFlush {
+        /// The volume.
+        name: String,
+    },
+    /// Pass everything through, cache nothing.
+    VolumePause {
+        /// The volume.
+        name: String,
+    },
+    /// Serve hits, add nothing.
+    VolumeFreeze {
+        /// The volume.
+        name: String,
+    },
+    /// Cache again.
+    VolumeResume {
+        /// The volume.
+        name: String,
+    },
+    /// Drop what is cached and clean.
+    VolumeInvalidate {
+        /// The volume.
+        name: String,
+    },
+    /// Change the size of a volume.
+    VolumeResize {
+        /// The volume.
+        name: String,
+        /// The new size; without it, whatever the backing has now.
+        size_bytes: Option<u64>,
+        /// Give up dirty data past the new end.
+        discard_dirty: bool,
+    },
+    /// Serve another volume.
+    VolumeAdd {
+        /// Its name.
+        name: String,
+        /// Its backing, as in the configuration.
+        backing: String,
+        /// Its size, where the backing has none of its own.
+        size_bytes: Option<u64>,
+        /// Its policy; without it the default.
+        policy: Option<String>,
+        /// Refuse writes.
+        read_only: bool,
+    },
+    /// Destage a volume and stop serving it.
+    VolumeRemove {
+        /// The volume.
+        name: String,
+    },
+    /// Take another backing than before for a volume's, in explicit words.
+    VolumeAdopt {
+        /// The volume.
+        name: String,
+    },
+    /// Read the configuration again and apply what can be applied.
+    Reload {},
+    /// Stop the daemon.
+    Stop {
+        /// Answer when the backings are complete.
+        destage: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_one_readable_object() {
+        let request = Request::VolumeFlush { name: "web01".to_owned() };
+        let text = serde_json::to_string(&request).expect("text keys");
+        assert_eq!(text, r#"{"action":"volume-flush","name":"web01"}"#);
+        assert_eq!(serde_json::from_str::<Request>(&text).expect("its own text"), request);
+        assert_eq!(serde_json::from_str::<Request>(r#"{"action":"status"}"#).expect("no fields"), Request::Status {});
+    }
+
+    #[test]
+    fn unknown_actions_and_fields_are_refused() {
+        for text in [r#"{"action":"explode"}"#, r#"{"action":"status","loud":true}"#, r#"{}"#, "[]", "7"] {
+            assert!(serde_json::from_str::<Request>(text).is_err(), "{text}");
+        }
+    }
+}

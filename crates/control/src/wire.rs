@@ -1,0 +1,23 @@
+//! One JSON object a line, bounded.
+
+use std::io;
+
+use serde::Serialize;
+
+/// Longest request, in bytes with its line feed.
+pub(crate) const REQUEST_BYTES_MAX: usize = 64 << 10;
+/// Longest reply, in bytes with its line feed: a status of some ten thousand volumes.
+pub(crate) const REPLY_BYTES_MAX: usize = 64 << 20;
+
+/// `message` as one line.
+pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
+    // serde_json escapes line feeds inside texts, so that the only one is the last byte.
+    let mut bytes = serde_json::to_vec(message).expect("messages have only text keys");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The error of a line that does not end.
+pub(crate) fn too_long(limit: usize) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("a message longer than {limit} bytes"))
+}

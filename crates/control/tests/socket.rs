@@ -1,0 +1,171 @@
+//! The control socket between a real server and a real client.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use control::{Answer, Client, ClientError, ErrorKind, Failure, Handler, Limits, ProgressSender, Request};
+use tokio::sync::watch;
+
+/// Answers flushes after some progress, knows no volume named "missing", and counts what it finished.
+struct Fake {
+    finished: Arc<AtomicUsize>,
+}
+
+impl Handler for Fake {
+    async fn handle(&self, request: Request, progress: ProgressSender) -> Result<Answer, Failure> {
+        match request {
+            Request::VolumeFlush { name } if name == "missing" => Err(Failure::no_volume(&name)),
+            Request::VolumeFlush { name } => {
+                for left in [2, 1] {
+                    progress.say("destaging", left);
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                self.finished.fetch_add(1, Ordering::SeqCst);
+                Ok(Answer::Said(vec![format!("{name} is clean")]))
+            }
+            _ => Ok(Answer::Said(Vec::new())),
+        }
+    }
+}
+
+struct Running {
+    socket: PathBuf,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+    finished: Arc<AtomicUsize>,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.send(true).expect("the server listens");
+        self.thread.take().expect("joined once").join().expect("the server does not panic");
+        assert!(!self.socket.exists(), "the socket's file is removed");
+    }
+}
+
+fn start(limits: Limits) -> Running {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let socket = folder.path().join("run/control.sock");
+    let (stop, stopped) = watch::channel(false);
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let finished = Arc::new(AtomicUsize::new(0));
+    let (path, counter) = (socket.clone(), finished.clone());
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let handler = Rc::new(Fake { finished: counter });
+        let ready = move || ready.send(()).expect("the test waits");
+        let served = control::serve(&path, handler, limits, ready, stopped);
+        tokio::task::LocalSet::new().block_on(&runtime, served).expect("a socket of its own");
+    });
+    is_ready.recv().expect("the server gets ready");
+    Running { socket, stop, thread: Some(thread), finished, _folder: folder }
+}
+
+fn flush(name: &str) -> Request {
+    Request::VolumeFlush { name: name.to_owned() }
+}
+
+/// Sends raw bytes and returns what comes back until the server closes.
+fn raw(socket: &Path, bytes: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket).expect("the server listens");
+    // The server may hang up before all is sent.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text);
+    text
+}
+
+#[test]
+fn a_long_action_reports_progress_and_then_its_end() {
+    let server = start(Limits::default());
+    let mut client = Client::connect(&server.socket).expect("the server listens");
+    let mut said = Vec::new();
+    let answer = client.ask(&flush("a"), |progress| said.push(progress.dirty_bytes)).expect("flushed");
+    assert_eq!(answer, Answer::Said(vec!["a is clean".to_owned()]));
+    assert_eq!(said, [2, 1]);
+    assert_eq!(client.ask(&Request::Status {}, |_| ()).expect("the same connection goes on"), Answer::Said(Vec::new()));
+}
+
+#[test]
+fn a_failure_comes_back_with_its_kind() {
+    let server = start(Limits::default());
+    let mut client = Client::connect(&server.socket).expect("the server listens");
+    let Err(ClientError::Failed(failure)) = client.ask(&flush("missing"), |_| ()) else {
+        panic!("there is no such volume")
+    };
+    assert_eq!(failure.kind, ErrorKind::NotFound);
+    assert!(failure.message.contains("hotset volume list"), "{}", failure.message);
+}
+
+#[test]
+fn garbage_gets_an_error_and_the_others_are_served() {
+    let server = start(Limits::default());
+    assert!(raw(&server.socket, b"hello\n{\"action\":\"status\"}\n").contains("not a request"));
+    assert!(raw(&server.socket, b"{\"action\":\"status\"}\n").contains("done"));
+    assert!(raw(&server.socket, &vec![b'x'; 1 << 20]).contains("longer than"));
+    assert!(Client::connect(&server.socket).expect("still there").ask(&flush("a"), |_| ()).is_ok());
+}
+
+#[test]
+fn a_client_that_leaves_does_not_break_its_action_off() {
+    let server = start(Limits::default());
+    let mut stream = UnixStream::connect(&server.socket).expect("the server listens");
+    stream.write_all(b"{\"action\":\"volume-flush\",\"name\":\"a\"}\n").expect("sent");
+    drop(stream);
+    for _ in 0..500 {
+        if server.finished.load(Ordering::SeqCst) == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("the action never ended");
+}
+
+#[test]
+fn connections_past_the_bound_wait_and_idle_ones_are_closed() {
+    let server = start(Limits { connections_max: 2, idle_timeout: Duration::from_millis(200) });
+    let idle: Vec<_> = (0..8).map(|_| UnixStream::connect(&server.socket).expect("queued")).collect();
+    let mut client = Client::connect(&server.socket).expect("queued");
+    assert!(client.ask(&flush("a"), |_| ()).is_ok(), "served once the idle ones are gone");
+    drop(idle);
+}
+
+#[test]
+fn a_living_socket_is_not_taken_over_and_a_dead_one_is() {
+    let server = start(Limits::default());
+    let (_stop, stopped) = watch::channel(true);
+    let handler = Rc::new(Fake { finished: Arc::default() });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let serve = |path: &Path| {
+        let served = control::serve(path, handler.clone(), Limits::default(), || (), stopped.clone());
+        tokio::task::LocalSet::new().block_on(&runtime, served)
+    };
+    let refused = serve(&server.socket).expect_err("somebody answers").to_string();
+    assert!(refused.contains("another daemon answers there"), "{refused}");
+    let dead = server.socket.with_file_name("dead.sock");
+    drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket whose owner is gone"));
+    assert!(dead.exists());
+    serve(&dead).expect("taken over");
+}
+
+#[test]
+fn the_socket_is_for_its_owner_and_group() {
+    let server = start(Limits::default());
+    let mode = std::fs::metadata(&server.socket).expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+}
+
+#[test]
+fn no_daemon_is_said_clearly() {
+    let Err(error) = Client::connect(Path::new("/nonexistent/control.sock")) else { panic!("nobody is there") };
+    assert!(error.to_string().contains("start one with `hotset serve`"), "{error}");
+}
