@@ -11,6 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::daemon::wait_for;
 use crate::pattern::SECTOR;
 use crate::random::Random;
 
@@ -27,6 +28,7 @@ struct Content {
     /// Every version of a sector since the last flush.
     volatile: BTreeMap<usize, Vec<Vec<u8>>>,
     flushes: u64,
+    clients: u32,
 }
 
 /// A disk with a volatile cache, served until dropped.
@@ -38,7 +40,13 @@ pub struct CacheDisk {
 impl CacheDisk {
     /// Serves `bytes` of zeroes on `socket`.
     pub fn serve(socket: &Path, bytes: usize) -> io::Result<CacheDisk> {
-        let content = Content { durable: vec![0; bytes], live: vec![0; bytes], volatile: BTreeMap::new(), flushes: 0 };
+        let content = Content {
+            durable: vec![0; bytes],
+            live: vec![0; bytes],
+            volatile: BTreeMap::new(),
+            flushes: 0,
+            clients: 0,
+        };
         let content = Arc::new(Mutex::new(content));
         let listener = UnixListener::bind(socket)?;
         let shared = content.clone();
@@ -46,7 +54,12 @@ impl CacheDisk {
             for stream in listener.incoming().map_while(Result::ok) {
                 let shared = shared.clone();
                 // A client that ends or talks nonsense ends its own thread alone.
-                std::thread::spawn(move || converse(stream, &shared));
+                std::thread::spawn(move || {
+                    lock(&shared).clients += 1;
+                    let end = converse(stream, &shared);
+                    lock(&shared).clients -= 1;
+                    end
+                });
             }
         });
         Ok(CacheDisk { content, socket: socket.to_owned() })
@@ -62,8 +75,9 @@ impl CacheDisk {
         lock(&self.content).flushes
     }
 
-    /// The power fails and comes back: what is on the disk then. Every client must be dead.
+    /// The power fails and comes back: what is on the disk then. Every client must be dead; what they sent is taken first.
     pub fn cut(&self, random: &mut Random) -> Vec<u8> {
+        wait_for("the last client's end", || (lock(&self.content).clients == 0).then_some(()));
         let mut content = lock(&self.content);
         let lose_all = random.chance(20);
         for (sector, versions) in std::mem::take(&mut content.volatile) {
@@ -210,6 +224,7 @@ mod tests {
         client.call(Op::Write, FUA, 0, 512, &[3; 512]).expect("it writes");
         assert_eq!(client.read(512, 1).expect("it reads"), [2]);
         assert_eq!(disk.flushes(), 2);
+        drop(client);
         let image = disk.cut(&mut Random::new(2));
         assert_eq!(image[..512], [3; 512]);
         assert!(image[512..65536].contains(&2), "nothing was kept");

@@ -12,6 +12,9 @@ use crate::site::Site;
 /// Longest time that a start, a stop or anything else that is waited for may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Lines of a daemon's log in a failure's message.
+const LOG_LINES_SHOWN: usize = 40;
+
 /// A daemon, killed when dropped.
 pub struct Daemon {
     child: Child,
@@ -159,7 +162,10 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- the daemon's log ---\n{}", self.log());
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n");
+            eprintln!("--- the daemon's log, its end ---\n{last}");
         }
     }
 }

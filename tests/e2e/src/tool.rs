@@ -13,9 +13,9 @@ pub struct Tool(Command, String);
 pub fn tool(program: &str) -> Tool {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", SECONDS_MAX, program]).stdin(Stdio::null());
-    // mke2fs and e2fsck live in sbin, which an ordinary user's path lacks.
+    // Debian's own first: its nbdsh needs Debian's Python, and mke2fs lives where an ordinary user's path does not lead.
     let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command.env("PATH", format!("/usr/sbin:/usr/bin:/sbin:/bin:{path}"));
     Tool(command, program.to_owned())
 }
 

@@ -1,4 +1,14 @@
 //! End to end: one binary, so that the daemon is built once and the tests share the machine's cores.
 
+mod chained;
 mod checker;
+mod clients;
+mod configuration;
+mod filesystem;
+mod fio;
+mod hostile;
+mod kill;
+mod lifecycle;
 mod powercut;
+mod protocol;
+mod tls;

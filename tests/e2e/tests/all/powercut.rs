@@ -13,6 +13,7 @@ use e2e::folder::Folder;
 use e2e::guest::{Guest, Image, kernel_folder};
 use e2e::ledger::{Fault, Ledger};
 use e2e::random::{Random, seed};
+use e2e::site::Site;
 use e2e::writer::Writer;
 
 const BYTES: u64 = 8 << 20;
@@ -53,6 +54,36 @@ fn guest_rounds(daemon: &std::path::Path, rounds: u64, seed: u64) -> Vec<Fault> 
         }
     }
     Vec::new()
+}
+
+/// As [`guest_rounds`], with the daemon of a [`Site`] on this machine and its backing's cache cut when it is killed.
+fn backing_rounds(site: &mut Site, rounds: u64, seed: u64) -> Vec<Fault> {
+    let socket = site.folder.join("disk");
+    let disk = CacheDisk::serve(&socket, BYTES as usize).expect("a socket can be made");
+    site.memory = "18 MiB".to_owned();
+    site.volume_on("v", &disk.uri(), "");
+    let ledger = Mutex::new(Ledger::new(BYTES, true));
+    let mut random = Random::new(seed);
+    for round in 0..rounds {
+        let daemon = site.start();
+        let before = ledger.lock().expect("no writer panicked").sequence();
+        let mut faults = write_until(&site.endpoint(), &ledger, random.draw(), || daemon.kill());
+        let mut ledger = ledger.lock().expect("no writer panicked");
+        let writes = ledger.sequence() - before;
+        assert!(writes > 50, "only {writes} writes before the cut");
+        faults.extend(ledger.check_after_crash(&disk.cut(&mut random)));
+        println!("round {round}: {writes} writes, {} flushes of the backing in all", disk.flushes());
+        if !faults.is_empty() {
+            return faults;
+        }
+    }
+    Vec::new()
+}
+
+#[test]
+fn a_flushed_write_survives_a_power_cut_of_the_backing() {
+    let faults = backing_rounds(&mut Site::new(), 4, seed("powercut"));
+    assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 }
 
 #[test]

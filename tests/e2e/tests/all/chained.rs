@@ -1,0 +1,91 @@
+//! Another NBD server as the backing: another daemon, a foreign one, and one that dies and comes back.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use e2e::client::Client;
+use e2e::ledger::Ledger;
+use e2e::random::{Random, seed};
+use e2e::server::Nbdkit;
+use e2e::site::Site;
+use e2e::tool::tool;
+use e2e::writer::Writer;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_daemon_behind_a_daemon_passes_everything_through() {
+    let below = Site::with_volume(16 * MIB);
+    let lower = below.start();
+    let mut above = Site::new();
+    above.volume_on("v", &below.uri("v"), "");
+    let upper = above.start();
+    let image = above.folder.join("image");
+    tool("sh").arg("-c").arg("head -c 16777216 /dev/urandom > image").within(above.folder.path()).ok();
+    tool("nbdcopy").arg("--flush").arg(&image).arg(above.uri("v")).ok();
+    upper.kill();
+    tool("qemu-img").args("compare -f raw -F raw").arg(&image).arg(below.uri("v")).ok();
+    lower.kill();
+    tool("cmp").arg(&image).arg(below.backing("v")).ok();
+}
+
+#[test]
+fn a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed() {
+    let mut site = Site::new();
+    let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
+    std::fs::File::create(&disk).and_then(|file| file.set_len(8 * MIB)).expect("the folder can be written");
+    let args = format!("file {}", disk.display());
+    let mut below = Nbdkit::start(&socket, &args);
+    site.volume_on("v", &below.uri(), "");
+    let daemon = site.start();
+    let seed = seed("chained");
+    let mut random = Random::new(seed);
+    let (endpoint, stop) = (site.endpoint(), AtomicBool::new(false));
+    let ledger = Mutex::new(Ledger::new(8 * MIB, false));
+    let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed };
+    let faults = std::thread::scope(|scope| {
+        let run = scope.spawn(|| writer.run(&ledger, &stop));
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(100 + random.below(300)));
+            drop(below);
+            std::thread::sleep(Duration::from_millis(random.below(300)));
+            below = Nbdkit::start(&socket, &args);
+        }
+        let before = ledger.lock().expect("no writer panicked").sequence();
+        std::thread::sleep(Duration::from_millis(500));
+        let after = ledger.lock().expect("no writer panicked").sequence();
+        assert!(after > before, "nothing is written after the backing came back:\n{}", daemon.log());
+        stop.store(true, Ordering::Relaxed);
+        run.join().expect("the writer ends orderly")
+    });
+    assert_eq!(faults, []);
+    let mut client = Client::connect(&endpoint, "v").expect("the daemon serves");
+    let image = client.read_all().expect("the volume is read");
+    drop(client);
+    let mut ledger = ledger.into_inner().expect("no writer panicked");
+    assert_eq!(ledger.check_after_crash(&image), []);
+    daemon.stop();
+    let content = std::fs::read(&disk).expect("the backing is there");
+    assert_eq!(ledger.check_after_crash(&content), []);
+}
+
+#[test]
+fn errors_of_the_backing_reach_the_reader_and_nobody_else() {
+    let mut site = Site::with_volume(4 * MIB);
+    let socket = site.folder.join("below");
+    let args = "--filter=error memory 4M error-pread=EIO error-pread-rate=1 error-pread-file=TRIGGER";
+    let trigger = site.folder.join("trigger");
+    let below = Nbdkit::start(&socket, &args.replace("TRIGGER", &trigger.to_string_lossy()));
+    site.volume_on("sick", &below.uri(), "");
+    let daemon = site.start();
+    let mut sick = Client::connect(&site.endpoint(), "sick").expect("the daemon serves");
+    let mut sound = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    std::fs::write(&trigger, "").expect("the folder can be written");
+    assert_eq!(sick.read(MIB, 4096).expect_err("the backing is sick").raw_os_error(), Some(5));
+    assert_eq!(sound.read(MIB, 4096).expect("the other volume is sound").len(), 4096);
+    std::fs::remove_file(&trigger).expect("it was written");
+    assert_eq!(sick.read(MIB, 4096).expect("the backing is well again"), [0; 4096]);
+    drop((sick, sound));
+    daemon.stop();
+}

@@ -1,0 +1,69 @@
+//! Clients that stall, vanish or talk nonsense cost nobody else anything.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use e2e::client::{Client, Op};
+use e2e::random::Random;
+use e2e::site::Site;
+
+const MIB: u64 = 1 << 20;
+/// A write request for 1 MiB at 0, up to and without its data.
+const HALF_A_WRITE: &[u8] = b"\x25\x60\x95\x13\0\0\0\x01cookie!!\0\0\0\0\0\0\0\0\0\x10\0\0";
+
+#[test]
+fn two_hundred_clients_stalled_half_way_leave_a_healthy_one_alone() {
+    let site = Site::with_volume(32 * MIB);
+    let daemon = site.start();
+    let mut stalled = Vec::new();
+    for number in 0..200 {
+        let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon takes 200 connections");
+        match number % 4 {
+            0 => client.send_raw(&HALF_A_WRITE[..13]),
+            1 => client.send_raw(&[HALF_A_WRITE, &[9; 300_000]].concat()),
+            2 => client.send_raw(HALF_A_WRITE),
+            // Answers that are asked for and never taken.
+            _ => (0..8).try_for_each(|_| client.send(Op::Read, 0, 0, 1 << 20, &[]).map(drop)),
+        }
+        .expect("the daemon takes bytes");
+        stalled.push(client);
+    }
+    let mut healthy = Client::connect(&site.endpoint(), "v").expect("the daemon takes one more");
+    for number in 0..500u64 {
+        let at = 8 * MIB + number * 4096;
+        healthy.write(at, &[number as u8; 4096]).expect("it writes");
+        assert_eq!(healthy.read(at, 4096).expect("it reads"), [number as u8; 4096]);
+    }
+    healthy.flush().expect("it flushes");
+    // None of the halves was executed.
+    assert!(healthy.read(0, 1 << 20).expect("it reads").iter().all(|&byte| byte == 0));
+    drop(stalled);
+    healthy.write(0, &[1; 512]).expect("it still writes");
+    drop(healthy);
+    daemon.stop();
+}
+
+#[test]
+fn nonsense_ends_its_own_connection_at_most() {
+    let site = Site::with_volume(4 * MIB);
+    let mut daemon = site.start();
+    let mut random = Random::new(11);
+    let mut healthy = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    for number in 0..200 {
+        let mut noise: Vec<u8> = (0..random.below(4000)).map(|_| random.draw() as u8).collect();
+        if number % 2 == 0 {
+            let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+            if number % 4 == 0 {
+                noise.splice(..0, [0x25, 0x60, 0x95, 0x13]);
+            }
+            // The daemon may have hung up on the first bytes.
+            let _ = client.send_raw(&noise);
+        } else {
+            let mut stream = UnixStream::connect(site.socket()).expect("the daemon listens");
+            let _ = stream.write_all(&noise);
+        }
+    }
+    assert_eq!(healthy.read(0, 512).expect("it reads").len(), 512);
+    assert!(daemon.is_running());
+    daemon.stop();
+}

@@ -1,0 +1,62 @@
+//! SIGKILL at any moment, under a writer that knows what was flushed and what was only held.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use e2e::client::Client;
+use e2e::daemon::Daemon;
+use e2e::ledger::{Fault, Ledger};
+use e2e::random::{Random, seed};
+use e2e::site::Site;
+use e2e::writer::Writer;
+
+const BYTES: u64 = 16 << 20;
+
+/// Rounds to do: `HOTSET_KILL_ROUNDS`, 10 without it.
+fn rounds() -> u64 {
+    std::env::var("HOTSET_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
+}
+
+/// Writes, kills the daemon at a random moment, starts it again and reads everything back.
+fn round(site: &Site, daemon: Daemon, ledger: &Mutex<Ledger>, random: &mut Random) -> (Daemon, Vec<Fault>) {
+    let (endpoint, stop) = (site.endpoint(), AtomicBool::new(false));
+    let writer = Writer { endpoint: &endpoint, export: "v", connections: 1 + random.below(4), seed: random.draw() };
+    let before = ledger.lock().expect("no writer panicked").sequence();
+    let pause = Duration::from_millis(20 + random.below(400));
+    let mut faults = std::thread::scope(|scope| {
+        let run = scope.spawn(|| writer.run(ledger, &stop));
+        std::thread::sleep(pause);
+        daemon.kill();
+        stop.store(true, Ordering::Relaxed);
+        run.join().expect("the writer ends orderly")
+    });
+    let daemon = site.start();
+    let image = Client::connect(&endpoint, "v").and_then(|mut client| client.read_all()).expect("the volume is back");
+    let mut ledger = ledger.lock().expect("no writer panicked");
+    println!("killed after {pause:?} and {} writes", ledger.sequence() - before);
+    faults.extend(ledger.check_after_crash(&image));
+    (daemon, faults)
+}
+
+#[test]
+fn nothing_flushed_is_lost_and_nothing_is_foreign_or_torn() {
+    let seed = seed("kill");
+    let mut random = Random::new(seed);
+    // The memory is smaller than the volume: destage and eviction run while the kill comes.
+    let mut site = Site::with_volume(BYTES);
+    site.memory = "20 MiB".to_owned();
+    let ledger = Mutex::new(Ledger::new(BYTES, false));
+    let mut daemon = site.start();
+    for number in 0..rounds() {
+        let faults;
+        (daemon, faults) = round(&site, daemon, &ledger, &mut random);
+        assert!(faults.is_empty(), "round {number}: {:?}", &faults[..faults.len().min(20)]);
+    }
+    let writes = ledger.lock().expect("no writer panicked").sequence();
+    assert!(writes > 100 * rounds(), "only {writes} writes: the writer is broken");
+    daemon.stop();
+    let image = std::fs::read(site.backing("v")).expect("the backing is there");
+    let faults = ledger.into_inner().expect("no writer panicked").check_after_crash(&image);
+    assert!(faults.is_empty(), "after the stop: {faults:?}");
+}

@@ -1,0 +1,177 @@
+//! Starts, stops and what comes between: locks, drains, reloads.
+
+use std::fs;
+use std::time::Duration;
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::server::Nbdkit;
+use e2e::site::Site;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn two_daemons_on_one_backing_are_refused() {
+    let site = Site::with_volume(4 * MIB);
+    let first = site.start();
+    let mut thief = Site::new();
+    thief.volume_on("v", &site.backing("v").to_string_lossy(), "");
+    let mut second = Daemon::launch(&thief);
+    let status = second.wait();
+    assert!(!status.success());
+    assert!(second.log().contains("in use"), "{}", second.log());
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the first still serves");
+    client.write(0, &[1; 512]).expect("it writes");
+    drop(client);
+    first.stop();
+}
+
+#[test]
+fn a_restart_waits_for_its_predecessor() {
+    let site = Site::with_volume(4 * MIB);
+    let first = site.start();
+    // Frozen, it holds its locks as one does whose last requests are still under way.
+    first.signal("STOP");
+    let mut second = Daemon::launch(&site);
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(second.is_running(), "the second did not wait:\n{}", second.log());
+    first.kill();
+    second.wait_until_ready();
+    Client::connect(&site.endpoint(), "v").and_then(|mut client| client.write(0, &[1; 512])).expect("it serves");
+    second.stop();
+}
+
+#[test]
+fn a_stop_brings_everything_to_the_backing() {
+    let site = Site::with_volume(16 * MIB);
+    let mut daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    for number in 0..1000u64 {
+        client.write(number * 16384, &[number as u8 | 1; 4096]).expect("it writes");
+    }
+    daemon.signal("TERM");
+    assert!(daemon.wait().success(), "{}", daemon.log());
+    let content = fs::read(site.backing("v")).expect("the backing is there");
+    for number in 0..1000usize {
+        assert_eq!(content[number * 16384..][..4096], [number as u8 | 1; 4096], "write {number}");
+    }
+}
+
+#[test]
+fn stop_destage_leaves_the_backing_complete() {
+    let site = Site::with_volume(8 * MIB);
+    let mut daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    client.write(512, &[7; 65536]).expect("it writes");
+    daemon.command(&["stop", "--destage"]);
+    assert!(daemon.wait().success(), "{}", daemon.log());
+    let content = fs::read(site.backing("v")).expect("the backing is there");
+    assert_eq!(content[512..512 + 65536], [7; 65536]);
+}
+
+#[test]
+fn volume_flush_leaves_the_backing_complete_while_serving() {
+    let site = Site::with_volume(8 * MIB);
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    client.write(512, &[8; 65536]).expect("it writes");
+    daemon.command(&["volume", "flush", "v"]);
+    let content = fs::read(site.backing("v")).expect("the backing is there");
+    assert_eq!(content[512..512 + 65536], [8; 65536]);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn a_second_sigterm_ends_a_slow_drain_and_keeps_what_was_flushed() {
+    let mut site = Site::new();
+    let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
+    fs::File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
+    let args = format!("--filter=delay --filter=noparallel file {} delay-write=100ms delay-zero=100ms", disk.display());
+    let below = Nbdkit::start(&socket, &args);
+    site.volume_on("v", &below.uri(), "");
+    let mut daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    client.write(0, &[5; 4096]).expect("it writes");
+    client.flush().expect("it flushes");
+    // 500 blocks far apart take the backing 50 seconds.
+    for number in 0..500u64 {
+        client.write(65536 + number * 61440, &[6; 4096]).expect("it writes");
+    }
+    daemon.signal("TERM");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(daemon.is_running(), "the drain cannot be over:\n{}", daemon.log());
+    daemon.signal("TERM");
+    let pid = daemon.pid();
+    let began = std::time::Instant::now();
+    daemon.wait();
+    assert!(began.elapsed() < Duration::from_secs(20), "process {pid} went on draining");
+    let content = fs::read(&disk).expect("the backing is there");
+    assert_eq!(content[..4096], [5; 4096]);
+}
+
+#[test]
+fn sighup_brings_a_new_volume_and_keeps_the_connections() {
+    let mut site = Site::with_volume(4 * MIB);
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    client.write(0, &[1; 512]).expect("it writes");
+    site.volume("later", 2 * MIB, "");
+    fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    daemon.signal("HUP");
+    let later = wait_for("the new volume", || Client::connect(&site.endpoint(), "later").ok());
+    assert_eq!(later.size, 2 * MIB);
+    assert_eq!(client.read(0, 512).expect("the old connection lives"), [1; 512]);
+    drop((client, later));
+    daemon.stop();
+}
+
+#[test]
+fn sighup_names_what_needs_a_restart_and_refuses_a_broken_file() {
+    let mut site = Site::with_volume(4 * MIB);
+    let daemon = site.start();
+    site.memory = "80 MiB".to_owned();
+    fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    daemon.signal("HUP");
+    wait_for("a word on memory.size", || {
+        let log = daemon.log();
+        (log.contains("memory") && log.contains("restart")).then_some(())
+    });
+    fs::write(site.config(), "[memory]\nsize = \"lots\"\n").expect("the folder can be written");
+    daemon.signal("HUP");
+    wait_for("a word on the broken file", || daemon.log().contains("lots").then_some(()));
+    Client::connect(&site.endpoint(), "v").expect("the daemon serves as before");
+    daemon.stop();
+}
+
+#[test]
+fn status_and_the_volumes_are_shown_as_text_and_as_json() {
+    let site = Site::with_volume(4 * MIB);
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    client.write(0, &[1; 4096]).expect("it writes");
+    client.read(0, 4096).expect("it reads");
+    assert!(daemon.command(&["status"]).contains('v'));
+    assert!(daemon.command(&["volume", "list"]).contains("write-back"));
+    let shown = daemon.command(&["volume", "show", "v", "--json"]);
+    for key in
+        ["\"reads\"", "\"writes\"", "\"memory_hits\"", "\"dirty_bytes\"", "\"latency_us\"", "\"p999\"", "\"state\""]
+    {
+        assert!(shown.contains(key), "{key} is missing in {shown}");
+    }
+    let missing = daemon.try_command(&["volume", "show", "nothing"]);
+    assert_eq!(missing.status.code(), Some(1), "{}", text_of(&missing));
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn a_command_without_a_daemon_says_so() {
+    let site = Site::with_volume(4 * MIB);
+    let daemon = site.start();
+    let socket = site.folder.join("nobody.sock");
+    daemon.stop();
+    let output = e2e::daemon::hotset(&["status", "--socket", &socket.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(1), "{}", text_of(&output));
+    assert!(text_of(&output).contains("nobody.sock"), "{}", text_of(&output));
+}

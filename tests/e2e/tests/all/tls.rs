@@ -1,0 +1,72 @@
+//! TLS on TCP, with an authority of the test's own.
+
+use e2e::site::Site;
+use e2e::tool::tool;
+
+const MIB: u64 = 1 << 20;
+
+/// An authority and a server certificate for `localhost` in the site's folder, named as libnbd wants them.
+fn make_certificates(site: &Site) {
+    let script = "
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=authority -keyout ca-key.pem -out ca-cert.pem
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -keyout server-key.pem -out server.csr
+        printf 'subjectAltName=DNS:localhost,IP:127.0.0.1\\nbasicConstraints=CA:FALSE\\n' > server.ext
+        openssl x509 -req -in server.csr -CA ca-cert.pem -CAkey ca-key.pem -CAcreateserial -days 2 -extfile server.ext -out server-cert.pem
+        mkdir strangers && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=stranger \
+          -keyout strangers/ca-key.pem -out strangers/ca-cert.pem";
+    tool("sh").arg("-ec").arg(script).within(site.folder.path()).ok();
+}
+
+/// A site with TLS in `mode` on a TCP port, and the port.
+fn site(mode: &str) -> (Site, u16) {
+    let mut site = Site::with_volume(4 * MIB);
+    make_certificates(&site);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it has an address").port();
+    site.listen.push(format!("tcp:127.0.0.1:{port}"));
+    let folder = site.folder.path().display();
+    site.nbd = format!(
+        "tls = \"{mode}\"\ntls_certificate = \"{folder}/server-cert.pem\"\ntls_key = \"{folder}/server-key.pem\"\n"
+    );
+    (site, port)
+}
+
+fn encrypted(site: &Site, port: u16, authority: &str) -> String {
+    let folder = site.folder.path().display();
+    format!("nbds://localhost:{port}/v?tls-certificates={folder}{authority}")
+}
+
+#[test]
+fn a_client_that_knows_the_authority_talks_encrypted_and_others_are_refused() {
+    let (site, port) = site("required");
+    let daemon = site.start();
+    let script =
+        "h.pwrite(b's' * 4096, 0)\nh.flush()\nassert h.get_tls_negotiated()\nassert h.pread(4096, 0) == b's' * 4096\n";
+    tool("nbdsh").arg("-u").arg(encrypted(&site, port, "")).arg("-c").arg(script).ok();
+    tool("nbdinfo").arg(encrypted(&site, port, "/strangers")).fails();
+    tool("nbdinfo").arg(format!("nbd://localhost:{port}/v")).fails();
+    daemon.stop();
+    let content = std::fs::read(site.backing("v")).expect("the backing is there");
+    assert_eq!(content[..4096], [b's'; 4096]);
+}
+
+#[test]
+fn where_tls_is_allowed_both_kinds_of_client_are_served() {
+    let (site, port) = site("allowed");
+    let daemon = site.start();
+    tool("nbdinfo").arg(encrypted(&site, port, "")).ok();
+    tool("nbdinfo").arg(format!("nbd://localhost:{port}/v")).ok();
+    daemon.stop();
+}
+
+#[test]
+fn a_large_image_survives_encryption() {
+    let (site, port) = site("required");
+    let daemon = site.start();
+    let image = site.folder.join("image");
+    tool("sh").arg("-c").arg("head -c 4194304 /dev/urandom > image").within(site.folder.path()).ok();
+    tool("nbdcopy").arg(&image).arg(encrypted(&site, port, "")).ok();
+    tool("nbdcopy").arg(encrypted(&site, port, "")).arg(site.folder.join("back")).ok();
+    tool("cmp").arg(&image).arg(site.folder.join("back")).ok();
+    daemon.stop();
+}
