@@ -86,7 +86,7 @@ pub(super) struct Shared {
     order_rng: Rng,
     pub(super) disk_rng: Rng,
     pub(super) wire_rng: Rng,
-    ready: Rc<Ready>,
+    ready: Ready,
     tasks: RefCell<Tasks>,
     pub(super) timers: RefCell<Timers>,
     trace: RefCell<Trace>,
@@ -168,7 +168,7 @@ impl World {
             order_rng: Rng::new(seed, 2),
             disk_rng: Rng::new(seed, 3),
             wire_rng: Rng::new(seed, 4),
-            ready: Ready::new(),
+            ready: Ready::default(),
             tasks: RefCell::default(),
             timers: RefCell::default(),
             trace: RefCell::new(Trace::new(spec.trace)),
@@ -240,12 +240,13 @@ impl World {
     /// Runs until `future` is ready. It is dropped when the world stops before that.
     pub fn run_until<T>(&self, future: impl Future<Output = T>) -> Result<T, Stop> {
         let mut future = pin!(future);
-        let waker = self.shared.ready.waker(MAIN);
         self.shared.ready.start(MAIN);
+        let waker = self.shared.ready.waker(MAIN);
         let ended = self.turn(Nanos::MAX, || match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(value) => Some(value),
             Poll::Pending => None,
         });
+        drop(waker);
         self.shared.ready.end(MAIN);
         ended.map(|value| value.expect("without an end of time only the future's own end returns"))
     }
@@ -329,8 +330,9 @@ impl World {
         match task.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => world.tasks.borrow_mut().put_back(index, task),
             Poll::Ready(()) => {
-                world.ready.end(index);
                 drop(task);
+                drop(waker);
+                world.ready.end(index);
                 world.tasks.borrow_mut().release(index);
             }
         }
@@ -340,7 +342,7 @@ impl World {
     pub(super) fn end(&self) {
         let world = &*self.shared;
         world.over.set(true);
-        world.ready.retire();
+        world.ready.clear();
         world.wires.clear();
         let timers = std::mem::take(&mut *world.timers.borrow_mut());
         drop(timers);

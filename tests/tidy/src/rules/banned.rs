@@ -7,8 +7,14 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Where the ban holds.
-const FOLDERS: [&str; 5] =
-    ["crates/engine/src/", "crates/nbd/src/", "crates/nbd-protocol/src/", "crates/qos/src/", "crates/seam/src/sim"];
+const FOLDERS: [&str; 6] = [
+    "crates/engine/src/",
+    "crates/nbd/src/",
+    "crates/nbd-protocol/src/",
+    "crates/qos/src/",
+    "crates/seam/src/sim",
+    "crates/seam/src/model",
+];
 
 /// What is banned, and what to use instead.
 const BANNED: [(&str, &str); 17] = [
