@@ -5,13 +5,20 @@
 
 pub mod backing;
 pub mod core;
+mod destage;
+mod histogram;
+mod memory;
+pub mod policy;
 pub mod request;
+mod shard;
 pub mod spec;
 pub mod stats;
 pub mod volume;
+mod wait;
 
-pub use backing::Backing;
+pub use backing::{AnyDisk, Backing};
 pub use core::{AttachError, Core};
+pub use memory::pool_bytes_for;
 pub use request::{RequestError, WriteFlags, WriteSource, ZeroFlags};
 pub use spec::{CacheMode, CoreSpec, VolumeSpec, WritePolicy};
 pub use stats::{CoreStats, LatencySummary, VolumeStats};

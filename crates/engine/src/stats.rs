@@ -1,5 +1,12 @@
 //! Plain counters of the data path; nothing here is shared or atomic.
 
+use std::cell::{Cell, RefCell};
+
+use seam::{DiskError, Nanos};
+
+use crate::backing::Cause;
+use crate::histogram::Histogram;
+
 /// Latency of one kind of request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LatencySummary {
@@ -75,4 +82,127 @@ pub struct CoreStats {
     pub pool_used_bytes: u64,
     /// Bytes of index and policy.
     pub index_bytes: u64,
+}
+
+/// One counter.
+pub type Counter = Cell<u64>;
+
+/// What a shard counts.
+#[derive(Default)]
+pub struct Counters {
+    reads: Counter,
+    writes: Counter,
+    /// Flush requests of clients.
+    pub flushes: Counter,
+    /// Zero-range and discard requests of clients.
+    pub zeroes: Counter,
+    read_bytes: Counter,
+    write_bytes: Counter,
+    memory_hits: Counter,
+    partial_hits: Counter,
+    misses: Counter,
+    /// Requests of clients that failed.
+    pub errors: Counter,
+    backing_reads: Counter,
+    backing_writes: Counter,
+    backing_flushes: Counter,
+    backing_read_bytes: Counter,
+    backing_write_bytes: Counter,
+    /// Requests that the backing failed.
+    pub backing_errors: Counter,
+    /// Bytes read ahead.
+    pub readahead_bytes: Counter,
+    /// Microseconds that writers waited for room.
+    pub throttled_us: Counter,
+    /// Flushes that nobody waited for and that failed.
+    pub background_flushes_failed: Counter,
+    /// Latency of reads.
+    pub read_latency: Histogram,
+    write_latency: Histogram,
+    /// The backing's last error.
+    pub last_error: RefCell<Option<DiskError>>,
+}
+
+impl Counters {
+    /// Adds to one counter.
+    pub fn add(&self, counter: &Counter, count: u64) {
+        counter.set(counter.get() + count);
+    }
+
+    /// A read was served from memory without waiting: its latency is below what the clock is worth asking for.
+    pub fn read_hit(&self, bytes: u64) {
+        self.add(&self.reads, 1);
+        self.add(&self.read_bytes, bytes);
+        self.add(&self.memory_hits, 1);
+        self.read_latency.add(Nanos::from_micros(1));
+    }
+
+    /// A read looked for `wanted` blocks and found `found` of them in memory.
+    pub fn read_looked(&self, bytes: u64, found: usize, wanted: usize) {
+        self.add(&self.reads, 1);
+        self.add(&self.read_bytes, bytes);
+        let counter = match found {
+            _ if found == wanted => &self.memory_hits,
+            0 => &self.misses,
+            _ => &self.partial_hits,
+        };
+        self.add(counter, 1);
+    }
+
+    /// A write was acknowledged.
+    pub fn write_done(&self, bytes: u64, latency: Nanos) {
+        self.add(&self.writes, 1);
+        self.add(&self.write_bytes, bytes);
+        self.write_latency.add(latency.max(Nanos::from_micros(1)));
+    }
+
+    /// A read of the backing ended.
+    pub fn backing_read(&self, _cause: Cause, bytes: u64, ok: bool) {
+        self.add(&self.backing_reads, 1);
+        self.add(&self.backing_read_bytes, bytes);
+        self.add(&self.backing_errors, u64::from(!ok));
+    }
+
+    /// A write or zero-range to the backing ended.
+    pub fn backing_write(&self, _cause: Cause, bytes: u64, ok: bool) {
+        self.add(&self.backing_writes, 1);
+        self.add(&self.backing_write_bytes, bytes);
+        self.add(&self.backing_errors, u64::from(!ok));
+    }
+
+    /// A flush of the backing ended.
+    pub fn backing_flush(&self, result: &Result<(), DiskError>) {
+        self.add(&self.backing_flushes, 1);
+        if let Err(error) = result {
+            self.add(&self.backing_errors, 1);
+            *self.last_error.borrow_mut() = Some(error.clone());
+        }
+    }
+
+    /// The counters, as they are shown.
+    pub fn snapshot(&self) -> VolumeStats {
+        VolumeStats {
+            reads: self.reads.get(),
+            writes: self.writes.get(),
+            flushes: self.flushes.get(),
+            zeroes: self.zeroes.get(),
+            read_bytes: self.read_bytes.get(),
+            write_bytes: self.write_bytes.get(),
+            memory_hits: self.memory_hits.get(),
+            partial_hits: self.partial_hits.get(),
+            misses: self.misses.get(),
+            errors: self.errors.get(),
+            backing_reads: self.backing_reads.get(),
+            backing_writes: self.backing_writes.get(),
+            backing_flushes: self.backing_flushes.get(),
+            backing_read_bytes: self.backing_read_bytes.get(),
+            backing_write_bytes: self.backing_write_bytes.get(),
+            backing_errors: self.backing_errors.get(),
+            readahead_bytes: self.readahead_bytes.get(),
+            throttled_us: self.throttled_us.get(),
+            read_latency: self.read_latency.summary(),
+            write_latency: self.write_latency.summary(),
+            ..VolumeStats::default()
+        }
+    }
 }

@@ -1,9 +1,85 @@
 //! The slow storage under a volume, whatever it is: the engine cannot tell a file from an array.
 
-use seam::Seam;
+mod dispatch;
+
+use seam::{AllocationExtent, Disk, DiskResult, Geometry, Piece, PieceMut, Seam};
+
+pub use dispatch::{Cause, Dispatch, Permit};
+
+/// Any kind of storage that a volume can lie on.
+pub enum AnyDisk<S: Seam> {
+    /// A file, a block device, or a simulated disk: what the seam opens.
+    Plain(S::Disk),
+}
+
+impl<S: Seam> Clone for AnyDisk<S> {
+    fn clone(&self) -> Self {
+        match self {
+            AnyDisk::Plain(disk) => AnyDisk::Plain(disk.clone()),
+        }
+    }
+}
 
 /// Where a volume's data lies.
 pub struct Backing<S: Seam> {
     /// The storage.
-    pub disk: S::Disk,
+    pub disk: AnyDisk<S>,
+}
+
+impl<S: Seam> Backing<S> {
+    /// A file, a block device, or a simulated disk.
+    pub fn plain(disk: S::Disk) -> Self {
+        Backing { disk: AnyDisk::Plain(disk) }
+    }
+}
+
+/// Hands a call on to whichever disk it is.
+macro_rules! each {
+    ($self:expr, $disk:ident => $call:expr) => {
+        match $self {
+            AnyDisk::Plain($disk) => $call,
+        }
+    };
+}
+
+impl<S: Seam> Disk<S> for AnyDisk<S> {
+    fn geometry(&self) -> Geometry {
+        each!(self, disk => disk.geometry())
+    }
+
+    fn identity(&self) -> String {
+        each!(self, disk => disk.identity())
+    }
+
+    fn incarnation(&self) -> u64 {
+        each!(self, disk => disk.incarnation())
+    }
+
+    async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
+        each!(self, disk => disk.read(at, into).await)
+    }
+
+    async fn write(&self, at: u64, from: Vec<Piece<S::Block>>) -> DiskResult<()> {
+        each!(self, disk => disk.write(at, from).await)
+    }
+
+    async fn flush(&self) -> DiskResult<()> {
+        each!(self, disk => disk.flush().await)
+    }
+
+    async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
+        each!(self, disk => disk.zero(at, len, may_unmap).await)
+    }
+
+    async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
+        each!(self, disk => disk.allocation(at, len).await)
+    }
+
+    async fn refresh_size(&self) -> DiskResult<u64> {
+        each!(self, disk => disk.refresh_size().await)
+    }
+
+    async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
+        each!(self, disk => disk.set_size(size_bytes).await)
+    }
 }

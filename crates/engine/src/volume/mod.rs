@@ -1,21 +1,29 @@
-//! A volume's entry: bounds, mode, and what a front end may ask of it.
+//! A volume's entry: bounds, the gate for administrators, and what a front end may ask of it.
+
+mod gate;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use seam::{AllocationExtent, BLOCK_BYTES, BlockMut, Disk, Geometry, Piece, PieceMut, SECTOR_BYTES, Seam};
+use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
+use crate::backing::{Cause, Dispatch};
+use crate::policy::Admit;
+use crate::shard::state::State;
+use crate::shard::{Shard, ShardRef, blocks_of};
+use crate::stats::Counters;
 use crate::{
     Backing, CacheMode, Core, RequestError, VolumeSpec, VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
+use gate::Gate;
+
+/// Longest prefetch that one request may ask for, in bytes; more is left out.
+const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 
 struct Inner<S: Seam> {
-    core: Core<S>,
     spec: VolumeSpec,
-    policy: Cell<WritePolicy>,
-    mode: Cell<CacheMode>,
-    backing: Backing<S>,
-    stats: RefCell<VolumeStats>,
+    shard: ShardRef<S>,
+    gate: Gate,
 }
 
 /// A block device that clients see. A clone is another handle to the same; it stays on its core.
@@ -31,9 +39,40 @@ impl<S: Seam> Clone for Volume<S> {
 }
 
 impl<S: Seam> Volume<S> {
-    pub(crate) fn new(core: Core<S>, spec: VolumeSpec, backing: Backing<S>) -> Self {
-        let policy = Cell::new(spec.policy);
-        Volume(Rc::new(Inner { core, spec, policy, mode: Cell::default(), backing, stats: RefCell::default() }))
+    pub(crate) fn new(core: Core<S>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
+        let geometry = backing.disk.geometry();
+        let volatile = spec.policy == WritePolicy::WriteBackVolatile;
+        // Half of what was promised, so that destage has the other half.
+        let age_max = if volatile { Nanos(spec.defer.0 / 2) } else { core.spec().dirty_age_max };
+        let shard = Rc::new(Shard {
+            number,
+            dispatch: Dispatch::new(geometry.queue_depth),
+            size_bytes: Cell::new(geometry.size_bytes),
+            policy: Cell::new(spec.policy),
+            mode: Cell::default(),
+            age_max,
+            state: RefCell::new(State::new(backing.disk.incarnation())),
+            throttle: Default::default(),
+            retry: Default::default(),
+            streams: Default::default(),
+            work: Default::default(),
+            progress: Default::default(),
+            counters: Counters::default(),
+            stopping: Cell::new(false),
+            draining: Cell::new(false),
+            flushing_alone: Cell::new(false),
+            last_request: Cell::new(core.seam().now()),
+            last_sync: Cell::new(core.seam().now()),
+            disk: backing.disk,
+            core,
+        });
+        shard.refresh_throttle();
+        shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
+        Volume(Rc::new(Inner { spec, shard, gate: Gate::default() }))
+    }
+
+    pub(crate) fn shard(&self) -> &ShardRef<S> {
+        &self.0.shard
     }
 
     /// Its name.
@@ -48,56 +87,67 @@ impl<S: Seam> Volume<S> {
 
     /// Bytes that clients see.
     pub fn size_bytes(&self) -> u64 {
-        self.0.backing.disk.geometry().size_bytes
+        self.0.shard.size_bytes.get()
     }
 
     /// The backing's fixed facts.
     pub fn geometry(&self) -> Geometry {
-        self.0.backing.disk.geometry()
+        self.0.shard.disk.geometry()
     }
 
     /// When writes are acknowledged now.
     pub fn policy(&self) -> WritePolicy {
-        self.0.policy.get()
+        self.0.shard.policy.get()
     }
 
     /// Whether the cache takes part.
     pub fn mode(&self) -> CacheMode {
-        self.0.mode.get()
+        self.0.shard.mode.get()
     }
 
-    /// What it has done.
+    /// What it has done and holds.
     pub fn stats(&self) -> VolumeStats {
-        self.0.stats.borrow().clone()
+        let shard = &self.0.shard;
+        let block = BLOCK_BYTES as u64;
+        let now = shard.seam().now();
+        let mut stats = shard.counters.snapshot();
+        shard.with(|state, memory| {
+            stats.memory_bytes = memory.resident(shard.number) * block;
+            stats.written_bytes = state.written_blocks() * block;
+            stats.dirty_bytes = state.epochs.unwritten() * block;
+            let oldest = state.oldest_dirty(memory, shard.number);
+            stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
+        });
+        if shard.retry.holds(now) || !shard.state.borrow().failed.is_empty() {
+            let error = shard.counters.last_error.borrow().clone();
+            let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
+            stats.alerts.push(format!(
+                "the backing refuses writes ({error}); {} KiB of dirty data are kept in memory and tried again",
+                stats.dirty_bytes / 1024
+            ));
+        }
+        stats
     }
 
     /// Reads `len` bytes from `at` on if all are in memory: appends them to `out` and returns true, else leaves `out` as it was.
     /// A request that [`Volume::read`] would refuse is left to it (false).
     pub fn read_now(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
-        let _ = (at, len, out);
-        false
+        self.0.gate.is_open() && self.check(at, len as u64).is_ok() && self.0.shard.read_now(at, len, out)
     }
 
     /// Reads `len` bytes from `at` on and appends them to `out`, split at block boundaries.
     pub async fn read(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
+        let _inside = self.enter().await?;
         self.check(at, len as u64)?;
-        let mut pieces: Vec<PieceMut<S::BlockMut>> = Vec::new();
-        for (_, start, count) in spans(at, len) {
-            pieces.push(Piece::new(self.alloc().await, start, count));
-        }
-        let (result, pieces) = self.0.backing.disk.read(at, pieces).await;
-        result?;
-        out.extend(
-            pieces.into_iter().map(|piece| Piece::new(piece.block.freeze(), piece.start.into(), piece.len.into())),
-        );
-        self.0.stats.borrow_mut().reads += 1;
-        Ok(())
+        let begun = self.now();
+        let result = self.0.shard.read(at, len, out).await;
+        self.0.shard.counters.read_latency.add(self.now().since(begun).max(Nanos::from_micros(1)));
+        self.count(result)
     }
 
-    /// Writes if that needs no waiting, else returns false and has taken nothing from `source`.
+    /// Writes if that needs no waiting, else returns false; the caller then makes the same write by [`Volume::write`].
     pub fn write_now(&self, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
-        let _ = (at, len, source);
-        false
+        self.0.gate.is_open() && self.check_write(at, len as u64).is_ok() && self.0.shard.write_now(at, len, source)
     }
 
     /// Writes `len` bytes at `at`.
@@ -108,28 +158,25 @@ impl<S: Seam> Volume<S> {
         flags: WriteFlags,
         source: &mut impl WriteSource<S>,
     ) -> Result<(), RequestError> {
+        let _inside = self.enter().await?;
         self.check_write(at, len as u64)?;
-        let mut pieces = Vec::new();
-        for (from, start, count) in spans(at, len) {
-            let mut block = self.alloc().await;
-            source.fill(from, &mut block, start, count);
-            pieces.push(Piece::new(block.freeze(), start, count));
-        }
-        self.0.backing.disk.write(at, pieces).await?;
-        self.0.stats.borrow_mut().writes += 1;
-        if flags.fua { self.flush().await } else { Ok(()) }
+        let result = self.0.shard.write(at, len, flags, source).await;
+        self.count(result)
     }
 
-    /// Makes everything that was acknowledged before this call durable.
+    /// Makes everything that was acknowledged before this call durable (`write-back-volatile`: nothing, by its definition).
     pub async fn flush(&self) -> Result<(), RequestError> {
-        Ok(self.0.backing.disk.flush().await?)
+        let _inside = self.enter().await?;
+        let result = self.0.shard.flush().await;
+        self.count(result)
     }
 
     /// Makes `len` bytes from `at` on read as zeroes.
     pub async fn zero(&self, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
+        let _inside = self.enter().await?;
         self.check_write(at, len)?;
-        self.0.backing.disk.zero(at, len, flags.may_unmap).await?;
-        if flags.fua { self.flush().await } else { Ok(()) }
+        let result = self.0.shard.zero(at, len, flags).await;
+        self.count(result)
     }
 
     /// Releases `len` bytes from `at` on; they read as zeroes afterwards.
@@ -139,60 +186,80 @@ impl<S: Seam> Volume<S> {
 
     /// Brings `len` bytes from `at` on into memory, as far as there is room; a hint, never an error but [`RequestError::Invalid`].
     pub async fn prefetch(&self, at: u64, len: u64) -> Result<(), RequestError> {
-        self.check(at, len)
+        let _inside = self.enter().await?;
+        self.check(at, len)?;
+        let half_of_memory = (self.0.shard.seam().blocks_total() * BLOCK_BYTES / 2) as u64;
+        let blocks = blocks_of(at, len.min(PREFETCH_BYTES_MAX).min(half_of_memory).max(1));
+        self.0.shard.bring(blocks, Admit::Normal, Cause::Readahead).await;
+        Ok(())
     }
 
     /// Allocation status of `len` bytes from `at` on, as runs that cover a prefix of it (at least one run). Never says zero or
     /// hole where the newest content is something else (R4).
     pub async fn allocation(&self, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
+        let _inside = self.enter().await?;
         self.check(at, len)?;
-        Ok(self.0.backing.disk.allocation(at, len).await?)
+        let result = self.0.shard.allocation(at, len).await;
+        self.count(result)
     }
 
-    /// Changes when writes are acknowledged; what is dirty is drained first where the new policy wants that.
+    /// Changes when writes are acknowledged; what is dirty is brought to the backing first where the new policy wants that.
     pub async fn set_policy(&self, policy: WritePolicy) -> Result<(), RequestError> {
-        self.0.policy.set(policy);
-        Ok(())
+        self.0.shard.set_policy(policy).await
     }
 
     /// Pauses, freezes or resumes the cache.
     pub async fn set_mode(&self, mode: CacheMode) -> Result<(), RequestError> {
-        self.0.mode.set(mode);
-        Ok(())
+        self.0.shard.set_mode(mode).await
     }
 
     /// Drops all clean blocks; returns how many bytes that was.
     pub fn invalidate(&self) -> u64 {
-        0
+        self.0.shard.invalidate()
     }
 
-    /// Destages all that is dirty now and flushes the backing.
+    /// Destages all that is dirty now and flushes the backing, whatever the policy.
     pub async fn destage_all(&self) -> Result<(), RequestError> {
-        self.flush().await
+        self.0.shard.flush_all().await
     }
 
     /// Grows or shrinks the volume to what the backing now has (`None`) or to `size_bytes`, growing or cutting the backing where it
-    /// can. Shrinking drops what lies beyond; dirty data there is refused unless `discard_dirty`.
+    /// can. Requests wait meanwhile. Shrinking brings dirty data to the backing first, or drops what lies beyond unwritten if
+    /// `discard_dirty`.
     pub async fn resize(&self, size_bytes: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
-        let _ = discard_dirty;
-        Ok(match size_bytes {
-            Some(size) => self.0.backing.disk.set_size(size).await.map(|()| size)?,
-            None => self.0.backing.disk.refresh_size().await?,
-        })
+        let _held = self.0.gate.hold().await?;
+        self.0.shard.resize(size_bytes, discard_dirty).await
     }
 
     /// Refuses new requests, waits for those under way, destages and flushes. On an error the volume goes on serving.
     pub async fn drain(&self) -> Result<(), RequestError> {
-        self.destage_all().await
+        let closed = self.0.gate.close().await?;
+        let shard = &self.0.shard;
+        shard.draining.set(true);
+        shard.work.notify();
+        if let Err(error) = shard.flush_all().await {
+            shard.draining.set(false);
+            closed.open_again();
+            return Err(error);
+        }
+        shard.forget();
+        shard.stopping.set(true);
+        shard.work.notify();
+        Ok(())
     }
 
-    async fn alloc(&self) -> S::BlockMut {
-        loop {
-            match self.0.core.seam().alloc() {
-                Some(block) => return block,
-                None => self.0.core.seam().sleep(seam::Nanos::from_micros(100)).await,
-            }
-        }
+    async fn enter(&self) -> Result<gate::Inside<'_>, RequestError> {
+        self.0.gate.enter().await
+    }
+
+    fn now(&self) -> Nanos {
+        self.0.shard.seam().now()
+    }
+
+    fn count<T>(&self, result: Result<T, RequestError>) -> Result<T, RequestError> {
+        let counters = &self.0.shard.counters;
+        counters.add(&counters.errors, u64::from(result.is_err()));
+        result
     }
 
     fn check(&self, at: u64, len: u64) -> Result<(), RequestError> {
@@ -205,16 +272,4 @@ impl<S: Seam> Volume<S> {
     fn check_write(&self, at: u64, len: u64) -> Result<(), RequestError> {
         if self.0.spec.read_only { Err(RequestError::ReadOnly) } else { self.check(at, len) }
     }
-}
-
-/// The blocks under `len` bytes from `at` on: (offset in the request, first byte in the block, bytes).
-fn spans(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        let start = ((at + done as u64) % BLOCK_BYTES as u64) as usize;
-        let count = (BLOCK_BYTES - start).min(len - done);
-        let span = (done, start, count);
-        done += count;
-        (count > 0).then_some(span)
-    })
 }

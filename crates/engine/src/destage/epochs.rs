@@ -1,0 +1,84 @@
+//! Epochs of a volume: what a flush has to bring to the backing.
+//!
+//! A flush closes the current epoch. Everything that became dirty up to then is counted as *closing*, everything later as
+//! *filling*: a volume has at most these two, and flushes that come meanwhile join the filling one.
+
+/// The epochs of one volume's part on one core. Counts are in units (blocks and zero-ranges) that are not on the backing.
+#[derive(Debug)]
+pub struct Epochs {
+    current: u64,
+    closed: u64,
+    closing: u64,
+    filling: u64,
+}
+
+impl Default for Epochs {
+    fn default() -> Self {
+        Epochs { current: 1, closed: 0, closing: 0, filling: 0 }
+    }
+}
+
+impl Epochs {
+    /// The epoch of what becomes dirty now.
+    pub fn current(&self) -> u64 {
+        self.current
+    }
+
+    /// The last epoch that a flush closed.
+    pub fn closed(&self) -> u64 {
+        self.closed
+    }
+
+    /// Units of closed epochs that are not on the backing.
+    pub fn closing(&self) -> u64 {
+        self.closing
+    }
+
+    /// Units of any epoch that are not on the backing.
+    pub fn unwritten(&self) -> u64 {
+        self.closing + self.filling
+    }
+
+    /// Ends the current epoch and returns its number.
+    pub fn close(&mut self) -> u64 {
+        self.closed = self.current;
+        self.current += 1;
+        self.closing += std::mem::take(&mut self.filling);
+        self.closed
+    }
+
+    /// A unit of `epoch` became unwritten.
+    pub fn add(&mut self, epoch: u64) {
+        assert!(epoch <= self.current, "nothing is dirty in an epoch to come");
+        *self.bucket(epoch) += 1;
+    }
+
+    /// A unit of `epoch` is on the backing, or was superseded.
+    pub fn remove(&mut self, epoch: u64) {
+        let count = self.bucket(epoch);
+        *count = count.checked_sub(1).expect("what is removed was added");
+    }
+
+    fn bucket(&mut self, epoch: u64) -> &mut u64 {
+        if epoch <= self.closed { &mut self.closing } else { &mut self.filling }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_failed_flush_left_belongs_to_the_next_one() {
+        let mut epochs = Epochs::default();
+        epochs.add(1);
+        assert_eq!(epochs.close(), 1);
+        epochs.add(2);
+        assert_eq!((epochs.closing(), epochs.unwritten()), (1, 2));
+        assert_eq!(epochs.close(), 2);
+        assert_eq!(epochs.closing(), 2);
+        epochs.remove(1);
+        epochs.remove(2);
+        assert_eq!(epochs.unwritten(), 0);
+    }
+}

@@ -1,0 +1,131 @@
+//! Dirty blocks in address order, and the next run of neighbours to write.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo};
+
+/// The dirty blocks of a volume that are not on their way to the backing.
+#[derive(Default)]
+pub struct DirtyOrder {
+    pages: BTreeMap<PageNo, u16>,
+    count: u64,
+}
+
+impl DirtyOrder {
+    /// Blocks in it.
+    pub fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// Adds a block that may be there already.
+    pub fn insert(&mut self, block: BlockNo) {
+        let (page, place) = block.page();
+        let mask = self.pages.entry(page).or_insert(0);
+        self.count += u64::from(*mask & (1 << place) == 0);
+        *mask |= 1 << place;
+    }
+
+    /// Removes a block that may not be there.
+    pub fn remove(&mut self, block: BlockNo) {
+        let (page, place) = block.page();
+        if let Some(mask) = self.pages.get_mut(&page)
+            && *mask & (1 << place) != 0
+        {
+            *mask &= !(1 << place);
+            self.count -= 1;
+            if *mask == 0 {
+                self.pages.remove(&page);
+            }
+        }
+    }
+
+    /// True when the block is there.
+    pub fn contains(&self, block: BlockNo) -> bool {
+        let (page, place) = block.page();
+        self.pages.get(&page).is_some_and(|mask| mask & (1 << place) != 0)
+    }
+
+    /// The blocks from `from` on, in order.
+    pub fn iter_from(&self, from: BlockNo) -> impl Iterator<Item = BlockNo> + '_ {
+        let blocks = self.pages.range(from.page().0..).flat_map(|(page, mask)| {
+            let (page, mask) = (*page, *mask);
+            (0..BLOCKS_PER_PAGE).filter(move |place| mask & (1 << place) != 0).map(move |place| page.block(place))
+        });
+        blocks.skip_while(move |block| *block < from)
+    }
+
+    /// The first run from `from` on that begins with a block which `wanted` accepts, extended over neighbours which
+    /// `joins` accepts, at most to the next multiple of `boundary` blocks. Looks at no more than `look_max` blocks;
+    /// `Err` is where to go on looking.
+    pub fn next_run(
+        &self,
+        from: BlockNo,
+        boundary: u64,
+        look_max: usize,
+        mut wanted: impl FnMut(BlockNo) -> bool,
+        mut joins: impl FnMut(BlockNo) -> bool,
+    ) -> Result<Option<Range<u64>>, BlockNo> {
+        assert!(boundary > 0, "a run has a longest length");
+        for (looked, first) in self.iter_from(from).enumerate() {
+            if looked >= look_max {
+                return Err(first);
+            }
+            if !wanted(first) {
+                continue;
+            }
+            // Backwards as well: a block that became wanted in the middle of a dirty run takes all of its stripe with it.
+            let low = first.0 / boundary * boundary;
+            let mut start = first.0;
+            while start > low && self.contains(BlockNo(start - 1)) && joins(BlockNo(start - 1)) {
+                start -= 1;
+            }
+            let mut end = first.0 + 1;
+            while end < low + boundary && self.contains(BlockNo(end)) && joins(BlockNo(end)) {
+                end += 1;
+            }
+            return Ok(Some(start..end));
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(blocks: &[u64]) -> DirtyOrder {
+        let mut order = DirtyOrder::default();
+        blocks.iter().for_each(|block| order.insert(BlockNo(*block)));
+        order
+    }
+
+    #[test]
+    fn neighbours_are_merged_up_to_the_stripe() {
+        let order = order(&[3, 14, 15, 16, 17, 31, 32, 40]);
+        let run = |from| order.next_run(BlockNo(from), 16, 100, |_| true, |_| true).expect("few blocks");
+        assert_eq!(run(0), Some(3..4));
+        assert_eq!(run(4), Some(14..16));
+        assert_eq!(run(16), Some(16..18));
+        assert_eq!(run(17), Some(16..18), "taken back to the stripe's start");
+        assert_eq!(run(18), Some(31..32));
+        assert_eq!(run(41), None);
+    }
+
+    #[test]
+    fn looking_is_bounded() {
+        let order = order(&(0..100).collect::<Vec<_>>());
+        assert_eq!(order.next_run(BlockNo(0), 16, 10, |_| false, |_| true), Err(BlockNo(10)));
+        assert_eq!(order.next_run(BlockNo(95), 16, 10, |_| false, |_| true), Ok(None));
+    }
+
+    #[test]
+    fn blocks_are_counted_once() {
+        let mut order = order(&[1, 1, 2]);
+        assert_eq!(order.len(), 2);
+        order.remove(BlockNo(1));
+        order.remove(BlockNo(1));
+        assert_eq!(order.len(), 1);
+        assert!(!order.contains(BlockNo(1)) && order.contains(BlockNo(2)));
+    }
+}

@@ -1,0 +1,347 @@
+//! The pump: one task a shard that decides what goes to the backing next.
+//!
+//! In order of urgency: what a request waits for, what a flush closed, what has grown too old, what is too much, what may go
+//! because nobody is asking for anything. Always in address order from where it went last, with dirty neighbours up to the
+//! stripe.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
+
+use super::writer::{Target, WriteJob, ZeroJob};
+use super::zeroes::ZeroState;
+use crate::WritePolicy;
+use crate::backing::{Cause, Permit};
+use crate::memory::{BlockNo, Memory, Sectors};
+use crate::shard::state::State;
+use crate::shard::{Shard, ShardRef};
+
+/// Longest run that is written at once where the array has no larger stripe, in blocks.
+const RUN_BLOCKS: u64 = 64;
+/// Longest run whatever the stripe, in blocks.
+const RUN_BLOCKS_MAX: u64 = 256;
+/// Blocks looked at in one go.
+const LOOK_MAX: usize = 4096;
+/// Nobody has asked for anything for this long: idle.
+const IDLE_AFTER: Nanos = Nanos::from_millis(200);
+/// What was written this lately is likely to be written again.
+const SETTLED_AFTER: Nanos = Nanos::from_secs(1);
+
+/// Something to do.
+enum Job<B> {
+    Write(WriteJob<B>, Permit),
+    Zero(ZeroJob, Permit),
+    /// A partial block that the backing cannot take in parts.
+    Fill(BlockNo),
+    Sync,
+    Flush,
+    LookOn,
+    Stop,
+}
+
+/// Why blocks are chosen.
+#[derive(Clone, Copy)]
+struct Want {
+    /// Of an epoch that a flush closed.
+    closed: Option<u64>,
+    /// Dirty since then or longer.
+    older_than: Option<Nanos>,
+    /// All.
+    any: bool,
+}
+
+impl Want {
+    fn takes(&self, epoch: u64, since: Nanos) -> bool {
+        self.any
+            || self.closed.is_some_and(|closed| epoch <= closed)
+            || self.older_than.is_some_and(|limit| since <= limit)
+    }
+
+    fn nothing(&self) -> bool {
+        !self.any && self.closed.is_none() && self.older_than.is_none()
+    }
+}
+
+/// Runs until the shard stops.
+pub async fn pump<S: Seam>(shard: ShardRef<S>) {
+    let mut cursor = BlockNo(0);
+    loop {
+        let job = shard.work.wait_for(|| shard.next_job(&mut cursor)).await;
+        match job {
+            Job::Stop => return,
+            Job::LookOn => shard.seam().yield_now().await,
+            Job::Write(job, permit) => {
+                let shard = Rc::clone(&shard);
+                shard.seam().clone().spawn(async move { shard.write_out(job, permit).await });
+            }
+            Job::Zero(job, permit) => {
+                let shard = Rc::clone(&shard);
+                shard.seam().clone().spawn(async move { shard.zero_out(job, permit).await });
+            }
+            Job::Fill(block) => {
+                let shard = Rc::clone(&shard);
+                shard.seam().clone().spawn(async move { shard.fill_for_destage(block).await });
+            }
+            Job::Sync => {
+                let shard = Rc::clone(&shard);
+                shard.seam().clone().spawn(async move {
+                    // A failure is counted and shown; what was written is dirty again.
+                    shard.sync().await;
+                    shard.flushing_alone.set(false);
+                    shard.work.notify();
+                });
+            }
+            Job::Flush => {
+                let shard = Rc::clone(&shard);
+                shard.seam().clone().spawn(async move {
+                    // A failure is counted and shown; what is dirty stays dirty and is tried again.
+                    if shard.flush_all().await.is_err() {
+                        shard.counters.add(&shard.counters.background_flushes_failed, 1);
+                    }
+                    shard.flushing_alone.set(false);
+                    shard.work.notify();
+                });
+            }
+        }
+    }
+}
+
+impl<S: Seam> Shard<S> {
+    /// True when a change just made is a reason to wake the pump before its next tick.
+    pub fn wants_destage_now(&self) -> bool {
+        let state = self.state.borrow();
+        !state.waits.is_empty() || self.is_pressed(state.unclean())
+    }
+
+    fn next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block>> {
+        self.notice_reconnect();
+        let now = self.seam().now();
+        self.with(|state, memory| {
+            if self.stopping.get() && state.operations.is_empty() && state.filling.is_empty() {
+                return Some(Job::Stop);
+            }
+            if self.retry.take_due(now) {
+                state.failed.clear();
+            }
+            if let Some(job) = self.urgent_job(state, memory, *cursor) {
+                return Some(job);
+            }
+            let want = self.want(state, memory, now);
+            if !want.nothing() {
+                if let Some(job) = self.zero_job(state, &want) {
+                    return Some(job);
+                }
+                if let Some(job) = self.write_job(state, memory, cursor, &want) {
+                    return Some(job);
+                }
+            }
+            let under_way = !state.operations.is_empty() || !state.filling.is_empty();
+            if state.flushing.running
+                && state.epochs.closing() > 0
+                && !under_way
+                && !self.dispatch.is_full(Cause::Destage)
+            {
+                state.flushing.stuck = true;
+                self.progress.notify();
+            }
+            self.sync_job(state, memory, now)
+        })
+    }
+
+    /// What to choose blocks by now.
+    fn want(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Want {
+        let oldest = state.oldest_dirty(memory, self.number);
+        let unclean = state.unclean();
+        let reads = now.since(self.last_request.get()) < IDLE_AFTER;
+        self.dispatch.set_destage_share(self.pressure_percent(unclean), reads, state.flushing.running);
+        let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max);
+        let idle = now.since(self.last_request.get()) >= IDLE_AFTER;
+        let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
+        // While the backing refuses writes only a flush or a waiting request tries, until the pause is over.
+        let pause = self.retry.holds(now);
+        let older_than = match () {
+            () if pause => None,
+            // Half the age, so that one sweep does the work of many.
+            () if aged => Some(Nanos(now.0.saturating_sub(self.age_max.0 / 2))),
+            () if idle => Some(Nanos(now.0.saturating_sub(SETTLED_AFTER.0))),
+            () => None,
+        };
+        Want {
+            closed: (state.flushing.running && state.epochs.closing() > 0).then(|| state.epochs.closed()),
+            older_than,
+            any: !pause && (must_drain || self.is_pressed(unclean)),
+        }
+    }
+
+    /// What a request waits for.
+    fn urgent_job(&self, state: &mut State, memory: &mut Memory<S>, cursor: BlockNo) -> Option<Job<S::Block>> {
+        if state.waits.is_empty() {
+            return None;
+        }
+        let after = state.waits.range(cursor.0..).map(|(block, _)| *block);
+        let before = state.waits.range(..cursor.0).map(|(block, _)| *block);
+        let mut found = None;
+        for block in after.chain(before).take(LOOK_MAX) {
+            if state.is_busy(&(block..block + 1)) {
+                continue;
+            }
+            if let Some((start, range)) = state.zeroes.find(BlockNo(block)) {
+                if range.state == ZeroState::Dirty && !state.is_busy(&(start..range.end)) {
+                    found = Some((start, true));
+                    break;
+                }
+            } else if state.order.contains(BlockNo(block)) && self.joins(state, memory, BlockNo(block)) {
+                found = Some((block, false));
+                break;
+            }
+        }
+        let (block, zero) = found?;
+        if zero {
+            return self.start_zero(state, block);
+        }
+        let boundary = self.run_boundary();
+        let run = state.order.next_run(BlockNo(block), boundary, 1, |_| true, |next| self.joins(state, memory, next));
+        self.start_write(state, memory, run.ok().flatten().expect("the block is dirty"), BlockNo(block))
+    }
+
+    fn zero_job(&self, state: &mut State, want: &Want) -> Option<Job<S::Block>> {
+        let start = state.zeroes.iter().find_map(|(start, range)| {
+            let may = range.state == ZeroState::Dirty && want.takes(range.epoch, range.since);
+            (may && !state.failed.contains(&start) && !state.is_busy(&(start..range.end))).then_some(start)
+        })?;
+        self.start_zero(state, start)
+    }
+
+    fn write_job(
+        &self,
+        state: &mut State,
+        memory: &mut Memory<S>,
+        cursor: &mut BlockNo,
+        want: &Want,
+    ) -> Option<Job<S::Block>> {
+        if self.dispatch.is_full(Cause::Destage) {
+            return None;
+        }
+        let boundary = self.run_boundary();
+        for from in [*cursor, BlockNo(0)] {
+            let wanted = |block: BlockNo| {
+                let id = memory.find(self.number, block).expect("what is dirty has a slot");
+                let slot = memory.slot(id);
+                let chosen = slot.dirty.is_some_and(|epoch| want.takes(epoch, slot.dirty_since));
+                chosen && self.joins(state, memory, block)
+            };
+            match state.order.next_run(from, boundary, LOOK_MAX, wanted, |next| self.joins(state, memory, next)) {
+                Ok(Some(run)) => {
+                    *cursor = BlockNo(run.end);
+                    let first = BlockNo(run.start);
+                    return self.start_write(state, memory, run, first);
+                }
+                Ok(None) => *cursor = BlockNo(0),
+                Err(next) => {
+                    *cursor = next;
+                    return Some(Job::LookOn);
+                }
+            }
+        }
+        None
+    }
+
+    /// True when a dirty block may be written now.
+    fn joins(&self, state: &State, memory: &Memory<S>, block: BlockNo) -> bool {
+        if state.is_busy(&(block.0..block.0 + 1)) || state.failed.contains(&block.0) {
+            return false;
+        }
+        let id = memory.find(self.number, block).expect("what is dirty has a slot");
+        let whole = memory.slot(id).present == Sectors::ALL;
+        whole || self.takes_sectors() || !state.filling.contains(&block.0)
+    }
+
+    /// True when the backing takes single sectors.
+    pub fn takes_sectors(&self) -> bool {
+        self.disk.geometry().logical_block as usize <= seam::SECTOR_BYTES
+    }
+
+    fn run_boundary(&self) -> u64 {
+        let stripe = u64::from(self.disk.geometry().stripe_bytes) / BLOCK_BYTES as u64;
+        if stripe == 0 { RUN_BLOCKS } else { stripe.min(RUN_BLOCKS_MAX) }
+    }
+
+    fn start_zero(&self, state: &mut State, start: u64) -> Option<Job<S::Block>> {
+        let permit = self.dispatch.try_enter(Cause::Destage, 0)?;
+        let end = state.zeroes.get_mut(start).expect("chosen a moment ago").end;
+        let blocks = start..end;
+        let operation = state.begin_operation(blocks.clone());
+        let range = state.zeroes.get_mut(start).expect("chosen a moment ago");
+        range.state = ZeroState::InFlight(operation);
+        let may_unmap = range.may_unmap;
+        let waits = state.take_waits(blocks.clone());
+        Some(Job::Zero(ZeroJob { operation, blocks, may_unmap, waits }, permit))
+    }
+
+    /// Takes whole blocks of `run` around `anchor`, or `anchor` alone if it is partial.
+    fn start_write(
+        &self,
+        state: &mut State,
+        memory: &mut Memory<S>,
+        run: Range<u64>,
+        anchor: BlockNo,
+    ) -> Option<Job<S::Block>> {
+        let whole = |memory: &Memory<S>, block: u64| {
+            let id = memory.find(self.number, BlockNo(block)).expect("what is dirty has a slot");
+            memory.slot(id).present == Sectors::ALL
+        };
+        let run = if whole(memory, anchor.0) {
+            let start =
+                (run.start..anchor.0).rev().find(|block| !whole(memory, *block)).map_or(run.start, |block| block + 1);
+            let end = (anchor.0..run.end).find(|block| !whole(memory, *block)).unwrap_or(run.end);
+            start..end
+        } else if self.takes_sectors() {
+            anchor.0..anchor.0 + 1
+        } else {
+            state.filling.insert(anchor.0);
+            return Some(Job::Fill(anchor));
+        };
+        let permit = self.dispatch.try_enter(Cause::Destage, (run.end - run.start) * BLOCK_BYTES as u64)?;
+        let operation = state.begin_operation(run.clone());
+        let mut targets = Vec::with_capacity((run.end - run.start) as usize);
+        for block in run.clone() {
+            let id = memory.find(self.number, BlockNo(block)).expect("what is dirty has a slot");
+            let sent = state.send(memory, id);
+            let slot = memory.slot(id);
+            let data = slot.data.clone().expect("a slot in use has content");
+            targets.push(Target { sent, data, present: slot.present });
+        }
+        let waits = run.clone().map(|block| state.take_waits(block..block + 1)).collect();
+        Some(Job::Write(WriteJob { operation, first: run.start, targets, waits }, permit))
+    }
+
+    /// A flush of the backing that nobody asked for, so that what was written may leave and does not grow old.
+    fn sync_job(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Option<Job<S::Block>> {
+        if self.flushing_alone.get() {
+            return None;
+        }
+        if self.policy.get() == WritePolicy::WriteBackVolatile && !state.flushing.running && !self.retry.holds(now) {
+            let aged = state.oldest_dirty(memory, self.number).is_some_and(|oldest| now.since(oldest) >= self.age_max);
+            let unflushed = state.unflushed() > 0 && now.since(self.last_sync.get()) >= self.age_max;
+            if aged || unflushed {
+                self.last_sync.set(now);
+                self.flushing_alone.set(true);
+                return Some(Job::Flush);
+            }
+        }
+        if state.flushing.syncing || state.unflushed() == 0 || self.retry.holds(now) {
+            return None;
+        }
+        let many = state.written_blocks() * 4 >= self.unclean_limit_seen().max(4);
+        let old = now.since(self.last_sync.get()) >= self.age_max;
+        let at_rest =
+            state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;
+        if many || old || at_rest {
+            self.last_sync.set(now);
+            self.flushing_alone.set(true);
+            return Some(Job::Sync);
+        }
+        None
+    }
+}

@@ -1,0 +1,295 @@
+//! Carrying out what the pump decided: runs of blocks and zero-ranges to the backing, and what follows from success or failure.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
+
+use crate::backing::{Cause, Permit};
+use crate::memory::{BlockNo, Sectors};
+use crate::shard::state::Sent;
+use crate::shard::wait::WriteWait;
+use crate::shard::{Shard, ShardRef};
+
+/// Longest piece in which zeroes are written to a backing that cannot zero, in blocks.
+const ZERO_STEP_BLOCKS: u64 = 256;
+
+/// A block to be written.
+pub struct Target<B> {
+    /// What was noted when it left.
+    pub sent: Sent,
+    /// Its content, frozen (R1).
+    pub data: B,
+    /// The sectors of it that are known.
+    pub present: Sectors,
+}
+
+/// A run of neighbours to be written at once, or one partial block.
+pub struct WriteJob<B> {
+    /// The operation's number.
+    pub operation: u64,
+    /// First block.
+    pub first: u64,
+    /// The blocks, in order.
+    pub targets: Vec<Target<B>>,
+    /// Who waits for each.
+    pub waits: Vec<Vec<Rc<WriteWait>>>,
+}
+
+/// A zero-range to be carried out.
+pub struct ZeroJob {
+    /// The operation's number.
+    pub operation: u64,
+    /// The blocks.
+    pub blocks: Range<u64>,
+    /// Space may be released.
+    pub may_unmap: bool,
+    /// Who waits for it.
+    pub waits: Vec<Rc<WriteWait>>,
+}
+
+/// Growing pauses between attempts on a backing that refuses writes.
+#[derive(Default)]
+pub struct Retry {
+    pause: Cell<Nanos>,
+    until: Cell<Nanos>,
+}
+
+impl Retry {
+    const FIRST: Nanos = Nanos::from_millis(100);
+    const LONGEST: Nanos = Nanos::from_secs(10);
+
+    /// A write failed.
+    pub fn failed(&self, now: Nanos) {
+        if self.until.get() == Nanos::ZERO {
+            let pause = Nanos(self.pause.get().0 * 2).max(Retry::FIRST).min(Retry::LONGEST);
+            self.pause.set(pause);
+            self.until.set(now + pause);
+        }
+    }
+
+    /// A write succeeded.
+    pub fn succeeded(&self) {
+        self.pause.set(Nanos::ZERO);
+    }
+
+    /// True while nothing should be tried that nobody waits for.
+    pub fn holds(&self, now: Nanos) -> bool {
+        now < self.until.get()
+    }
+
+    /// True once when a pause has ended.
+    pub fn take_due(&self, now: Nanos) -> bool {
+        let due = self.until.get() != Nanos::ZERO && now >= self.until.get();
+        if due {
+            self.until.set(Nanos::ZERO);
+        }
+        due
+    }
+}
+
+impl<S: Seam> Shard<S> {
+    /// Writes a run. If it fails as a whole each block is tried alone, so that a bad sector costs its own block only.
+    pub async fn write_out(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
+        let incarnation = self.disk.incarnation();
+        let mut results = vec![self.write_targets(job.first, &job.targets).await; 1];
+        if results[0].is_err() && job.targets.len() > 1 && results[0] != Err(DiskError::Gone) {
+            results.clear();
+            for (place, target) in job.targets.iter().enumerate() {
+                results.push(self.write_targets(job.first + place as u64, std::slice::from_ref(target)).await);
+            }
+        } else {
+            results.resize(job.targets.len(), results[0].clone());
+        }
+        drop(permit);
+        self.notice_reconnect();
+        if self.disk.incarnation() != incarnation {
+            // What completed before the connection broke may be lost there: it counts as not written.
+            let lost = Err(DiskError::Io("the backing reconnected during the write".into()));
+            results.iter_mut().for_each(|result| *result = lost.clone());
+        }
+        self.finish_write(job, &results, self.disk.incarnation() != incarnation);
+        self.work.notify();
+        self.progress.notify();
+    }
+
+    fn finish_write(&self, job: WriteJob<S::Block>, results: &[Result<(), DiskError>], lost: bool) {
+        let now = self.seam().now();
+        let deferred = self.policy.get().defers_writes();
+        self.with(|state, memory| {
+            state.end_operation(job.operation);
+            for ((target, result), waits) in job.targets.iter().zip(results).zip(job.waits) {
+                let block = target.sent.block;
+                match result {
+                    Ok(()) => state.sent_done(memory, &target.sent),
+                    // Nobody was promised this content: its writers are told, and the backing's counts again.
+                    Err(_) if !lost && !deferred && !waits.is_empty() => {
+                        state.void(block.0..block.0 + 1, Sectors::ALL);
+                        state.sent_abandoned(memory, &target.sent);
+                    }
+                    Err(_) => {
+                        state.sent_failed(memory, &target.sent, now);
+                        if lost {
+                            state.failed.remove(&block.0);
+                        }
+                    }
+                }
+                match (result, lost) {
+                    (Err(_), true) => state.waits.entry(block.0).or_default().extend(waits),
+                    _ => waits.iter().for_each(|wait| wait.finish_one(result.as_ref())),
+                }
+            }
+        });
+        let done = results.iter().filter(|result| result.is_ok()).count() as u64;
+        self.throttle.note_done(done);
+        match results.iter().find_map(|result| result.as_ref().err()) {
+            Some(error) if !lost => {
+                *self.counters.last_error.borrow_mut() = Some(error.clone());
+                self.retry.failed(now);
+            }
+            Some(_) => {}
+            None => self.retry.succeeded(),
+        }
+    }
+
+    /// Writes whole blocks in one request, or the known sectors of one partial block run by run.
+    async fn write_targets(&self, first: u64, targets: &[Target<S::Block>]) -> Result<(), DiskError> {
+        let at = first * BLOCK_BYTES as u64;
+        let [only] = targets else {
+            let pieces = (first..).zip(targets).map(|(block, target)| {
+                assert_eq!(target.present, Sectors::ALL, "only whole blocks are written in a run");
+                Piece::new(target.data.clone(), 0, self.bytes_inside(block))
+            });
+            return self.write_pieces(at, pieces.collect()).await;
+        };
+        let inside = self.bytes_inside(first);
+        for (start, len) in only.present.runs() {
+            let len = len.min(inside.saturating_sub(start));
+            if len > 0 {
+                self.write_pieces(at + start as u64, vec![Piece::new(only.data.clone(), start, len)]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_pieces(&self, at: u64, pieces: Vec<Piece<S::Block>>) -> Result<(), DiskError> {
+        let bytes = seam::block::pieces_len(&pieces) as u64;
+        let result = self.disk.write(at, pieces).await;
+        self.counters.backing_write(Cause::Destage, bytes, result.is_ok());
+        result
+    }
+
+    /// Carries out a zero-range, by writing zeroes where the backing cannot do it otherwise.
+    pub async fn zero_out(self: &ShardRef<S>, job: ZeroJob, permit: Permit) {
+        let incarnation = self.disk.incarnation();
+        let at = job.blocks.start * BLOCK_BYTES as u64;
+        let end = (job.blocks.end * BLOCK_BYTES as u64).min(self.size_bytes.get());
+        let mut result = self.disk.zero(at, end.saturating_sub(at), job.may_unmap).await;
+        self.counters.backing_write(Cause::Destage, 0, result.is_ok());
+        if result == Err(DiskError::Unsupported) {
+            result = self.write_zeroes(job.blocks.clone()).await;
+        }
+        drop(permit);
+        self.notice_reconnect();
+        let lost = self.disk.incarnation() != incarnation;
+        if lost {
+            result = Err(DiskError::Io("the backing reconnected during the write".into()));
+        }
+        let now = self.seam().now();
+        let deferred = self.policy.get().defers_writes();
+        self.with(|state, _| {
+            state.end_operation(job.operation);
+            match &result {
+                Ok(()) => state.zeroes_done(job.operation),
+                Err(_) if !lost && !deferred && !job.waits.is_empty() => {
+                    state.void(job.blocks.clone(), Sectors::ALL);
+                    state.zeroes_abandoned(job.operation);
+                }
+                Err(_) => {
+                    state.zeroes_failed(job.operation);
+                    if lost {
+                        state.failed.remove(&job.blocks.start);
+                    }
+                }
+            }
+            match lost {
+                true => state.waits.entry(job.blocks.start).or_default().extend(job.waits),
+                false => job.waits.iter().for_each(|wait| wait.finish_one(result.as_ref())),
+            }
+        });
+        match &result {
+            Ok(()) => self.retry.succeeded(),
+            Err(error) if !lost => {
+                *self.counters.last_error.borrow_mut() = Some(error.clone());
+                self.retry.failed(now);
+            }
+            Err(_) => {}
+        }
+        self.throttle.note_done(1);
+        self.work.notify();
+        self.progress.notify();
+    }
+
+    async fn write_zeroes(&self, blocks: Range<u64>) -> Result<(), DiskError> {
+        let mut next = blocks.start;
+        while next < blocks.end {
+            let step = next..blocks.end.min(next + ZERO_STEP_BLOCKS);
+            let pieces = step.clone().filter(|block| self.bytes_inside(*block) > 0);
+            let pieces = pieces.map(|block| Piece::new(self.seam().zero_block(), 0, self.bytes_inside(block)));
+            let pieces: Vec<_> = pieces.collect();
+            if !pieces.is_empty() {
+                self.write_pieces(step.start * BLOCK_BYTES as u64, pieces).await?;
+            }
+            next = step.end;
+        }
+        Ok(())
+    }
+
+    /// Reads what a partial block lacks, for a backing that takes whole blocks only.
+    pub async fn fill_for_destage(self: &ShardRef<S>, block: BlockNo) {
+        let result = self.fill(block.0..block.0 + 1, None, Cause::Destage).await;
+        let now = self.seam().now();
+        self.with(|state, _| {
+            state.filling.remove(&block.0);
+            if let Err(error) = &result {
+                state.failed.insert(block.0);
+                let waits = state.take_waits(block.0..block.0 + 1);
+                waits.iter().for_each(|wait| wait.finish_one(Err(error)));
+            }
+        });
+        if let Err(error) = result {
+            *self.counters.last_error.borrow_mut() = Some(error);
+            self.retry.failed(now);
+        }
+        self.work.notify();
+        self.progress.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_bound_and_start_again_after_success() {
+        let retry = Retry::default();
+        let mut now = Nanos::from_secs(1);
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            retry.failed(now);
+            retry.failed(now);
+            assert!(retry.holds(now) && !retry.take_due(now));
+            let mut waited = 0;
+            while !retry.take_due(now) {
+                now += Nanos::from_millis(100);
+                waited += 100;
+            }
+            pauses.push(waited);
+        }
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
+        retry.succeeded();
+        retry.failed(now);
+        assert!(!retry.holds(now + Retry::FIRST));
+    }
+}

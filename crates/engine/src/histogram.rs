@@ -1,0 +1,79 @@
+//! A latency histogram of fixed size: eight buckets an octave, so a percentile is within an eighth of the truth.
+
+use std::cell::Cell;
+
+use seam::Nanos;
+
+use crate::LatencySummary;
+
+const PER_OCTAVE: usize = 8;
+const OCTAVES: usize = 40;
+const BUCKETS: usize = PER_OCTAVE * OCTAVES;
+
+/// Counts of latencies from a nanosecond to a quarter of an hour.
+pub struct Histogram {
+    buckets: Vec<Cell<u64>>,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { buckets: vec![Cell::new(0); BUCKETS] }
+    }
+}
+
+impl Histogram {
+    /// Counts one.
+    pub fn add(&self, latency: Nanos) {
+        let bucket = &self.buckets[bucket_of(latency.0)];
+        bucket.set(bucket.get() + 1);
+    }
+
+    /// Percentiles, as the upper end of the bucket that they fall into.
+    pub fn summary(&self) -> LatencySummary {
+        let at = |part: f64| self.percentile_ns(part) as f64 / 1000.0;
+        LatencySummary { p50_us: at(0.5), p99_us: at(0.99), p999_us: at(0.999) }
+    }
+
+    fn percentile_ns(&self, part: f64) -> u64 {
+        let total: u64 = self.buckets.iter().map(Cell::get).sum();
+        let rank = (total as f64 * part).ceil() as u64;
+        let mut seen = 0;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            seen += count.get();
+            if seen >= rank && count.get() > 0 {
+                return upper_end(bucket);
+            }
+        }
+        0
+    }
+}
+
+fn bucket_of(ns: u64) -> usize {
+    let ns = ns.max(1);
+    let octave = ns.ilog2() as usize;
+    let part = if octave >= 3 { (ns >> (octave - 3)) & 7 } else { (ns << (3 - octave)) & 7 };
+    (octave * PER_OCTAVE + part as usize).min(BUCKETS - 1)
+}
+
+fn upper_end(bucket: usize) -> u64 {
+    let (octave, part) = (bucket / PER_OCTAVE, (bucket % PER_OCTAVE) as u64);
+    ((9 + part) << octave) >> 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_within_an_eighth() {
+        let histogram = Histogram::default();
+        for us in 1..=1000u64 {
+            histogram.add(Nanos::from_micros(us));
+        }
+        let summary = histogram.summary();
+        for (measured, truth) in [(summary.p50_us, 500.0), (summary.p99_us, 990.0), (summary.p999_us, 999.0)] {
+            assert!(measured >= truth && measured <= truth * 1.13, "{measured} for {truth}");
+        }
+        assert_eq!(Histogram::default().summary(), LatencySummary::default());
+    }
+}

@@ -1,0 +1,144 @@
+//! Where a block is in memory: pages of sixteen places, found by (volume, page number).
+//!
+//! Everything is laid out once for the most pages that the pool can need, so that a look-up, an insertion and a removal
+//! never allocate and never move what is there.
+
+use hashbrown::HashTable;
+
+use super::slot::{BLOCKS_PER_PAGE, BlockNo, PageNo};
+
+const EMPTY: u32 = u32::MAX;
+
+struct Page {
+    number: PageNo,
+    volume: u32,
+    used: u32,
+    slots: [u32; BLOCKS_PER_PAGE],
+}
+
+/// Maps (volume, block) to a slot.
+pub struct Index {
+    table: HashTable<u32>,
+    pages: Vec<Page>,
+    free: Vec<u32>,
+}
+
+impl Index {
+    /// Room for `pages_max` pages.
+    pub fn new(pages_max: usize) -> Self {
+        Index {
+            table: HashTable::with_capacity(pages_max),
+            pages: Vec::with_capacity(pages_max),
+            free: Vec::with_capacity(pages_max),
+        }
+    }
+
+    /// Bytes that one page costs at most, table included.
+    pub const fn page_cost_bytes() -> usize {
+        // The table holds 4 bytes and a control byte a bucket, and is at worst 7/16 full; the free list 4 bytes.
+        std::mem::size_of::<Page>() + 5 * 16 / 7 + 4
+    }
+
+    /// The slot of a block.
+    pub fn find(&self, volume: u32, block: BlockNo) -> Option<u32> {
+        let (number, place) = block.page();
+        let page = self.page(volume, number)?;
+        Some(self.pages[page as usize].slots[place]).filter(|slot| *slot != EMPTY)
+    }
+
+    /// The slots of a page's places; `None` where nothing of the page is here.
+    pub fn page_slots(&self, volume: u32, number: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
+        let page = self.page(volume, number)?;
+        Some(self.pages[page as usize].slots.map(|slot| (slot != EMPTY).then_some(slot)))
+    }
+
+    /// Records that a block, which had no slot, is in `slot`.
+    pub fn insert(&mut self, volume: u32, block: BlockNo, slot: u32) {
+        let (number, place) = block.page();
+        let page = match self.page(volume, number) {
+            Some(page) => page,
+            None => self.add_page(volume, number),
+        };
+        let page = &mut self.pages[page as usize];
+        assert_eq!(page.slots[place], EMPTY, "a block has one slot");
+        page.slots[place] = slot;
+        page.used += 1;
+    }
+
+    /// Forgets a block that has a slot.
+    pub fn remove(&mut self, volume: u32, block: BlockNo) {
+        let (number, place) = block.page();
+        let at = self.page(volume, number).expect("the block to remove is indexed");
+        let page = &mut self.pages[at as usize];
+        assert_ne!(page.slots[place], EMPTY, "the block to remove has a slot");
+        page.slots[place] = EMPTY;
+        page.used -= 1;
+        if page.used == 0 {
+            let hash = hash(volume, number);
+            let entry = self.table.find_entry(hash, |other| *other == at).expect("a page in use is in the table");
+            entry.remove();
+            self.free.push(at);
+        }
+    }
+
+    fn page(&self, volume: u32, number: PageNo) -> Option<u32> {
+        let pages = &self.pages;
+        let found = self.table.find(hash(volume, number), |at| {
+            let page = &pages[*at as usize];
+            page.number == number && page.volume == volume
+        });
+        found.copied()
+    }
+
+    fn add_page(&mut self, volume: u32, number: PageNo) -> u32 {
+        let page = Page { number, volume, used: 0, slots: [EMPTY; BLOCKS_PER_PAGE] };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.pages[at as usize] = page;
+                at
+            }
+            None => {
+                self.pages.push(page);
+                (self.pages.len() - 1) as u32
+            }
+        };
+        let pages = &self.pages;
+        self.table.insert_unique(hash(volume, number), at, |other| {
+            let page = &pages[*other as usize];
+            hash(page.volume, page.number)
+        });
+        at
+    }
+}
+
+/// Multiplicative hashing with the high half folded in, so that neighbours spread over buckets and control bytes.
+pub fn hash(volume: u32, number: PageNo) -> u64 {
+    let mixed = (number.0 ^ (u64::from(volume) << 44)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_forgotten_with_its_last_block_and_its_room_used_again() {
+        let mut index = Index::new(4);
+        for round in 0..100u64 {
+            index.insert(1, BlockNo(round * 16), 7);
+            index.insert(1, BlockNo(round * 16 + 15), 8);
+            index.insert(2, BlockNo(round * 16), 9);
+            assert_eq!(index.find(1, BlockNo(round * 16)), Some(7));
+            assert_eq!(index.find(1, BlockNo(round * 16 + 15)), Some(8));
+            assert_eq!(index.find(2, BlockNo(round * 16)), Some(9));
+            assert_eq!(index.find(2, BlockNo(round * 16 + 15)), None);
+            let page = index.page_slots(1, PageNo(round)).expect("two blocks of it are there");
+            assert_eq!((page[0], page[1], page[15]), (Some(7), None, Some(8)));
+            index.remove(1, BlockNo(round * 16));
+            index.remove(1, BlockNo(round * 16 + 15));
+            index.remove(2, BlockNo(round * 16));
+            assert_eq!(index.find(1, BlockNo(round * 16)), None);
+        }
+        assert!(index.pages.len() <= 2, "pages are used again");
+    }
+}

@@ -1,0 +1,188 @@
+//! The memory cache of one core: slots, the index that finds them, and the policy that chooses who leaves.
+//!
+//! All volumes of the core share it. It knows content and state, not why a state changes: that is the shard's business.
+
+mod index;
+mod slot;
+
+use seam::{Block, Seam};
+
+pub use index::hash;
+pub use slot::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, Slot, SlotRef, Written};
+
+use crate::policy::{Admit, Clock2Q, Policy};
+use index::Index;
+
+/// Bytes of index and policy that one cached block costs at most (each block alone in its page).
+pub const BLOCK_OVERHEAD_BYTES: usize =
+    std::mem::size_of::<Slot<usize>>() + 4 + Index::page_cost_bytes() + Clock2Q::slot_cost_bytes();
+
+/// Bytes that the world's pool needs for one block's own bookkeeping.
+const POOL_HEADER_BYTES: usize = 32;
+
+/// How many bytes of blocks fit when `memory_bytes` are to hold blocks, index and policy together.
+pub const fn pool_bytes_for(memory_bytes: u64) -> u64 {
+    let block = seam::BLOCK_BYTES as u64;
+    memory_bytes / (block + (BLOCK_OVERHEAD_BYTES + POOL_HEADER_BYTES) as u64) * block
+}
+
+/// The number by which policies know a block.
+pub fn block_key(volume: u32, block: BlockNo) -> u64 {
+    hash(volume, PageNo(block.0))
+}
+
+/// The memory cache of one core.
+pub struct Memory<S: Seam> {
+    seam: S,
+    slots: Vec<Slot<S::Block>>,
+    free: Vec<u32>,
+    index: Index,
+    policy: Box<dyn Policy>,
+    /// Blocks held, by volume number.
+    resident: Vec<u64>,
+}
+
+impl<S: Seam> Memory<S> {
+    /// A cache over all of the seam's pool.
+    pub fn new(seam: S) -> Self {
+        let blocks = seam.blocks_total();
+        Memory {
+            slots: Vec::with_capacity(blocks),
+            free: Vec::with_capacity(blocks),
+            index: Index::new(blocks),
+            policy: Box::new(Clock2Q::new(blocks)),
+            resident: Vec::new(),
+            seam,
+        }
+    }
+
+    /// The slot of a block.
+    pub fn find(&self, volume: u32, block: BlockNo) -> Option<u32> {
+        self.index.find(volume, block)
+    }
+
+    /// The slots of a page's places; `None` where nothing of the page is here.
+    pub fn page_slots(&self, volume: u32, page: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
+        self.index.page_slots(volume, page)
+    }
+
+    /// What is in a slot.
+    pub fn slot(&self, slot: u32) -> &Slot<S::Block> {
+        &self.slots[slot as usize]
+    }
+
+    /// What is in a slot, to change it. Whether it is pinned must follow its state: see [`Memory::settle`].
+    pub fn slot_mut(&mut self, slot: u32) -> &mut Slot<S::Block> {
+        &mut self.slots[slot as usize]
+    }
+
+    /// A handle that outlives the slot's use.
+    pub fn reference(&self, slot: u32) -> SlotRef {
+        SlotRef { id: slot, generation: self.slots[slot as usize].generation }
+    }
+
+    /// The slot, if it still holds the block that the handle was made for.
+    pub fn resolve(&self, slot: SlotRef) -> Option<u32> {
+        let found = &self.slots[slot.id as usize];
+        (found.generation == slot.generation && found.data.is_some()).then_some(slot.id)
+    }
+
+    /// Counts a use.
+    pub fn touch(&mut self, slot: u32) {
+        self.policy.hit(slot);
+    }
+
+    /// A buffer, at the cost of a clean block if the pool is at its ceiling; `None` when nothing may leave now.
+    pub fn alloc(&mut self) -> Option<S::BlockMut> {
+        if let Some(block) = self.seam.alloc() {
+            return Some(block);
+        }
+        // A victim's buffer may be held by a reply on its way; a few more then make room for certain or nothing does.
+        for _ in 0..8 {
+            let victim = self.policy.victim()?;
+            self.discharge(victim);
+            if let Some(block) = self.seam.alloc() {
+                return Some(block);
+            }
+        }
+        None
+    }
+
+    /// Puts a block, which has no slot, into the cache; it begins clean and unpinned.
+    pub fn insert(&mut self, volume: u32, block: BlockNo, data: S::Block, present: Sectors, how: Admit) -> u32 {
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None => {
+                self.slots.push(Slot::unused());
+                (self.slots.len() - 1) as u32
+            }
+        };
+        let slot = &mut self.slots[id as usize];
+        assert!(slot.data.is_none() && slot.is_clean(), "a free slot is empty");
+        (slot.data, slot.block, slot.volume, slot.present) = (Some(data), block, volume, present);
+        slot.transit = false;
+        self.index.insert(volume, block, id);
+        self.policy.insert(id, block_key(volume, block), how);
+        *self.resident_of(volume) += 1;
+        id
+    }
+
+    /// Drops a clean block.
+    pub fn remove(&mut self, slot: u32) {
+        assert!(self.slots[slot as usize].is_clean(), "only a clean block is dropped");
+        self.policy.remove(slot);
+        self.discharge(slot);
+    }
+
+    /// To be called around every change of a slot's state: `before` says whether it was clean.
+    pub fn settle(&mut self, slot: u32, was_clean: bool) {
+        match (was_clean, self.slots[slot as usize].is_clean()) {
+            (true, false) => self.policy.pin(slot),
+            (false, true) => self.policy.unpin(slot),
+            _ => {}
+        }
+    }
+
+    /// Blocks that a volume holds.
+    pub fn resident(&self, volume: u32) -> u64 {
+        self.resident.get(volume as usize).copied().unwrap_or(0)
+    }
+
+    /// Slots that were ever used: the range to look through for a volume's blocks.
+    pub fn slots_used(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Bytes that index and policy take now.
+    pub fn index_bytes(&self) -> u64 {
+        (self.slots.len() * BLOCK_OVERHEAD_BYTES) as u64
+    }
+
+    /// Takes the content out for a change, if nobody else holds it (R1): else a copy must be made.
+    pub fn take_unique(&mut self, slot: u32) -> Option<S::BlockMut> {
+        let held = &mut self.slots[slot as usize].data;
+        if !held.as_ref().is_some_and(Block::is_unique) {
+            return None;
+        }
+        let data = held.take().expect("just looked at");
+        Some(data.thaw().unwrap_or_else(|_| unreachable!("a unique block thaws")))
+    }
+
+    fn discharge(&mut self, id: u32) {
+        let slot = &mut self.slots[id as usize];
+        let (volume, block) = (slot.volume, slot.block);
+        slot.data = None;
+        slot.present = Sectors::NONE;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.index.remove(volume, block);
+        self.free.push(id);
+        *self.resident_of(volume) -= 1;
+    }
+
+    fn resident_of(&mut self, volume: u32) -> &mut u64 {
+        if self.resident.len() <= volume as usize {
+            self.resident.resize(volume as usize + 1, 0);
+        }
+        &mut self.resident[volume as usize]
+    }
+}

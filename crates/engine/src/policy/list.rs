@@ -1,0 +1,83 @@
+//! Doubly linked lists of slot numbers, all in one array of links: a slot is on at most one list.
+
+const NIL: u32 = u32::MAX;
+/// In `prev` of a slot that is on no list.
+const OFF: u32 = u32::MAX - 1;
+
+/// The links of all slots.
+pub struct Links {
+    next: Vec<u32>,
+    prev: Vec<u32>,
+}
+
+/// One list's ends.
+#[derive(Clone, Copy)]
+pub struct List {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+impl Links {
+    /// Links for slots below `capacity`; touched as they are used.
+    pub fn new(capacity: usize) -> Self {
+        Links { next: Vec::with_capacity(capacity), prev: Vec::with_capacity(capacity) }
+    }
+
+    /// Makes `slot` linkable.
+    pub fn reach(&mut self, slot: u32) {
+        if self.next.len() <= slot as usize {
+            self.next.resize(slot as usize + 1, NIL);
+            self.prev.resize(slot as usize + 1, OFF);
+        }
+    }
+
+    /// True when `slot` is on a list.
+    pub fn is_linked(&self, slot: u32) -> bool {
+        self.prev[slot as usize] != OFF
+    }
+
+    /// Puts `slot`, which is on no list, at the young end of `list`.
+    pub fn push_head(&mut self, list: &mut List, slot: u32) {
+        assert!(!self.is_linked(slot), "a slot is on one list at a time");
+        self.next[slot as usize] = list.head;
+        self.prev[slot as usize] = NIL;
+        match list.head {
+            NIL => list.tail = slot,
+            head => self.prev[head as usize] = slot,
+        }
+        list.head = slot;
+        list.len += 1;
+    }
+
+    /// Takes `slot`, which is on `list`, out of it.
+    pub fn unlink(&mut self, list: &mut List, slot: u32) {
+        assert!(self.is_linked(slot) && list.len > 0, "a slot is taken from a list that it is on");
+        let (next, prev) = (self.next[slot as usize], self.prev[slot as usize]);
+        match prev {
+            NIL => list.head = next,
+            prev => self.next[prev as usize] = next,
+        }
+        match next {
+            NIL => list.tail = prev,
+            next => self.prev[next as usize] = prev,
+        }
+        self.prev[slot as usize] = OFF;
+        list.len -= 1;
+    }
+}
+
+impl List {
+    /// Nothing.
+    pub const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
+
+    /// Slots on it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The old end.
+    pub fn tail(&self) -> Option<u32> {
+        (self.tail != NIL).then_some(self.tail)
+    }
+}

@@ -1,0 +1,39 @@
+//! Which block leaves when room is needed. One file a policy; the cache knows this trait alone.
+
+mod clock2q;
+mod list;
+mod lru;
+
+pub use clock2q::Clock2Q;
+pub use lru::Lru;
+
+/// How a block came into the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admit {
+    /// Asked for by itself.
+    Normal,
+    /// Part of a sequential stream: leaves first, and its going leaves no trace.
+    Stream,
+}
+
+/// A replacement policy over slot numbers below a fixed capacity. A slot is known from `insert` until `remove` or until it
+/// is returned by `victim`; a pinned slot (dirty, on its way) is known and never a victim.
+pub trait Policy {
+    /// A block whose address hashes to `key` now uses `slot`.
+    fn insert(&mut self, slot: u32, key: u64, how: Admit);
+
+    /// The block was used.
+    fn hit(&mut self, slot: u32);
+
+    /// The slot, which is not pinned, must not be chosen until it is unpinned.
+    fn pin(&mut self, slot: u32);
+
+    /// The slot, which is pinned, may be chosen again.
+    fn unpin(&mut self, slot: u32);
+
+    /// The block, which is not pinned, is gone for another reason than room.
+    fn remove(&mut self, slot: u32);
+
+    /// Chooses a block to go and forgets it; `None` when all are pinned.
+    fn victim(&mut self) -> Option<u32>;
+}

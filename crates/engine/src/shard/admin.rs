@@ -1,0 +1,127 @@
+//! What an administrator does to a volume while others are served: policy, mode, invalidation, size, removal.
+
+use seam::{BLOCK_BYTES, Disk, DiskError, Seam};
+
+use super::{Shard, ShardRef};
+use crate::memory::Sectors;
+use crate::{CacheMode, RequestError, WritePolicy};
+
+impl<S: Seam> Shard<S> {
+    /// Changes when writes are acknowledged. Where the new policy promises more than the old one, what is dirty is brought to
+    /// the backing first; on an error the old policy stays.
+    pub async fn set_policy(self: &ShardRef<S>, policy: WritePolicy) -> Result<(), RequestError> {
+        let old = self.policy.replace(policy);
+        let promises_more = old.defers_writes() && policy != old;
+        if promises_more && let Err(error) = self.flush_all().await {
+            self.policy.set(old);
+            return Err(error);
+        }
+        if policy == WritePolicy::None {
+            self.invalidate();
+        }
+        self.work.notify();
+        Ok(())
+    }
+
+    /// Pauses, freezes or resumes the cache. A pause and a freeze bring to the backing what is dirty; on an error the mode is
+    /// what it was.
+    pub async fn set_mode(self: &ShardRef<S>, mode: CacheMode) -> Result<(), RequestError> {
+        let old = self.mode.replace(mode);
+        if mode != CacheMode::Active
+            && old == CacheMode::Active
+            && let Err(error) = self.flush_all().await
+        {
+            self.mode.set(old);
+            return Err(error);
+        }
+        self.work.notify();
+        Ok(())
+    }
+
+    /// Drops all clean blocks and lets no fill under way install what it read; returns the bytes dropped.
+    pub fn invalidate(&self) -> u64 {
+        self.with(|state, memory| {
+            state.void(0..u64::MAX, Sectors::ALL);
+            let mut dropped = 0;
+            for id in 0..memory.slots_used() {
+                let slot = memory.slot(id);
+                if slot.data.is_some() && slot.volume == self.number && slot.is_clean() {
+                    memory.remove(id);
+                    dropped += BLOCK_BYTES as u64;
+                }
+            }
+            dropped
+        })
+    }
+
+    /// Changes the size; no request is under way meanwhile. `None`: what the backing has now.
+    pub async fn resize(self: &ShardRef<S>, size: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
+        let old = self.size_bytes.get();
+        let wanted = match size {
+            Some(size) => size,
+            None => self.disk.refresh_size().await?,
+        };
+        let logical = u64::from(self.disk.geometry().logical_block);
+        if wanted == 0 || !wanted.is_multiple_of(logical) {
+            return Err(
+                DiskError::Open(format!("the size {wanted} is no multiple of the backing's {logical} bytes")).into()
+            );
+        }
+        if wanted < old {
+            if discard_dirty && !wanted.is_multiple_of(BLOCK_BYTES as u64) {
+                let text = format!(
+                    "a size that discards dirty data must be a multiple of {BLOCK_BYTES} bytes, {wanted} is not"
+                );
+                return Err(DiskError::Open(text).into());
+            }
+            // Nothing that was promised is cut off unless that was said in so many words.
+            if !discard_dirty {
+                self.flush_all().await?;
+            }
+            self.quiesce().await;
+            self.drop_past(wanted);
+        } else if !old.is_multiple_of(BLOCK_BYTES as u64) {
+            // The short last block becomes a whole one: what is cached of it has to be read again.
+            self.flush_all().await?;
+            self.quiesce().await;
+            self.drop_past(old / BLOCK_BYTES as u64 * BLOCK_BYTES as u64);
+        }
+        if size.is_some() {
+            self.disk.set_size(wanted).await?;
+        }
+        self.size_bytes.set(wanted);
+        self.work.notify();
+        self.progress.notify();
+        Ok(wanted)
+    }
+
+    /// Waits until nothing of this shard is on its way to or from the backing.
+    async fn quiesce(&self) {
+        self.progress
+            .wait_for(|| {
+                let state = self.state.borrow();
+                (state.operations.is_empty() && state.filling.is_empty()).then_some(())
+            })
+            .await;
+    }
+
+    /// Forgets every block that reaches past `size`, dirty or not.
+    fn drop_past(&self, size: u64) {
+        let first = size / BLOCK_BYTES as u64;
+        self.with(|state, memory| {
+            state.void(first..u64::MAX, Sectors::ALL);
+            for id in 0..memory.slots_used() {
+                let slot = memory.slot(id);
+                if slot.data.is_some() && slot.volume == self.number && slot.block.0 >= first {
+                    state.supersede(memory, id);
+                }
+            }
+            state.cut_zeroes(size.div_ceil(BLOCK_BYTES as u64)..u64::MAX);
+        });
+    }
+
+    /// Forgets everything, dirty or not: the volume is gone.
+    pub fn forget(&self) {
+        self.drop_past(0);
+    }
+}

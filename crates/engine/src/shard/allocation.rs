@@ -1,0 +1,59 @@
+//! Allocation status (R4): the backing's, overlaid with what is newer here.
+
+use seam::{AllocationExtent, BLOCK_BYTES, Disk, Seam};
+
+use super::{Shard, ShardRef, blocks_of};
+use crate::RequestError;
+use crate::memory::{BlockNo, Sectors};
+use crate::spec::Sabotage;
+
+/// Longest range that one answer covers.
+const RANGE_BYTES_MAX: u64 = 64 << 20;
+
+impl<S: Seam> Shard<S> {
+    /// Allocation of a prefix of the range, at least one run. Never says zero or hole where the newest content is something
+    /// else; says data where it cannot tell.
+    pub async fn allocation(self: &ShardRef<S>, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
+        let len = len.min(RANGE_BYTES_MAX);
+        let blocks = blocks_of(at, len);
+        // The ticket notices what changes while the backing is asked; what is newer here now is void from the start.
+        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone()));
+        let answer = self.disk.allocation(at, len).await;
+        self.state.borrow_mut().return_ticket(&ticket);
+        let below = answer?;
+        assert!(!below.is_empty(), "a backing answers at least one run");
+        let mut overlaid = Runs::default();
+        let mut here = at;
+        let end = at + len;
+        let honest = !self.sabotage(Sabotage::ZeroForDirty);
+        for run in below {
+            let run_end = (here + run.len_bytes).min(end);
+            while here < run_end {
+                let block = BlockNo(here / BLOCK_BYTES as u64);
+                let next = ((block.0 + 1) * BLOCK_BYTES as u64).min(run_end);
+                let zeroed = self.state.borrow().zeroes.find(block);
+                let (hole, zero) = match zeroed {
+                    Some((_, range)) => (range.may_unmap, true),
+                    None if honest && ticket.voided(block) != Sectors::NONE => (false, false),
+                    None => (run.hole, run.zero),
+                };
+                overlaid.push(next - here, hole, zero);
+                here = next;
+            }
+        }
+        Ok(overlaid.0)
+    }
+}
+
+/// Runs, neighbours with the same status merged.
+#[derive(Default)]
+struct Runs(Vec<AllocationExtent>);
+
+impl Runs {
+    fn push(&mut self, len_bytes: u64, hole: bool, zero: bool) {
+        match self.0.last_mut() {
+            Some(last) if last.hole == hole && last.zero == zero => last.len_bytes += len_bytes,
+            _ => self.0.push(AllocationExtent { len_bytes, hole, zero }),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Fills: blocks read from the backing into memory, each under a ticket (R2).
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Piece, Seam};
+
+use super::state::State;
+use super::{Shard, Span};
+use crate::backing::Cause;
+use crate::memory::{BlockNo, Memory, Sectors};
+use crate::policy::Admit;
+use crate::spec::Sabotage;
+use crate::wait::Signal;
+
+/// The right of a fill to install what it read (R2): whatever changes a block while the fill is under way voids it for the
+/// sectors concerned.
+pub struct Ticket {
+    blocks: Range<u64>,
+    voided: RefCell<Vec<Sectors>>,
+    over: Cell<bool>,
+    signal: Signal,
+}
+
+impl Ticket {
+    fn new(blocks: Range<u64>) -> Rc<Self> {
+        let count = (blocks.end - blocks.start) as usize;
+        let voided = RefCell::new(vec![Sectors::NONE; count]);
+        Rc::new(Ticket { blocks, voided, over: Cell::new(false), signal: Signal::default() })
+    }
+
+    /// True when the block is among those to be read.
+    pub fn covers(&self, block: BlockNo) -> bool {
+        self.blocks.contains(&block.0)
+    }
+
+    /// Sectors of a block for which it no longer counts.
+    pub fn voided(&self, block: BlockNo) -> Sectors {
+        self.voided.borrow()[(block.0 - self.blocks.start) as usize]
+    }
+
+    /// Waits until the fill has ended.
+    pub async fn ended(&self) {
+        self.signal.wait_for(|| self.over.get().then_some(())).await;
+    }
+
+    fn void(&self, blocks: &Range<u64>, sectors: Sectors) {
+        let (start, end) = (self.blocks.start.max(blocks.start), self.blocks.end.min(blocks.end));
+        let mut voided = self.voided.borrow_mut();
+        for block in start..end {
+            let entry = &mut voided[(block - self.blocks.start) as usize];
+            *entry = entry.with(sectors);
+        }
+    }
+}
+
+impl State {
+    /// The newest content of these sectors is no longer the backing's: no fill may install them (R2).
+    pub fn void(&self, blocks: Range<u64>, sectors: Sectors) {
+        for ticket in &self.tickets {
+            ticket.void(&blocks, sectors);
+        }
+    }
+
+    /// A fill under way whose content of these sectors will count.
+    pub fn ticket_for(&self, block: BlockNo, sectors: Sectors) -> Option<&Rc<Ticket>> {
+        let counts = |ticket: &&Rc<Ticket>| {
+            ticket.covers(block) && ticket.voided(block).without(sectors) == ticket.voided(block)
+        };
+        self.tickets.iter().find(counts)
+    }
+
+    /// Issues a ticket. What is newer in memory than on the backing is void from the start.
+    pub fn issue_ticket<S: Seam>(&mut self, memory: &Memory<S>, volume: u32, blocks: Range<u64>) -> Rc<Ticket> {
+        let ticket = Ticket::new(blocks.clone());
+        for block in blocks {
+            if let Some(id) = memory.find(volume, BlockNo(block)) {
+                let slot = memory.slot(id);
+                if !slot.is_clean() {
+                    ticket.void(&(block..block + 1), slot.present);
+                }
+            } else if self.zeroes.contains(BlockNo(block)) {
+                ticket.void(&(block..block + 1), Sectors::ALL);
+            }
+        }
+        self.tickets.push(Rc::clone(&ticket));
+        ticket
+    }
+
+    /// The ticket's fill has ended.
+    pub fn return_ticket(&mut self, ticket: &Rc<Ticket>) {
+        self.tickets.retain(|other| !Rc::ptr_eq(other, ticket));
+        ticket.over.set(true);
+        ticket.signal.notify();
+    }
+}
+
+/// What a fill brought: content and for which sectors of it a later change has come between.
+pub struct Filled<S: Seam> {
+    /// First block.
+    pub first: u64,
+    /// The blocks, in order.
+    pub blocks: Vec<S::Block>,
+    ticket: Rc<Ticket>,
+}
+
+impl<S: Seam> Filled<S> {
+    /// The content of a block, if all of `sectors` still counted when the fill ended.
+    pub fn content(&self, block: BlockNo, sectors: Sectors) -> Option<&S::Block> {
+        let voided = self.ticket.voided(block);
+        (voided.without(sectors) == voided).then(|| &self.blocks[(block.0 - self.first) as usize])
+    }
+}
+
+impl<S: Seam> Shard<S> {
+    /// Reads `blocks` from the backing, merges them into partial blocks, and admits the absent ones if `how` says so.
+    pub async fn fill(&self, blocks: Range<u64>, how: Option<Admit>, cause: Cause) -> Result<Filled<S>, DiskError> {
+        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone()));
+        let result = self.fill_under(&ticket, blocks, how, cause).await;
+        self.state.borrow_mut().return_ticket(&ticket);
+        result
+    }
+
+    async fn fill_under(
+        &self,
+        ticket: &Rc<Ticket>,
+        blocks: Range<u64>,
+        how: Option<Admit>,
+        cause: Cause,
+    ) -> Result<Filled<S>, DiskError> {
+        let mut pieces = Vec::with_capacity((blocks.end - blocks.start) as usize);
+        for block in blocks.clone() {
+            let len = self.bytes_inside(block);
+            if len == 0 {
+                // The volume was shrunk since this was asked for.
+                return Err(DiskError::Io("the block lies past the end of the volume".into()));
+            }
+            pieces.push(Piece::new(self.core.alloc().await, 0, len));
+        }
+        let bytes = seam::block::pieces_len(&pieces) as u64;
+        let permit = self.dispatch.enter(cause, bytes).await;
+        let (result, pieces) = self.disk.read(blocks.start * BLOCK_BYTES as u64, pieces).await;
+        drop(permit);
+        self.counters.backing_read(cause, bytes, result.is_ok());
+        result?;
+        let mut content = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let len = piece.len();
+            let mut block = piece.block;
+            if len < BLOCK_BYTES {
+                block.zero(len, BLOCK_BYTES - len);
+            }
+            content.push(block.freeze());
+        }
+        self.with(|state, memory| {
+            for (block, data) in blocks.clone().zip(&content) {
+                self.install(state, memory, ticket, BlockNo(block), data, how);
+            }
+        });
+        Ok(Filled { first: blocks.start, blocks: content, ticket: Rc::clone(ticket) })
+    }
+
+    /// Reads one block's sectors alone, for a request whose block cannot be read whole; admits nothing.
+    pub async fn fill_part(&self, span: &Span) -> Result<Filled<S>, DiskError> {
+        let block = span.block.0;
+        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, block..block + 1));
+        let piece = Piece::new(self.core.alloc().await, span.start, span.len);
+        let permit = self.dispatch.enter(Cause::ClientRead, span.len as u64).await;
+        let (result, pieces) = self.disk.read(block * BLOCK_BYTES as u64 + span.start as u64, vec![piece]).await;
+        drop(permit);
+        self.counters.backing_read(Cause::ClientRead, span.len as u64, result.is_ok());
+        self.state.borrow_mut().return_ticket(&ticket);
+        result?;
+        let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
+        Ok(Filled { first: block, blocks, ticket })
+    }
+
+    fn install(
+        &self,
+        state: &State,
+        memory: &mut Memory<S>,
+        ticket: &Ticket,
+        block: BlockNo,
+        data: &S::Block,
+        how: Option<Admit>,
+    ) {
+        let void = if self.sabotage(Sabotage::NoTickets) { Sectors::NONE } else { ticket.voided(block) };
+        let Some(id) = memory.find(self.number, block) else {
+            let inside = block.0 < self.blocks();
+            if let Some(how) = how
+                && void == Sectors::NONE
+                && !state.zeroes.contains(block)
+                && inside
+            {
+                memory.insert(self.number, block, data.clone(), Sectors::ALL, how);
+            }
+            return;
+        };
+        let present = memory.slot(id).present;
+        let missing = match () {
+            () if self.sabotage(Sabotage::NoTickets) => Sectors::ALL,
+            () if self.sabotage(Sabotage::LosePartialWrite) && present != Sectors::ALL => Sectors::ALL,
+            () => Sectors::ALL.without(present).without(void),
+        };
+        if missing == Sectors::NONE {
+            return;
+        }
+        // R1: whoever holds the partial block keeps what he holds; the merged one is a copy where need be.
+        let mut merged = match memory.take_unique(id) {
+            Some(unique) => unique,
+            None => match self.seam().alloc() {
+                Some(mut copy) => {
+                    let old = memory.slot(id).data.as_ref().expect("a slot in use has content");
+                    copy.copy_from(0, old, 0, BLOCK_BYTES);
+                    copy
+                }
+                // Without room for the copy the block stays partial and is filled another time.
+                None => return,
+            },
+        };
+        for (start, len) in missing.runs() {
+            merged.copy_from(start, data, start, len);
+        }
+        let slot = memory.slot_mut(id);
+        slot.data = Some(merged.freeze());
+        slot.present = present.with(missing);
+    }
+}

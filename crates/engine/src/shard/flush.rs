@@ -1,0 +1,174 @@
+//! Flushes: everything acknowledged before one is on the backing, and the backing is flushed, before it is acknowledged.
+
+use seam::{Disk, DiskError, Seam};
+
+use super::{Shard, ShardRef};
+use crate::spec::Sabotage;
+use crate::{RequestError, WritePolicy};
+
+/// How a flush of the backing ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Synced {
+    /// All that had completed when it began is durable.
+    Durable,
+    /// The backing reconnected, or another caller's flush failed: what was written is dirty again and must be written anew.
+    Lost,
+    /// It failed; what was written is dirty again.
+    Failed(DiskError),
+}
+
+/// Progress of flushes of one shard: at most one closes epochs at a time, the next one covers all that come meanwhile.
+#[derive(Default)]
+pub struct Flushing {
+    /// A flush is under way.
+    pub running: bool,
+    /// Every epoch up to this one is durable.
+    pub durable: u64,
+    /// Number of flushes that ended.
+    ended: u64,
+    /// Why the last one failed, if it did.
+    failure: Option<DiskError>,
+    /// A flush of the backing is under way.
+    pub syncing: bool,
+    /// Nothing is left that could bring the closed epochs further: what remains has failed.
+    pub stuck: bool,
+}
+
+impl<S: Seam> Shard<S> {
+    /// Answers a client's flush.
+    pub async fn flush(self: &ShardRef<S>) -> Result<(), RequestError> {
+        self.counters.add(&self.counters.flushes, 1);
+        if self.policy.get() == WritePolicy::WriteBackVolatile {
+            return Ok(());
+        }
+        self.flush_all().await
+    }
+
+    /// Makes everything that was acknowledged before this call durable on the backing.
+    pub async fn flush_all(self: &ShardRef<S>) -> Result<(), RequestError> {
+        let target = self.state.borrow().epochs.current();
+        let mut failed_since = None;
+        loop {
+            if self.state.borrow().flushing.durable >= target {
+                return Ok(());
+            }
+            let (running, ended) = {
+                let flushing = &self.state.borrow().flushing;
+                (flushing.running, flushing.ended)
+            };
+            if !running {
+                self.lead_flush().await?;
+                continue;
+            }
+            let begun_after_us = failed_since.is_some();
+            self.progress.wait_for(|| (self.state.borrow().flushing.ended > ended).then_some(())).await;
+            let failure = self.state.borrow().flushing.failure.clone();
+            if let Some(error) = failure.filter(|_| begun_after_us) {
+                return Err(error.into());
+            }
+            failed_since = Some(ended);
+        }
+    }
+
+    /// Closes the current epoch and brings all closed ones to the backing.
+    async fn lead_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
+        let closed = self.with(|state, _| {
+            state.flushing.running = true;
+            state.flushing.stuck = false;
+            state.failed.clear();
+            state.epochs.close()
+        });
+        let result = self.bring_closed_epochs().await;
+        self.with(|state, _| {
+            state.flushing.running = false;
+            state.flushing.ended += 1;
+            state.flushing.failure = result.clone().err();
+            if result.is_ok() {
+                state.flushing.durable = closed;
+            }
+        });
+        self.progress.notify();
+        result.map_err(RequestError::from)
+    }
+
+    async fn bring_closed_epochs(self: &ShardRef<S>) -> Result<(), DiskError> {
+        loop {
+            self.work.notify();
+            self.progress
+                .wait_for(|| {
+                    let state = self.state.borrow();
+                    (state.epochs.closing() == 0 || state.flushing.stuck).then_some(())
+                })
+                .await;
+            if self.state.borrow().epochs.closing() > 0 {
+                let last = self.counters.last_error.borrow().clone();
+                return Err(last.unwrap_or(DiskError::Io("the backing does not take the data".into())));
+            }
+            if self.sabotage(Sabotage::FlushEarly) {
+                self.with(|state, memory| state.clean_written(memory, u64::MAX));
+                return Ok(());
+            }
+            match self.sync().await {
+                Synced::Durable if self.state.borrow().epochs.closing() == 0 => return Ok(()),
+                Synced::Durable | Synced::Lost => {}
+                Synced::Failed(error) => return Err(error),
+            }
+        }
+    }
+
+    /// After a FUA write whose blocks are on the backing: makes them durable.
+    pub async fn sync_or_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
+        match self.sync().await {
+            Synced::Durable => Ok(()),
+            Synced::Lost => self.flush_all().await,
+            Synced::Failed(error) => Err(error.into()),
+        }
+    }
+
+    /// Flushes the backing: all that completed there before this call is durable afterwards, and clean here. Callers that come
+    /// while one is under way share the next.
+    pub async fn sync(self: &ShardRef<S>) -> Synced {
+        self.notice_reconnect();
+        let (target, losses) = {
+            let state = self.state.borrow();
+            (state.sequence(), state.losses)
+        };
+        loop {
+            {
+                let state = self.state.borrow();
+                if state.losses != losses {
+                    return Synced::Lost;
+                }
+                if state.synced >= target {
+                    return Synced::Durable;
+                }
+            }
+            if self.state.borrow().flushing.syncing {
+                self.progress.wait_for(|| (!self.state.borrow().flushing.syncing).then_some(())).await;
+                continue;
+            }
+            let covered = self.with(|state, _| {
+                state.flushing.syncing = true;
+                state.sequence()
+            });
+            let result = self.disk.flush().await;
+            self.counters.backing_flush(&result);
+            self.notice_reconnect();
+            let now = self.seam().now();
+            self.with(|state, memory| {
+                state.flushing.syncing = false;
+                match &result {
+                    // A flush that spans a reconnect proves nothing: what was written is dirty again by now.
+                    Ok(()) if state.losses == losses => state.clean_written(memory, covered),
+                    Ok(()) => {}
+                    Err(_) => state.redirty_written(memory, now),
+                }
+            });
+            self.progress.notify();
+            if let Err(error) = result {
+                self.work.notify();
+                return Synced::Failed(error);
+            }
+        }
+    }
+}

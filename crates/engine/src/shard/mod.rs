@@ -1,0 +1,195 @@
+//! A volume's part on one core: its blocks in memory, their way to the backing, and the requests that meet there.
+
+pub mod admin;
+pub mod allocation;
+pub mod fill;
+pub mod flush;
+pub mod read;
+pub mod state;
+pub mod streams;
+pub mod wait;
+pub mod write;
+pub mod zero;
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
+
+use crate::backing::{AnyDisk, Dispatch};
+use crate::destage::throttle::Throttle;
+use crate::destage::writer::Retry;
+use crate::memory::{BlockNo, Memory, Sectors};
+use crate::spec::Sabotage;
+use crate::stats::Counters;
+use crate::wait::Signal;
+use crate::{CacheMode, Core, WritePolicy};
+use state::State;
+use streams::Streams;
+
+/// A volume's part on one core.
+pub struct Shard<S: Seam> {
+    /// The core that it lives on.
+    pub core: Core<S>,
+    /// The volume's number on this core.
+    pub number: u32,
+    /// The storage.
+    pub disk: AnyDisk<S>,
+    /// The way to the storage: who may send how much.
+    pub dispatch: Dispatch,
+    /// Bytes that clients see.
+    pub size_bytes: Cell<u64>,
+    /// When writes are acknowledged.
+    pub policy: Cell<WritePolicy>,
+    /// Whether the cache takes part.
+    pub mode: Cell<CacheMode>,
+    /// Age at which dirty data is destaged.
+    pub age_max: Nanos,
+    /// State of blocks and ranges.
+    pub state: RefCell<State>,
+    /// What slows writers down.
+    pub throttle: Throttle,
+    /// Pauses between attempts on a backing that refuses writes.
+    pub retry: Retry,
+    /// Sequential streams.
+    pub streams: RefCell<Streams>,
+    /// Something for the destage pump to look at.
+    pub work: Signal,
+    /// Something that a request may wait for has happened.
+    pub progress: Signal,
+    /// What it has done.
+    pub counters: Counters,
+    /// The pump is to end.
+    pub stopping: Cell<bool>,
+    /// All that is dirty is to go.
+    pub draining: Cell<bool>,
+    /// A flush of the backing that nobody asked for is under way.
+    pub flushing_alone: Cell<bool>,
+    /// Last time the backing was flushed without being asked.
+    pub last_sync: Cell<Nanos>,
+    /// Last time a client asked for something.
+    pub last_request: Cell<Nanos>,
+}
+
+impl<S: Seam> Shard<S> {
+    /// The world.
+    pub fn seam(&self) -> &S {
+        self.core.seam()
+    }
+
+    /// True when this deliberate fault is built in.
+    pub fn sabotage(&self, which: Sabotage) -> bool {
+        self.core.spec().sabotage == which
+    }
+
+    /// Works on the states of blocks: the shard's and the core's memory together.
+    pub fn with<R>(&self, work: impl FnOnce(&mut State, &mut Memory<S>) -> R) -> R {
+        work(&mut self.state.borrow_mut(), &mut self.core.memory().borrow_mut())
+    }
+
+    /// Blocks of the volume, the last one perhaps short.
+    pub fn blocks(&self) -> u64 {
+        self.size_bytes.get().div_ceil(BLOCK_BYTES as u64)
+    }
+
+    /// The sectors of a block that lie inside the volume.
+    pub fn sectors_inside(&self, block: BlockNo) -> Sectors {
+        let start = block.0 * BLOCK_BYTES as u64;
+        let inside = self.size_bytes.get().saturating_sub(start).min(BLOCK_BYTES as u64) as usize;
+        if inside == 0 { Sectors::NONE } else { Sectors::span(0, inside) }
+    }
+
+    /// Bytes of a block that lie inside the volume.
+    pub fn bytes_inside(&self, block: u64) -> usize {
+        let start = block * BLOCK_BYTES as u64;
+        self.size_bytes.get().saturating_sub(start).min(BLOCK_BYTES as u64) as usize
+    }
+
+    /// True when a read may leave something in memory.
+    pub fn admits_reads(&self) -> bool {
+        let policy = self.policy.get() != WritePolicy::None;
+        policy && self.mode.get() == CacheMode::Active
+    }
+
+    /// True when a written block may stay in memory.
+    pub fn keeps_writes(&self) -> bool {
+        let policy = !matches!(self.policy.get(), WritePolicy::None | WritePolicy::WriteAround);
+        policy && self.mode.get() == CacheMode::Active
+    }
+
+    /// True when a write is acknowledged from memory.
+    pub fn defers_writes(&self) -> bool {
+        self.policy.get().defers_writes() && self.mode.get() == CacheMode::Active
+    }
+
+    /// Dirty, in-flight and written blocks that this shard may have: an equal share of what is free of the bound, so that
+    /// one volume alone gets two thirds and there is always room for another (dynamic thresholds, Choudhury and Hahne).
+    pub fn unclean_limit(&self) -> u64 {
+        let spec = self.core.spec();
+        let bound = self.seam().blocks_total() as u64 * u64::from(spec.dirty_max_percent) / 100;
+        let others = self.core.unclean().saturating_sub(self.state.borrow().unclean());
+        let free = bound.saturating_sub(others);
+        (free * 2 / 3).max(1)
+    }
+
+    /// Looks whether the backing has reconnected since; what was written and not flushed is dirty again then.
+    pub fn notice_reconnect(&self) {
+        let incarnation = self.disk.incarnation();
+        let changed = {
+            let mut state = self.state.borrow_mut();
+            std::mem::replace(&mut state.incarnation, incarnation) != incarnation
+        };
+        if changed {
+            let drop_them = self.sabotage(Sabotage::DropWrittenAtReconnect);
+            let now = self.seam().now();
+            self.with(|state, memory| match drop_them {
+                true => state.clean_written(memory, u64::MAX),
+                false => state.redirty_written(memory, now),
+            });
+            self.work.notify();
+        }
+    }
+}
+
+/// The blocks under `len` bytes from `at` on.
+pub fn blocks_of(at: u64, len: u64) -> Range<u64> {
+    let block = BLOCK_BYTES as u64;
+    at / block..(at + len).div_ceil(block)
+}
+
+/// One block's part of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// Which block.
+    pub block: BlockNo,
+    /// First byte of the request that belongs to it.
+    pub from: usize,
+    /// First byte of the block that belongs to the request.
+    pub start: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl Span {
+    /// The block's sectors that it covers.
+    pub fn sectors(&self) -> Sectors {
+        Sectors::span(self.start, self.len)
+    }
+}
+
+/// The blocks under `len` bytes from `at` on, with what of each belongs to the request.
+pub fn spans(at: u64, len: usize) -> impl Iterator<Item = Span> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let here = at + from as u64;
+        let start = (here % BLOCK_BYTES as u64) as usize;
+        let count = (BLOCK_BYTES - start).min(len - from);
+        let span = Span { block: BlockNo(here / BLOCK_BYTES as u64), from, start, len: count };
+        from += count;
+        (count > 0).then_some(span)
+    })
+}
+
+/// Handles to a shard are shared by the requests that it works on.
+pub type ShardRef<S> = Rc<Shard<S>>;

@@ -1,0 +1,245 @@
+//! Reads: from memory, from zero-ranges, from the backing.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Disk, DiskError, Piece, Seam};
+
+use super::fill::{Filled, Ticket};
+use super::state::State;
+use super::wait::WriteWait;
+use super::{Shard, ShardRef, Span, spans};
+use crate::backing::Cause;
+use crate::memory::{Memory, Sectors};
+use crate::policy::Admit;
+use crate::{CacheMode, RequestError};
+
+/// Longest read that is tried without waiting, in blocks.
+const NOW_BLOCKS_MAX: usize = 64;
+/// Longest single request to the backing for a miss, in blocks.
+const FILL_BLOCKS_MAX: u64 = 64;
+
+impl<S: Seam> Shard<S> {
+    /// Appends all of the range to `out` if it is in memory, else leaves `out` as it was.
+    pub fn read_now(self: &ShardRef<S>, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+        if len > NOW_BLOCKS_MAX * BLOCK_BYTES {
+            return false;
+        }
+        let before = out.len();
+        let whole = self.with(|state, memory| {
+            spans(at, len).all(|span| match self.look(state, memory, &span) {
+                Some(piece) => {
+                    out.push(piece);
+                    true
+                }
+                None => false,
+            })
+        });
+        if !whole {
+            out.truncate(before);
+            return false;
+        }
+        self.counters.read_hit(len as u64);
+        self.note_read(at, len);
+        true
+    }
+
+    /// Appends the range to `out`, split at block boundaries.
+    pub async fn read(
+        self: &ShardRef<S>,
+        at: u64,
+        len: usize,
+        out: &mut Vec<Piece<S::Block>>,
+    ) -> Result<(), RequestError> {
+        let spans: Vec<Span> = spans(at, len).collect();
+        let mut got: Vec<Option<Piece<S::Block>>> = Vec::new();
+        got.resize_with(spans.len(), || None);
+        let sequential = self.note_read(at, len);
+        let mut first_look = true;
+        loop {
+            let plan = self.with(|state, memory| self.plan(state, memory, &spans, &mut got));
+            if std::mem::take(&mut first_look) {
+                let found = got.iter().filter(|piece| piece.is_some()).count();
+                self.counters.read_looked(len as u64, found, spans.len());
+            }
+            if plan.missing.is_empty() {
+                match plan.join {
+                    Some(ticket) => ticket.ended().await,
+                    None => break,
+                }
+                continue;
+            }
+            let how = self.admits_reads().then_some(if sequential { Admit::Stream } else { Admit::Normal });
+            for filled in self.fill_all(plan.missing, how, &spans).await? {
+                for (span, place) in spans.iter().zip(&mut got) {
+                    take_filled(&filled, span, place);
+                }
+            }
+        }
+        out.extend(got.into_iter().map(|piece| piece.expect("the plan left nothing missing")));
+        Ok(())
+    }
+
+    /// A block's part from memory or a zero-range.
+    fn look(&self, state: &State, memory: &mut Memory<S>, span: &Span) -> Option<Piece<S::Block>> {
+        if let Some(id) = memory.find(self.number, span.block) {
+            let slot = memory.slot(id);
+            let bypass = self.mode.get() == CacheMode::Paused && slot.is_clean();
+            if bypass || !slot.present.contains(span.sectors()) {
+                return None;
+            }
+            let data = slot.data.clone().expect("a slot in use has content");
+            memory.touch(id);
+            return Some(Piece::new(data, span.start, span.len));
+        }
+        let zero = state.zeroes.contains(span.block);
+        zero.then(|| Piece::new(self.seam().zero_block(), span.start, span.len))
+    }
+
+    fn plan(&self, state: &State, memory: &mut Memory<S>, spans: &[Span], got: &mut [Option<Piece<S::Block>>]) -> Plan {
+        let mut plan = Plan { missing: Vec::new(), join: None };
+        for (span, place) in spans.iter().zip(got) {
+            if place.is_none() {
+                *place = self.look(state, memory, span);
+            }
+            if place.is_some() {
+                continue;
+            }
+            if let Some(ticket) = state.ticket_for(span.block, span.sectors()) {
+                plan.join = Some(Rc::clone(ticket));
+                continue;
+            }
+            let block = span.block.0;
+            match plan.missing.last_mut() {
+                Some(run) if run.end == block && run.end - run.start < FILL_BLOCKS_MAX => run.end += 1,
+                _ => plan.missing.push(block..block + 1),
+            }
+        }
+        plan
+    }
+
+    /// Fills all runs at once; a run that fails is tried block by block, and a block that fails sector by sector, so that a
+    /// neighbour's bad sector fails nobody else.
+    async fn fill_all(
+        self: &ShardRef<S>,
+        runs: Vec<Range<u64>>,
+        how: Option<Admit>,
+        spans: &[Span],
+    ) -> Result<Vec<Filled<S>>, RequestError> {
+        let results: Vec<RunResult<S>> = match &runs[..] {
+            [run] => vec![(run.clone(), self.fill(run.clone(), how, Cause::ClientRead).await)],
+            _ => {
+                let results = Rc::new(RefCell::new(Vec::new()));
+                let all = Rc::new(WriteWait::default());
+                for run in runs {
+                    all.expect_one();
+                    let (shard, results, all) = (Rc::clone(self), Rc::clone(&results), Rc::clone(&all));
+                    self.seam().spawn(async move {
+                        let result = shard.fill(run.clone(), how, Cause::ClientRead).await;
+                        results.borrow_mut().push((run, result));
+                        all.finish_one(Ok(&()));
+                    });
+                }
+                all.all().await?;
+                results.take()
+            }
+        };
+        let mut filled = Vec::new();
+        for (run, result) in results {
+            match result {
+                Ok(one) => filled.push(one),
+                Err(DiskError::Gone) => return Err(DiskError::Gone.into()),
+                Err(error) if run.end - run.start == 1 => {
+                    filled.push(self.fill_sectors(run.start, spans, error).await?)
+                }
+                Err(_) => {
+                    for block in run {
+                        match self.fill(block..block + 1, how, Cause::ClientRead).await {
+                            Ok(one) => filled.push(one),
+                            Err(error) => filled.push(self.fill_sectors(block, spans, error).await?),
+                        }
+                    }
+                }
+            }
+        }
+        Ok(filled)
+    }
+
+    /// The sectors of one block that the request wants, when the whole block cannot be read.
+    async fn fill_sectors(&self, block: u64, spans: &[Span], error: DiskError) -> Result<Filled<S>, RequestError> {
+        let span = spans.iter().find(|span| span.block.0 == block).expect("only blocks of the request are filled");
+        let narrower = span.sectors() != Sectors::ALL && self.disk.geometry().logical_block as usize <= span.len;
+        if !narrower || !(span.start as u64).is_multiple_of(u64::from(self.disk.geometry().logical_block)) {
+            return Err(error.into());
+        }
+        Ok(self.fill_part(span).await?)
+    }
+
+    /// Counts the read as part of a sequential stream or not, and reads ahead of one.
+    fn note_read(self: &ShardRef<S>, at: u64, len: usize) -> bool {
+        let ahead_max = self.core.spec().readahead_max_bytes;
+        if ahead_max == 0 {
+            return false;
+        }
+        let noted = self.streams.borrow_mut().note(at, len as u64, self.size_bytes.get(), ahead_max);
+        if let Some(range) = noted.ahead
+            && self.admits_reads()
+            && self.dispatch.may_read_ahead()
+        {
+            let shard = Rc::clone(self);
+            self.seam().spawn(async move { shard.read_ahead(range).await });
+        }
+        noted.sequential
+    }
+
+    /// Brings `blocks` into memory as far as they are absent; a hint: errors are left for whoever really asks.
+    pub async fn read_ahead(self: &ShardRef<S>, blocks: Range<u64>) {
+        self.bring(blocks, Admit::Stream, Cause::Readahead).await;
+    }
+
+    /// As [`Shard::read_ahead`], for another reason.
+    pub async fn bring(self: &ShardRef<S>, blocks: Range<u64>, how: Admit, cause: Cause) {
+        let mut next = blocks.start;
+        while next < blocks.end && self.admits_reads() {
+            let run = self.with(|state, memory| {
+                let absent = |block: u64| {
+                    let block = crate::memory::BlockNo(block);
+                    memory.find(self.number, block).is_none()
+                        && !state.zeroes.contains(block)
+                        && state.ticket_for(block, Sectors::ALL).is_none()
+                };
+                let start = (next..blocks.end).find(|block| absent(*block))?;
+                let end = (start..blocks.end.min(start + FILL_BLOCKS_MAX)).find(|block| !absent(*block));
+                Some(start..end.unwrap_or(blocks.end.min(start + FILL_BLOCKS_MAX)))
+            });
+            let Some(run) = run else { return };
+            next = run.end;
+            let bytes = (run.end - run.start) * BLOCK_BYTES as u64;
+            if self.fill(run, Some(how), cause).await.is_err() {
+                return;
+            }
+            self.counters.add(&self.counters.readahead_bytes, bytes);
+        }
+    }
+}
+
+/// A run and what became of its fill.
+type RunResult<S> = (Range<u64>, Result<Filled<S>, DiskError>);
+
+struct Plan {
+    /// Runs to be read from the backing.
+    missing: Vec<Range<u64>>,
+    /// A fill of somebody else that will bring more.
+    join: Option<Rc<Ticket>>,
+}
+
+fn take_filled<S: Seam>(filled: &Filled<S>, span: &Span, place: &mut Option<Piece<S::Block>>) {
+    let last = filled.first + filled.blocks.len() as u64;
+    if place.is_none()
+        && (filled.first..last).contains(&span.block.0)
+        && let Some(data) = filled.content(span.block, span.sectors())
+    {
+        *place = Some(Piece::new(data.clone(), span.start, span.len));
+    }
+}

@@ -1,0 +1,398 @@
+//! The states of a shard's blocks and ranges, and every transition between them.
+//!
+//! The only file that changes `dirty`, `in_flight` and `written` of a slot: each transition keeps the slot, the epochs'
+//! counts, the address order and the policy's pins in step.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{Nanos, Seam};
+
+use super::fill::Ticket;
+use super::flush::Flushing;
+use super::wait::WriteWait;
+use crate::destage::epochs::Epochs;
+use crate::destage::order::DirtyOrder;
+use crate::destage::zeroes::{ZeroRange, ZeroRanges, ZeroState};
+use crate::memory::{BlockNo, Memory, SlotRef, Written};
+
+/// A write or zero operation on its way to the backing.
+pub struct Operation {
+    /// Its number.
+    pub id: u64,
+    /// The blocks that it changes; no other operation may touch them meanwhile.
+    pub blocks: Range<u64>,
+}
+
+/// Something on the backing that awaits a flush there.
+enum WrittenUnit {
+    Block(SlotRef),
+    Zeroes(u64),
+}
+
+/// A block that has been handed to the backing.
+pub struct Sent {
+    /// Its slot, which may be gone when the write completes.
+    pub slot: SlotRef,
+    /// Its number.
+    pub block: BlockNo,
+    /// Epoch whose content it carries.
+    pub epoch: u64,
+}
+
+/// States of a shard.
+#[derive(Default)]
+pub struct State {
+    /// What flushes wait for.
+    pub epochs: Epochs,
+    /// Dirty blocks, in address order.
+    pub order: DirtyOrder,
+    /// Zero-ranges.
+    pub zeroes: ZeroRanges,
+    /// Operations on their way to the backing.
+    pub operations: Vec<Operation>,
+    /// Fills and queries under way (R2).
+    pub tickets: Vec<Rc<Ticket>>,
+    /// Requests that wait for the next write of a block (by block).
+    pub waits: BTreeMap<u64, Vec<Rc<WriteWait>>>,
+    /// Blocks and ranges (by first block) whose last write failed.
+    pub failed: BTreeSet<u64>,
+    /// Where flushes are.
+    pub flushing: Flushing,
+    /// Blocks whose missing sectors are being read so that they can be destaged.
+    pub filling: BTreeSet<u64>,
+    /// The backing's incarnation that was seen last.
+    pub incarnation: u64,
+    /// How often what was written had to be called dirty again.
+    pub losses: u64,
+    /// Everything that completed on the backing below this number is flushed there.
+    pub synced: u64,
+    /// Number of the next completion on the backing.
+    next_sequence: u64,
+    next_operation: u64,
+    written: VecDeque<(WrittenUnit, u64)>,
+    written_blocks: u64,
+    ages: VecDeque<(BlockNo, Nanos)>,
+    unclean: u64,
+}
+
+impl State {
+    /// Nothing known. The first flush always reaches the backing: an earlier life may have written.
+    pub fn new(incarnation: u64) -> Self {
+        State { incarnation, next_sequence: 1, ..State::default() }
+    }
+
+    /// Blocks that are not clean, and zero-ranges.
+    pub fn unclean(&self) -> u64 {
+        self.unclean + self.zeroes.len() as u64
+    }
+
+    /// Units on the backing that await its flush.
+    pub fn unflushed(&self) -> u64 {
+        self.written.len() as u64
+    }
+
+    /// Blocks on the backing that await its flush.
+    pub fn written_blocks(&self) -> u64 {
+        self.written_blocks
+    }
+
+    /// Completions on the backing from here on are not covered by a flush that begins now.
+    pub fn sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    /// The slot's content is newer than the backing's, as of `epoch` (or an older one that it is dirty in already).
+    pub fn dirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: u64, now: Nanos) {
+        let slot = memory.slot_mut(id);
+        let was_clean = slot.is_clean();
+        match slot.dirty {
+            Some(old) if old <= epoch => return,
+            Some(old) => {
+                self.epochs.remove(old);
+                slot.dirty = Some(epoch);
+            }
+            None => {
+                slot.dirty = Some(epoch);
+                slot.dirty_since = now;
+                self.order.insert(slot.block);
+                self.ages.push_back((slot.block, now));
+            }
+        }
+        self.epochs.add(epoch);
+        self.unclean += u64::from(was_clean);
+        memory.settle(id, was_clean);
+        if self.ages.len() as u64 > 2 * self.order.len() + 1024 {
+            let order = &self.order;
+            self.ages.retain(|(block, _)| order.contains(*block));
+        }
+    }
+
+    /// Since when the oldest dirty block or range has been dirty.
+    pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
+        while let Some((block, since)) = self.ages.front() {
+            let slot = memory.find(volume, *block).map(|id| memory.slot(id));
+            if slot.is_some_and(|slot| slot.dirty.is_some() && slot.dirty_since == *since) {
+                break;
+            }
+            self.ages.pop_front();
+        }
+        let block = self.ages.front().map(|(_, since)| *since);
+        let dirty = self.zeroes.iter().filter(|(_, range)| range.state == ZeroState::Dirty);
+        let range = dirty.map(|(_, range)| range.since).min();
+        [block, range].into_iter().flatten().min()
+    }
+
+    /// Registers an operation over `blocks`; none may be under way there.
+    pub fn begin_operation(&mut self, blocks: Range<u64>) -> u64 {
+        assert!(!self.is_busy(&blocks), "two operations at once on the same blocks");
+        let id = self.next_operation;
+        self.next_operation += 1;
+        self.operations.push(Operation { id, blocks });
+        id
+    }
+
+    /// The operation is over.
+    pub fn end_operation(&mut self, id: u64) {
+        let at = self.operations.iter().position(|operation| operation.id == id);
+        self.operations.swap_remove(at.expect("an operation ends once"));
+    }
+
+    /// True when an operation is under way that touches any of `blocks`.
+    pub fn is_busy(&self, blocks: &Range<u64>) -> bool {
+        self.operations.iter().any(|other| other.blocks.start < blocks.end && blocks.start < other.blocks.end)
+    }
+
+    /// A dirty block goes to the backing.
+    pub fn send<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> Sent {
+        let reference = memory.reference(id);
+        let slot = memory.slot_mut(id);
+        let epoch = slot.dirty.take().expect("only a dirty block is written");
+        assert!(slot.in_flight.is_none(), "a block is written once at a time");
+        slot.in_flight = Some(epoch);
+        self.order.remove(slot.block);
+        Sent { slot: reference, block: slot.block, epoch }
+    }
+
+    /// A sent block is on the backing.
+    pub fn sent_done<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
+        self.epochs.remove(sent.epoch);
+        self.failed.remove(&sent.block.0);
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let Some(id) = memory.resolve(sent.slot) else { return };
+        let slot = memory.slot_mut(id);
+        slot.in_flight = None;
+        let epoch = slot.written.map_or(sent.epoch, |written| written.epoch.min(sent.epoch));
+        self.written_blocks += u64::from(slot.written.is_none());
+        slot.written = Some(Written { epoch, sequence });
+        self.written.push_back((WrittenUnit::Block(sent.slot), sequence));
+    }
+
+    /// A sent block did not reach the backing: it is dirty again, in the older of its epochs.
+    pub fn sent_failed<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent, now: Nanos) {
+        let Some(id) = memory.resolve(sent.slot) else {
+            // A zero-range has taken its place, in an epoch no later than this one.
+            self.epochs.remove(sent.epoch);
+            return;
+        };
+        self.failed.insert(sent.block.0);
+        memory.slot_mut(id).in_flight = None;
+        self.epochs.remove(sent.epoch);
+        self.redirty(memory, id, sent.epoch, now);
+    }
+
+    /// A sent block did not reach the backing and nobody was told that it would: forget its content, unless it was
+    /// overwritten meanwhile. Returns true when it was forgotten.
+    pub fn sent_abandoned<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) -> bool {
+        self.epochs.remove(sent.epoch);
+        let Some(id) = memory.resolve(sent.slot) else { return false };
+        let slot = memory.slot_mut(id);
+        slot.in_flight = None;
+        if slot.dirty.is_some() {
+            return false;
+        }
+        self.written_blocks -= u64::from(slot.written.take().is_some());
+        self.unclean -= 1;
+        memory.settle(id, false);
+        memory.remove(id);
+        true
+    }
+
+    /// Forgets a block whose content no longer counts (a zero-range takes its place, or the volume ends before it). Returns
+    /// the oldest epoch of what it held that is not durable.
+    pub fn supersede<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> Option<u64> {
+        let slot = memory.slot_mut(id);
+        let was_clean = slot.is_clean();
+        let (dirty, in_flight, written) = (slot.dirty.take(), slot.in_flight.take(), slot.written.take());
+        if let Some(epoch) = dirty {
+            self.epochs.remove(epoch);
+            self.order.remove(slot.block);
+        }
+        self.failed.remove(&slot.block.0);
+        self.written_blocks -= u64::from(written.is_some());
+        self.unclean -= u64::from(!was_clean);
+        memory.settle(id, was_clean);
+        memory.remove(id);
+        // What is in flight keeps its count until its operation ends.
+        [dirty, in_flight, written.map(|written| written.epoch)].into_iter().flatten().min()
+    }
+
+    /// Adds a dirty zero-range over blocks without slots and without ranges.
+    pub fn add_zeroes(&mut self, start: u64, range: ZeroRange) {
+        assert_eq!(range.state, ZeroState::Dirty, "a new range is dirty");
+        self.epochs.add(range.epoch);
+        self.zeroes.insert(start, range);
+    }
+
+    /// Cuts `blocks` out of the zero-ranges. Returns the oldest epoch of what was cut that is not durable.
+    pub fn cut_zeroes(&mut self, blocks: Range<u64>) -> Option<u64> {
+        if self.zeroes.is_empty() {
+            return None;
+        }
+        let cut = self.zeroes.cut(blocks);
+        let counts = |range: &ZeroRange| !matches!(range.state, ZeroState::Written(_));
+        for (start, range) in &cut.removed {
+            if counts(range) {
+                self.epochs.remove(range.epoch);
+            }
+            self.failed.remove(start);
+            // Whoever waits for the range waits for every part that is left of it.
+            let waits = self.waits.get(start).cloned().unwrap_or_default();
+            for (left, _) in cut.left.iter().filter(|(left, part)| left > start && part.end == range.end) {
+                waits.iter().for_each(|wait| wait.expect_one());
+                self.waits.entry(*left).or_default().extend(waits.iter().cloned());
+            }
+        }
+        for (start, range) in &cut.left {
+            match range.state {
+                // Found by its first block when its flush completes.
+                ZeroState::Written(written) => {
+                    self.written.push_back((WrittenUnit::Zeroes(*start), written.sequence));
+                }
+                ZeroState::Dirty | ZeroState::InFlight(_) => self.epochs.add(range.epoch),
+            }
+        }
+        cut.removed.iter().map(|(_, range)| range.epoch).min()
+    }
+
+    /// What is left of the ranges that operation `id` zeroed is on the backing.
+    pub fn zeroes_done(&mut self, id: u64) {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        for start in self.zeroes_of(id) {
+            let range = self.zeroes.get_mut(start).expect("just listed");
+            range.state = ZeroState::Written(Written { epoch: range.epoch, sequence });
+            let epoch = range.epoch;
+            self.epochs.remove(epoch);
+            self.failed.remove(&start);
+            self.written.push_back((WrittenUnit::Zeroes(start), sequence));
+        }
+    }
+
+    /// What is left of the ranges of operation `id` is dirty again.
+    pub fn zeroes_failed(&mut self, id: u64) {
+        for start in self.zeroes_of(id) {
+            self.zeroes.get_mut(start).expect("just listed").state = ZeroState::Dirty;
+            self.failed.insert(start);
+        }
+    }
+
+    /// What is left of the ranges of operation `id`, of which nobody was told, is forgotten.
+    pub fn zeroes_abandoned(&mut self, id: u64) {
+        for start in self.zeroes_of(id) {
+            let range = self.zeroes.remove(start).expect("just listed");
+            self.epochs.remove(range.epoch);
+        }
+    }
+
+    fn zeroes_of(&self, id: u64) -> Vec<u64> {
+        let mine = self.zeroes.iter().filter(|(_, range)| range.state == ZeroState::InFlight(id));
+        mine.map(|(start, _)| start).collect()
+    }
+
+    /// A flush of the backing succeeded that began when [`State::sequence`] was `covered`.
+    pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: u64) {
+        // Left-over ranges are listed again behind younger ones, so all that is listed is looked at.
+        for _ in 0..self.written.len() {
+            let (unit, sequence) = self.written.pop_front().expect("counted");
+            if sequence >= covered {
+                self.written.push_back((unit, sequence));
+                continue;
+            }
+            match unit {
+                WrittenUnit::Block(reference) => self.clean_block(memory, reference, sequence),
+                WrittenUnit::Zeroes(start) => {
+                    let state = self.zeroes.get_mut(start).map(|range| range.state);
+                    if matches!(state, Some(ZeroState::Written(written)) if written.sequence == sequence) {
+                        self.zeroes.remove(start);
+                    }
+                }
+            }
+        }
+        self.synced = self.synced.max(covered.min(self.next_sequence));
+    }
+
+    fn clean_block<S: Seam>(&mut self, memory: &mut Memory<S>, reference: SlotRef, sequence: u64) {
+        let Some(id) = memory.resolve(reference) else { return };
+        let slot = memory.slot_mut(id);
+        if slot.written.is_none_or(|written| written.sequence != sequence) {
+            return;
+        }
+        slot.written = None;
+        self.written_blocks -= 1;
+        if slot.is_clean() {
+            let transit = slot.transit;
+            self.unclean -= 1;
+            memory.settle(id, false);
+            if transit {
+                memory.remove(id);
+            }
+        }
+    }
+
+    /// What the backing had written and not flushed may be lost there: it is dirty again.
+    pub fn redirty_written<S: Seam>(&mut self, memory: &mut Memory<S>, now: Nanos) {
+        self.losses += 1;
+        for (unit, _) in std::mem::take(&mut self.written) {
+            match unit {
+                WrittenUnit::Block(reference) => {
+                    let Some(id) = memory.resolve(reference) else { continue };
+                    let Some(written) = memory.slot_mut(id).written.take() else { continue };
+                    self.written_blocks -= 1;
+                    self.redirty(memory, id, written.epoch, now);
+                }
+                WrittenUnit::Zeroes(start) => {
+                    if let Some(range) = self.zeroes.get_mut(start)
+                        && let ZeroState::Written(written) = range.state
+                    {
+                        (range.state, range.epoch) = (ZeroState::Dirty, written.epoch);
+                        self.epochs.add(written.epoch);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A slot that is counted as unclean is dirty (again) in `epoch` or an older one.
+    fn redirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: u64, now: Nanos) {
+        // The slot may look clean for a moment: it was pinned all the while, and stays so.
+        let slot = memory.slot_mut(id);
+        match slot.dirty {
+            Some(old) if old <= epoch => {}
+            Some(old) => {
+                self.epochs.remove(old);
+                self.epochs.add(epoch);
+                slot.dirty = Some(epoch);
+            }
+            None => {
+                slot.dirty = Some(epoch);
+                slot.dirty_since = now;
+                self.epochs.add(epoch);
+                self.order.insert(slot.block);
+                self.ages.push_back((slot.block, now));
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Sequential streams: recognised by where their next read would begin, and how far to read ahead of each.
+
+use std::ops::Range;
+
+use seam::BLOCK_BYTES;
+
+const STREAMS_MAX: usize = 16;
+/// A run this long is a stream.
+const SEQUENTIAL_BYTES: u64 = 128 << 10;
+const WINDOW_MIN_BYTES: u64 = 128 << 10;
+
+#[derive(Clone, Copy)]
+struct Stream {
+    /// Where its next read would begin.
+    next: u64,
+    /// Bytes read in a row.
+    run_bytes: u64,
+    /// How far ahead to be.
+    window_bytes: u64,
+    /// Up to where it was read ahead.
+    ahead: u64,
+}
+
+/// The streams that one volume's reads may belong to, the last used first.
+#[derive(Default)]
+pub struct Streams {
+    recent: Vec<Stream>,
+}
+
+/// What a read turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// It continues a stream.
+    pub sequential: bool,
+    /// Blocks to read ahead now.
+    pub ahead: Option<Range<u64>>,
+}
+
+impl Streams {
+    /// Notes a read of `len` bytes at `at` on a volume of `size` bytes; at most `ahead_max` bytes are read ahead.
+    pub fn note(&mut self, at: u64, len: u64, size: u64, ahead_max: u64) -> Noted {
+        let end = at + len;
+        // Several requests of one stream may be under way and arrive a little out of order.
+        let slack = 2 * len;
+        let found =
+            self.recent.iter().position(|stream| at >= stream.next.saturating_sub(slack) && at <= stream.next + slack);
+        let Some(found) = found else {
+            self.recent.truncate(STREAMS_MAX - 1);
+            self.recent.insert(0, Stream { next: end, run_bytes: len, window_bytes: WINDOW_MIN_BYTES, ahead: end });
+            return Noted { sequential: false, ahead: None };
+        };
+        self.recent[..=found].rotate_right(1);
+        let stream = &mut self.recent[0];
+        if end <= stream.next {
+            // The same place again: no progress, no stream.
+            return Noted { sequential: stream.run_bytes >= SEQUENTIAL_BYTES, ahead: None };
+        }
+        stream.run_bytes += end - stream.next.max(at);
+        stream.next = end;
+        if stream.run_bytes < SEQUENTIAL_BYTES {
+            return Noted { sequential: false, ahead: None };
+        }
+        stream.ahead = stream.ahead.max(end);
+        if stream.ahead - end > stream.window_bytes / 2 {
+            return Noted { sequential: true, ahead: None };
+        }
+        let from = stream.ahead;
+        let to = (end + stream.window_bytes).min(size);
+        stream.window_bytes = (stream.window_bytes * 2).min(ahead_max.max(WINDOW_MIN_BYTES));
+        stream.ahead = stream.ahead.max(to);
+        let block = BLOCK_BYTES as u64;
+        let blocks = from.div_ceil(block)..to.div_ceil(block);
+        Noted { sequential: true, ahead: (blocks.start < blocks.end).then_some(blocks) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    #[test]
+    fn random_reads_are_no_stream() {
+        let mut streams = Streams::default();
+        for turn in 0..1000u64 {
+            let at = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) % (1 << 30) / 4096 * 4096;
+            assert_eq!(streams.note(at, 4096, 1 << 30, 1 << 20), Noted { sequential: false, ahead: None });
+        }
+        assert!(streams.recent.len() <= STREAMS_MAX);
+    }
+
+    #[test]
+    fn each_of_several_interleaved_streams_is_read_ahead_without_gaps() {
+        let mut streams = Streams::default();
+        let mut ahead = [0u64; 3];
+        for turn in 0..200u64 {
+            for (which, covered) in ahead.iter_mut().enumerate() {
+                let at = which as u64 * (1 << 28) + turn * 16 * KIB;
+                let noted = streams.note(at, 16 * KIB, 1 << 30, 1 << 20);
+                if turn > 16 {
+                    assert!(noted.sequential, "turn {turn}");
+                }
+                if let Some(blocks) = noted.ahead {
+                    assert!(*covered == 0 || blocks.start == *covered, "no gap and nothing twice");
+                    *covered = blocks.end;
+                }
+                if turn > 32 {
+                    assert!(*covered * 4096 > at + 16 * KIB, "ahead of the reader");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_volume_is_the_end() {
+        let mut streams = Streams::default();
+        for turn in 0..64u64 {
+            let noted = streams.note(turn * 16 * KIB, 16 * KIB, 1 << 20, 1 << 20);
+            assert!(noted.ahead.is_none_or(|blocks| blocks.end <= 256));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Writes: absorbed by memory as dirty blocks, whatever the policy; the policy decides when they are acknowledged and
+//! whether they stay. So there is one way to the backing, and overlapping writes reach it in their order.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Seam};
+
+use super::state::State;
+use super::wait::WriteWait;
+use super::{Shard, ShardRef, Span, blocks_of, spans};
+use crate::memory::{Memory, Sectors};
+use crate::policy::Admit;
+use crate::spec::Sabotage;
+use crate::{CacheMode, RequestError, WriteFlags, WriteSource};
+
+/// Longest write that is tried without waiting, in blocks.
+const NOW_BLOCKS_MAX: usize = 64;
+
+impl<S: Seam> Shard<S> {
+    /// Writes if nothing has to be waited for. What was absorbed before a failure is absorbed again by the call that waits.
+    pub fn write_now(self: &ShardRef<S>, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
+        if len > NOW_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !self.has_room_now(at, len) {
+            return false;
+        }
+        let now = self.seam().now();
+        let absorbed = self.with(|state, memory| {
+            let keep = self.keeps_writes();
+            spans(at, len).all(|span| self.absorb(state, memory, &span, source, keep, now).is_some())
+        });
+        self.note_dirty(now);
+        if absorbed {
+            self.counters.write_done(len as u64, Nanos::ZERO);
+        }
+        absorbed
+    }
+
+    /// Writes; returns when the policy says that it may be acknowledged.
+    pub async fn write(
+        self: &ShardRef<S>,
+        at: u64,
+        len: usize,
+        flags: WriteFlags,
+        source: &mut impl WriteSource<S>,
+    ) -> Result<(), RequestError> {
+        let begun = self.seam().now();
+        self.make_room(blocks_of(at, len as u64)).await;
+        let wait = (flags.fua || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
+        for span in spans(at, len) {
+            loop {
+                let now = self.seam().now();
+                let absorbed = self.with(|state, memory| {
+                    self.absorb(state, memory, &span, source, self.keeps_writes(), now)?;
+                    if let Some(wait) = &wait {
+                        state.await_write(span.block.0, wait);
+                    }
+                    Some(())
+                });
+                if absorbed.is_some() {
+                    break;
+                }
+                drop(self.core.alloc().await);
+            }
+        }
+        self.note_dirty(begun);
+        self.await_written(wait, flags.fua).await?;
+        self.counters.write_done(len as u64, self.seam().now().since(begun));
+        Ok(())
+    }
+
+    /// Waits until what `wait` was registered for is on the backing, and durable there if `fua`.
+    pub async fn await_written(self: &ShardRef<S>, wait: Option<Rc<WriteWait>>, fua: bool) -> Result<(), RequestError> {
+        let Some(wait) = wait else { return Ok(()) };
+        self.work.notify();
+        wait.all().await?;
+        if fua {
+            self.sync_or_flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Takes one block's part of a write into memory; `None` when there is no buffer for it now.
+    pub fn absorb(
+        &self,
+        state: &mut State,
+        memory: &mut Memory<S>,
+        span: &Span,
+        source: &mut impl WriteSource<S>,
+        keep: bool,
+        now: Nanos,
+    ) -> Option<()> {
+        let sectors = span.sectors();
+        let mut spare = None;
+        if memory.find(self.number, span.block).is_none_or(|id| !self.may_change(memory, id)) {
+            // The block's own slot may be the one that leaves to make room, so it is looked for again below.
+            spare = Some(memory.alloc()?);
+        }
+        state.void(span.block.0..span.block.0 + 1, sectors);
+        state.failed.remove(&span.block.0);
+        let epoch = state.epochs.current();
+        let Some(id) = memory.find(self.number, span.block) else {
+            let mut data = spare.expect("an absent block was given a buffer");
+            let (present, epoch) = match state.cut_zeroes(span.block.0..span.block.0 + 1) {
+                Some(older) => {
+                    data.zero(0, BLOCK_BYTES);
+                    (Sectors::ALL, older.min(epoch))
+                }
+                None => {
+                    let outside = Sectors::ALL.without(self.sectors_inside(span.block));
+                    for (start, len) in outside.runs() {
+                        data.zero(start, len);
+                    }
+                    (outside.with(sectors), epoch)
+                }
+            };
+            source.fill(span.from, &mut data, span.start, span.len);
+            let id = memory.insert(self.number, span.block, data.freeze(), present, Admit::Normal);
+            memory.slot_mut(id).transit = !keep;
+            state.dirty(memory, id, epoch, now);
+            return Some(());
+        };
+        let mut data = match spare {
+            // R1: somebody holds the old content; the new one is a buffer of its own.
+            Some(mut data) => {
+                let slot = memory.slot(id);
+                if slot.present.without(sectors) != Sectors::NONE {
+                    data.copy_from(0, slot.data.as_ref().expect("a slot in use has content"), 0, BLOCK_BYTES);
+                }
+                data
+            }
+            None => self.take_for_change(memory, id),
+        };
+        source.fill(span.from, &mut data, span.start, span.len);
+        let slot = memory.slot_mut(id);
+        slot.data = Some(data.freeze());
+        slot.present = slot.present.with(sectors);
+        if self.mode.get() != CacheMode::Frozen {
+            slot.transit = !keep;
+        }
+        memory.touch(id);
+        state.dirty(memory, id, epoch, now);
+        Some(())
+    }
+
+    fn may_change(&self, memory: &Memory<S>, id: u32) -> bool {
+        let data = memory.slot(id).data.as_ref().expect("a slot in use has content");
+        data.is_unique() || self.sabotage(Sabotage::OverwriteInFlight)
+    }
+
+    fn take_for_change(&self, memory: &mut Memory<S>, id: u32) -> S::BlockMut {
+        if self.sabotage(Sabotage::OverwriteInFlight) {
+            let data = memory.slot_mut(id).data.take().expect("a slot in use has content");
+            return data.sabotage_thaw();
+        }
+        memory.take_unique(id).expect("it was unique a moment ago")
+    }
+
+    /// Something is dirty: the pump has to know, and time has to pass for it.
+    pub fn note_dirty(self: &ShardRef<S>, now: Nanos) {
+        self.last_request.set(now);
+        self.core.keep_ticking();
+        if self.wants_destage_now() {
+            self.work.notify();
+        }
+    }
+}
+
+impl State {
+    /// Registers a request for the next write of a block.
+    pub fn await_write(&mut self, block: u64, wait: &Rc<WriteWait>) {
+        wait.expect_one();
+        self.waits.entry(block).or_default().push(Rc::clone(wait));
+    }
+
+    /// The requests that wait for a write of any of `blocks`.
+    pub fn take_waits(&mut self, blocks: Range<u64>) -> Vec<Rc<WriteWait>> {
+        let mut taken = Vec::new();
+        while let Some((block, _)) = self.waits.range(blocks.clone()).next() {
+            let block = *block;
+            taken.extend(self.waits.remove(&block).expect("just seen"));
+        }
+        taken
+    }
+}

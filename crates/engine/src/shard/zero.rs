@@ -1,0 +1,119 @@
+//! Zero-ranges and discards (R4): block edges are partial writes of zeroes, everything between is a range.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, BlockMut, Disk, Seam};
+
+use super::wait::WriteWait;
+use super::{Shard, ShardRef, Span, spans};
+use crate::destage::zeroes::{ZeroRange, ZeroState};
+use crate::memory::{BLOCKS_PER_PAGE, PageNo, Sectors};
+use crate::spec::Sabotage;
+use crate::{RequestError, WriteSource, ZeroFlags};
+
+/// Blocks of a range that are worked on at once; others get their turn in between.
+const STEP_BLOCKS: u64 = 1 << 16;
+/// Most zero-ranges that a shard may have; past it whoever adds one waits for destage.
+const RANGES_MAX: usize = 1 << 14;
+
+/// A source of zeroes for block edges.
+struct Zeroes;
+
+impl<S: Seam> WriteSource<S> for Zeroes {
+    fn fill(&mut self, _from: usize, block: &mut S::BlockMut, at: usize, len: usize) {
+        block.zero(at, len);
+    }
+}
+
+impl<S: Seam> Shard<S> {
+    /// Makes a range read as zeroes; returns when the policy says that it may be acknowledged.
+    pub async fn zero(self: &ShardRef<S>, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
+        let begun = self.seam().now();
+        if flags.fast_only && !self.disk.geometry().fast_zero {
+            return Err(RequestError::NotFast);
+        }
+        let wait = (flags.fua || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
+        let block = BLOCK_BYTES as u64;
+        let end = at + len;
+        // A short last block is whole when the range reaches the volume's end.
+        let whole_end = if end == self.size_bytes.get() { end.div_ceil(block) } else { end / block };
+        let whole = at.div_ceil(block)..whole_end;
+        if whole.start >= whole.end {
+            self.zero_edge(at, len, &wait).await;
+        } else {
+            if at < whole.start * block {
+                self.zero_edge(at, whole.start * block - at, &wait).await;
+            }
+            if whole.end * block < end {
+                self.zero_edge(whole.end * block, end - whole.end * block, &wait).await;
+            }
+            let mut next = whole.start;
+            while next < whole.end {
+                let step = next..whole.end.min(next + STEP_BLOCKS);
+                next = step.end;
+                self.make_room(step.start..step.start + 1).await;
+                self.progress.wait_for(|| (self.state.borrow().zeroes.len() < RANGES_MAX).then_some(())).await;
+                self.zero_blocks(step, flags.may_unmap, &wait);
+                if next < whole.end {
+                    self.seam().yield_now().await;
+                }
+            }
+        }
+        self.note_dirty(begun);
+        self.await_written(wait, flags.fua).await?;
+        self.counters.add(&self.counters.zeroes, 1);
+        Ok(())
+    }
+
+    async fn zero_edge(self: &ShardRef<S>, at: u64, len: u64, wait: &Option<Rc<WriteWait>>) {
+        for span in spans(at, len as usize) {
+            self.make_room(span.block.0..span.block.0 + 1).await;
+            while !self.zero_span(&span, wait) {
+                drop(self.core.alloc().await);
+            }
+        }
+    }
+
+    fn zero_span(&self, span: &Span, wait: &Option<Rc<WriteWait>>) -> bool {
+        let now = self.seam().now();
+        self.with(|state, memory| {
+            if self.absorb(state, memory, span, &mut Zeroes, self.keeps_writes(), now).is_none() {
+                return false;
+            }
+            if let Some(wait) = wait {
+                state.await_write(span.block.0, wait);
+            }
+            true
+        })
+    }
+
+    fn zero_blocks(&self, blocks: Range<u64>, may_unmap: bool, wait: &Option<Rc<WriteWait>>) {
+        let now = self.seam().now();
+        self.with(|state, memory| {
+            state.void(blocks.clone(), Sectors::ALL);
+            let mut epoch = state.epochs.current();
+            let pages = blocks.start / BLOCKS_PER_PAGE as u64..blocks.end.div_ceil(BLOCKS_PER_PAGE as u64);
+            for page in pages {
+                let page = PageNo(page);
+                let Some(slots) = memory.page_slots(self.number, page) else { continue };
+                for (place, slot) in slots.into_iter().enumerate() {
+                    let inside = blocks.contains(&page.block(place).0);
+                    if let Some(id) = slot.filter(|_| inside) {
+                        if self.sabotage(Sabotage::StaleAfterDiscard) && memory.slot(id).is_clean() {
+                            continue;
+                        }
+                        // What was promised of the old content by a flush to come, the zeroes promise now.
+                        epoch = state.supersede(memory, id).map_or(epoch, |older| older.min(epoch));
+                    }
+                }
+            }
+            epoch = state.cut_zeroes(blocks.clone()).map_or(epoch, |older| older.min(epoch));
+            let range = ZeroRange { end: blocks.end, epoch, state: ZeroState::Dirty, since: now, may_unmap };
+            state.add_zeroes(blocks.start, range);
+            if let Some(wait) = wait {
+                state.await_write(blocks.start, wait);
+            }
+        });
+    }
+}

@@ -1,0 +1,38 @@
+//! Waiting inside one core: a signal that wakes everybody who waits for something to change.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+/// Wakes all who wait. A waiter looks at the condition itself, before and after.
+#[derive(Default)]
+pub struct Signal {
+    wakers: RefCell<Vec<Waker>>,
+}
+
+impl Signal {
+    /// Wakes everybody who waits now.
+    pub fn notify(&self) {
+        if self.wakers.borrow().is_empty() {
+            return;
+        }
+        for waker in self.wakers.take() {
+            waker.wake();
+        }
+    }
+
+    /// Returns as soon as `ready` gives a value; it is asked now and after each [`Signal::notify`].
+    pub async fn wait_for<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
+        poll_fn(|context| match ready() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                let mut wakers = self.wakers.borrow_mut();
+                if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                    wakers.push(context.waker().clone());
+                }
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
