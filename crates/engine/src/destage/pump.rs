@@ -153,9 +153,8 @@ impl<S: Seam> Shard<S> {
     fn want(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Want {
         let oldest = state.oldest_dirty(memory, self.number);
         let unclean = state.unclean();
-        let reads = now.since(self.last_request.get()) < IDLE_AFTER;
-        self.dispatch.set_destage_share(self.pressure_percent(unclean), reads, state.flushing.running);
-        let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max);
+        self.dispatch.set_destage_share(self.pressure_percent(unclean), state.flushing.running);
+        let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
         let idle = now.since(self.last_request.get()) >= IDLE_AFTER;
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
         // While the backing refuses writes only a flush or a waiting request tries, until the pause is over.
@@ -163,7 +162,7 @@ impl<S: Seam> Shard<S> {
         let older_than = match () {
             () if pause => None,
             // Half the age, so that one sweep does the work of many.
-            () if aged => Some(Nanos(now.0.saturating_sub(self.age_max.0 / 2))),
+            () if aged => Some(Nanos(now.0.saturating_sub(self.age_max().0 / 2))),
             () if idle => Some(Nanos(now.0.saturating_sub(SETTLED_AFTER.0))),
             () => None,
         };
@@ -322,8 +321,9 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         if self.policy.get() == WritePolicy::WriteBackVolatile && !state.flushing.running && !self.retry.holds(now) {
-            let aged = state.oldest_dirty(memory, self.number).is_some_and(|oldest| now.since(oldest) >= self.age_max);
-            let unflushed = state.unflushed() > 0 && now.since(self.last_sync.get()) >= self.age_max;
+            let aged =
+                state.oldest_dirty(memory, self.number).is_some_and(|oldest| now.since(oldest) >= self.age_max());
+            let unflushed = state.unflushed() > 0 && now.since(self.last_sync.get()) >= self.age_max();
             if aged || unflushed {
                 self.last_sync.set(now);
                 self.flushing_alone.set(true);
@@ -334,7 +334,7 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         let many = state.written_blocks() * 4 >= self.unclean_limit_seen().max(4);
-        let old = now.since(self.last_sync.get()) >= self.age_max;
+        let old = now.since(self.last_sync.get()) >= self.age_max();
         let at_rest =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;
         if many || old || at_rest {

@@ -123,5 +123,7 @@ impl<S: Seam> Shard<S> {
     /// Forgets everything, dirty or not: the volume is gone.
     pub fn forget(&self) {
         self.drop_past(0);
+        // A fill that begins only now finds nothing left to read.
+        self.size_bytes.set(0);
     }
 }

@@ -44,8 +44,8 @@ pub struct Shard<S: Seam> {
     pub policy: Cell<WritePolicy>,
     /// Whether the cache takes part.
     pub mode: Cell<CacheMode>,
-    /// Age at which dirty data is destaged.
-    pub age_max: Nanos,
+    /// Age at which dirty data is durable at the latest under `write-back-volatile`.
+    pub defer: Nanos,
     /// State of blocks and ranges.
     pub state: RefCell<State>,
     /// What slows writers down.
@@ -104,6 +104,15 @@ impl<S: Seam> Shard<S> {
     pub fn bytes_inside(&self, block: u64) -> usize {
         let start = block * BLOCK_BYTES as u64;
         self.size_bytes.get().saturating_sub(start).min(BLOCK_BYTES as u64) as usize
+    }
+
+    /// Age at which dirty data is destaged.
+    pub fn age_max(&self) -> Nanos {
+        match self.policy.get() {
+            // Half of what was promised, so that destage has the other half.
+            WritePolicy::WriteBackVolatile => Nanos(self.defer.0 / 2),
+            _ => self.core.spec().dirty_age_max,
+        }
     }
 
     /// True when a read may leave something in memory.

@@ -57,6 +57,7 @@ impl<S: Seam> Shard<S> {
         got.resize_with(spans.len(), || None);
         let sequential = self.note_read(at, len);
         let mut first_look = true;
+        self.last_request.set(self.seam().now());
         loop {
             let plan = self.with(|state, memory| self.plan(state, memory, &spans, &mut got));
             if std::mem::take(&mut first_look) {

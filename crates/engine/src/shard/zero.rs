@@ -15,7 +15,7 @@ use crate::{RequestError, WriteSource, ZeroFlags};
 /// Blocks of a range that are worked on at once; others get their turn in between.
 const STEP_BLOCKS: u64 = 1 << 16;
 /// Most zero-ranges that a shard may have; past it whoever adds one waits for destage.
-const RANGES_MAX: usize = 1 << 14;
+const RANGES_MAX: usize = 1 << 12;
 
 /// A source of zeroes for block edges.
 struct Zeroes;

@@ -41,16 +41,13 @@ impl<S: Seam> Clone for Volume<S> {
 impl<S: Seam> Volume<S> {
     pub(crate) fn new(core: Core<S>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
         let geometry = backing.disk.geometry();
-        let volatile = spec.policy == WritePolicy::WriteBackVolatile;
-        // Half of what was promised, so that destage has the other half.
-        let age_max = if volatile { Nanos(spec.defer.0 / 2) } else { core.spec().dirty_age_max };
         let shard = Rc::new(Shard {
             number,
             dispatch: Dispatch::new(geometry.queue_depth),
             size_bytes: Cell::new(geometry.size_bytes),
             policy: Cell::new(spec.policy),
             mode: Cell::default(),
-            age_max,
+            defer: spec.defer,
             state: RefCell::new(State::new(backing.disk.incarnation())),
             throttle: Default::default(),
             retry: Default::default(),
