@@ -34,8 +34,8 @@ deny:
 bench: toolchain
 	$(CARGO) run --release --locked --package bench -- $(ARGS)
 
-torture: toolchain packages
-	scripts/torture
+torture: toolchain
+	scripts/torture $(ARGS)
 
 packages:
 	scripts/packages

@@ -12,6 +12,8 @@ use crate::site::Site;
 /// Longest time that a start, a stop or anything else that is waited for may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Names a deliberate fault to a daemon that was built with debug assertions.
+pub const SABOTAGE: &str = "HOTSET_SABOTAGE";
 /// Lines of a daemon's log in a failure's message.
 const LOG_LINES_SHOWN: usize = 40;
 
@@ -81,6 +83,7 @@ impl Daemon {
         let log = site.folder.join("daemon.log");
         let out = File::options().append(true).create(true).open(&log).expect("the folder can be written");
         let mut command = Command::new(binary());
+        command.envs(site.sabotage.map(|fault| (SABOTAGE, fault)));
         command.arg("serve").arg("--config").arg(site.config()).stdin(Stdio::null());
         command.stdout(out.try_clone().expect("a descriptor is left")).stderr(out);
         let child = command.spawn().expect("the daemon can be started");

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::client::Endpoint;
-use crate::daemon::wait_for;
+use crate::daemon::{SABOTAGE, wait_for};
 use crate::tool::tool;
 
 /// What the daemon in the guest is told. `/dev/vda` is the disk of the test's server.
@@ -37,6 +37,7 @@ for module in /modules/*; do insmod $module; done
 ifconfig lo 127.0.0.1 up
 ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up
 ulimit -l unlimited
+. /sabotage
 hotset serve --config /hotset.toml &
 daemon=$!
 until netstat -ltn | grep -q :10809; do
@@ -62,8 +63,8 @@ pub fn kernel_folder() -> PathBuf {
 }
 
 impl Image {
-    /// Packs `daemon` with the kernel in `kernel_folder` into `folder`.
-    pub fn build(folder: &Path, kernel_folder: &Path, daemon: &Path) -> Image {
+    /// Packs `daemon` with the kernel in `kernel_folder` into `folder`; `sabotage` names a fault that it is to have.
+    pub fn build(folder: &Path, kernel_folder: &Path, daemon: &Path, sabotage: Option<&str>) -> Image {
         let root = folder.join("root");
         for name in ["bin", "modules", "proc", "sys", "dev", "state", "tmp"] {
             fs::create_dir_all(root.join(name)).expect("the folder can be written");
@@ -84,6 +85,8 @@ impl Image {
             copy(module, &root.join(format!("modules/{index:02}-{name}")));
         }
         fs::write(root.join("hotset.toml"), CONFIG).expect("the folder can be written");
+        let sabotage = sabotage.map(|fault| format!("export {SABOTAGE}={fault}\n")).unwrap_or_default();
+        fs::write(root.join("sabotage"), sabotage).expect("the folder can be written");
         fs::write(root.join("init"), INIT).expect("the folder can be written");
         tool("chmod").arg("755").arg(root.join("init")).ok();
         tool("sh").arg("-c").arg("find . | cpio --quiet -o -H newc > ../initramfs").within(&root).ok();

@@ -19,6 +19,8 @@ pub struct Site {
     pub nbd: String,
     /// More tables, as they are.
     pub tables: String,
+    /// A deliberate fault of the engine, so that a test can show that it notices: builds with assertions obey.
+    pub sabotage: Option<&'static str>,
     volumes: Vec<String>,
 }
 
@@ -31,6 +33,7 @@ impl Site {
             listen: Vec::new(),
             nbd: String::new(),
             tables: String::new(),
+            sabotage: None,
             volumes: Vec::new(),
         }
     }

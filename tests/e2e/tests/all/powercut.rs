@@ -32,9 +32,9 @@ fn write_until(endpoint: &Endpoint, ledger: &Mutex<Ledger>, seed: u64, crash: im
 }
 
 /// Boots, writes, cuts the power, checks the disk; the next round boots from what was left. Stops at the first fault.
-fn guest_rounds(daemon: &std::path::Path, rounds: u64, seed: u64) -> Vec<Fault> {
+fn guest_rounds(sabotage: Option<&str>, rounds: u64, seed: u64) -> Vec<Fault> {
     let folder = Folder::new();
-    let image = Image::build(folder.path(), &kernel_folder(), daemon);
+    let image = Image::build(folder.path(), &kernel_folder(), binary(), sabotage);
     let socket = folder.join("disk");
     let disk = CacheDisk::serve(&socket, BYTES as usize).expect("a socket can be made");
     let ledger = Mutex::new(Ledger::new(BYTES, true));
@@ -87,9 +87,24 @@ fn a_flushed_write_survives_a_power_cut_of_the_backing() {
 }
 
 #[test]
+fn a_daemon_that_does_not_flush_its_backing_is_caught_by_the_same_cut() {
+    let mut site = Site::new();
+    site.sabotage = Some("flush-early");
+    let faults = backing_rounds(&mut site, 8, seed("powercut"));
+    assert!(faults.iter().any(|fault| matches!(fault, Fault::Lost { .. })), "{faults:?}");
+}
+
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn a_daemon_that_does_not_flush_its_backing_is_caught_in_the_guest() {
+    let faults = guest_rounds(Some("flush-early"), 8, seed("powercut"));
+    assert!(faults.iter().any(|fault| matches!(fault, Fault::Lost { .. })), "{faults:?}");
+}
+
+#[test]
 #[ignore = "needs a guest kernel and minutes: make torture"]
 fn a_flushed_write_survives_a_power_cut_of_the_whole_machine() {
     let rounds = std::env::var("HOTSET_POWERCUT_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
-    let faults = guest_rounds(binary(), rounds, seed("powercut"));
+    let faults = guest_rounds(None, rounds, seed("powercut"));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 }
