@@ -28,6 +28,8 @@ struct Content {
     /// Every version of a sector since the last flush.
     volatile: BTreeMap<usize, Vec<Vec<u8>>>,
     flushes: u64,
+    reads: u64,
+    writes: u64,
     clients: u32,
 }
 
@@ -45,6 +47,8 @@ impl CacheDisk {
             live: vec![0; bytes],
             volatile: BTreeMap::new(),
             flushes: 0,
+            reads: 0,
+            writes: 0,
             clients: 0,
         };
         let content = Arc::new(Mutex::new(content));
@@ -73,6 +77,12 @@ impl CacheDisk {
     /// Flushes and writes with FUA so far.
     pub fn flushes(&self) -> u64 {
         lock(&self.content).flushes
+    }
+
+    /// Reads and writes so far.
+    pub fn requests(&self) -> (u64, u64) {
+        let content = lock(&self.content);
+        (content.reads, content.writes)
     }
 
     /// The power fails and comes back: what is on the disk then. Every client must be dead; what they sent is taken first.
@@ -143,6 +153,8 @@ fn converse(mut stream: UnixStream, content: &Mutex<Content>) -> io::Result<()> 
         let mut content = lock(content);
         let inside = at.checked_add(len).is_some_and(|end| end <= content.live.len()) && len <= REQUEST_MAX;
         let aligned = at.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR);
+        content.reads += u64::from(kind == 0);
+        content.writes += u64::from(matches!(kind, 1 | 4 | 6));
         let error = match kind {
             0 if inside => 0u32,
             1 if inside && aligned => {

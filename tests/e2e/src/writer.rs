@@ -29,6 +29,15 @@ pub struct Writer<'a> {
     pub seed: u64,
 }
 
+/// Sets a writer's `stop` when dropped, so that a test that fails beside it ends.
+pub struct StopAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 enum InFlight {
     Write { at: u64, count: u64, sequence: u64, durable: bool },
     Read { at: u64, count: u64 },

@@ -1,7 +1,7 @@
 //! Another NBD server as the backing: another daemon, a foreign one, and one that dies and comes back.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use e2e::client::Client;
@@ -10,7 +10,7 @@ use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
 use e2e::site::Site;
 use e2e::tool::tool;
-use e2e::writer::Writer;
+use e2e::writer::{StopAtEnd, Writer};
 
 const MIB: u64 = 1 << 20;
 
@@ -31,7 +31,7 @@ fn a_daemon_behind_a_daemon_passes_everything_through() {
 }
 
 #[test]
-fn a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed() {
+fn case_15_a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed() {
     let mut site = Site::new();
     let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
     std::fs::File::create(&disk).and_then(|file| file.set_len(8 * MIB)).expect("the folder can be written");
@@ -46,6 +46,7 @@ fn a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed() {
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed };
     let faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(&ledger, &stop));
+        let at_end = StopAtEnd(&stop);
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(100 + random.below(300)));
             drop(below);
@@ -56,7 +57,7 @@ fn a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed() {
         std::thread::sleep(Duration::from_millis(500));
         let after = ledger.lock().expect("no writer panicked").sequence();
         assert!(after > before, "nothing is written after the backing came back:\n{}", daemon.log());
-        stop.store(true, Ordering::Relaxed);
+        drop(at_end);
         run.join().expect("the writer ends orderly")
     });
     assert_eq!(faults, []);

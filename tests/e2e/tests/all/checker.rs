@@ -1,7 +1,7 @@
 //! The checkers on servers whose behaviour is known: they pass the sound one and catch the unsound one.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use e2e::client::Client;
@@ -9,7 +9,7 @@ use e2e::folder::Folder;
 use e2e::ledger::{Fault, Ledger};
 use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
-use e2e::writer::Writer;
+use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 4 << 20;
 
@@ -27,8 +27,10 @@ fn kill_once(args: &str, seed: u64) -> Vec<Fault> {
     let writer = Writer { endpoint: &endpoint, export: "", connections: 2, seed };
     let mut faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(&ledger, &stop));
+        let at_end = StopAtEnd(&stop);
         std::thread::sleep(Duration::from_millis(300 + Random::new(seed).below(200)));
         drop(server);
+        drop(at_end);
         run.join().expect("the writer ends orderly")
     });
     let mut ledger = ledger.into_inner().expect("no writer panicked");
@@ -63,8 +65,9 @@ fn a_read_of_anything_but_the_newest_write_is_caught() {
     let writer = Writer { endpoint: &endpoint, export: "", connections: 1, seed: 1 };
     let faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(&ledger, &stop));
+        let at_end = StopAtEnd(&stop);
         std::thread::sleep(Duration::from_millis(200));
-        stop.store(true, Ordering::Relaxed);
+        drop(at_end);
         run.join().expect("the writer ends orderly")
     });
     assert_eq!(faults, []);

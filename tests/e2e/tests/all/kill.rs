@@ -1,7 +1,7 @@
 //! SIGKILL at any moment, under a writer that knows what was flushed and what was only held.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use e2e::client::Client;
@@ -9,7 +9,7 @@ use e2e::daemon::Daemon;
 use e2e::ledger::{Fault, Ledger};
 use e2e::random::{Random, seed};
 use e2e::site::Site;
-use e2e::writer::Writer;
+use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 16 << 20;
 
@@ -26,9 +26,10 @@ fn round(site: &Site, daemon: Daemon, ledger: &Mutex<Ledger>, random: &mut Rando
     let pause = Duration::from_millis(20 + random.below(400));
     let mut faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(ledger, &stop));
+        let at_end = StopAtEnd(&stop);
         std::thread::sleep(pause);
         daemon.kill();
-        stop.store(true, Ordering::Relaxed);
+        drop(at_end);
         run.join().expect("the writer ends orderly")
     });
     let daemon = site.start();
@@ -40,7 +41,7 @@ fn round(site: &Site, daemon: Daemon, ledger: &Mutex<Ledger>, random: &mut Rando
 }
 
 #[test]
-fn nothing_flushed_is_lost_and_nothing_is_foreign_or_torn() {
+fn case_2_kill_anywhere_loses_nothing_flushed_and_leaves_nothing_foreign_or_torn() {
     let seed = seed("kill");
     let mut random = Random::new(seed);
     // The memory is smaller than the volume: destage and eviction run while the kill comes.

@@ -1,5 +1,6 @@
 //! End to end: one binary, so that the daemon is built once and the tests share the machine's cores.
 
+mod calm;
 mod chained;
 mod checker;
 mod clients;

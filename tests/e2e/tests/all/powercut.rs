@@ -3,7 +3,7 @@
 //! Twice: with the backing's cache cut and the daemon killed (short), and with a whole guest that loses its power (long).
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use e2e::cache_disk::CacheDisk;
@@ -14,7 +14,7 @@ use e2e::guest::{Guest, Image, kernel_folder};
 use e2e::ledger::{Fault, Ledger};
 use e2e::random::{Random, seed};
 use e2e::site::Site;
-use e2e::writer::Writer;
+use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 8 << 20;
 
@@ -24,9 +24,10 @@ fn write_until(endpoint: &Endpoint, ledger: &Mutex<Ledger>, seed: u64, crash: im
     let writer = Writer { endpoint, export: "v", connections: 2, seed };
     std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(ledger, &stop));
+        let at_end = StopAtEnd(&stop);
         std::thread::sleep(Duration::from_millis(500 + Random::new(seed).below(1500)));
         crash();
-        stop.store(true, Ordering::Relaxed);
+        drop(at_end);
         run.join().expect("the writer ends orderly")
     })
 }
@@ -81,7 +82,7 @@ fn backing_rounds(site: &mut Site, rounds: u64, seed: u64) -> Vec<Fault> {
 }
 
 #[test]
-fn a_flushed_write_survives_a_power_cut_of_the_backing() {
+fn case_3_a_flushed_write_survives_a_power_cut_of_the_backing() {
     let faults = backing_rounds(&mut Site::new(), 4, seed("powercut"));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 }
@@ -103,7 +104,7 @@ fn a_daemon_that_does_not_flush_its_backing_is_caught_in_the_guest() {
 
 #[test]
 #[ignore = "needs a guest kernel and minutes: make torture"]
-fn a_flushed_write_survives_a_power_cut_of_the_whole_machine() {
+fn case_3_a_flushed_write_survives_a_power_cut_of_the_whole_machine() {
     let rounds = std::env::var("HOTSET_POWERCUT_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
     let faults = guest_rounds(None, rounds, seed("powercut"));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);

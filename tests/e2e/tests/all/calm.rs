@@ -1,0 +1,126 @@
+//! What the daemon does not do: write what is clean, work without being asked, take more memory than it was given, or
+//! flush for ever.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use e2e::cache_disk::CacheDisk;
+use e2e::client::Client;
+use e2e::daemon::Daemon;
+use e2e::ledger::Ledger;
+use e2e::random::Random;
+use e2e::site::Site;
+use e2e::writer::{StopAtEnd, Writer};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn case_21_clean_is_never_written_back_and_idle_is_idle() {
+    let mut site = Site::new();
+    let socket = site.folder.join("disk");
+    let disk = CacheDisk::serve(&socket, 8 << 20).expect("a socket can be made");
+    site.volume_on("v", &disk.uri(), "");
+    for _ in 0..2 {
+        let daemon = site.start();
+        let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+        client.read_all().expect("it reads");
+        client.flush().expect("it flushes");
+        drop(client);
+        daemon.stop();
+    }
+    assert_eq!(disk.requests().1, 0, "reads alone made the daemon write");
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    client.write(4096, &[1; 65536]).expect("it writes");
+    daemon.command(&["volume", "flush", "v"]);
+    std::thread::sleep(Duration::from_millis(300));
+    let before = disk.requests();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(disk.requests(), before, "requests without being asked");
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn case_20_a_flush_ends_under_full_write_load_and_so_do_two_at_once() {
+    let site = Site::with_volume(16 * MIB);
+    let daemon = site.start();
+    let (endpoint, stop) = (site.endpoint(), AtomicBool::new(false));
+    let ledger = Mutex::new(Ledger::new(16 * MIB, false));
+    let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed: 20 };
+    let faults = std::thread::scope(|scope| {
+        let run = scope.spawn(|| writer.run(&ledger, &stop));
+        let at_end = StopAtEnd(&stop);
+        std::thread::sleep(Duration::from_millis(300));
+        let flush = || daemon.command(&["volume", "flush", "v"]);
+        let twins = [scope.spawn(flush), scope.spawn(flush)];
+        let ended = twins.map(|twin| twin.join());
+        flush();
+        drop(at_end);
+        assert!(ended.iter().all(Result::is_ok), "a flush failed");
+        run.join().expect("the writer ends orderly")
+    });
+    assert_eq!(faults, []);
+    daemon.stop();
+}
+
+/// The largest resident memory that the process ever had, in KiB.
+fn peak_kib(daemon: &Daemon) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("the daemon runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts");
+    line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
+}
+
+#[test]
+fn memory_stays_inside_its_bound_with_64_clients_on_a_volume_ten_times_as_large() {
+    let volume = 640 * MIB;
+    let site = Site::with_volume(volume);
+    let daemon = site.start();
+    let endpoint = site.endpoint();
+    // Every connection moves 6 MiB in requests of up to 256 KiB: six times the memory in all.
+    std::thread::scope(|scope| {
+        for number in 0..64 {
+            let endpoint = &endpoint;
+            scope.spawn(move || {
+                let mut client = Client::connect(endpoint, "v").expect("the daemon takes 64 connections");
+                let mut random = Random::new(number);
+                let mut moved = 0;
+                while moved < 6 * MIB {
+                    let len = 512 * (1 + random.below(512));
+                    let at = 512 * random.below((volume - len) / 512);
+                    if random.chance(50) {
+                        client.write(at, &vec![number as u8; len as usize]).expect("it writes");
+                    } else {
+                        client.read(at, len as usize).expect("it reads");
+                    }
+                    moved += len;
+                }
+            });
+        }
+    });
+    let peak = peak_kib(&daemon) / 1024;
+    println!("largest resident memory: {peak} MiB, configured: 64 MiB");
+    assert!(peak <= 64 + 64, "{peak} MiB resident of 64 MiB configured and 64 MiB allowed beside it");
+    daemon.stop();
+}
+
+#[test]
+fn where_io_uring_is_forbidden_the_daemon_says_what_to_allow() {
+    // A seccomp filter, as containers have: io_uring_setup (425) fails with EPERM, everything else is allowed.
+    let script = r#"
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *rule) for rule in rules))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(rules), ctypes.addressof(code)))
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+    let site = Site::with_volume(MIB);
+    std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    let said = e2e::tool::tool("python3").arg("-c").arg(script).arg(e2e::daemon::binary());
+    let said = said.args("serve --config").arg(site.config()).fails();
+    assert!(said.contains("io_uring") && said.contains("seccomp"), "{said}");
+}
