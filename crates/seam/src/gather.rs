@@ -29,6 +29,9 @@ impl<S: Seam> Default for Gather<S> {
 impl<S: Seam> Gather<S> {
     /// Appends bytes; neighbouring ones become one part.
     pub fn push_bytes(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.len += bytes.len();

@@ -1,0 +1,155 @@
+//! The ceiling on one core of the project's runtime: a task a connection, blocks frozen in memory and sent without a copy.
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::rc::Rc;
+
+use nbd_protocol::{Command, Errno, Request, Step, reply};
+use seam::real::{RealCoreSpec, RealReader, RealSeam, RealStream, RealWriter, run_core};
+use seam::{
+    Address, BLOCK_BYTES, Block, BlockMut, ByteStream, Gather, Listener, Piece, Seam, StreamReader, StreamWriter,
+};
+
+use super::{Handshake, Progress, RECEIVE_BYTES, REPLY_BYTES, REQUEST_BYTES_MAX};
+
+type Memory = Rc<RefCell<Vec<<RealSeam as Seam>::Block>>>;
+
+/// Blocks beyond the memory's own: overwritten ones that a reply in flight still holds.
+const SPARE_BYTES: usize = 64 << 20;
+
+/// Serves `size_bytes` of zeroes at `path`; returns only on failure.
+pub fn serve(path: &Path, size_bytes: usize) -> Result<(), String> {
+    let at = Address::Unix(path.to_owned());
+    let spec = RealCoreSpec::new(size_bytes + size_bytes / 128 + SPARE_BYTES);
+    let result = run_core(spec, move |seam| async move {
+        let listener = seam.listen(&at).await?;
+        let memory: Memory = Rc::new(RefCell::new(vec![seam.zero_block(); size_bytes / BLOCK_BYTES]));
+        loop {
+            let stream = listener.accept().await?;
+            let (seam_of, memory) = (seam.clone(), memory.clone());
+            seam.spawn(async move {
+                // A client that breaks off or speaks nonsense loses its connection, nothing else.
+                let _ = connection(&seam_of, stream, &memory).await;
+            });
+        }
+    });
+    let result: io::Result<()> = result.map_err(|error| error.to_string())?;
+    result.map_err(|error| error.to_string())
+}
+
+async fn connection(seam: &RealSeam, stream: RealStream, memory: &Memory) -> io::Result<()> {
+    let (mut reader, mut writer) = stream.split();
+    let size_bytes = memory.borrow().len() * BLOCK_BYTES;
+    let mut arrived = handshake(&mut reader, &mut writer, size_bytes).await?;
+    let mut gather = Gather::default();
+    loop {
+        let mut at = 0;
+        while gather.len() < REPLY_BYTES
+            && let Step::Got(request, head) = Request::decode(&arrived[at..]).map_err(io::Error::other)?
+        {
+            let len = request.len as usize;
+            let payload = if request.command == Command::Write { len } else { 0 };
+            if payload > REQUEST_BYTES_MAX {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            if arrived.len() - at < head + payload {
+                break;
+            }
+            let inside = request.offset.checked_add(len as u64).is_some_and(|end| end <= size_bytes as u64);
+            let served = inside && len <= REQUEST_BYTES_MAX;
+            let (offset, mut memory) = (request.offset as usize, memory.borrow_mut());
+            match request.command {
+                Command::Disconnect => return Ok(()),
+                Command::Flush => gather.push_bytes(&reply::simple(request.cookie, None)),
+                Command::Read if served => {
+                    gather.push_bytes(&reply::simple(request.cookie, None));
+                    for (block, start, len) in blocks(offset, len) {
+                        gather.push_piece(Piece::new(memory[block].clone(), start, len));
+                    }
+                }
+                Command::Write if served => {
+                    let mut data = &arrived[at + head..][..len];
+                    for (block, start, len) in blocks(offset, len) {
+                        let (now, later) = data.split_at(len);
+                        write(seam, &mut memory[block], start, now)?;
+                        data = later;
+                    }
+                    gather.push_bytes(&reply::simple(request.cookie, None));
+                }
+                _ => gather.push_bytes(&reply::simple(request.cookie, Some(Errno::Inval))),
+            }
+            at += head + payload;
+        }
+        let full = gather.len() >= REPLY_BYTES;
+        if !gather.is_empty() {
+            let (result, sent) = writer.send(gather).await;
+            result?;
+            gather = sent;
+            gather.clear();
+        }
+        arrived.drain(..at);
+        if full {
+            continue;
+        }
+        let (result, more) = reader.read(arrived).await;
+        arrived = more;
+        if result? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// The blocks that a range lies on: block, first byte of it, bytes.
+fn blocks(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        let left = offset + len - at;
+        let (block, start) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
+        let now = left.min(BLOCK_BYTES - start);
+        at += now;
+        (now > 0).then_some((block, start, now))
+    })
+}
+
+/// Puts `data` into a block of memory, in place if nobody else holds it, else into a new block that takes its place.
+fn write(seam: &RealSeam, place: &mut <RealSeam as Seam>::Block, start: usize, data: &[u8]) -> io::Result<()> {
+    let mut block = match std::mem::replace(place, seam.zero_block()).thaw() {
+        Ok(block) => block,
+        Err(held) => {
+            let mut block = seam.alloc().ok_or(ErrorKind::OutOfMemory)?;
+            if data.len() < BLOCK_BYTES {
+                block.copy_from(0, &held, 0, BLOCK_BYTES);
+            }
+            block
+        }
+    };
+    block.write_bytes(start, data);
+    *place = block.freeze();
+    Ok(())
+}
+
+/// Returns what has arrived behind the handshake.
+async fn handshake(reader: &mut RealReader, writer: &mut RealWriter, size_bytes: usize) -> io::Result<Vec<u8>> {
+    let mut handshake = Handshake::new(size_bytes as u64);
+    let mut arrived = Vec::with_capacity(RECEIVE_BYTES + REQUEST_BYTES_MAX);
+    let mut out = handshake.greeting().to_vec();
+    let mut progress = Progress::More;
+    loop {
+        let mut gather = Gather::default();
+        gather.push_bytes(&out);
+        writer.send(gather).await.0?;
+        match progress {
+            Progress::More => {}
+            Progress::Done => return Ok(arrived),
+            Progress::Left => return Err(ErrorKind::UnexpectedEof.into()),
+        }
+        let (result, more) = reader.read(arrived).await;
+        if result? == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        arrived = more;
+        out.clear();
+        progress = handshake.step(&mut arrived, &mut out).map_err(io::Error::other)?;
+    }
+}

@@ -1,0 +1,160 @@
+//! The ceiling with a blocking thread a connection.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, RwLock, RwLockReadGuard};
+
+use nbd_protocol::{Command, Errno, Request, Step, reply};
+
+use super::{Handshake, Progress, RECEIVE_BYTES, REPLY_BYTES, REQUEST_BYTES_MAX};
+
+/// Memory in pages with a lock each, so that connections hardly ever meet.
+type Memory = Vec<RwLock<Box<[u8]>>>;
+
+const PAGE_BYTES: usize = 64 << 10;
+
+/// Part of a reply.
+enum Part<'a> {
+    Head([u8; 16]),
+    /// A locked page, and which of its bytes.
+    Data(RwLockReadGuard<'a, Box<[u8]>>, usize, usize),
+}
+
+/// Serves `size_bytes` of zeroes at `path`; returns only on failure.
+pub fn serve(path: &Path, size_bytes: usize) -> io::Result<()> {
+    let pages = size_bytes.div_ceil(PAGE_BYTES);
+    let memory: Arc<Memory> =
+        Arc::new((0..pages).map(|_| RwLock::new(vec![0; PAGE_BYTES].into_boxed_slice())).collect());
+    let listener = UnixListener::bind(path)?;
+    for stream in listener.incoming() {
+        let (stream, memory) = (stream?, memory.clone());
+        // A client that breaks off or speaks nonsense loses its connection, nothing else.
+        std::thread::spawn(move || connection(stream, &memory, size_bytes));
+    }
+    Ok(())
+}
+
+fn connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) -> io::Result<()> {
+    let mut arrived = vec![0; RECEIVE_BYTES + REQUEST_BYTES_MAX];
+    let mut used = handshake(&mut stream, &mut arrived, size_bytes)?;
+    loop {
+        let (mut at, mut parts, mut queued) = (0, Vec::new(), 0);
+        while queued < REPLY_BYTES
+            && let Step::Got(request, head) = Request::decode(&arrived[at..used]).map_err(io::Error::other)?
+        {
+            let len = request.len as usize;
+            let payload = if request.command == Command::Write { len } else { 0 };
+            if payload > REQUEST_BYTES_MAX {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            if used - at < head + payload {
+                break;
+            }
+            let inside = request.offset.checked_add(len as u64).is_some_and(|end| end <= size_bytes as u64);
+            let served = inside && len <= REQUEST_BYTES_MAX;
+            let offset = request.offset as usize;
+            match request.command {
+                Command::Disconnect => return Ok(()),
+                Command::Flush => parts.push(Part::Head(reply::simple(request.cookie, None))),
+                Command::Read if served => {
+                    parts.push(Part::Head(reply::simple(request.cookie, None)));
+                    for (page, start, len) in pages(offset, len) {
+                        // Waiting with other pages locked could be waiting for one another.
+                        let locked = memory[page].try_read().ok();
+                        let locked = match locked {
+                            Some(locked) => locked,
+                            None => {
+                                send(&mut stream, &mut parts)?;
+                                memory[page].read().expect("no thread panics with a page locked")
+                            }
+                        };
+                        parts.push(Part::Data(locked, start, len));
+                    }
+                    queued += len;
+                }
+                Command::Write if served => {
+                    let mut data = &arrived[at + head..][..len];
+                    for (page, start, len) in pages(offset, len) {
+                        // This thread's own replies may hold the page.
+                        send(&mut stream, &mut parts)?;
+                        let (now, later) = data.split_at(len);
+                        memory[page].write().expect("no thread panics with a page locked")[start..start + len]
+                            .copy_from_slice(now);
+                        data = later;
+                    }
+                    parts.push(Part::Head(reply::simple(request.cookie, None)));
+                }
+                _ => parts.push(Part::Head(reply::simple(request.cookie, Some(Errno::Inval)))),
+            }
+            at += head + payload;
+        }
+        send(&mut stream, &mut parts)?;
+        drop(parts);
+        arrived.copy_within(at..used, 0);
+        used -= at;
+        if at > 0
+            && matches!(Request::decode(&arrived[..used]), Ok(Step::Got(request, _)) if request.command != Command::Write)
+        {
+            continue;
+        }
+        let got = stream.read(&mut arrived[used..])?;
+        if got == 0 {
+            return Ok(());
+        }
+        used += got;
+    }
+}
+
+/// The pages that a range lies on: page, first byte of it, bytes.
+fn pages(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        let left = offset + len - at;
+        let (page, start) = (at / PAGE_BYTES, at % PAGE_BYTES);
+        let now = left.min(PAGE_BYTES - start);
+        at += now;
+        (now > 0).then_some((page, start, now))
+    })
+}
+
+/// Sends `parts` in as few calls as the kernel allows, and lets go of the pages.
+fn send(stream: &mut UnixStream, parts: &mut Vec<Part<'_>>) -> io::Result<()> {
+    let slices = parts.iter().map(|part| match part {
+        Part::Head(head) => IoSlice::new(head),
+        Part::Data(page, start, len) => IoSlice::new(&page[*start..*start + *len]),
+    });
+    let mut slices: Vec<IoSlice<'_>> = slices.collect();
+    let mut rest = slices.as_mut_slice();
+    while !rest.is_empty() {
+        match stream.write_vectored(&rest[..rest.len().min(1024)]) {
+            Ok(sent) => IoSlice::advance_slices(&mut rest, sent),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    parts.clear();
+    Ok(())
+}
+
+/// Returns how many bytes of requests have arrived behind the handshake, at the front of `arrived`.
+fn handshake(stream: &mut UnixStream, arrived: &mut [u8], size_bytes: usize) -> io::Result<usize> {
+    let mut handshake = Handshake::new(size_bytes as u64);
+    stream.write_all(&handshake.greeting())?;
+    let mut pending = Vec::new();
+    loop {
+        let got = stream.read(arrived)?;
+        pending.extend_from_slice(&arrived[..got]);
+        let mut out = Vec::new();
+        let progress = handshake.step(&mut pending, &mut out).map_err(io::Error::other)?;
+        stream.write_all(&out)?;
+        match progress {
+            Progress::More if got > 0 => {}
+            Progress::Done => {
+                arrived[..pending.len()].copy_from_slice(&pending);
+                return Ok(pending.len());
+            }
+            Progress::More | Progress::Left => return Err(ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! What `make bench` is made of.
+
+pub mod ceiling;
