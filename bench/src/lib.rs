@@ -1,3 +1,10 @@
-//! What `make bench` is made of.
+//! What `make bench` is made of: servers to start, cells to measure them in, and the report.
 
 pub mod ceiling;
+pub mod cells;
+pub mod fio;
+pub mod machine;
+pub mod process;
+pub mod report;
+pub mod run;
+pub mod servers;

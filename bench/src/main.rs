@@ -1,2 +1,219 @@
-//! `make bench`.
-fn main() {}
+//! `make bench`: Hotset beside other servers and beside the ceiling, on one machine, in turn.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bench::cells::{Cell, HITS, MISSES, PLACED};
+use bench::fio::{self, Target};
+use bench::machine;
+use bench::report::{Ratio, Section, page};
+use bench::run::{Effort, measure};
+use bench::servers::{Content, Kind, OF_A_FILE, OF_MEMORY, Programs, Server};
+use clap::Parser;
+
+/// Measures Hotset beside other servers and writes the report.
+#[derive(Parser)]
+struct Arguments {
+    /// Rounds a cell; the report shows medians
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds a run
+    #[arg(long, default_value_t = 3)]
+    seconds: u32,
+    /// Folder on a real disk for the file that misses are read from
+    #[arg(long, default_value = "target")]
+    directory: PathBuf,
+    /// Where to write the report
+    #[arg(long, default_value = "docs/benchmarks.md")]
+    out: PathBuf,
+    /// The daemon to measure; left out if it is not there
+    #[arg(long, default_value = "target/release/hotset")]
+    hotset: PathBuf,
+    /// Measure these sections alone: hits, placed, misses
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// Bytes of the volume that fits in memory.
+const HIT_BYTES: u64 = 256 << 20;
+/// Bytes of the file that does not.
+const MISS_BYTES: u64 = 2 << 30;
+const CEILING: &[Kind] = &[Kind::CeilingThreads, Kind::CeilingSeam];
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Servers that were started, and why others were not.
+struct Started {
+    servers: Vec<Server>,
+    left_out: Vec<String>,
+}
+
+fn start(kinds: &[Kind], content: &Content, folder: &Path, programs: &Programs) -> Started {
+    let mut started = Started { servers: Vec::new(), left_out: Vec::new() };
+    for kind in kinds {
+        match kind.start(content, folder, programs) {
+            Ok(server) => started.servers.push(server),
+            Err(error) => started.left_out.push(format!("{} ({error})", kind.name())),
+        }
+    }
+    started
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let programs =
+        Programs { hotset: arguments.hotset.clone(), ceiling: std::env::current_exe()?.with_file_name("ceiling") };
+    if !programs.ceiling.exists() {
+        return Err("the ceiling is not built: `cargo build --release --package bench`".into());
+    }
+    let machine = machine::describe();
+    let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+    let (mut sections, mut left_out) = (Vec::new(), Vec::new());
+    let effort = Effort { rounds: arguments.rounds, seconds: arguments.seconds, size_bytes: HIT_BYTES };
+    if wanted("hits") || wanted("placed") {
+        let folder = tempfile::tempdir_in("/dev/shm")?;
+        let started = start(&OF_MEMORY, &Content::Memory(HIT_BYTES), folder.path(), &programs);
+        left_out.extend(started.left_out);
+        fill(&started.servers)?;
+        if wanted("hits") {
+            sections.push(hits(&started.servers, effort)?);
+        }
+        if wanted("placed") {
+            sections.extend(placed(&started.servers, effort)?);
+        }
+    }
+    if wanted("misses") {
+        let folder = tempfile::tempdir_in(&arguments.directory)?;
+        sections.push(misses(folder.path(), &programs, effort, &mut left_out)?);
+    }
+    left_out.sort();
+    left_out.dedup();
+    let how = format!("{} rounds of {} s a cell", arguments.rounds, arguments.seconds);
+    std::fs::write(&arguments.out, page(&machine, &how, &sections, &left_out))?;
+    eprintln!("written to {}", arguments.out.display());
+    Ok(())
+}
+
+/// Writes everything once, so that every later request is a hit.
+fn fill(servers: &[Server]) -> Result<(), Box<dyn Error>> {
+    let all = Cell { name: "fill", pattern: "write", bytes: 1 << 16, depth: 8, connections: 1 };
+    for server in servers {
+        fio::run(&all, &server.target, HIT_BYTES, 0, None)?;
+    }
+    Ok(())
+}
+
+fn ratios() -> Vec<Ratio> {
+    vec![
+        Ratio { name: "to the ceiling", of: Kind::Hotset, to: CEILING },
+        Ratio { name: "to nbdkit", of: Kind::Hotset, to: &[Kind::Nbdkit] },
+        Ratio { name: "to qemu-s-d", of: Kind::Hotset, to: &[Kind::Qemu] },
+        Ratio { name: "ceiling: seam to threads", of: Kind::CeilingSeam, to: &[Kind::CeilingThreads] },
+    ]
+}
+
+fn hits(servers: &[Server], effort: Effort) -> Result<Section, Box<dyn Error>> {
+    let measured = HITS.iter().map(|cell| measure(cell, servers, effort, None)).collect::<Result<_, _>>()?;
+    Ok(Section {
+        title: "Hits in memory".into(),
+        text: "A volume of 256 MiB that is in memory as a whole, over a Unix socket. The ceiling is a server that does nothing but copy \
+               between socket and memory, with blocking threads and on one core of the project's runtime; the better one counts."
+            .into(),
+        ratios: ratios(),
+        measured,
+    })
+}
+
+/// Depth 1 with server and client on one processor, and on two.
+fn placed(servers: &[Server], effort: Effort) -> Result<Vec<Section>, Box<dyn Error>> {
+    let mut sections = Vec::new();
+    for (title, server_on, client_on) in [("one processor", 0, 0), ("two processors", 0, 1)] {
+        if machine::processors() <= client_on {
+            continue;
+        }
+        for server in servers.iter().filter_map(|server| server.process.as_ref()) {
+            server.bind(server_on)?;
+        }
+        let measured =
+            PLACED.iter().map(|cell| measure(cell, servers, effort, Some(client_on))).collect::<Result<_, _>>()?;
+        sections.push(Section {
+            title: format!("A request at a time, on {title}"),
+            text: format!("Server bound to processor {server_on}, client to processor {client_on}."),
+            ratios: ratios(),
+            measured,
+        });
+    }
+    Ok(sections)
+}
+
+fn misses(
+    folder: &Path,
+    programs: &Programs,
+    effort: Effort,
+    left_out: &mut Vec<String>,
+) -> Result<Section, Box<dyn Error>> {
+    let effort = Effort { size_bytes: MISS_BYTES, ..effort };
+    let path = folder.join("misses.img");
+    let fill = Cell { name: "fill", pattern: "write", bytes: 1 << 20, depth: 4, connections: 1 };
+    // Every block has content on the disk, or reading it would be no work.
+    std::fs::File::create(&path)?.set_len(MISS_BYTES)?;
+    fio::run(&fill, &Target::File(path.display().to_string()), MISS_BYTES, 0, None)?;
+    let content = Content::File(path);
+    let mut measured = Vec::new();
+    for cell in &MISSES {
+        // One at a time: they would lock each other out.
+        measured.push(in_turn(cell, &content, folder, programs, effort, left_out)?);
+    }
+    Ok(Section {
+        title: "Misses".into(),
+        text: "Random reads of a file of 2 GiB with direct I/O; Hotset has 32 MiB of memory. The ceiling reads the file as it is asked."
+            .into(),
+        ratios: vec![
+            Ratio { name: "to qemu-s-d", of: Kind::Hotset, to: &[Kind::Qemu] },
+            Ratio { name: "to fio straight", of: Kind::Hotset, to: &[Kind::Straight] },
+            Ratio { name: "ceiling to qemu-s-d", of: Kind::CeilingSeam, to: &[Kind::Qemu] },
+        ],
+        measured,
+    })
+}
+
+/// As [`measure`], with each server started for its run alone.
+fn in_turn(
+    cell: &Cell,
+    content: &Content,
+    folder: &Path,
+    programs: &Programs,
+    effort: Effort,
+    left_out: &mut Vec<String>,
+) -> Result<bench::run::Measured, Box<dyn Error>> {
+    let mut all: Option<bench::run::Measured> = None;
+    for _ in 0..effort.rounds {
+        let mut round = bench::run::Measured { cell: *cell, rows: Vec::new() };
+        for kind in OF_A_FILE {
+            let started = start(&[kind], content, folder, programs);
+            left_out.extend(started.left_out);
+            if started.servers.is_empty() {
+                continue;
+            }
+            let one = measure(cell, &started.servers, Effort { rounds: 1, ..effort }, None)?;
+            round.rows.extend(one.rows);
+        }
+        match &mut all {
+            None => all = Some(round),
+            Some(all) => {
+                for ((_, samples), (_, new)) in all.rows.iter_mut().zip(round.rows) {
+                    samples.extend(new);
+                }
+            }
+        }
+    }
+    all.ok_or_else(|| "at least one round is needed".into())
+}

@@ -1,18 +1,22 @@
-//! `ceiling threads|seam unix:PATH SIZE`: an NBD server that only copies between socket and memory.
+//! `ceiling threads|seam unix:PATH SIZE`: an NBD server that only copies between socket and memory; `ceiling seam-file
+//! unix:PATH FILE`: one that reads a file as it is asked.
 
-use bench::ceiling::{seam, threads};
+use bench::ceiling::{seam, seam_file, threads};
 
-const USAGE: &str = "usage: ceiling threads|seam unix:PATH BYTES";
+const USAGE: &str = "usage: ceiling threads|seam unix:PATH BYTES, or ceiling seam-file unix:PATH FILE";
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [variant, at, size] = arguments.as_slice() else { fail(USAGE) };
+    let [variant, at, what] = arguments.as_slice() else { fail(USAGE) };
     let path = at.strip_prefix("unix:").unwrap_or_else(|| fail(USAGE));
-    let size = size.parse().ok().filter(|size: &usize| *size > 0 && size.is_multiple_of(4096));
-    let size = size.unwrap_or_else(|| fail("the size is a positive multiple of 4096, in bytes"));
+    let size = || {
+        let size = what.parse().ok().filter(|size: &usize| *size > 0 && size.is_multiple_of(4096));
+        size.unwrap_or_else(|| fail("the size is a positive multiple of 4096, in bytes"))
+    };
     let result = match variant.as_str() {
-        "threads" => threads::serve(path.as_ref(), size).map_err(|error| error.to_string()),
-        "seam" => seam::serve(path.as_ref(), size),
+        "threads" => threads::serve(path.as_ref(), size()).map_err(|error| error.to_string()),
+        "seam" => seam::serve(path.as_ref(), size()),
+        "seam-file" => seam_file::serve(path.as_ref(), what.as_ref()),
         _ => fail(USAGE),
     };
     if let Err(error) = result {

@@ -5,6 +5,7 @@
 //! worth more than anything else at depth (at depth 32 a call carries several requests).
 
 pub mod seam;
+pub mod seam_file;
 pub mod threads;
 
 use nbd_protocol::option::{OptionHeader, OptionKind, OptionReplyKind, push_option_reply};

@@ -130,7 +130,11 @@ fn write(seam: &RealSeam, place: &mut <RealSeam as Seam>::Block, start: usize, d
 }
 
 /// Returns what has arrived behind the handshake.
-async fn handshake(reader: &mut RealReader, writer: &mut RealWriter, size_bytes: usize) -> io::Result<Vec<u8>> {
+pub(super) async fn handshake(
+    reader: &mut RealReader,
+    writer: &mut RealWriter,
+    size_bytes: usize,
+) -> io::Result<Vec<u8>> {
     let mut handshake = Handshake::new(size_bytes as u64);
     let mut arrived = Vec::with_capacity(RECEIVE_BYTES + REQUEST_BYTES_MAX);
     let mut out = handshake.greeting().to_vec();

@@ -1,0 +1,73 @@
+//! Server processes: started, bound to processors, watched, stopped.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Length of the kernel's clock tick, in which it counts CPU time: 1/100 s on every Linux that we know of.
+const TICK_US: f64 = 10_000.0;
+
+/// A running server; stopped when dropped.
+pub struct Process {
+    child: Child,
+}
+
+impl Process {
+    /// Starts `command` and waits until it answers on `socket`.
+    pub fn start(mut command: Command, socket: &Path) -> io::Result<Process> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let mut process = Process { child };
+        let deadline = Instant::now() + PATIENCE;
+        while !answers(socket) {
+            if let Some(status) = process.child.try_wait()? {
+                return Err(io::Error::other(format!("{command:?} ended with {status}")));
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::other(format!("{command:?} does not answer on {}", socket.display())));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(process)
+    }
+
+    /// Binds all of its threads to one processor.
+    pub fn bind(&self, processor: usize) -> io::Result<()> {
+        let (list, pid) = (processor.to_string(), self.child.id().to_string());
+        let status = Command::new("taskset").args(["-a", "-c", "-p", &list, &pid]).stdout(Stdio::null()).status()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other(format!("taskset ended with {status}"))) }
+    }
+
+    /// CPU time that it has used so far, in microseconds.
+    pub fn cpu_us(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        // The name in parentheses may hold spaces; user and system time are the 12th and 13th field behind it.
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() * TICK_US
+    }
+}
+
+/// True when somebody greets; a server that can finish its greeting has nothing to complain about.
+fn answers(socket: &Path) -> bool {
+    let mut greeting = [0; 18];
+    UnixStream::connect(socket).and_then(|mut stream| stream.read_exact(&mut greeting)).is_ok()
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A server that is gone already is stopped.
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

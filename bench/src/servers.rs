@@ -1,0 +1,147 @@
+//! The servers that are compared, and how each is started.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::fio::Target;
+use crate::process::Process;
+
+/// What a server serves.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// Memory of this many bytes.
+    Memory(u64),
+    /// This file, with hardly any memory in front of it.
+    File(PathBuf),
+}
+
+/// A kind of server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// This project's daemon.
+    Hotset,
+    /// nbdkit's memory plugin.
+    Nbdkit,
+    /// qemu-storage-daemon on a file: in memory, or direct with io_uring.
+    Qemu,
+    /// The ceiling with threads.
+    CeilingThreads,
+    /// The ceiling on the project's runtime.
+    CeilingSeam,
+    /// No server: fio straight on the file.
+    Straight,
+}
+
+/// Those that serve memory.
+pub const OF_MEMORY: [Kind; 5] = [Kind::Hotset, Kind::Nbdkit, Kind::Qemu, Kind::CeilingThreads, Kind::CeilingSeam];
+/// Those that serve a file.
+pub const OF_A_FILE: [Kind; 4] = [Kind::Hotset, Kind::Qemu, Kind::CeilingSeam, Kind::Straight];
+
+/// Where programs are found.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// The daemon.
+    pub hotset: PathBuf,
+    /// The ceiling.
+    pub ceiling: PathBuf,
+}
+
+/// Something that answers requests.
+pub struct Server {
+    /// Which.
+    pub kind: Kind,
+    /// Where to ask.
+    pub target: Target,
+    /// Its process, if it is one.
+    pub process: Option<Process>,
+}
+
+impl Kind {
+    /// As the report calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Hotset => "hotset",
+            Kind::Nbdkit => "nbdkit",
+            Kind::Qemu => "qemu-s-d",
+            Kind::CeilingThreads => "ceiling (threads)",
+            Kind::CeilingSeam => "ceiling (seam)",
+            Kind::Straight => "fio straight",
+        }
+    }
+
+    /// Starts it on `content`; its files go to `folder`, which lies in memory or beside the file.
+    pub fn start(self, content: &Content, folder: &Path, programs: &Programs) -> io::Result<Server> {
+        let socket = folder.join(format!("{self:?}.sock"));
+        let command = match (self, content) {
+            (Kind::Straight, Content::File(path)) => {
+                let target = Target::File(path.display().to_string());
+                return Ok(Server { kind: self, target, process: None });
+            }
+            (Kind::Hotset, content) => hotset(content, folder, &socket, &programs.hotset)?,
+            (Kind::Nbdkit, Content::Memory(bytes)) => {
+                let mut command = Command::new("nbdkit");
+                command.args(["-f", "-U"]).arg(&socket).args(["memory", &bytes.to_string()]);
+                command
+            }
+            (Kind::Qemu, content) => qemu(content, folder, &socket)?,
+            (Kind::CeilingThreads | Kind::CeilingSeam, Content::Memory(bytes)) => {
+                let variant = if self == Kind::CeilingSeam { "seam" } else { "threads" };
+                ceiling(programs, variant, &socket, &bytes.to_string())
+            }
+            (Kind::CeilingSeam, Content::File(path)) => {
+                ceiling(programs, "seam-file", &socket, &path.display().to_string())
+            }
+            (kind, content) => return Err(io::Error::other(format!("{} does not serve {content:?}", kind.name()))),
+        };
+        let export = if self == Kind::Hotset { "bench" } else { "" };
+        let target = Target::Nbd(format!("nbd+unix:///{export}?socket={}", socket.display()));
+        Ok(Server { kind: self, target, process: Some(Process::start(command, &socket)?) })
+    }
+}
+
+fn ceiling(programs: &Programs, variant: &str, socket: &Path, what: &str) -> Command {
+    let mut command = Command::new(&programs.ceiling);
+    command.args([variant, &format!("unix:{}", socket.display()), what]);
+    command
+}
+
+/// With a memory cache that holds all of the volume, or, on a file, hardly any of it.
+fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io::Result<Command> {
+    let (memory, backing, size) = match content {
+        Content::Memory(bytes) => (bytes * 3, folder.join("hotset.img"), format!("size = \"{} MiB\"", bytes >> 20)),
+        Content::File(path) => (32 << 20, path.clone(), String::new()),
+    };
+    let (socket, at, state) = (socket.display(), folder.display(), folder.join("state"));
+    fs::create_dir_all(&state)?;
+    let text = format!(
+        "[state]\ndirectory = \"{}\"\n\n[memory]\nsize = \"{} MiB\"\n\n[control]\nsocket = \"{at}/control.sock\"\n\n\
+         [nbd]\nlisten = [\"unix:{socket}\"]\n\n[[volume]]\nname = \"bench\"\nbacking = \"{}\"\n{size}\n",
+        state.display(),
+        memory >> 20,
+        backing.display()
+    );
+    let config = folder.join("hotset.toml");
+    fs::write(&config, text)?;
+    let mut command = Command::new(program);
+    command.args(["serve", "--config"]).arg(config);
+    Ok(command)
+}
+
+fn qemu(content: &Content, folder: &Path, socket: &Path) -> io::Result<Command> {
+    let (file, direct) = match content {
+        Content::Memory(bytes) => {
+            let path = folder.join("qemu.img");
+            fs::write(&path, vec![0; *bytes as usize])?;
+            (path, "off")
+        }
+        Content::File(path) => (path.clone(), "on"),
+    };
+    let mut command = Command::new("qemu-storage-daemon");
+    let node = format!("driver=file,node-name=d,filename={},aio=io_uring,cache.direct={direct}", file.display());
+    command.args(["--blockdev", &node]);
+    command.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())]);
+    command.args(["--export", "type=nbd,id=e,node-name=d,name=,writable=on"]);
+    Ok(command)
+}
