@@ -24,6 +24,12 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run the daemon in the foreground
+    Serve {
+        /// The configuration file
+        #[arg(long, short, default_value = "/etc/hotset/hotset.toml")]
+        config: PathBuf,
+    },
     /// Check a configuration file: every error at once, with line and remedy
     CheckConfig {
         /// The file to check
@@ -58,6 +64,7 @@ impl Failure {
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Serve { config } => crate::serve::run(&config),
         Command::CheckConfig { file, json } => commands::check_config::run(&file, json),
     };
     match result {

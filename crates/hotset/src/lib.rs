@@ -3,5 +3,7 @@
 pub mod cli;
 mod commands;
 pub mod config;
+mod log;
+mod serve;
 pub mod state;
 pub mod units;

@@ -1,30 +1,51 @@
-//! `hotset check-config`: every error of a configuration at once, with line and remedy.
+//! `hotset check-config`: every error of a configuration at once, with line and remedy; and where changes made by command differ.
 
 use std::path::Path;
 
+use control::report::OverrideReport;
 use serde_json::json;
 
 use crate::cli::{EXIT_USAGE, Failure};
-use crate::config::Config;
+use crate::config::{Config, Problems};
+use crate::serve::override_reports;
+use crate::state::StateDir;
 
 /// Checks `file`; prints what is wrong with it, or that it is good.
 pub fn run(file: &Path, json: bool) -> Result<(), Failure> {
     let checked = Config::load(file);
+    let overrides = checked.as_ref().map(overrides).unwrap_or_default();
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
-        println!("{:#}", json!({ "file": file, "valid": checked.is_ok(), "problems": problems }));
-    }
-    match checked {
-        Ok(config) if !json => {
-            let count = config.volumes.len();
-            println!("{}: good, {count} volume{}", file.display(), if count == 1 { "" } else { "s" });
-            Ok(())
-        }
-        Ok(_) => Ok(()),
-        Err(_) if json => Err(Failure { message: String::new(), code: EXIT_USAGE }),
-        Err(problems) => {
-            eprintln!("{problems}");
-            Err(Failure { message: String::new(), code: EXIT_USAGE })
+        let valid = checked.is_ok();
+        println!("{:#}", json!({ "file": file, "valid": valid, "problems": problems, "overrides": overrides }));
+    } else {
+        match &checked {
+            Ok(config) => print!("{}", good(config, &overrides)),
+            Err(problems) => eprintln!("{problems}"),
         }
     }
+    let quiet = |_: Problems| Failure { message: String::new(), code: EXIT_USAGE };
+    checked.map(|_| ()).map_err(quiet)
+}
+
+/// Changes made by command that the state directory holds; none where it may not be read.
+fn overrides(config: &Config) -> Vec<OverrideReport> {
+    let Ok(Some(state)) = StateDir::peek(&config.state_directory) else { return Vec::new() };
+    let policy_of = |name: &str| {
+        let volume = config.volumes.iter().find(|volume| volume.name == name)?;
+        Some(volume.policy.to_string())
+    };
+    override_reports(&state, policy_of)
+}
+
+fn good(config: &Config, overrides: &[OverrideReport]) -> String {
+    let count = config.volumes.len();
+    let mut text = format!("{}: good, {count} volume{}\n", config.file.display(), if count == 1 { "" } else { "s" });
+    if !overrides.is_empty() {
+        text += "changed by command, in force until the file changes:\n";
+        for held in overrides {
+            text += &format!("    {}: {} is {}, the file says {}\n", held.volume, held.key, held.value, held.file);
+        }
+    }
+    text
 }

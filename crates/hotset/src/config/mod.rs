@@ -18,6 +18,7 @@ use seam::Address;
 pub use array::{ArraySpec, DiskKind};
 pub use backing::{BackingSpec, NbdUri};
 pub use problem::{Problem, Problems};
+pub use volumes::check_name;
 
 /// Where commands look for the daemon when told nothing else.
 pub const DEFAULT_SOCKET: &str = "/run/hotset/control.sock";
@@ -99,6 +100,28 @@ pub struct VolumeConfig {
     pub labels: BTreeMap<String, String>,
     /// Refuse writes.
     pub read_only: bool,
+}
+
+impl VolumeConfig {
+    /// A volume with defaults for everything but its name and backing.
+    pub fn new(name: &str, backing: BackingSpec) -> Self {
+        VolumeConfig {
+            name: name.to_owned(),
+            backing,
+            size_bytes: None,
+            policy: WritePolicy::default(),
+            defer: volumes::DEFER_DEFAULT,
+            datastore: String::new(),
+            labels: BTreeMap::new(),
+            read_only: false,
+        }
+    }
+
+    /// What makes the entry this one and no other, as text.
+    pub fn entry(&self) -> String {
+        let size = self.size_bytes.map_or(String::new(), |size| size.to_string());
+        format!("{} {size} {} {}", self.backing, self.policy, self.read_only)
+    }
 }
 
 /// A configuration without errors.

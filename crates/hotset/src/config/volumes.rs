@@ -15,7 +15,8 @@ use super::{ArrayConfig, ArraySpec, BackingSpec, DiskKind, VolumeConfig};
 use crate::units::show_bytes;
 
 const NAME_BYTES_MAX: usize = 255;
-const DEFER_DEFAULT: Duration = Duration::from_secs(10);
+/// Age of deferred writes where nothing is said.
+pub(super) const DEFER_DEFAULT: Duration = Duration::from_secs(10);
 
 impl Setting for WritePolicy {
     fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {

@@ -1,0 +1,150 @@
+//! Actions on a volume that is served: flush, set, pause, freeze, resume, invalidate, resize.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use control::{Answer, ErrorKind, Failure, ProgressSender};
+use engine::{CacheMode, RequestError, Volume, WritePolicy};
+use seam::real::RealSeam;
+
+use super::daemon::{Daemon, Placed, core_gone, state_failed};
+use super::data_core::Local;
+use crate::config::keys::{KEYS, Support, find_key, nearest};
+use crate::log;
+use crate::state::{MODE, POLICY};
+use crate::units::show_bytes;
+
+/// Settings that `volume set` can change while the volume is served.
+const LIVE: [&str; 1] = [POLICY];
+
+impl Daemon {
+    /// Does `work` with the volume on its core, saying meanwhile how much is dirty.
+    pub(super) async fn on_volume<T, F>(
+        &self,
+        name: &str,
+        placed: &Placed,
+        what: &str,
+        progress: &ProgressSender,
+        work: impl FnOnce(Volume<RealSeam>) -> F + Send + 'static,
+    ) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, RequestError>> + 'static,
+    {
+        let core = &self.cores[placed.core];
+        let volume = name.to_owned();
+        let called = core.call(async move |local: Rc<Local>| match local.engine.find(&volume) {
+            Some(volume) => work(volume).await,
+            None => Err(RequestError::ShuttingDown),
+        });
+        let result = self.watched(core, name, what, progress, called).await.map_err(core_gone)?;
+        result.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {name}: {what} failed: {error}")))
+    }
+
+    /// `volume flush`: afterwards the backing alone is the complete data, as of now.
+    pub async fn flush(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
+        let placed = self.placed(name)?;
+        let work = async |volume: Volume<RealSeam>| volume.destage_all().await;
+        self.on_volume(name, &placed, "destaging", progress, work).await?;
+        self.show(name).await
+    }
+
+    /// `volume set`.
+    pub async fn set(
+        &self,
+        name: &str,
+        settings: &BTreeMap<String, String>,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
+        let invalid = |text| Failure::new(ErrorKind::Invalid, text);
+        if let Some(key) = settings.keys().find(|key| !LIVE.contains(&key.as_str())) {
+            return Err(invalid(refuse_key(key)));
+        }
+        let Some(policy) = settings.get(POLICY) else {
+            return Err(invalid(format!("nothing to set; write KEY=VALUE, where KEY is {}", LIVE.join(" or "))));
+        };
+        let policy = policy.parse::<WritePolicy>().map_err(invalid)?;
+        let _busy = self.begin(name)?;
+        let placed = self.placed(name)?;
+        let file = self.file_policy(name);
+        let before = self.state.borrow().state().clone();
+        let note = self.state.borrow_mut().change(|state| {
+            state.set_override(placed.incarnation, POLICY, &policy.to_string(), &file);
+        });
+        note.map_err(state_failed)?;
+        let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
+        if let Err(failure) = self.on_volume(name, &placed, "changing the policy", progress, work).await {
+            let undone = self.state.borrow_mut().change(|state| {
+                let held = before.by_name(name).and_then(|record| record.overrides.get(POLICY).cloned());
+                let value = held.map_or_else(|| file.clone(), |held| held.value);
+                state.set_override(placed.incarnation, POLICY, &value, &file);
+            });
+            undone.map_err(state_failed)?;
+            return Err(failure);
+        }
+        log::info(format!("volume {name}: policy {policy} by command"));
+        self.show(name).await
+    }
+
+    /// The policy that the volume's own entry asks for.
+    pub fn file_policy(&self, name: &str) -> String {
+        self.volumes.borrow().get(name).map(|known| known.config.policy.to_string()).unwrap_or_default()
+    }
+
+    /// `volume pause`, `freeze` and `resume`.
+    pub async fn set_mode(&self, name: &str, mode: CacheMode, progress: &ProgressSender) -> Result<Answer, Failure> {
+        let _busy = self.begin(name)?;
+        let placed = self.placed(name)?;
+        let work = async move |volume: Volume<RealSeam>| volume.set_mode(mode).await;
+        self.on_volume(name, &placed, "changing the mode", progress, work).await?;
+        let noted = self.state.borrow_mut().change(|state| {
+            state.set_override(placed.incarnation, MODE, &mode.to_string(), &CacheMode::Active.to_string());
+        });
+        noted.map_err(state_failed)?;
+        log::info(format!("volume {name}: {mode} by command"));
+        self.show(name).await
+    }
+
+    /// `volume invalidate`.
+    pub async fn invalidate(&self, name: &str) -> Result<Answer, Failure> {
+        let placed = self.placed(name)?;
+        let (progress, _) = ProgressSender::new();
+        let work = async |volume: Volume<RealSeam>| Ok(volume.invalidate());
+        let dropped = self.on_volume(name, &placed, "invalidating", &progress, work).await?;
+        Ok(Answer::Said(vec![format!("volume {name}: {} of clean data dropped from memory", show_bytes(dropped))]))
+    }
+
+    /// `volume resize`.
+    pub async fn resize(
+        &self,
+        name: &str,
+        size_bytes: Option<u64>,
+        discard_dirty: bool,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
+        if size_bytes.is_some_and(|size| size == 0 || !size.is_multiple_of(512)) {
+            return Err(Failure::new(ErrorKind::Invalid, "a volume's size is a multiple of 512 bytes, above 0"));
+        }
+        let _busy = self.begin(name)?;
+        let placed = self.placed(name)?;
+        let work = async move |volume: Volume<RealSeam>| volume.resize(size_bytes, discard_dirty).await;
+        let size = self.on_volume(name, &placed, "resizing", progress, work).await?;
+        log::info(format!("volume {name}: {} by command", show_bytes(size)));
+        self.show(name).await
+    }
+}
+
+fn refuse_key(key: &str) -> String {
+    match find_key("volume", key).map(|key| key.support) {
+        Some(Support::Here) => {
+            format!(
+                "\"{key}\" cannot be changed while the volume is served; change it in the configuration and restart"
+            )
+        }
+        Some(Support::NotHere(feature)) => format!("\"{key}\" needs {feature}, which this version lacks"),
+        None => match nearest(key, KEYS.iter().filter(|known| known.table == "volume").map(|known| known.name)) {
+            Some(near) => format!("a volume has no setting \"{key}\"; did you mean \"{near}\"?"),
+            None => format!("a volume has no setting \"{key}\"; `volume set` knows {}", LIVE.join(", ")),
+        },
+    }
+}

@@ -1,0 +1,224 @@
+//! Bringing volumes into service and out of it: open, identify, note, attach; and back.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use control::{Answer, ErrorKind, Failure, ProgressSender};
+use engine::{CacheMode, VolumeSpec};
+
+use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
+use super::data_core::{DataCore, Local};
+use super::open::{OpenFacts, OpenPlan, open_backing};
+use crate::config::{BackingSpec, VolumeConfig, check_name};
+use crate::log;
+use crate::state::{AddedVolume, IdentityError, draw_incarnation, effective_mode, effective_policy};
+
+impl Daemon {
+    /// Brings a volume into service, or notes why it cannot be.
+    pub async fn attach(&self, config: VolumeConfig, from_file: bool, adopt: bool) -> Result<(), Failure> {
+        let result = self.try_attach(&config, adopt).await;
+        let standing = match &result {
+            Ok(placed) => Standing::Serving(placed.clone()),
+            Err(failure) => Standing::Refused(failure.message.clone()),
+        };
+        let known = Known { standing, from_file, config };
+        self.volumes.borrow_mut().insert(known.config.name.clone(), known);
+        result.map(|_| ())
+    }
+
+    async fn try_attach(&self, config: &VolumeConfig, adopt: bool) -> Result<Placed, Failure> {
+        let core = self.least_loaded();
+        let plan =
+            OpenPlan { backing: config.backing.clone(), size_bytes: config.size_bytes, read_only: config.read_only };
+        let (number, facts) = self.open(core, plan).await?;
+        let identified = self.identify(config, &facts, adopt);
+        let incarnation = match identified {
+            Ok(incarnation) => incarnation,
+            Err(failure) => {
+                let close = async move |local: Rc<Local>| drop(local.opened.borrow_mut().remove(&number));
+                core.call(close).await.map_err(core_gone)?;
+                return Err(failure);
+            }
+        };
+        let (policy, mode) = {
+            let state = self.state.borrow();
+            let record = state.state().by_name(&config.name);
+            (effective_policy(record, config.policy), effective_mode(record))
+        };
+        let spec = VolumeSpec {
+            policy,
+            read_only: config.read_only,
+            datastore: config.datastore.clone(),
+            labels: config.labels.clone(),
+            defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
+            ..VolumeSpec::new(&config.name, incarnation)
+        };
+        let attached = core.call(async move |local: Rc<Local>| attach_here(&local, number, spec, mode).await).await;
+        let attached = attached.map_err(core_gone)?;
+        attached.map_err(|error| Failure::new(ErrorKind::Failed, error))?;
+        Ok(Placed { incarnation, identity: facts.identity, core: core.index(), geometry: facts.geometry })
+    }
+
+    fn least_loaded(&self) -> &DataCore {
+        let volumes = self.volumes.borrow();
+        let load = |core: usize| {
+            let here = volumes
+                .values()
+                .filter(|known| matches!(&known.standing, Standing::Serving(placed) if placed.core == core));
+            here.count()
+        };
+        self.cores.iter().min_by_key(|core| load(core.index())).expect("a daemon has a data core")
+    }
+
+    /// Opens a backing on a core; the number names it there.
+    async fn open(&self, core: &DataCore, plan: OpenPlan) -> Result<(u64, OpenFacts), Failure> {
+        let open = async move |local: Rc<Local>| {
+            let (backing, facts) = open_backing(&local.seam, &plan).await?;
+            let number = local.next_opened.get();
+            local.next_opened.set(number + 1);
+            local.opened.borrow_mut().insert(number, backing);
+            Ok((number, facts))
+        };
+        let opened: Result<_, seam::DiskError> = core.call(open).await.map_err(core_gone)?;
+        opened.map_err(|error| Failure::new(ErrorKind::Failed, error.to_string()))
+    }
+
+    /// The incarnation of a volume on its open backing, noted durably before the first write.
+    fn identify(&self, config: &VolumeConfig, facts: &OpenFacts, adopt: bool) -> Result<u64, Failure> {
+        let drawn = draw_incarnation().map_err(|error| {
+            Failure::new(ErrorKind::Failed, format!("cannot draw an identity from /dev/urandom: {error}"))
+        })?;
+        let served = self.served();
+        let mut state = self.state.borrow_mut();
+        let unclean = Cell::new(false);
+        let identified = state.change(|state| {
+            let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
+            unclean.set(known.is_some_and(|record| !record.clean));
+            let incarnation = state.identify(&config.name, &facts.identity, adopt, &served, || drawn)?;
+            state.expire_override(incarnation, crate::state::POLICY, &config.policy.to_string());
+            Ok::<u64, IdentityError>(incarnation)
+        });
+        let identified = identified.map_err(state_failed)?;
+        if unclean.get() && identified.is_ok() {
+            log::warn(format!(
+                "volume {} was not cleanly stopped: what its clients had flushed is there, what they had not may be lost",
+                config.name
+            ));
+        }
+        identified.map_err(|error| Failure::new(ErrorKind::Conflict, error.to_string()))
+    }
+
+    /// Takes a volume out of service: clients are sent away, everything is destaged and flushed. On an error it goes on being
+    /// served.
+    pub async fn detach(&self, name: &str, placed: &Placed, progress: &ProgressSender) -> Result<(), Failure> {
+        let core = &self.cores[placed.core];
+        let volume = name.to_owned();
+        let leave = core.call(async move |local: Rc<Local>| {
+            local.server.disconnect(&volume);
+            local.engine.detach(&volume).await
+        });
+        let left = self.watched(core, name, &format!("destaging {name}"), progress, leave).await.map_err(core_gone)?;
+        left.map_err(|error| {
+            let text =
+                format!("volume {name} could not be destaged ({error}); it goes on being served, nothing is lost");
+            Failure::new(ErrorKind::Failed, text)
+        })
+    }
+
+    /// `volume add`.
+    pub async fn add(
+        &self,
+        name: &str,
+        backing: &str,
+        size_bytes: Option<u64>,
+        policy: Option<&str>,
+        read_only: bool,
+    ) -> Result<Answer, Failure> {
+        let invalid = |error: String| Failure::new(ErrorKind::Invalid, error);
+        check_name(name).map_err(invalid)?;
+        let _busy = self.begin(name)?;
+        if self.volumes.borrow().contains_key(name) {
+            return Err(Failure::new(ErrorKind::Conflict, format!("there is a volume named \"{name}\" already")));
+        }
+        let spec = BackingSpec::parse(backing, std::path::Path::new("/")).map_err(invalid)?;
+        let policy = policy.unwrap_or("write-back").parse::<engine::WritePolicy>().map_err(invalid)?;
+        let config = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(name, spec) };
+        let attached = self.attach(config, false, false).await;
+        if let Err(failure) = attached {
+            self.volumes.borrow_mut().remove(name);
+            return Err(failure);
+        }
+        let placed = self.placed(name)?;
+        let added = AddedVolume { backing: backing.to_owned(), size_bytes, policy: policy.to_string(), read_only };
+        let noted = self.state.borrow_mut().change(|state| {
+            state.removed.remove(name);
+            if let Some(record) = state.by_incarnation_mut(placed.incarnation) {
+                record.added = Some(added);
+            }
+        });
+        noted.map_err(state_failed)?;
+        log::info(format!("volume {name} added by command"));
+        self.show(name).await
+    }
+
+    /// `volume remove`: afterwards the backing alone is the complete data.
+    pub async fn remove(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
+        let _busy = self.begin(name)?;
+        let known = self.volumes.borrow().get(name).cloned().ok_or_else(|| Failure::no_volume(name))?;
+        if let Standing::Serving(placed) = &known.standing {
+            self.stand(name, Standing::Removing(placed.clone()));
+            if let Err(failure) = self.detach(name, placed, progress).await {
+                self.stand(name, Standing::Serving(placed.clone()));
+                return Err(failure);
+            }
+        }
+        self.volumes.borrow_mut().remove(name);
+        let noted = self.state.borrow_mut().change(|state| {
+            let (record, serving) = (state.by_name(name).map(|record| record.incarnation), &known.standing);
+            match (serving, record) {
+                (Standing::Serving(placed), _) => state.forget(placed.incarnation),
+                (_, Some(incarnation)) => state.forget(incarnation),
+                _ => {}
+            }
+            if known.from_file {
+                state.removed.insert(name.to_owned(), known.config.entry());
+            }
+        });
+        noted.map_err(state_failed)?;
+        log::info(format!("volume {name} removed by command"));
+        let mut said = vec![format!("volume {name} is removed; its backing {} is complete", known.config.backing)];
+        if known.from_file {
+            said.push("it stays removed over a restart until its entry in the configuration changes".to_owned());
+        }
+        Ok(Answer::Said(said))
+    }
+
+    /// `volume adopt`: what the backing is now is the volume's data, said in explicit words.
+    pub async fn adopt(&self, name: &str) -> Result<Answer, Failure> {
+        let _busy = self.begin(name)?;
+        let known = self.volumes.borrow().get(name).cloned().ok_or_else(|| Failure::no_volume(name))?;
+        if !matches!(known.standing, Standing::Refused(_)) {
+            let text = format!("volume {name} is served; there is nothing to adopt");
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
+        self.attach(known.config, known.from_file, true).await?;
+        log::warn(format!("volume {name} adopted its backing by command"));
+        self.show(name).await
+    }
+
+    /// Changes how a volume stands.
+    pub fn stand(&self, name: &str, standing: Standing) {
+        if let Some(known) = self.volumes.borrow_mut().get_mut(name) {
+            known.standing = standing;
+        }
+    }
+}
+
+async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, mode: CacheMode) -> Result<(), String> {
+    let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
+    let volume = local.engine.attach(spec, backing).map_err(|error| error.to_string())?;
+    if mode != CacheMode::Active {
+        volume.set_mode(mode).await.map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}

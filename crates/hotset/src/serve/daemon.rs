@@ -1,0 +1,204 @@
+//! The control thread's picture of the daemon: what is served where, and one action a message.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use control::{Answer, ErrorKind, Failure, Handler, ProgressSender, Request};
+use seam::Geometry;
+
+use super::data_core::{CoreGone, DataCore};
+use super::notify::Notifier;
+use super::stop::Stop;
+use crate::config::{Config, VolumeConfig};
+use crate::state::{StateDir, StateError};
+
+/// How often a long action says how far it is.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
+
+/// How a volume stands.
+#[derive(Clone, Debug)]
+pub enum Standing {
+    /// Clients can use it.
+    Serving(Placed),
+    /// It is being destaged and will be gone.
+    Removing(Placed),
+    /// It is not served; why, for people.
+    Refused(String),
+}
+
+/// Where and as what a volume is served.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// Its identity for life.
+    pub incarnation: u64,
+    /// What its backing says it is.
+    pub identity: String,
+    /// The data core that serves it.
+    pub core: usize,
+    /// The backing's facts when it was opened.
+    pub geometry: Geometry,
+}
+
+/// A volume that the daemon knows.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// What it was told to be.
+    pub config: VolumeConfig,
+    /// It is in the file; else it was added by command.
+    pub from_file: bool,
+    /// How it stands.
+    pub standing: Standing,
+}
+
+/// The daemon, as the control thread sees it. Nothing here is borrowed over an await.
+pub struct Daemon {
+    /// The configuration in force.
+    pub config: RefCell<Config>,
+    /// What outlives the process.
+    pub state: RefCell<StateDir>,
+    /// The data cores.
+    pub cores: Vec<DataCore>,
+    /// All volumes, by name.
+    pub volumes: RefCell<BTreeMap<String, Known>>,
+    /// Volumes with a change under way.
+    busy: RefCell<BTreeSet<String>>,
+    /// Where clients connect.
+    pub listen: RefCell<Vec<String>>,
+    /// When the daemon started.
+    pub started: Instant,
+    /// How far a stop is.
+    pub stop: Stop,
+    /// The service manager.
+    pub notifier: Notifier,
+}
+
+/// A change of one volume is under way as long as this lives.
+pub struct Busy<'a> {
+    daemon: &'a Daemon,
+    name: String,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.daemon.busy.borrow_mut().remove(&self.name);
+    }
+}
+
+/// The failure of an action whose core has ended.
+pub fn core_gone(gone: CoreGone) -> Failure {
+    Failure::new(ErrorKind::Failed, gone.to_string())
+}
+
+/// The failure of an action that could not be noted.
+pub fn state_failed(error: StateError) -> Failure {
+    Failure::new(ErrorKind::Failed, error.to_string())
+}
+
+impl Daemon {
+    /// A daemon that serves nothing yet.
+    pub fn new(config: Config, state: StateDir, cores: Vec<DataCore>, notifier: Notifier) -> Daemon {
+        Daemon {
+            config: RefCell::new(config),
+            state: RefCell::new(state),
+            cores,
+            volumes: RefCell::default(),
+            busy: RefCell::default(),
+            listen: RefCell::default(),
+            started: Instant::now(),
+            stop: Stop::default(),
+            notifier,
+        }
+    }
+
+    /// Begins a change of a volume; refused while another is under way.
+    pub fn begin(&self, name: &str) -> Result<Busy<'_>, Failure> {
+        if !self.busy.borrow_mut().insert(name.to_owned()) {
+            let text = format!("volume {name} is being changed by somebody else; try again when that is done");
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
+        Ok(Busy { daemon: self, name: name.to_owned() })
+    }
+
+    /// Where a volume is served, or why it is not.
+    pub fn placed(&self, name: &str) -> Result<Placed, Failure> {
+        match self.volumes.borrow().get(name).map(|known| known.standing.clone()) {
+            Some(Standing::Serving(placed) | Standing::Removing(placed)) => Ok(placed),
+            Some(Standing::Refused(reason)) => {
+                Err(Failure::new(ErrorKind::Conflict, format!("volume {name} is not served: {reason}")))
+            }
+            None => Err(Failure::no_volume(name)),
+        }
+    }
+
+    /// Names of the volumes that are served.
+    pub fn served(&self) -> Vec<String> {
+        let volumes = self.volumes.borrow();
+        let served = volumes.iter().filter(|(_, known)| !matches!(known.standing, Standing::Refused(_)));
+        served.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Does `action`, which concerns the volume `name` on `core`, and meanwhile says how much of it is dirty.
+    pub async fn watched<T>(
+        &self,
+        core: &DataCore,
+        name: &str,
+        what: &str,
+        progress: &ProgressSender,
+        action: impl Future<Output = T>,
+    ) -> T {
+        let mut action = std::pin::pin!(action);
+        let first = tokio::time::Instant::now() + PROGRESS_PAUSE;
+        let mut tick = tokio::time::interval_at(first, PROGRESS_PAUSE);
+        loop {
+            tokio::select! {
+                result = &mut action => return result,
+                _ = tick.tick() => {
+                    let volume = name.to_owned();
+                    let dirty = async move |local: Rc<super::data_core::Local>| {
+                        local.engine.find(&volume).map_or(0, |volume| volume.stats().dirty_bytes)
+                    };
+                    if let Ok(dirty_bytes) = core.call(dirty).await {
+                        progress.say(what, dirty_bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn act(&self, request: Request, progress: &ProgressSender) -> Result<Answer, Failure> {
+        if self.stop.is_stopping()
+            && !matches!(request, Request::Status {} | Request::VolumeList {} | Request::Stop { .. })
+        {
+            return Err(Failure::new(ErrorKind::Unavailable, "the daemon is stopping"));
+        }
+        match request {
+            Request::Status {} => Ok(Answer::Status(Box::new(self.status().await))),
+            Request::VolumeList {} => Ok(Answer::Volumes(self.volume_reports().await)),
+            Request::VolumeShow { name } => self.show(&name).await,
+            Request::VolumeSet { name, settings } => self.set(&name, &settings, progress).await,
+            Request::VolumeFlush { name } => self.flush(&name, progress).await,
+            Request::VolumePause { name } => self.set_mode(&name, engine::CacheMode::Paused, progress).await,
+            Request::VolumeFreeze { name } => self.set_mode(&name, engine::CacheMode::Frozen, progress).await,
+            Request::VolumeResume { name } => self.set_mode(&name, engine::CacheMode::Active, progress).await,
+            Request::VolumeInvalidate { name } => self.invalidate(&name).await,
+            Request::VolumeResize { name, size_bytes, discard_dirty } => {
+                self.resize(&name, size_bytes, discard_dirty, progress).await
+            }
+            Request::VolumeAdd { name, backing, size_bytes, policy, read_only } => {
+                self.add(&name, &backing, size_bytes, policy.as_deref(), read_only).await
+            }
+            Request::VolumeRemove { name } => self.remove(&name, progress).await,
+            Request::VolumeAdopt { name } => self.adopt(&name).await,
+            Request::Reload {} => self.reload().await.map(Answer::Said),
+            Request::Stop { .. } => self.stop_and_wait(progress).await,
+        }
+    }
+}
+
+impl Handler for Daemon {
+    async fn handle(&self, request: Request, progress: ProgressSender) -> Result<Answer, Failure> {
+        self.act(request, &progress).await
+    }
+}

@@ -1,0 +1,88 @@
+//! The NBD listeners: sockets, their owner and permissions.
+
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::rc::Rc;
+
+use seam::{Address, Seam};
+
+use super::daemon::Daemon;
+use super::data_core::Local;
+use crate::config::NbdConfig;
+
+impl Daemon {
+    /// Listens everywhere that the configuration says; returns where that is.
+    pub async fn listen_nbd(&self) -> Result<Vec<String>, String> {
+        let config = self.config.borrow().nbd.clone();
+        let owner = config.socket_owner.as_deref().map(find_user).transpose()?;
+        let mut listening = Vec::new();
+        for address in &config.listen {
+            let wrong = |error: &dyn std::fmt::Display| format!("cannot listen on {address}: {error}");
+            if let Address::Unix(path) = address {
+                make_folder(path).map_err(|error| wrong(&error))?;
+            }
+            let shown = self.listen_one(address.clone(), config.clone(), owner).await.map_err(|error| wrong(&error))?;
+            listening.push(shown);
+        }
+        *self.listen.borrow_mut() = listening.clone();
+        Ok(listening)
+    }
+
+    async fn listen_one(&self, address: Address, config: NbdConfig, owner: Option<u32>) -> Result<String, String> {
+        let listen = async move |local: Rc<Local>| {
+            let listener = local.seam.listen(&address).await.map_err(|error| error.to_string())?;
+            let shown = match (&address, listener.port()) {
+                (Address::Tcp(host, 0), Some(port)) => Address::Tcp(host.clone(), port).to_string(),
+                _ => address.to_string(),
+            };
+            if let Address::Unix(path) = &address {
+                set_access(path, owner, config.socket_mode)?;
+            }
+            let server = local.server.clone();
+            local.seam.spawn(async move { server.accept(listener).await });
+            Ok(shown)
+        };
+        self.cores[0].call(listen).await.map_err(|error| error.to_string())?
+    }
+}
+
+fn make_folder(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => std::fs::create_dir_all(folder),
+        _ => Ok(()),
+    }
+}
+
+fn set_access(path: &Path, owner: Option<u32>, mode: u32) -> Result<(), String> {
+    if let Some(owner) = owner {
+        chown(path, Some(owner), None)
+            .map_err(|error| format!("cannot give the socket to socket_owner ({error}); run the daemon as root"))?;
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|error| error.to_string())
+}
+
+/// The number of a user, by name or as a number. System users stand in /etc/passwd.
+fn find_user(name: &str) -> Result<u32, String> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let users = std::fs::read_to_string("/etc/passwd").map_err(|error| format!("cannot read /etc/passwd: {error}"))?;
+    let found = users.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == name);
+    let number = found.and_then(|fields| fields.get(2)?.parse().ok());
+    number.ok_or_else(|| {
+        format!("socket_owner \"{name}\" is no user of this machine; name one of /etc/passwd, or its number")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found_by_name_and_number() {
+        assert_eq!(find_user("root"), Ok(0));
+        assert_eq!(find_user("1234"), Ok(1234));
+        assert!(find_user("no-such-user").is_err());
+    }
+}

@@ -1,0 +1,221 @@
+//! `hotset serve`: data cores, volumes, listeners and the control thread put together.
+//!
+//! The thread that runs this is the control thread: files, signals and the control socket live here. Data cores are threads of
+//! their own and never wait for it; every action reaches them as a message.
+
+mod actions;
+mod attach;
+mod daemon;
+mod data_core;
+mod listen;
+mod notify;
+mod open;
+mod reload;
+mod status;
+mod stop;
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::CoreSpec;
+use seam::real::RealCoreSpec;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::LocalSet;
+
+use self::daemon::Daemon;
+use self::data_core::{DataCore, DataCoreSpec};
+use self::notify::Notifier;
+pub use self::status::override_reports;
+use crate::cli::{EXIT_FAILED, Failure};
+use crate::config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
+use crate::log;
+use crate::state::StateDir;
+
+/// New files are the daemon's and its group's alone.
+const UMASK: u32 = 0o027;
+/// Time for the last answers to leave the control socket.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
+/// Serves what `file` says until told to stop.
+pub fn run(file: &Path) -> Result<(), Failure> {
+    let config = Config::load(file).map_err(|problems| Failure::usage(problems.to_string()))?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::failed(format!("the control thread cannot run: {error}")))?;
+    LocalSet::new().block_on(&runtime, serve(config))
+}
+
+async fn serve(config: Config) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
+    let mut state = StateDir::open(&config.state_directory).map_err(|error| failed(&error))?;
+    state.change(|state| state.generation += 1).map_err(|error| failed(&error))?;
+    let (ended, mut has_ended) = mpsc::unbounded_channel();
+    let cores = start_cores(&config, ended).await?;
+    let socket = config.control_socket.clone();
+    let daemon = Rc::new(Daemon::new(config, state, cores, Notifier::from_environment()));
+    tokio::task::spawn_local(obey_signals(daemon.clone()));
+    let (quit, quitting) = watch::channel(false);
+    let (ready, is_ready) = oneshot::channel();
+    let control = tokio::task::spawn_local({
+        let daemon = daemon.clone();
+        // The receiver waits for exactly this.
+        let ready = move || ready.send(()).expect("the start waits for the control socket");
+        async move { control::serve(&socket, daemon, control::Limits::default(), ready, quitting).await }
+    });
+    if is_ready.await.is_err() {
+        let error = control.await.map_err(|error| failed(&error))?;
+        return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed at once")));
+    }
+    let started = start_serving(&daemon).await;
+    if started.is_ok() {
+        tokio::task::spawn_local(feed_watchdog(daemon.clone()));
+        tokio::select! {
+            () = daemon.stop.asked() => {}
+            Some(core) = has_ended.recv() => {
+                log::error(format!("data core {core} has ended unexpectedly; what was flushed is safe, a restart is needed"));
+                std::process::exit(i32::from(EXIT_FAILED));
+            }
+        }
+    }
+    daemon.stop.ask();
+    daemon.drain().await;
+    tokio::time::sleep(LAST_WORDS).await;
+    // The server may have failed already.
+    let _ = quit.send(true);
+    let _ = control.await;
+    if started.is_ok() {
+        log::info("stopped; the backings are complete");
+    }
+    started
+}
+
+async fn start_cores(config: &Config, ended: mpsc::UnboundedSender<usize>) -> Result<Vec<DataCore>, Failure> {
+    let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
+    let processors: Vec<Option<usize>> = match &config.cores {
+        Cores::Auto => {
+            let there = std::thread::available_parallelism().map_or(1, usize::from);
+            vec![None; (there / 2).max(1)]
+        }
+        Cores::List(list) => list.iter().map(|core| Some(*core as usize)).collect(),
+    };
+    let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
+    let mut cores = Vec::new();
+    for (index, cpu) in processors.into_iter().enumerate() {
+        let real = RealCoreSpec { cpu, ..RealCoreSpec::new(pool_bytes as usize) };
+        let nbd = nbd::Options { tls: tls.clone(), ..Default::default() };
+        let spec = DataCoreSpec { index, real, engine: CoreSpec::default(), nbd };
+        let core = DataCore::start(spec, ended.clone()).await;
+        cores.push(core.map_err(|error| Failure::failed(error.to_string()))?);
+    }
+    Ok(cores)
+}
+
+fn load_tls(config: &TlsConfig) -> Result<nbd::Tls, Failure> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|error| Failure::failed(format!("[nbd] TLS: {}: {error}", path.display())))
+    };
+    let (certificate, key) = (read(&config.certificate)?, read(&config.key)?);
+    let client_ca = config.client_ca.as_deref().map(read).transpose()?;
+    nbd::Tls::new(&certificate, &key, client_ca.as_deref(), config.required)
+        .map_err(|error| Failure::failed(format!("[nbd] TLS: {error}")))
+}
+
+/// Attaches the volumes and opens the door to clients. A volume that cannot be served keeps nobody else from being served.
+async fn start_serving(daemon: &Rc<Daemon>) -> Result<(), Failure> {
+    daemon.notifier.status("opening volumes");
+    let wanted = wanted_volumes(daemon);
+    for (config, from_file) in wanted {
+        let name = config.name.clone();
+        if let Err(failure) = daemon.attach(config, from_file, false).await {
+            log::error(format!("volume {name} is not served: {}", failure.message));
+        }
+    }
+    let listening = daemon.listen_nbd().await.map_err(Failure::failed)?;
+    let count = daemon.served().len();
+    let plural = if count == 1 { "" } else { "s" };
+    let text = format!("serving {count} volume{plural} on {}", listening.join(", "));
+    log::info(&text);
+    daemon.notifier.say(&format!("READY=1\nSTATUS={text}"));
+    Ok(())
+}
+
+/// The file's volumes without those removed by command, and those added by command.
+fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
+    let (config, state) = (daemon.config.borrow(), daemon.state.borrow());
+    let removed = |volume: &VolumeConfig| state.state().removed.get(&volume.name) == Some(&volume.entry());
+    let mut wanted: Vec<_> =
+        config.volumes.iter().filter(|volume| !removed(volume)).map(|volume| (volume.clone(), true)).collect();
+    for record in &state.state().volumes {
+        let Some(added) = &record.added else { continue };
+        if config.volumes.iter().any(|volume| volume.name == record.name) {
+            log::warn(format!(
+                "volume {}: added by command and in the file now; the file's entry is served",
+                record.name
+            ));
+            continue;
+        }
+        match (BackingSpec::parse(&added.backing, Path::new("/")), added.policy.parse()) {
+            (Ok(backing), Ok(policy)) => {
+                let (size_bytes, read_only) = (added.size_bytes, added.read_only);
+                let volume = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(&record.name, backing) };
+                wanted.push((volume, false));
+            }
+            (Err(error), _) | (_, Err(error)) => log::error(format!("volume {}: {error}", record.name)),
+        }
+    }
+    wanted
+}
+
+/// SIGTERM and SIGINT stop, a second one at once; SIGHUP reads the configuration again.
+async fn obey_signals(daemon: Rc<Daemon>) {
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
+    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = signals else {
+        return log::error("signals cannot be received; stop the daemon with `hotset stop`");
+    };
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => stop_or_exit(&daemon, "SIGTERM"),
+            _ = interrupt.recv() => stop_or_exit(&daemon, "SIGINT"),
+            _ = hangup.recv() => {
+                let daemon = daemon.clone();
+                tokio::task::spawn_local(async move { reload_by_signal(&daemon).await });
+            }
+        }
+    }
+}
+
+fn stop_or_exit(daemon: &Daemon, signal: &str) {
+    if daemon.stop.is_stopping() {
+        log::warn(format!("{signal} again: ending at once; what was flushed is on the backings, what was not is lost"));
+        std::process::exit(i32::from(EXIT_FAILED));
+    }
+    log::info(format!("{signal}: stopping; destaging what is dirty, a second signal ends at once"));
+    daemon.stop.ask();
+}
+
+async fn reload_by_signal(daemon: &Daemon) {
+    log::info("SIGHUP: reading the configuration again");
+    match daemon.reload().await {
+        Ok(said) => said.iter().for_each(log::info),
+        Err(failure) => {
+            log::error(&failure.message);
+            daemon.notifier.status("the changed configuration has errors; the old one is in force");
+        }
+    }
+}
+
+/// Feeds the service manager's watchdog as long as every data core answers.
+async fn feed_watchdog(daemon: Rc<Daemon>) {
+    let Some(pause) = Notifier::watchdog_pause() else { return };
+    loop {
+        for core in &daemon.cores {
+            if core.call(async |_| ()).await.is_err() {
+                return;
+            }
+        }
+        daemon.notifier.say("WATCHDOG=1");
+        tokio::time::sleep(pause).await;
+    }
+}

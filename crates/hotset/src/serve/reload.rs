@@ -1,0 +1,142 @@
+//! Reading the configuration again: what can be applied live is, what cannot is named, and errors keep the old one.
+
+use control::{ErrorKind, Failure, ProgressSender};
+use engine::Volume;
+use seam::real::RealSeam;
+
+use super::daemon::{Daemon, Standing};
+use crate::config::{Config, VolumeConfig};
+use crate::log;
+
+impl Daemon {
+    /// SIGHUP and `reload`: returns what was done and what was not, a sentence each.
+    pub async fn reload(&self) -> Result<Vec<String>, Failure> {
+        let file = self.config.borrow().file.clone();
+        let fresh = Config::load(&file).map_err(|problems| {
+            let text = format!("{problems}\nnothing was changed; the old configuration stays in force");
+            Failure::new(ErrorKind::Invalid, text)
+        })?;
+        let old = self.config.borrow().clone();
+        let mut said = not_live(&old, &fresh);
+        for gone in old.volumes.iter().filter(|volume| !fresh.volumes.iter().any(|other| other.name == volume.name)) {
+            said.push(self.reload_gone(&gone.name).await);
+        }
+        for volume in &fresh.volumes {
+            let before = old.volumes.iter().find(|other| other.name == volume.name);
+            said.extend(self.reload_volume(before, volume).await);
+        }
+        // What cannot be changed live stays as it was started, so that the next reload names it again.
+        *self.config.borrow_mut() = Config { volumes: fresh.volumes, datastores: fresh.datastores, ..old };
+        if said.is_empty() {
+            said.push("the configuration was read again; nothing has changed".to_owned());
+        }
+        Ok(said)
+    }
+
+    async fn reload_gone(&self, name: &str) -> String {
+        let (progress, _) = ProgressSender::new();
+        let Some(known) = self.volumes.borrow().get(name).cloned() else {
+            return format!("volume {name}: gone from the file, and removed before");
+        };
+        let Ok(_busy) = self.begin(name) else {
+            return format!("volume {name}: not removed, it is being changed right now");
+        };
+        if let Standing::Serving(placed) = &known.standing {
+            self.stand(name, Standing::Removing(placed.clone()));
+            if let Err(failure) = self.detach(name, placed, &progress).await {
+                self.stand(name, Standing::Serving(placed.clone()));
+                return failure.message;
+            }
+            // Its identity stays known: it may come back.
+            if let Err(error) = self.state.borrow_mut().change(|state| state.mark_clean(placed.incarnation)) {
+                log::error(error.to_string());
+            }
+        }
+        self.volumes.borrow_mut().remove(name);
+        format!("volume {name}: removed; its backing is complete")
+    }
+
+    async fn reload_volume(&self, before: Option<&VolumeConfig>, now: &VolumeConfig) -> Vec<String> {
+        let name = &now.name;
+        let Ok(_busy) = self.begin(name) else {
+            return vec![format!("volume {name}: not looked at, it is being changed right now")];
+        };
+        let known = self.volumes.borrow().get(name).cloned();
+        match known {
+            None if before == Some(now) => Vec::new(),
+            None => vec![self.reload_fresh(now).await],
+            Some(known) if !known.from_file => {
+                vec![format!("volume {name}: not looked at, one of that name was added by command")]
+            }
+            Some(known) if matches!(known.standing, Standing::Refused(_)) => vec![self.reload_fresh(now).await],
+            Some(known) => self.reload_served(&known.config, now).await,
+        }
+    }
+
+    async fn reload_fresh(&self, now: &VolumeConfig) -> String {
+        // An entry that changed since its volume was removed by command is a new wish.
+        let forgotten = self.state.borrow_mut().change(|state| state.removed.remove(&now.name));
+        if let Err(error) = forgotten {
+            return format!("volume {}: not added: {error}", now.name);
+        }
+        match self.attach(now.clone(), true, false).await {
+            Ok(()) => format!("volume {}: added", now.name),
+            Err(failure) => format!("volume {}: not served: {}", now.name, failure.message),
+        }
+    }
+
+    async fn reload_served(&self, old: &VolumeConfig, now: &VolumeConfig) -> Vec<String> {
+        let name = &now.name;
+        let mut said = Vec::new();
+        let fixed = VolumeConfig {
+            policy: now.policy,
+            datastore: now.datastore.clone(),
+            labels: now.labels.clone(),
+            ..old.clone()
+        };
+        if fixed != *now {
+            said.push(format!(
+                "volume {name}: a changed backing, size, defer or read_only takes effect at the next start"
+            ));
+        }
+        if old.policy != now.policy {
+            said.push(self.reload_policy(old, now).await);
+        }
+        if old.datastore != now.datastore || old.labels != now.labels {
+            said.push(format!("volume {name}: datastore and labels taken over"));
+        }
+        if let Some(known) = self.volumes.borrow_mut().get_mut(name) {
+            known.config = fixed;
+        }
+        said
+    }
+
+    async fn reload_policy(&self, old: &VolumeConfig, now: &VolumeConfig) -> String {
+        let (name, policy) = (&now.name, now.policy);
+        let Ok(placed) = self.placed(name) else { return format!("volume {name}: not served") };
+        let noted = self.state.borrow_mut().change(|state| {
+            state.expire_override(placed.incarnation, crate::state::POLICY, &policy.to_string());
+        });
+        let (progress, _) = ProgressSender::new();
+        let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
+        match (noted, self.on_volume(name, &placed, "changing the policy", &progress, work).await) {
+            (Ok(()), Ok(())) => format!("volume {name}: policy {} became {policy}", old.policy),
+            (Err(error), _) => format!("volume {name}: {error}"),
+            (_, Err(failure)) => failure.message,
+        }
+    }
+}
+
+/// What differs and needs a restart.
+fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
+    let changed = [
+        ("cores", old.cores != fresh.cores),
+        ("[state] directory", old.state_directory != fresh.state_directory),
+        ("[memory] size", old.memory_bytes != fresh.memory_bytes),
+        ("[control] socket", old.control_socket != fresh.control_socket),
+        ("[nbd]", old.nbd != fresh.nbd),
+        ("[[array]]", old.arrays != fresh.arrays),
+    ];
+    let changed = changed.iter().filter(|(_, changed)| *changed);
+    changed.map(|(what, _)| format!("{what} has changed and takes effect at the next start")).collect()
+}

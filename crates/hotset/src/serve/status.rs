@@ -1,0 +1,177 @@
+//! Reports: what the cores count, put together with what the control thread knows.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use control::report::{CoreReport, OverrideReport};
+use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
+use engine::{CacheMode, VolumeStats};
+
+use super::daemon::{Daemon, Known, Standing};
+use super::data_core::Local;
+use crate::units::show_time;
+
+/// A core that does not answer a report within this is shown as such.
+const CORE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a core tells of a volume.
+struct Counted {
+    stats: VolumeStats,
+    policy: String,
+    mode: CacheMode,
+    size_bytes: u64,
+}
+
+impl Daemon {
+    /// `volume show`.
+    pub async fn show(&self, name: &str) -> Result<Answer, Failure> {
+        let reports = self.volume_reports().await;
+        let report = reports.into_iter().find(|report| report.name == name);
+        report.map(|report| Answer::Volume(Box::new(report))).ok_or_else(|| Failure::no_volume(name))
+    }
+
+    /// `volume list`.
+    pub async fn volume_reports(&self) -> Vec<VolumeReport> {
+        self.reports().await.1
+    }
+
+    /// `status`.
+    pub async fn status(&self) -> StatusReport {
+        let (cores, volumes) = self.reports().await;
+        let config = self.config.borrow();
+        let mut alerts: Vec<String> = Vec::new();
+        for report in &volumes {
+            alerts.extend(report.alerts.iter().map(|alert| format!("{}: {alert}", report.name)));
+        }
+        let silent = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
+        alerts.extend(silent.map(|core| format!("data core {} does not answer", core.index())));
+        StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            stopping: self.stop.is_stopping(),
+            configuration: config.file.display().to_string(),
+            listen: self.listen.borrow().clone(),
+            memory_bytes: config.memory_bytes,
+            cores,
+            volumes,
+            overrides: self.overrides(),
+            alerts,
+        }
+    }
+
+    /// Changes made by command that differ from the file.
+    pub fn overrides(&self) -> Vec<OverrideReport> {
+        let state = self.state.borrow();
+        let volumes = self.volumes.borrow();
+        override_reports(state.state(), |name| volumes.get(name).map(|known| known.config.policy.to_string()))
+    }
+
+    async fn reports(&self) -> (Vec<CoreReport>, Vec<VolumeReport>) {
+        let mut cores = Vec::new();
+        let mut counted = BTreeMap::new();
+        for core in &self.cores {
+            let asked = tokio::time::timeout(CORE_PATIENCE, core.call(async |local: Rc<Local>| count(&local))).await;
+            if let Ok(Ok((mut report, volumes))) = asked {
+                report.core = core.index();
+                cores.push(report);
+                counted.extend(volumes);
+            }
+        }
+        let volumes = self.volumes.borrow();
+        (cores, volumes.values().map(|known| report(known, counted.remove(&known.config.name))).collect())
+    }
+}
+
+/// Changes made by command, where `policy_of` tells what the configuration says of a volume.
+pub fn override_reports(
+    state: &crate::state::State,
+    policy_of: impl Fn(&str) -> Option<String>,
+) -> Vec<OverrideReport> {
+    let mut reports = Vec::new();
+    for record in &state.volumes {
+        for (key, held) in &record.overrides {
+            let expired = key == crate::state::POLICY && policy_of(&record.name).is_some_and(|file| file != held.file);
+            if !expired {
+                reports.push(OverrideReport {
+                    volume: record.name.clone(),
+                    key: key.clone(),
+                    value: held.value.clone(),
+                    file: held.file.clone(),
+                });
+            }
+        }
+        if record.added.is_some() {
+            reports.push(difference(&record.name, "volume", "added", "absent"));
+        }
+    }
+    reports.extend(state.removed.keys().map(|name| difference(name, "volume", "removed", "present")));
+    reports
+}
+
+fn difference(volume: &str, key: &str, value: &str, file: &str) -> OverrideReport {
+    OverrideReport { volume: volume.to_owned(), key: key.to_owned(), value: value.to_owned(), file: file.to_owned() }
+}
+
+fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
+    let stats = local.engine.stats();
+    let volumes = local.engine.volumes();
+    let report = CoreReport {
+        core: 0,
+        volumes: volumes.len(),
+        connections: local.server.stats().connections,
+        pool_bytes: stats.pool_bytes,
+        pool_used_bytes: stats.pool_used_bytes,
+        index_bytes: stats.index_bytes,
+    };
+    let counted = volumes.iter().map(|volume| {
+        let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
+        (volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes })
+    });
+    (report, counted.collect())
+}
+
+fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
+    let config = &known.config;
+    let backing = config.backing.to_string();
+    let mut report = VolumeReport::idle(&config.name, VolumeState::Refused, &config.policy.to_string(), &backing);
+    report.datastore = config.datastore.clone();
+    report.labels = config.labels.clone();
+    report.read_only = config.read_only;
+    let (placed, removing) = match &known.standing {
+        Standing::Serving(placed) => (placed, false),
+        Standing::Removing(placed) => (placed, true),
+        Standing::Refused(reason) => {
+            report.size_bytes = config.size_bytes.unwrap_or(0);
+            report.alerts.push(format!("not served: {reason}"));
+            return report;
+        }
+    };
+    report.incarnation = format!("{:016x}", placed.incarnation);
+    report.backing_identity = placed.identity.clone();
+    report.core = placed.core;
+    report.size_bytes = placed.geometry.size_bytes;
+    report.logical_block_bytes = placed.geometry.logical_block;
+    report.physical_block_bytes = placed.geometry.physical_block;
+    report.state = if removing { VolumeState::Removing } else { VolumeState::Active };
+    let Some(counted) = counted else {
+        report.alerts.push("its data core does not answer".to_owned());
+        return report;
+    };
+    if !removing {
+        report.state = match counted.mode {
+            CacheMode::Active => VolumeState::Active,
+            CacheMode::Paused => VolumeState::Paused,
+            CacheMode::Frozen => VolumeState::Frozen,
+        };
+    }
+    report.policy = counted.policy;
+    if report.policy == engine::WritePolicy::WriteBackVolatile.to_string() {
+        let age = show_time(config.defer);
+        report.alerts.push(format!("flushes are answered from memory: a crash may lose up to {age} of writes"));
+    }
+    report.size_bytes = counted.size_bytes;
+    report.count(counted.stats);
+    report
+}
