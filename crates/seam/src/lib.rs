@@ -5,9 +5,11 @@
 //! (virtual time from one seed, modelled disks, injected faults). Nothing above this crate calls the operating system.
 
 pub mod block;
+pub mod conformance;
 pub mod disk;
 pub mod gather;
 pub mod mailbox;
+pub mod model;
 pub mod real;
 pub mod sim;
 pub mod stream;

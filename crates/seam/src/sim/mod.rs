@@ -31,6 +31,7 @@ pub use fault::{Fault, Ops, Rule, When};
 pub use image::{CrashMode, DiskImages};
 pub use listener::{SimListener, WireSpec};
 pub use rng::Rng;
+pub(crate) use rng::mix;
 pub use stream::{SimReader, SimStream, SimWriter};
 pub use trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
 pub use world::{Stop, World, WorldSpec};

@@ -544,3 +544,20 @@ fn a_world_without_content_still_counts_its_buffers() {
     });
     assert_eq!((world.blocks_out(), world.now()), (0, Nanos::ZERO));
 }
+
+#[test]
+fn a_simulated_disk_keeps_every_promise_of_a_disk() {
+    for (seed, block) in [(1, 512), (2, 4096)] {
+        let world = world(seed);
+        let mut spec = SimDiskSpec::new(SIZE);
+        (spec.geometry.logical_block, spec.geometry.physical_block) = (block, block);
+        spec.timing = Timing::between(Nanos(1), Nanos::from_millis(2));
+        world.add_disk("d", spec);
+        let seam = world.seam();
+        world.block_on(async {
+            let disk = seam.open_disk(&what("d")).await.unwrap();
+            crate::conformance::disk(&seam, &disk).await;
+        });
+        assert_eq!(world.blocks_out(), 0);
+    }
+}

@@ -1,0 +1,261 @@
+//! What every disk owes its callers, as one suite for the real world, the simulated one, the models and whoever else
+//! implements [`Disk`].
+//!
+//! Content is one 64-bit tag repeated over a sector, the most that a simulated disk can keep. A check that fails panics and
+//! says which promise is broken.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use crate::block::pieces_len;
+use crate::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece, SECTOR_BYTES, Seam};
+
+/// Bytes of a disk that the suite wants at least; it overwrites so much from the start on.
+pub const SIZE_BYTES_MIN: u64 = 1 << 20;
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+
+/// Runs every check on `disk`, whose content may be anything.
+pub async fn disk<S: Seam, D: Disk<S>>(seam: &S, disk: &D) {
+    let suite = Suite { seam: seam.clone(), disk: disk.clone() };
+    suite.geometry_makes_sense();
+    suite.what_was_written_is_read().await;
+    suite.pieces_go_where_they_belong().await;
+    suite.zeroed_ranges_read_as_zeroes_and_nothing_else_does().await;
+    suite.allocation_never_calls_data_zero().await;
+    suite.many_requests_at_once_do_not_mix().await;
+    suite.a_dropped_write_still_completes().await;
+    suite.past_the_end_is_an_error().await;
+    suite.the_size_can_be_changed_or_says_that_it_cannot().await;
+    disk.flush().await.expect("a flush of a healthy disk succeeds");
+}
+
+struct Suite<S: Seam, D: Disk<S>> {
+    seam: S,
+    disk: D,
+}
+
+/// The content of the sector at byte `at` in round `round`; never 0.
+fn tag(round: u64, at: u64) -> u64 {
+    ((round << 40) | (at / SECTOR)) + 1
+}
+
+impl<S: Seam, D: Disk<S>> Suite<S, D> {
+    fn unit(&self) -> u64 {
+        u64::from(self.disk.geometry().logical_block)
+    }
+
+    async fn buffer(&self) -> S::BlockMut {
+        loop {
+            match self.seam.alloc() {
+                Some(block) => return block,
+                None => self.seam.sleep(Nanos::from_millis(1)).await,
+            }
+        }
+    }
+
+    /// A buffer of which `len` bytes from `start` on hold the content of byte `at` on.
+    async fn filled(&self, round: u64, at: u64, start: usize, len: usize) -> Piece<S::Block> {
+        let mut block = self.buffer().await;
+        for done in (0..len).step_by(SECTOR_BYTES) {
+            let bytes = tag(round, at + done as u64).to_le_bytes().repeat(SECTOR_BYTES / 8);
+            block.write_bytes(start + done, &bytes);
+        }
+        Piece::new(block.freeze(), start, len)
+    }
+
+    /// Splits `len` bytes at `at` into pieces, the first of which has `first` bytes at the end of its block.
+    async fn pieces(&self, round: u64, at: u64, len: usize, first: usize) -> Vec<Piece<S::Block>> {
+        let mut pieces = Vec::new();
+        let (mut done, mut count) = (0, first.min(len));
+        while done < len {
+            let start = if done == 0 { BLOCK_BYTES - count } else { 0 };
+            pieces.push(self.filled(round, at + done as u64, start, count).await);
+            done += count;
+            count = BLOCK_BYTES.min(len - done);
+        }
+        pieces
+    }
+
+    async fn write(&self, round: u64, at: u64, len: usize) {
+        let pieces = self.pieces(round, at, len, BLOCK_BYTES).await;
+        self.disk.write(at, pieces).await.expect("a write to a healthy disk succeeds");
+    }
+
+    /// The first tag of each sector of `len` bytes from `at` on; every byte of a sector must agree with it.
+    async fn read(&self, at: u64, len: usize, first: usize) -> Vec<u64> {
+        let mut pieces = Vec::new();
+        let (mut done, mut count) = (0, first.min(len));
+        while done < len {
+            let start = if done == 0 { BLOCK_BYTES - count } else { 0 };
+            pieces.push(Piece::new(self.buffer().await, start, count));
+            done += count;
+            count = BLOCK_BYTES.min(len - done);
+        }
+        let shape: Vec<_> = pieces.iter().map(|piece| (piece.start, piece.len)).collect();
+        let (result, pieces) = self.disk.read(at, pieces).await;
+        result.expect("a read of a healthy disk succeeds");
+        let back: Vec<_> = pieces.iter().map(|piece| (piece.start, piece.len)).collect();
+        assert_eq!(back, shape, "the pieces of a read come back in order");
+        let mut tags = Vec::new();
+        let mut bytes = vec![0; SECTOR_BYTES];
+        for piece in pieces {
+            let (start, len) = (piece.start(), piece.len());
+            let block = piece.block.freeze();
+            for offset in (start..start + len).step_by(SECTOR_BYTES) {
+                block.read_bytes(offset, &mut bytes);
+                let (words, _) = bytes.as_chunks::<8>();
+                assert!(words.iter().all(|word| *word == words[0]), "a sector at {at}+{len} holds a mixture");
+                tags.push(u64::from_le_bytes(words[0]));
+            }
+        }
+        tags
+    }
+
+    async fn expect(&self, what: &str, at: u64, len: usize, wanted: impl Fn(u64) -> u64) {
+        for (index, found) in self.read(at, len, BLOCK_BYTES).await.into_iter().enumerate() {
+            let sector = at + index as u64 * SECTOR;
+            assert_eq!(found, wanted(sector), "{what}: byte {sector}");
+        }
+    }
+
+    fn geometry_makes_sense(&self) {
+        let geometry = self.disk.geometry();
+        assert!(geometry.size_bytes >= SIZE_BYTES_MIN, "the suite wants {SIZE_BYTES_MIN} bytes");
+        assert!(matches!(geometry.logical_block, 512 | 4096), "a logical block of {}", geometry.logical_block);
+        assert!(geometry.size_bytes.is_multiple_of(self.unit()), "a size that is no multiple of the logical block");
+        assert!(geometry.physical_block.is_multiple_of(geometry.logical_block), "physical below logical block");
+        assert!(geometry.queue_depth > 0, "a disk that works on nothing");
+        assert_eq!(self.disk.identity(), self.disk.clone().identity(), "a clone is the same disk");
+    }
+
+    async fn what_was_written_is_read(&self) {
+        for (round, len) in [(1, self.unit() as usize), (2, BLOCK_BYTES), (3, 256 << 10)] {
+            self.write(round, 0, len).await;
+            self.expect("written and read", 0, len, |at| tag(round, at)).await;
+        }
+        let end = self.disk.geometry().size_bytes - self.unit();
+        self.write(4, end, self.unit() as usize).await;
+        self.expect("the last block", end, self.unit() as usize, |at| tag(4, at)).await;
+    }
+
+    async fn pieces_go_where_they_belong(&self) {
+        let (unit, len) = (self.unit(), 40 << 10);
+        self.write(5, 0, 128 << 10).await;
+        // One block of the disk into a buffer's end, and on over buffers that are out of step with it.
+        let at = (32 << 10) + unit;
+        let pieces = self.pieces(6, at, len, unit as usize).await;
+        assert_eq!(pieces_len(&pieces), len);
+        self.disk.write(at, pieces).await.expect("a write in pieces succeeds");
+        let wanted = |sector: u64| tag(if (at..at + len as u64).contains(&sector) { 6 } else { 5 }, sector);
+        self.expect("pieces and their neighbours", 0, 128 << 10, wanted).await;
+        let tags = self.read(at, len, unit as usize).await;
+        assert!(tags.iter().zip((at..).step_by(SECTOR_BYTES)).all(|(found, sector)| *found == tag(6, sector)));
+    }
+
+    async fn zeroed_ranges_read_as_zeroes_and_nothing_else_does(&self) {
+        for may_unmap in [false, true] {
+            self.write(7, 0, 256 << 10).await;
+            let (at, len) = ((64 << 10) - self.unit(), (128 << 10) + self.unit());
+            match self.disk.zero(at, len, may_unmap).await {
+                Err(DiskError::Unsupported) => continue,
+                result => result.expect("zeroing on a healthy disk succeeds"),
+            }
+            let wanted = |sector: u64| if (at..at + len).contains(&sector) { 0 } else { tag(7, sector) };
+            self.expect("zeroed", 0, 256 << 10, wanted).await;
+        }
+    }
+
+    async fn allocation_never_calls_data_zero(&self) {
+        self.write(8, 0, 512 << 10).await;
+        let _ = self.disk.zero(128 << 10, 256 << 10, true).await;
+        self.write(8, 256 << 10, BLOCK_BYTES).await;
+        self.disk.flush().await.expect("a flush of a healthy disk succeeds");
+        let (mut at, end) = (0, 512 << 10);
+        while at < end {
+            let runs = self.disk.allocation(at, end - at).await.expect("allocation of a healthy disk is known");
+            assert!(!runs.is_empty(), "allocation says nothing about byte {at}");
+            for run in runs {
+                assert!(run.len_bytes > 0 && at + run.len_bytes <= end, "a run outside what was asked");
+                assert!(!run.hole || run.zero, "a hole at {at} that does not read as zeroes");
+                if run.zero {
+                    self.expect("said to be zero", at, run.len_bytes as usize, |_| 0).await;
+                }
+                at += run.len_bytes;
+            }
+        }
+    }
+
+    async fn many_requests_at_once_do_not_mix(&self) {
+        let (count, len) = (32_u64, 8 << 10);
+        let left = Rc::new(Cell::new(count));
+        let waker = Rc::new(RefCell::new(None::<std::task::Waker>));
+        for number in 0..count {
+            let suite = Suite { seam: self.seam.clone(), disk: self.disk.clone() };
+            let (left, waker) = (Rc::clone(&left), Rc::clone(&waker));
+            self.seam.spawn(async move {
+                let at = number * len as u64;
+                for round in 9..12 {
+                    suite.write(round, at, len).await;
+                    suite.expect("one of many", at, len, |at| tag(round, at)).await;
+                }
+                left.set(left.get() - 1);
+                waker.take().into_iter().for_each(std::task::Waker::wake);
+            });
+        }
+        poll_fn(|context| {
+            if left.get() == 0 {
+                return Poll::Ready(());
+            }
+            *waker.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        self.expect("after many", 0, count as usize * len, |at| tag(11, at)).await;
+    }
+
+    async fn a_dropped_write_still_completes(&self) {
+        self.write(12, 0, BLOCK_BYTES).await;
+        let pieces = self.pieces(13, 0, BLOCK_BYTES, BLOCK_BYTES).await;
+        {
+            let mut writing = pin!(self.disk.write(0, pieces));
+            poll_fn(|context| {
+                let _ = writing.as_mut().poll(context);
+                Poll::Ready(())
+            })
+            .await;
+        }
+        let give_up = self.seam.now() + Nanos::from_secs(10);
+        while self.read(0, SECTOR_BYTES.max(self.unit() as usize), BLOCK_BYTES).await[0] != tag(13, 0) {
+            assert!(self.seam.now() < give_up, "a write whose future was dropped never landed");
+            self.seam.sleep(Nanos::from_millis(1)).await;
+        }
+    }
+
+    async fn past_the_end_is_an_error(&self) {
+        let size = self.disk.geometry().size_bytes;
+        let len = self.unit() as usize;
+        let pieces = self.pieces(14, size, len, BLOCK_BYTES).await;
+        assert!(self.disk.write(size, pieces).await.is_err(), "a write past the end succeeds");
+        let buffer = vec![Piece::new(self.buffer().await, 0, len)];
+        let (result, pieces) = self.disk.read(size, buffer).await;
+        assert!(result.is_err() && pieces.len() == 1, "a read past the end succeeds, or keeps its buffer");
+    }
+
+    async fn the_size_can_be_changed_or_says_that_it_cannot(&self) {
+        let size = self.disk.geometry().size_bytes;
+        let less = size - (64 << 10);
+        self.write(15, less, 64 << 10).await;
+        match self.disk.set_size(less).await {
+            Err(DiskError::Unsupported) => return,
+            result => result.expect("shrinking succeeds where it is supported"),
+        }
+        assert_eq!(self.disk.geometry().size_bytes, less);
+        self.disk.set_size(size).await.expect("growing back succeeds");
+        assert_eq!(self.disk.refresh_size().await, Ok(size));
+        self.expect("grown back", less, 64 << 10, |_| 0).await;
+    }
+}

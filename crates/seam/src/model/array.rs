@@ -1,0 +1,329 @@
+//! An array: devices, the layout over them, an optional controller memory, and who waits for what.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::controller::{Controller, MEMORY_TIME};
+use super::layout::{Layout, Part, RaidLevel};
+use super::spindle::{Spindle, SpindleSpec};
+use super::ssd::{Ssd, SsdSpec};
+use super::types::DiskType;
+use super::{Access, Device};
+use crate::Nanos;
+
+/// What an array is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArraySpec {
+    /// How its disks share data.
+    pub level: RaidLevel,
+    /// Disks in it.
+    pub disks: usize,
+    /// What each is.
+    pub disk: DiskType,
+    /// Bytes of a row on one disk.
+    pub stripe_bytes: u64,
+    /// Bytes of battery-backed memory that answers writes; 0 = none.
+    pub controller_bytes: u64,
+    /// Bytes of each disk, spread over its whole stroke; `None`: what its type has.
+    pub disk_bytes: Option<u64>,
+}
+
+/// Why there can be no such array, or no more room on it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModelError {
+    /// Too few or too many disks, or an odd number for RAID 10.
+    #[error("{level} of {disks} disks cannot be built; give it {wanted}")]
+    Disks {
+        /// The level.
+        level: RaidLevel,
+        /// Disks that it was to have.
+        disks: usize,
+        /// What it could have.
+        wanted: String,
+    },
+    /// Not a power of two, or out of bounds.
+    #[error("a stripe of {0} bytes a disk is not modelled; use a power of two from 4 KiB to 1 MiB")]
+    Stripe(u64),
+    /// The volumes on it are larger than it is.
+    #[error(
+        "the array holds {array_bytes} bytes and {used_bytes} are given away: no room for {wanted_bytes}; use more or larger disks"
+    )]
+    Full {
+        /// Its size.
+        array_bytes: u64,
+        /// What the volumes on it have.
+        used_bytes: u64,
+        /// What was asked for.
+        wanted_bytes: u64,
+    },
+}
+
+/// Most disks in an array.
+const DISKS_MAX: usize = 64;
+
+impl ArraySpec {
+    /// An array with 64 KiB stripes, without controller memory, of disks of their type's size.
+    pub fn new(level: RaidLevel, disks: usize, disk: DiskType) -> ArraySpec {
+        ArraySpec { level, disks, disk, stripe_bytes: 64 << 10, controller_bytes: 0, disk_bytes: None }
+    }
+
+    /// The same array with disks just so large that it holds `size_bytes`, spread over their whole stroke: for a volume that
+    /// has an array of its own and is to be as slow as such an array is when it is full.
+    pub fn fitted(self, size_bytes: u64) -> ArraySpec {
+        let rows = size_bytes.div_ceil(self.layout().row_bytes());
+        ArraySpec { disk_bytes: Some(rows * self.stripe_bytes), ..self }
+    }
+
+    /// Refuses what cannot be built.
+    pub fn check(&self) -> Result<(), ModelError> {
+        let fewest = self.level.disks_min();
+        let even = self.level != RaidLevel::Raid10 || self.disks.is_multiple_of(2);
+        if !(fewest..=DISKS_MAX).contains(&self.disks) || !even {
+            let even = if self.level == RaidLevel::Raid10 { ", an even number" } else { "" };
+            let wanted = format!("{fewest} to {DISKS_MAX}{even}");
+            return Err(ModelError::Disks { level: self.level, disks: self.disks, wanted });
+        }
+        if !self.stripe_bytes.is_power_of_two() || !(4 << 10..=1 << 20).contains(&self.stripe_bytes) {
+            return Err(ModelError::Stripe(self.stripe_bytes));
+        }
+        Ok(())
+    }
+
+    /// Bytes of data that it holds.
+    pub fn size_bytes(&self) -> u64 {
+        self.disk_capacity() / self.stripe_bytes * self.layout().row_bytes()
+    }
+
+    /// Bytes of data in a row over all disks: the size of a write that reads nothing first.
+    pub fn row_bytes(&self) -> u64 {
+        self.layout().row_bytes()
+    }
+
+    fn disk_capacity(&self) -> u64 {
+        self.disk_bytes.unwrap_or(self.disk.capacity_bytes())
+    }
+
+    fn layout(&self) -> Layout {
+        Layout { level: self.level, disks: self.disks, unit: self.stripe_bytes }
+    }
+}
+
+/// Who waits for a group of parts.
+#[derive(Clone, Copy)]
+enum Owner {
+    Client(u64),
+    Destage(u64),
+}
+
+/// Parts under way together, and those that follow when they are done.
+struct Group {
+    owner: Owner,
+    left: usize,
+    then: Vec<Part>,
+}
+
+/// An array at work. Times given to it never go back.
+pub struct Array {
+    spec: ArraySpec,
+    layout: Layout,
+    devices: Vec<Box<dyn Device>>,
+    groups: Vec<Group>,
+    free: Vec<usize>,
+    controller: Option<Controller>,
+    /// Answers from the controller's memory: (time, sequence, token).
+    answers: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
+    sequence: u64,
+    finished: Vec<u64>,
+    before: Vec<Part>,
+    after: Vec<Part>,
+    /// Vectors of groups that have ended, to be used again.
+    spare: Vec<Vec<Part>>,
+}
+
+impl Array {
+    /// An idle array.
+    pub fn new(spec: ArraySpec) -> Result<Array, ModelError> {
+        spec.check()?;
+        let capacity_bytes = spec.disk_capacity();
+        let device = |number| -> Box<dyn Device> {
+            match (spec.disk.spindle(), spec.disk.ssd()) {
+                (Some(spindle), _) => Box::new(Spindle::new(SpindleSpec { capacity_bytes, ..spindle }, number)),
+                (None, Some(ssd)) => Box::new(Ssd::new(SsdSpec { capacity_bytes, ..ssd })),
+                (None, None) => unreachable!("a disk either turns or is flash"),
+            }
+        };
+        Ok(Array {
+            spec,
+            layout: spec.layout(),
+            devices: (0..spec.disks).map(device).collect(),
+            groups: Vec::new(),
+            free: Vec::new(),
+            controller: (spec.controller_bytes > 0).then(|| Controller::new(spec.controller_bytes)),
+            answers: BinaryHeap::new(),
+            sequence: 0,
+            finished: Vec::new(),
+            before: Vec::new(),
+            after: Vec::new(),
+            spare: Vec::new(),
+        })
+    }
+
+    /// What it is made of.
+    pub fn spec(&self) -> &ArraySpec {
+        &self.spec
+    }
+
+    /// Takes a request; `token` comes out of [`Array::advance`] when it is done.
+    pub fn submit(&mut self, now: Nanos, token: u64, access: Access, at: u64, len: u64) {
+        assert!(len > 0 && at + len <= self.spec.size_bytes(), "outside the array: {at}+{len}");
+        self.run_to(now);
+        match (access, &mut self.controller) {
+            (Access::Read, Some(controller)) if controller.holds(&self.layout, at, len) => self.answer(now, token),
+            (Access::Read, _) => {
+                let mut parts = std::mem::take(&mut self.before);
+                let devices = &self.devices;
+                let shortest = |disks: std::ops::Range<usize>| {
+                    let start = disks.start;
+                    disks.min_by_key(|disk| devices[*disk].queued()).unwrap_or(start)
+                };
+                self.layout.read(at, len, shortest, &mut parts);
+                let then = self.spare.pop().unwrap_or_default();
+                self.start(now, Owner::Client(token), &parts, then);
+                parts.clear();
+                self.before = parts;
+            }
+            (Access::Write, Some(controller)) => {
+                if controller.waiting.is_empty() && controller.absorb(&self.layout, at, len) {
+                    self.answer(now, token);
+                } else {
+                    controller.waiting.push_back((token, at, len));
+                }
+                self.destage(now);
+            }
+            (Access::Write, None) => self.start_write(now, Owner::Client(token), at, len),
+        }
+    }
+
+    /// When it wants to be looked at next.
+    pub fn next_event(&self) -> Option<Nanos> {
+        if !self.finished.is_empty() {
+            return Some(Nanos::ZERO);
+        }
+        let answer = self.answers.peek().map(|Reverse((at, _, _))| *at);
+        self.devices.iter().filter_map(|device| device.next_event()).chain(answer).min()
+    }
+
+    /// Lets everything happen that happens up to `now`, and appends the tokens of what is done.
+    pub fn advance(&mut self, now: Nanos, done: &mut Vec<u64>) {
+        self.run_to(now);
+        done.append(&mut self.finished);
+    }
+
+    /// Time that its disks have been busy, all together.
+    pub fn busy(&self) -> Nanos {
+        Nanos(self.devices.iter().map(|device| device.busy().0).sum())
+    }
+
+    fn run_to(&mut self, now: Nanos) {
+        loop {
+            let next = self.devices.iter().enumerate().filter_map(|(disk, device)| Some((device.next_event()?, disk)));
+            let next = next.min();
+            let answer = self.answers.peek().map(|Reverse((at, _, _))| *at);
+            match (next, answer) {
+                (device, Some(at)) if at <= now && device.is_none_or(|(other, _)| at <= other) => {
+                    let Reverse((_, _, token)) = self.answers.pop().expect("it was there to be looked at");
+                    self.finished.push(token);
+                }
+                (Some((at, disk)), _) if at <= now => {
+                    let group = self.devices[disk].complete();
+                    self.part_done(at, group as usize);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn part_done(&mut self, now: Nanos, index: usize) {
+        let group = &mut self.groups[index];
+        group.left -= 1;
+        if group.left > 0 {
+            return;
+        }
+        let (owner, mut then) = (group.owner, std::mem::take(&mut group.then));
+        if !then.is_empty() {
+            group.left = then.len();
+            then.iter()
+                .for_each(|part| self.devices[part.disk].submit(now, index as u64, part.access, part.at, part.len));
+            then.clear();
+            self.spare.push(then);
+            return;
+        }
+        self.spare.push(then);
+        self.free.push(index);
+        match owner {
+            Owner::Client(token) => self.finished.push(token),
+            Owner::Destage(len) => {
+                let controller = self.controller.as_mut().expect("only a controller destages");
+                controller.destaged(len);
+                let mut admitted = Vec::new();
+                while let Some((token, at, len)) = controller.waiting.front().copied() {
+                    if !controller.absorb(&self.layout, at, len) {
+                        break;
+                    }
+                    controller.waiting.pop_front();
+                    admitted.push(token);
+                }
+                admitted.into_iter().for_each(|token| self.answer(now, token));
+                self.destage(now);
+            }
+        }
+    }
+
+    fn answer(&mut self, now: Nanos, token: u64) {
+        self.sequence += 1;
+        self.answers.push(Reverse((now + MEMORY_TIME, self.sequence, token)));
+    }
+
+    /// Keeps the disks busy with what the controller's memory holds.
+    fn destage(&mut self, now: Nanos) {
+        let most = 4 * self.spec.disks;
+        loop {
+            let idle = self.devices.iter().all(|device| device.queued() == 0);
+            let Some(controller) = &mut self.controller else { return };
+            if controller.destaging >= most {
+                return;
+            }
+            let Some((at, len)) = controller.next(&self.layout, idle) else { return };
+            self.start_write(now, Owner::Destage(len), at, len);
+        }
+    }
+
+    fn start_write(&mut self, now: Nanos, owner: Owner, at: u64, len: u64) {
+        let (mut before, mut after) = (std::mem::take(&mut self.before), std::mem::take(&mut self.after));
+        self.layout.write(at, len, &mut before, &mut after);
+        if before.is_empty() {
+            std::mem::swap(&mut before, &mut after);
+        }
+        let mut then = self.spare.pop().unwrap_or_default();
+        then.extend_from_slice(&after);
+        self.start(now, owner, &before, then);
+        before.clear();
+        after.clear();
+        (self.before, self.after) = (before, after);
+    }
+
+    fn start(&mut self, now: Nanos, owner: Owner, parts: &[Part], then: Vec<Part>) {
+        let group = Group { owner, left: parts.len(), then };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.groups[index] = group;
+                index
+            }
+            None => {
+                self.groups.push(group);
+                self.groups.len() - 1
+            }
+        };
+        parts.iter().for_each(|part| self.devices[part.disk].submit(now, index as u64, part.access, part.at, part.len));
+    }
+}

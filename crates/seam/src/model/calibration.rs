@@ -1,0 +1,107 @@
+//! The models against the figures that they are calibrated to: one table, printed and held.
+
+use super::array::{Array, ArraySpec};
+use super::layout::RaidLevel;
+use super::{Access, DiskType};
+use crate::Nanos;
+use crate::sim::Rng;
+
+/// Requests a second that `depth` clients get, each sending its next request when its last one is done.
+pub(super) fn closed_loop(
+    array: &mut Array,
+    depth: u64,
+    count: u64,
+    mut next: impl FnMut() -> (Access, u64, u64),
+) -> u64 {
+    let (mut done, mut finished, mut submitted, mut now) = (Vec::new(), 0, depth, Nanos::ZERO);
+    for token in 0..depth {
+        let (access, at, len) = next();
+        array.submit(now, token, access, at, len);
+    }
+    while finished < count {
+        now = now.max(array.next_event().expect("requests are under way"));
+        array.advance(now, &mut done);
+        for token in done.drain(..) {
+            finished += 1;
+            submitted += 1;
+            let (access, at, len) = next();
+            array.submit(now, token, access, at, len);
+        }
+    }
+    assert_eq!(submitted, finished + depth);
+    finished * 1_000_000_000 / now.0
+}
+
+fn random(array: &Array, access: Access, len: u64, rng: Rng) -> impl FnMut() -> (Access, u64, u64) + use<> {
+    let places = array.spec().size_bytes() / len;
+    move || (access, rng.below(places) * len, len)
+}
+
+fn random_iops(spec: ArraySpec, access: Access, depth: u64) -> u64 {
+    let mut array = Array::new(spec).expect("a plain array");
+    let next = random(&array, access, 8 << 10, Rng::new(1, depth));
+    closed_loop(&mut array, depth, 6_000, next)
+}
+
+#[test]
+fn disks_keep_to_their_calibration() {
+    println!(
+        "8 KiB random reads over the whole disk, a second:\n{:<8} {:>6} {:>6} {:>6}",
+        "disk", "qd1", "qd32", "ratio"
+    );
+    for (kind, wanted) in [(DiskType::Sas10k, 150), (DiskType::Sas15k, 180), (DiskType::NlSas, 90)] {
+        let spec = ArraySpec::new(RaidLevel::Raid0, 1, kind);
+        let (one, many) = (random_iops(spec, Access::Read, 1), random_iops(spec, Access::Read, 32));
+        println!("{:<8} {one:>6} {many:>6} {:>3}.{:02}", kind.to_string(), many / one, many * 100 / one % 100);
+        assert!((one * 100).abs_diff(wanted * 100) <= wanted * 3, "{kind}: {one} a second at depth 1, not {wanted}");
+        assert!((one * 150..=one * 200).contains(&(many * 100)), "{kind}: {many} at depth 32, {one} at depth 1");
+    }
+    let ssd = ArraySpec::new(RaidLevel::Raid0, 1, DiskType::Ssd);
+    let (one, many) = (random_iops(ssd, Access::Read, 1), random_iops(ssd, Access::Read, 32));
+    println!("{:<8} {one:>6} {many:>6} {:>3}.{:02}", "ssd", many / one, many * 100 / one % 100);
+    assert!(one > 5_000 && many > 5 * one, "a flash device works on many requests at once: {one}, {many}");
+}
+
+#[test]
+fn arrays_pay_for_parity_and_profit_from_full_stripes() {
+    let raid5 = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k);
+    let (reads, writes) = (random_iops(raid5, Access::Read, 32), random_iops(raid5, Access::Write, 32));
+    let mut array = Array::new(raid5).expect("a plain array");
+    let (len, mut at) = (1 << 20, 0);
+    let each = closed_loop(&mut array, 8, 2_000, || {
+        at += len;
+        (Access::Write, at - len, len)
+    });
+    println!("RAID 5 of five sas15k: 8 KiB random reads {reads} a second, random writes {writes}, both at depth 32;");
+    println!("sequential writes of whole stripes {} MB/s", each * len / 1_000_000);
+    assert!(
+        (reads * 20..reads * 40).contains(&(writes * 100)),
+        "a small write costs four operations: {reads}, {writes}"
+    );
+    assert!((300..800).contains(&(each * len / 1_000_000)), "{each} MiB/s");
+
+    let cached = ArraySpec { controller_bytes: 512 << 20, ..raid5 };
+    let buffered = random_iops(cached, Access::Write, 1);
+    let through = random_iops(raid5, Access::Write, 1);
+    println!("random writes at depth 1: {through} a second, with controller memory {buffered}");
+    assert!(buffered > 3 * through, "controller memory answers writes: {buffered}, {through}");
+}
+
+#[test]
+fn mirrors_share_reads_and_both_take_writes() {
+    let one = random_iops(ArraySpec::new(RaidLevel::Raid0, 1, DiskType::Sas10k), Access::Read, 16);
+    let mirror = ArraySpec::new(RaidLevel::Raid1, 2, DiskType::Sas10k);
+    let (reads, writes) = (random_iops(mirror, Access::Read, 32), random_iops(mirror, Access::Write, 16));
+    assert!(reads * 10 > one * 18, "two mirrors read {reads}, one disk {one}");
+    assert!(writes < one * 11 / 10, "both mirrors write: {writes}, one disk {one}");
+}
+
+#[test]
+fn requests_over_more_of_the_array_take_the_same_time_again() {
+    let run = || {
+        let mut array = Array::new(ArraySpec::new(RaidLevel::Raid6, 8, DiskType::NlSas)).expect("a plain array");
+        let next = random(&array, Access::Write, 12 << 10, Rng::new(9, 9));
+        closed_loop(&mut array, 16, 2_000, next)
+    };
+    assert_eq!(run(), run());
+}

@@ -1,0 +1,88 @@
+//! A controller's battery-backed memory: writes are done when they are in it, and go to the disks in address order.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::layout::Layout;
+use crate::Nanos;
+
+/// Time to take a write into memory or to give a read from it.
+pub(super) const MEMORY_TIME: Nanos = Nanos::from_micros(80);
+
+/// A part of the rows is worth destaging without waiting for more once this share of the memory is dirty.
+const EAGER_SHARE: u64 = 4;
+
+/// What is dirty in a row: one stretch, from the first to the last changed byte.
+#[derive(Clone, Copy)]
+struct Dirty {
+    from: u64,
+    to: u64,
+}
+
+/// The memory and who waits for room in it.
+pub(super) struct Controller {
+    memory_bytes: u64,
+    dirty_bytes: u64,
+    /// By row, counted in data bytes.
+    rows: BTreeMap<u64, Dirty>,
+    cursor: u64,
+    pub(super) waiting: VecDeque<(u64, u64, u64)>,
+    /// Destage writes that the disks have not finished.
+    pub(super) destaging: usize,
+}
+
+impl Controller {
+    pub(super) fn new(memory_bytes: u64) -> Controller {
+        Controller {
+            memory_bytes,
+            dirty_bytes: 0,
+            rows: BTreeMap::new(),
+            cursor: 0,
+            waiting: VecDeque::new(),
+            destaging: 0,
+        }
+    }
+
+    /// Takes a write in, if there is room. One that is larger than the memory goes in when that is empty.
+    pub(super) fn absorb(&mut self, layout: &Layout, at: u64, len: u64) -> bool {
+        if self.dirty_bytes > 0 && self.dirty_bytes + len > self.memory_bytes {
+            return false;
+        }
+        let row_bytes = layout.row_bytes();
+        for row in at / row_bytes..=(at + len - 1) / row_bytes {
+            let (from, to) = (at.max(row * row_bytes), (at + len).min((row + 1) * row_bytes));
+            let dirty = self.rows.entry(row).or_insert(Dirty { from, to: from });
+            self.dirty_bytes -= dirty.to - dirty.from;
+            (dirty.from, dirty.to) = (dirty.from.min(from), dirty.to.max(to));
+            self.dirty_bytes += dirty.to - dirty.from;
+        }
+        true
+    }
+
+    /// True when all of a read is in memory.
+    pub(super) fn holds(&self, layout: &Layout, at: u64, len: u64) -> bool {
+        let row_bytes = layout.row_bytes();
+        (at / row_bytes..=(at + len - 1) / row_bytes).all(|row| {
+            let (from, to) = (at.max(row * row_bytes), (at + len).min((row + 1) * row_bytes));
+            self.rows.get(&row).is_some_and(|dirty| dirty.from <= from && to <= dirty.to)
+        })
+    }
+
+    /// The next stretch to destage, in address order; `idle`: the disks have nothing better to do. Its room is free when it is written.
+    pub(super) fn next(&mut self, layout: &Layout, idle: bool) -> Option<(u64, u64)> {
+        let eager = idle || self.dirty_bytes >= self.memory_bytes / EAGER_SHARE || !self.waiting.is_empty();
+        let full = |dirty: &Dirty| dirty.to - dirty.from == layout.row_bytes();
+        let wanted = |(_, dirty): &(&u64, &Dirty)| eager || full(dirty);
+        let found = self.rows.range(self.cursor..).find(wanted).or_else(|| self.rows.iter().find(wanted));
+        let row = *found?.0;
+        let dirty = self.rows.remove(&row)?;
+        self.cursor = row + 1;
+        self.destaging += 1;
+        Some((dirty.from, dirty.to - dirty.from))
+    }
+
+    /// A stretch is on the disks.
+    pub(super) fn destaged(&mut self, len: u64) {
+        self.dirty_bytes -= len;
+        self.destaging -= 1;
+    }
+}

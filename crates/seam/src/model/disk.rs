@@ -1,0 +1,345 @@
+//! A disk that takes the time of a modelled array: the `sim://` backing.
+//!
+//! The content lies on any other disk: on a simulated one in virtual time, in a sparse file in real time. A request goes to
+//! both at once and is done when both are.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use super::Access;
+use super::array::{Array, ArraySpec, ModelError};
+use crate::block::pieces_len;
+use crate::{AllocationExtent, Disk, DiskError, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
+
+/// What an array's flush or unmap takes: nothing is volatile, so it is an answer and no more.
+const ANSWER_TIME: Nanos = Nanos::from_micros(80);
+/// A zero-range is written in pieces of this size.
+const ZERO_PIECE_BYTES: u64 = 16 << 20;
+
+/// A request that the array works on.
+enum Slot {
+    Free,
+    Waiting(Option<Waker>),
+    Done,
+    /// Nobody waits any more.
+    Abandoned,
+}
+
+struct Inner<S: Seam> {
+    seam: S,
+    array: RefCell<Array>,
+    slots: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<usize>>,
+    /// The task that waits for the array's next event: the time it waits for, and how to wake it earlier.
+    driver: RefCell<Option<(Nanos, Option<Waker>)>>,
+    used_bytes: Cell<u64>,
+    done: RefCell<Vec<u64>>,
+}
+
+/// An array on which several volumes may lie. A clone is another handle to the same spindles.
+pub struct SharedArray<S: Seam>(Rc<Inner<S>>);
+
+impl<S: Seam> Clone for SharedArray<S> {
+    fn clone(&self) -> Self {
+        SharedArray(Rc::clone(&self.0))
+    }
+}
+
+impl<S: Seam> SharedArray<S> {
+    /// An idle array in the world of `seam`.
+    pub fn new(seam: S, spec: ArraySpec) -> Result<Self, ModelError> {
+        let array = RefCell::new(Array::new(spec)?);
+        let (slots, free, done) = (RefCell::default(), RefCell::default(), RefCell::default());
+        let (driver, used_bytes) = (RefCell::new(None), Cell::new(0));
+        Ok(SharedArray(Rc::new(Inner { seam, array, slots, free, driver, used_bytes, done })))
+    }
+
+    /// What it is made of.
+    pub fn spec(&self) -> ArraySpec {
+        *self.0.array.borrow().spec()
+    }
+
+    /// Time that its disks have been busy, all together: divided by disks and time, its utilisation.
+    pub fn busy(&self) -> Nanos {
+        self.0.array.borrow().busy()
+    }
+
+    /// Hands a request to the array at once; the future is ready when it is done.
+    fn request(&self, access: Access, at: u64, len: u64) -> Wait<S> {
+        let inner = &self.0;
+        let (mut slots, now) = (inner.slots.borrow_mut(), inner.seam.now());
+        let slot = inner.free.borrow_mut().pop().unwrap_or(slots.len());
+        if slot == slots.len() {
+            slots.push(Slot::Free);
+        }
+        slots[slot] = Slot::Waiting(None);
+        drop(slots);
+        let next = {
+            let mut array = inner.array.borrow_mut();
+            array.submit(now, slot as u64, access, at, len);
+            array.next_event()
+        };
+        self.look_at(next.expect("an array with a request has something to do"));
+        Wait { array: self.clone(), slot }
+    }
+
+    /// Sees to it that somebody looks at the array at `next`.
+    fn look_at(&self, next: Nanos) {
+        let mut driver = self.0.driver.borrow_mut();
+        match &mut *driver {
+            Some((until, waker)) if next < *until => {
+                let waker = waker.take();
+                drop(driver);
+                waker.into_iter().for_each(Waker::wake);
+            }
+            Some(_) => {}
+            None => {
+                *driver = Some((next, None));
+                drop(driver);
+                let array = self.clone();
+                self.0.seam.spawn(async move { array.drive().await });
+            }
+        }
+    }
+
+    /// Tells those whose requests are done, until there are none.
+    async fn drive(self) {
+        let inner = &self.0;
+        loop {
+            let next = inner.array.borrow().next_event();
+            let Some(next) = next else {
+                *inner.driver.borrow_mut() = None;
+                return;
+            };
+            if next > inner.seam.now() {
+                let mut sleep = pin!(inner.seam.sleep_until(next));
+                poll_fn(|context| {
+                    if inner.array.borrow().next_event().is_some_and(|earlier| earlier < next) {
+                        return Poll::Ready(());
+                    }
+                    *inner.driver.borrow_mut() = Some((next, Some(context.waker().clone())));
+                    sleep.as_mut().poll(context)
+                })
+                .await;
+            }
+            let mut done = inner.done.take();
+            inner.array.borrow_mut().advance(inner.seam.now(), &mut done);
+            for slot in done.drain(..) {
+                let slot = slot as usize;
+                let was = std::mem::replace(&mut inner.slots.borrow_mut()[slot], Slot::Done);
+                match was {
+                    Slot::Waiting(waker) => waker.into_iter().for_each(Waker::wake),
+                    Slot::Abandoned => self.release(slot),
+                    Slot::Free | Slot::Done => unreachable!("a request is done once"),
+                }
+            }
+            inner.done.replace(done);
+        }
+    }
+
+    fn release(&self, slot: usize) {
+        self.0.slots.borrow_mut()[slot] = Slot::Free;
+        self.0.free.borrow_mut().push(slot);
+    }
+}
+
+/// Ready when the array is done with a request.
+struct Wait<S: Seam> {
+    array: SharedArray<S>,
+    slot: usize,
+}
+
+impl<S: Seam> Wait<S> {
+    async fn done(self) {
+        poll_fn(|context| {
+            let slot = &mut self.array.0.slots.borrow_mut()[self.slot];
+            if matches!(slot, Slot::Done) {
+                return Poll::Ready(());
+            }
+            *slot = Slot::Waiting(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl<S: Seam> Drop for Wait<S> {
+    fn drop(&mut self) {
+        let done = matches!(self.array.0.slots.borrow()[self.slot], Slot::Done);
+        if done {
+            self.array.release(self.slot);
+        } else {
+            self.array.0.slots.borrow_mut()[self.slot] = Slot::Abandoned;
+        }
+    }
+}
+
+struct Window<S: Seam, D> {
+    array: SharedArray<S>,
+    content: D,
+    offset: u64,
+    room_bytes: Cell<u64>,
+}
+
+/// A stretch of an array, with the content on a disk of its own. A clone is another handle to the same.
+pub struct ModelledDisk<S: Seam, D: Disk<S>>(Rc<Window<S, D>>, PhantomData<S>);
+
+impl<S: Seam, D: Disk<S>> Clone for ModelledDisk<S, D> {
+    fn clone(&self) -> Self {
+        ModelledDisk(Rc::clone(&self.0), PhantomData)
+    }
+}
+
+impl<S: Seam, D: Disk<S>> ModelledDisk<S, D> {
+    /// Puts `content` on the array, behind what lies there already.
+    pub fn new(array: &SharedArray<S>, content: D) -> Result<Self, ModelError> {
+        let (spec, used_bytes) = (array.spec(), array.0.used_bytes.get());
+        let wanted_bytes = content.geometry().size_bytes;
+        let room_bytes = wanted_bytes.next_multiple_of(spec.row_bytes());
+        if used_bytes + room_bytes > spec.size_bytes() {
+            return Err(ModelError::Full { array_bytes: spec.size_bytes(), used_bytes, wanted_bytes });
+        }
+        array.0.used_bytes.set(used_bytes + room_bytes);
+        let window = Window { array: array.clone(), content, offset: used_bytes, room_bytes: Cell::new(room_bytes) };
+        Ok(ModelledDisk(Rc::new(window), PhantomData))
+    }
+
+    /// Where the content lies.
+    pub fn content(&self) -> &D {
+        &self.0.content
+    }
+
+    /// The array that it lies on.
+    pub fn array(&self) -> &SharedArray<S> {
+        &self.0.array
+    }
+
+    fn request(&self, access: Access, at: u64, len: u64) -> DiskResult<Wait<S>> {
+        if at + len > self.geometry().size_bytes {
+            return Err(DiskError::Io(format!("{at}+{len} lies past the end of {}", self.identity())));
+        }
+        Ok(self.0.array.request(access, self.0.offset + at, len))
+    }
+
+    /// Runs what was submitted to its end, whether or not anybody waits for it.
+    async fn detached<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> T {
+        let shared = Rc::new(RefCell::new((None, None::<Waker>)));
+        let result = Rc::clone(&shared);
+        self.0.array.0.seam.spawn(async move {
+            let value = work.await;
+            let waker = {
+                let mut result = result.borrow_mut();
+                result.0 = Some(value);
+                result.1.take()
+            };
+            waker.into_iter().for_each(Waker::wake);
+        });
+        poll_fn(|context| {
+            let mut shared = shared.borrow_mut();
+            match shared.0.take() {
+                Some(value) => Poll::Ready(value),
+                None => {
+                    shared.1 = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
+    fn geometry(&self) -> Geometry {
+        let spec = self.0.array.spec();
+        let stripe_bytes = u32::try_from(spec.row_bytes()).expect("64 disks of 1 MiB stripes fit in 32 bits");
+        let queue_depth = 32 * u32::try_from(spec.disks).expect("an array has at most 64 disks");
+        Geometry { stripe_bytes, queue_depth, fast_zero: false, ..self.0.content.geometry() }
+    }
+
+    fn identity(&self) -> String {
+        self.0.content.identity()
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.0.content.incarnation()
+    }
+
+    async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
+        let wait = match self.request(Access::Read, at, pieces_len(&into) as u64) {
+            Ok(wait) => wait,
+            Err(error) => return (Err(error), into),
+        };
+        let result = self.0.content.read(at, into).await;
+        wait.done().await;
+        result
+    }
+
+    async fn write(&self, at: u64, from: Vec<Piece<S::Block>>) -> DiskResult<()> {
+        let wait = self.request(Access::Write, at, pieces_len(&from) as u64)?;
+        let content = self.0.content.clone();
+        let work = async move {
+            let result = content.write(at, from).await;
+            wait.done().await;
+            result
+        };
+        self.detached(work).await
+    }
+
+    async fn flush(&self) -> DiskResult<()> {
+        let content = self.0.content.clone();
+        let seam = self.0.array.0.seam.clone();
+        let work = async move {
+            let answer = seam.now() + ANSWER_TIME;
+            let result = content.flush().await;
+            seam.sleep_until(answer).await;
+            result
+        };
+        self.detached(work).await
+    }
+
+    async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
+        let disk = self.clone();
+        let work = async move {
+            let seam = disk.0.array.0.seam.clone();
+            let answer = seam.now() + ANSWER_TIME;
+            let result = disk.0.content.zero(at, len, may_unmap).await;
+            let mut done = 0;
+            while !may_unmap && done < len && result.is_ok() {
+                let count = ZERO_PIECE_BYTES.min(len - done);
+                disk.request(Access::Write, at + done, count)?.done().await;
+                done += count;
+            }
+            seam.sleep_until(answer).await;
+            result
+        };
+        self.detached(work).await
+    }
+
+    async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
+        self.0.content.allocation(at, len).await
+    }
+
+    async fn refresh_size(&self) -> DiskResult<u64> {
+        self.0.content.refresh_size().await
+    }
+
+    async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
+        let window = &self.0;
+        if size_bytes > window.room_bytes.get() {
+            // Only the last one on the array can grow into what is left of it.
+            let array = &window.array;
+            let room_bytes = size_bytes.next_multiple_of(array.spec().row_bytes());
+            let is_last = window.offset + window.room_bytes.get() == array.0.used_bytes.get();
+            if !is_last || window.offset + room_bytes > array.spec().size_bytes() {
+                return Err(DiskError::NoSpace);
+            }
+            window.room_bytes.set(room_bytes);
+            array.0.used_bytes.set(window.offset + room_bytes);
+        }
+        window.content.set_size(size_bytes).await
+    }
+}

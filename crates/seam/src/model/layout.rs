@@ -1,0 +1,263 @@
+//! Where a RAID group keeps what: which disks a request touches, and what a write must read first.
+//!
+//! Data goes round the disks in units; a row is one unit on each disk, at the same place. Parity moves one disk to the left
+//! with each row (left-symmetric, as Linux md does). Concurrent writes to one row are not serialised: controllers do that in
+//! their own memory, and here only the disks' time counts.
+
+use std::fmt;
+
+use super::Access;
+
+/// How the disks of a group share data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RaidLevel {
+    /// Striped.
+    Raid0,
+    /// The same on every disk.
+    Raid1,
+    /// Striped with one parity unit a row.
+    Raid5,
+    /// Striped with two parity units a row.
+    Raid6,
+    /// Striped over pairs.
+    Raid10,
+}
+
+impl RaidLevel {
+    /// All of them, by their numbers in the configuration.
+    pub const ALL: [(u32, RaidLevel); 5] = [
+        (0, RaidLevel::Raid0),
+        (1, RaidLevel::Raid1),
+        (5, RaidLevel::Raid5),
+        (6, RaidLevel::Raid6),
+        (10, RaidLevel::Raid10),
+    ];
+
+    /// The level of that number.
+    pub fn from_number(number: u32) -> Option<RaidLevel> {
+        RaidLevel::ALL.iter().find(|(other, _)| *other == number).map(|(_, level)| *level)
+    }
+
+    /// The fewest disks that make one.
+    pub fn disks_min(self) -> usize {
+        match self {
+            RaidLevel::Raid0 => 1,
+            RaidLevel::Raid1 => 2,
+            RaidLevel::Raid5 => 3,
+            RaidLevel::Raid6 | RaidLevel::Raid10 => 4,
+        }
+    }
+
+    fn parity(self) -> usize {
+        match self {
+            RaidLevel::Raid5 => 1,
+            RaidLevel::Raid6 => 2,
+            RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 0,
+        }
+    }
+}
+
+impl fmt::Display for RaidLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = RaidLevel::ALL.iter().find(|(_, level)| level == self).map(|(number, _)| *number);
+        write!(f, "RAID {}", number.expect("every level has a number"))
+    }
+}
+
+/// One disk's part of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) disk: usize,
+    pub(super) access: Access,
+    pub(super) at: u64,
+    pub(super) len: u64,
+}
+
+/// The geometry of a group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub(super) level: RaidLevel,
+    pub(super) disks: usize,
+    /// Bytes of a row on one disk.
+    pub(super) unit: u64,
+}
+
+impl Layout {
+    /// Units of data in a row.
+    pub(super) fn width(&self) -> usize {
+        match self.level {
+            RaidLevel::Raid1 => 1,
+            RaidLevel::Raid10 => self.disks / 2,
+            level => self.disks - level.parity(),
+        }
+    }
+
+    /// Bytes of data in a row.
+    pub(super) fn row_bytes(&self) -> u64 {
+        self.width() as u64 * self.unit
+    }
+
+    /// The disks that hold data unit `number` of `row`, the first and how many after it.
+    fn holders(&self, row: u64, number: usize) -> std::ops::Range<usize> {
+        match self.level {
+            RaidLevel::Raid1 => 0..self.disks,
+            RaidLevel::Raid10 => 2 * number..2 * number + 2,
+            level => {
+                let disk = (self.first_parity(row) + level.parity() + number) % self.disks;
+                disk..disk + 1
+            }
+        }
+    }
+
+    fn first_parity(&self, row: u64) -> usize {
+        match self.level.parity() {
+            0 => 0,
+            _ => self.disks - 1 - (row % self.disks as u64) as usize,
+        }
+    }
+
+    /// What to read for `len` bytes from `at` on; `pick` chooses among mirrors.
+    pub(super) fn read(&self, at: u64, len: u64, pick: impl Fn(std::ops::Range<usize>) -> usize, out: &mut Vec<Part>) {
+        for (row, number, start, count) in self.units(at, len) {
+            let disk = pick(self.holders(row, number));
+            push(out, Part { disk, access: Access::Read, at: row * self.unit + start, len: count });
+        }
+    }
+
+    /// What to read before and what to write for `len` bytes from `at` on.
+    pub(super) fn write(&self, at: u64, len: u64, before: &mut Vec<Part>, writes: &mut Vec<Part>) {
+        for (row, number, start, count) in self.units(at, len) {
+            for disk in self.holders(row, number) {
+                push(writes, Part { disk, access: Access::Write, at: row * self.unit + start, len: count });
+            }
+        }
+        if self.level.parity() == 0 {
+            return;
+        }
+        let (first, last) = (at / self.row_bytes(), (at + len - 1) / self.row_bytes());
+        for row in first..=last {
+            let from = at.max(row * self.row_bytes());
+            let to = (at + len).min((row + 1) * self.row_bytes());
+            self.write_parity(row, from, to - from, before, writes);
+        }
+    }
+
+    /// The parity of one row's part of a write.
+    fn write_parity(&self, row: u64, at: u64, len: u64, before: &mut Vec<Part>, writes: &mut Vec<Part>) {
+        let touched = || self.units(at, len);
+        // Parity covers what any of the touched units changes; over two units that is taken to be all of it.
+        let (start, count) = match len <= self.unit - at % self.unit {
+            true => (at % self.unit, len),
+            false => (0, self.unit),
+        };
+        let base = row * self.unit;
+        let parity = (0..self.level.parity()).map(|number| (self.first_parity(row) + number) % self.disks);
+        let complete = touched().filter(|(_, _, from, len)| (*from, *len) == (start, count)).count();
+        let modify = touched().count() + self.level.parity();
+        let reconstruct = self.width() - complete;
+        let mut read = |disk, at, len| push(before, Part { disk, access: Access::Read, at, len });
+        if modify <= reconstruct {
+            touched().for_each(|(_, number, from, len)| read(self.holders(row, number).start, base + from, len));
+            parity.clone().for_each(|disk| read(disk, base + start, count));
+        } else {
+            for number in 0..self.width() {
+                if !touched().any(|(_, other, from, len)| other == number && (from, len) == (start, count)) {
+                    read(self.holders(row, number).start, base + start, count);
+                }
+            }
+        }
+        parity.for_each(|disk| push(writes, Part { disk, access: Access::Write, at: base + start, len: count }));
+    }
+
+    /// The units under `len` bytes from `at` on: (row, unit of the row, first byte in it, bytes).
+    fn units(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, usize, u64, u64)> + use<> {
+        let (unit, width) = (self.unit, self.width() as u64);
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            if done == len {
+                return None;
+            }
+            let (number, start) = ((at + done) / unit, (at + done) % unit);
+            let count = (unit - start).min(len - done);
+            done += count;
+            Some((number / width, (number % width) as usize, start, count))
+        })
+    }
+}
+
+/// Appends a part, or lengthens the last one of its disk if it goes on there.
+fn push(parts: &mut Vec<Part>, part: Part) {
+    let last = parts.iter_mut().rev().find(|other| other.disk == part.disk && other.access == part.access);
+    match last {
+        Some(last) if last.at + last.len == part.at => last.len += part.len,
+        _ => parts.push(part),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: u64 = 64 << 10;
+
+    fn layout(level: RaidLevel, disks: usize) -> Layout {
+        Layout { level, disks, unit: UNIT }
+    }
+
+    fn write(layout: Layout, at: u64, len: u64) -> (usize, usize, u64) {
+        let (mut before, mut writes) = (Vec::new(), Vec::new());
+        layout.write(at, len, &mut before, &mut writes);
+        (before.len(), writes.len(), writes.iter().map(|part| part.len).sum())
+    }
+
+    #[test]
+    fn a_small_write_costs_what_its_level_says() {
+        let penalty = |level, disks| {
+            let (reads, writes, _) = write(layout(level, disks), 128 << 10, 8 << 10);
+            reads + writes
+        };
+        assert_eq!(penalty(RaidLevel::Raid0, 4), 1);
+        assert_eq!(penalty(RaidLevel::Raid1, 2), 2);
+        assert_eq!(penalty(RaidLevel::Raid10, 8), 2);
+        assert_eq!(penalty(RaidLevel::Raid5, 5), 4);
+        assert_eq!(penalty(RaidLevel::Raid6, 8), 6);
+    }
+
+    #[test]
+    fn a_full_stripe_is_written_without_reading() {
+        assert_eq!(write(layout(RaidLevel::Raid5, 5), 0, 4 * UNIT), (0, 5, 5 * UNIT));
+        assert_eq!(write(layout(RaidLevel::Raid6, 6), 4 * UNIT, 4 * UNIT), (0, 6, 6 * UNIT));
+    }
+
+    #[test]
+    fn most_of_a_stripe_is_completed_by_reading_the_rest() {
+        assert_eq!(write(layout(RaidLevel::Raid5, 5), 0, 3 * UNIT), (1, 4, 4 * UNIT));
+    }
+
+    #[test]
+    fn parity_visits_every_disk_and_never_meets_its_data() {
+        for (level, disks) in [(RaidLevel::Raid5, 5), (RaidLevel::Raid6, 7)] {
+            let layout = layout(level, disks);
+            let mut seen = vec![0; disks];
+            for row in 0..disks as u64 {
+                let mut used: Vec<_> = (0..layout.width()).map(|number| layout.holders(row, number).start).collect();
+                let parity = (0..level.parity()).map(|number| (layout.first_parity(row) + number) % disks);
+                parity.for_each(|disk| {
+                    seen[disk] += 1;
+                    used.push(disk);
+                });
+                used.sort_unstable();
+                assert_eq!(used, (0..disks).collect::<Vec<_>>(), "row {row}");
+            }
+            assert!(seen.iter().all(|count| *count == level.parity()));
+        }
+    }
+
+    #[test]
+    fn a_long_read_is_one_operation_a_disk() {
+        let mut parts = Vec::new();
+        layout(RaidLevel::Raid0, 4).read(0, 16 * UNIT, |disks| disks.start, &mut parts);
+        assert_eq!(parts.len(), 4);
+        assert!(parts.iter().all(|part| part.len == 4 * UNIT));
+    }
+}

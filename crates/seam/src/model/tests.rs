@@ -1,0 +1,134 @@
+//! Promises of the modelled disk, in virtual time.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::*;
+use crate::sim::{Content, SimDisk, SimDiskSpec, SimSeam, Timing, World, WorldSpec};
+use crate::{BlockMut, Disk, DiskOpen, DiskResult, Piece, Seam};
+
+const SIZE: u64 = 64 << 20;
+
+async fn content(world: &World, name: &str, size_bytes: u64) -> SimDisk {
+    world.add_disk(name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(size_bytes) });
+    let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+    world.seam().open_disk(&what).await.expect("it was just added")
+}
+
+fn array(world: &World, spec: ArraySpec) -> SharedArray<SimSeam> {
+    SharedArray::new(world.seam(), spec).expect("it can be built")
+}
+
+fn raid5() -> ArraySpec {
+    ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k)
+}
+
+async fn write(world: &World, disk: &impl Disk<SimSeam>, at: u64, tag: u64) -> DiskResult<()> {
+    disk.write(at, vec![Piece::whole(world.block([tag; 8]).expect("the pool has room").freeze())]).await
+}
+
+#[test]
+fn it_is_a_disk_like_any_other() {
+    let world = World::new(WorldSpec::new(1));
+    world.block_on(async {
+        for (number, level) in RaidLevel::ALL.into_iter().map(|(_, level)| level).enumerate() {
+            let array = array(&world, ArraySpec::new(level, 4, DiskType::Ssd));
+            let content = content(&world, &number.to_string(), SIZE).await;
+            let disk = ModelledDisk::new(&array, content).expect("there is room");
+            crate::conformance::disk(&world.seam(), &disk).await;
+        }
+    });
+    assert_eq!(world.blocks_out(), 0);
+}
+
+#[test]
+fn requests_take_the_time_of_the_array() {
+    let world = World::new(WorldSpec::new(1));
+    let seam = world.seam();
+    world.block_on(async {
+        let array = array(&world, raid5().fitted(SIZE));
+        let disk = ModelledDisk::new(&array, content(&world, "a", SIZE).await).expect("it fits exactly");
+        assert_eq!(disk.geometry().stripe_bytes, 256 << 10);
+        let start = seam.now();
+        for number in 0..50 {
+            write(&world, &disk, number * 7919 % (SIZE / 4096) * 4096, 1).await.unwrap();
+        }
+        let each = seam.now().since(start).0 / 50;
+        // Two reads at once, then a revolution until the same places come by again.
+        assert!((6_000_000..14_000_000).contains(&each), "{each} ns a small write");
+        assert!(array.busy() > seam.now());
+    });
+}
+
+#[test]
+fn volumes_on_one_array_share_its_spindles() {
+    let time = |volumes: u64| {
+        let world = World::new(WorldSpec::new(1));
+        let seam = world.seam();
+        world.block_on(async {
+            let array = array(&world, raid5());
+            let left = Rc::new(Cell::new(volumes));
+            for number in 0..volumes {
+                let content = content(&world, &number.to_string(), SIZE).await;
+                let disk = ModelledDisk::new(&array, content).expect("there is room");
+                let (seam, left) = (seam.clone(), Rc::clone(&left));
+                seam.clone().spawn(async move {
+                    for _ in 0..200 {
+                        let at = seam.random() % (SIZE / 4096) * 4096;
+                        let block = seam.alloc().expect("the pool has room");
+                        disk.read(at, vec![Piece::whole(block)]).await.0.unwrap();
+                    }
+                    left.set(left.get() - 1);
+                });
+            }
+            while left.get() > 0 {
+                seam.sleep(crate::Nanos::from_millis(1)).await;
+            }
+            seam.now().0
+        })
+    };
+    let (alone, crowded) = (time(1), time(40));
+    assert!(crowded > 4 * alone, "forty volumes on five spindles took {crowded} ns, one took {alone}");
+}
+
+#[test]
+fn an_array_is_full_when_it_is_full() {
+    let world = World::new(WorldSpec::new(1));
+    world.block_on(async {
+        let array = array(&world, raid5().fitted(3 * SIZE));
+        let first = ModelledDisk::new(&array, content(&world, "a", SIZE).await).unwrap();
+        let second = ModelledDisk::new(&array, content(&world, "b", SIZE).await).unwrap();
+        let third = ModelledDisk::new(&array, content(&world, "c", SIZE + 4096).await);
+        assert!(matches!(third, Err(ModelError::Full { .. })));
+        assert_eq!(first.set_size(SIZE + 4096).await, Err(crate::DiskError::NoSpace));
+        second.set_size(2 * SIZE).await.unwrap();
+        assert_eq!(second.set_size(3 * SIZE).await, Err(crate::DiskError::NoSpace));
+        write(&world, &second, 2 * SIZE - 4096, 1).await.unwrap();
+    });
+}
+
+#[test]
+fn arrays_that_cannot_be_built_say_why() {
+    let text = |spec: ArraySpec| spec.check().unwrap_err().to_string();
+    assert!(text(ArraySpec { disks: 2, ..raid5() }).contains("RAID 5 of 2 disks"));
+    assert!(text(ArraySpec::new(RaidLevel::Raid10, 5, DiskType::Ssd)).contains("even number"));
+    assert!(text(ArraySpec { stripe_bytes: 5_000, ..raid5() }).contains("power of two"));
+}
+
+#[test]
+fn the_same_seed_takes_the_same_time_without_content_too() {
+    let run = |keep| {
+        let world = World::new(WorldSpec { keep, ..WorldSpec::new(3) });
+        let seam = world.seam();
+        world.block_on(async {
+            let array = array(&world, raid5());
+            let disk = ModelledDisk::new(&array, content(&world, "a", SIZE).await).unwrap();
+            for _ in 0..100 {
+                write(&world, &disk, seam.random() % (SIZE / 4096) * 4096, 1).await.unwrap();
+            }
+            seam.now()
+        })
+    };
+    assert_eq!(run(Content::Tags), run(Content::Tags));
+    assert_eq!(run(Content::Tags), run(Content::None));
+}
