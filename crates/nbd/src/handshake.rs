@@ -5,10 +5,9 @@ use std::io;
 use nbd_protocol::greeting::{decode_client_flags, greeting};
 use nbd_protocol::option::push_option_reply;
 use nbd_protocol::{Broken, Decoded, OptionHeader, OptionReplyKind, Step};
-use seam::{Gather, Seam, StreamReader, StreamWriter};
+use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
 use crate::Exports;
-use crate::incoming::Incoming;
 use crate::negotiation::{Agreed, Negotiation, Next, TlsState};
 
 /// Room for the longest option that is looked at, and some.

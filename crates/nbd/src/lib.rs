@@ -9,7 +9,6 @@ mod control;
 mod errno;
 mod exports;
 mod handshake;
-mod incoming;
 mod negotiation;
 mod options;
 mod server;

@@ -4,12 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use seam::{ByteStream, Listener, Nanos, Seam, StreamReader, StreamWriter};
+use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWriter};
 
 use crate::connection::Connection;
 use crate::control::{Control, Shares, Stop};
 use crate::handshake::{self, HANDSHAKE_BYTES, HandshakeError, Outcome};
-use crate::incoming::Incoming;
 use crate::negotiation::{Agreed, TlsState};
 use crate::options::RECEIVE_BYTES;
 use crate::{Exports, Options};

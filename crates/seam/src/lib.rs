@@ -8,6 +8,7 @@ pub mod block;
 pub mod conformance;
 pub mod disk;
 pub mod gather;
+pub mod incoming;
 pub mod mailbox;
 pub mod model;
 pub mod real;
@@ -20,6 +21,7 @@ use std::future::Future;
 pub use block::{BLOCK_BYTES, Block, BlockMut, Piece, PieceMut, SECTOR_BYTES, SECTORS_PER_BLOCK};
 pub use disk::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry};
 pub use gather::{Gather, Part};
+pub use incoming::Incoming;
 pub use stream::{Address, ByteStream, Listener, StreamReader, StreamWriter};
 pub use time::Nanos;
 

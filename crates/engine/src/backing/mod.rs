@@ -1,8 +1,11 @@
 //! The slow storage under a volume, whatever it is: the engine cannot tell a file from an array.
 
 mod dispatch;
+pub mod nbd;
 
 use seam::{AllocationExtent, Disk, DiskResult, Geometry, Piece, PieceMut, Seam};
+
+use self::nbd::NbdDisk;
 
 pub use dispatch::{Cause, Dispatch, Permit};
 
@@ -10,12 +13,15 @@ pub use dispatch::{Cause, Dispatch, Permit};
 pub enum AnyDisk<S: Seam> {
     /// A file, a block device, or a simulated disk: what the seam opens.
     Plain(S::Disk),
+    /// Another server's NBD export.
+    Nbd(NbdDisk<S>),
 }
 
 impl<S: Seam> Clone for AnyDisk<S> {
     fn clone(&self) -> Self {
         match self {
             AnyDisk::Plain(disk) => AnyDisk::Plain(disk.clone()),
+            AnyDisk::Nbd(disk) => AnyDisk::Nbd(disk.clone()),
         }
     }
 }
@@ -31,6 +37,11 @@ impl<S: Seam> Backing<S> {
     pub fn plain(disk: S::Disk) -> Self {
         Backing { disk: AnyDisk::Plain(disk) }
     }
+
+    /// Another server's NBD export.
+    pub fn nbd(disk: NbdDisk<S>) -> Self {
+        Backing { disk: AnyDisk::Nbd(disk) }
+    }
 }
 
 /// Hands a call on to whichever disk it is.
@@ -38,6 +49,7 @@ macro_rules! each {
     ($self:expr, $disk:ident => $call:expr) => {
         match $self {
             AnyDisk::Plain($disk) => $call,
+            AnyDisk::Nbd($disk) => $call,
         }
     };
 }

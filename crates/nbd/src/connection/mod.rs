@@ -15,10 +15,9 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use engine::Volume;
-use seam::{Gather, Seam, StreamReader, StreamWriter};
+use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
 use crate::control::{Control, Shares, Stop};
-use crate::incoming::Incoming;
 use crate::negotiation::Agreed;
 
 /// Rounds of reading and sending before other tasks of the core get their turn.

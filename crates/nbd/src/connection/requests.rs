@@ -4,11 +4,10 @@ use std::io;
 use std::rc::Rc;
 
 use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
-use seam::{Piece, SECTOR_BYTES, Seam, StreamReader};
+use seam::{Incoming, Piece, SECTOR_BYTES, Seam, StreamReader};
 
 use super::Connection;
 use super::slow::LargeWrite;
-use crate::incoming::Incoming;
 use crate::options::{PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, WHOLE_READ_BYTES_MAX};
 
 /// Why the reading half ended, unless the client said good-bye.

@@ -1,12 +1,12 @@
-//! The receive buffer: what has arrived and is not yet used.
+//! A receive buffer over a stream's incoming direction: what has arrived and is not yet used.
 
 use std::io;
 use std::marker::PhantomData;
 
-use seam::{Seam, StreamReader};
+use crate::{Seam, StreamReader};
 
 /// A reader with its buffer.
-pub(crate) struct Incoming<S: Seam, R: StreamReader<S>> {
+pub struct Incoming<S: Seam, R: StreamReader<S>> {
     reader: R,
     buffer: Vec<u8>,
     used: usize,
@@ -14,33 +14,36 @@ pub(crate) struct Incoming<S: Seam, R: StreamReader<S>> {
 }
 
 impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
-    /// An empty buffer of `capacity` bytes.
-    pub(crate) fn new(reader: R, capacity: usize) -> Self {
+    /// An empty buffer with room for `capacity` bytes, at least 1.
+    pub fn new(reader: R, capacity: usize) -> Self {
         Incoming { reader, buffer: Vec::with_capacity(capacity), used: 0, seam: PhantomData }
     }
 
-    /// The same with room for at least `capacity` bytes; what has arrived stays.
-    pub(crate) fn grow(&mut self, capacity: usize) {
+    /// Makes room for `capacity` bytes in all; what has arrived stays.
+    pub fn grow(&mut self, capacity: usize) {
         self.buffer.reserve_exact(capacity.saturating_sub(self.buffer.len()));
     }
 
     /// What has arrived and is not yet used.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.used..]
     }
 
     /// Marks the first `len` of [`Incoming::bytes`] as used.
-    pub(crate) fn consume(&mut self, len: usize) {
+    #[inline]
+    pub fn consume(&mut self, len: usize) {
         self.used += len;
         assert!(self.used <= self.buffer.len(), "more used than has arrived");
     }
 
-    /// Waits for more. [`io::ErrorKind::UnexpectedEof`] when the peer has closed.
-    pub(crate) async fn more(&mut self) -> io::Result<()> {
+    /// Waits for more. [`io::ErrorKind::UnexpectedEof`] when the peer has closed. The caller never waits for more than there is
+    /// room for.
+    pub async fn more(&mut self) -> io::Result<()> {
         self.buffer.drain(..self.used);
         self.used = 0;
         let buffer = std::mem::take(&mut self.buffer);
-        assert!(buffer.len() < buffer.capacity(), "nobody waits for more than the buffer can hold");
+        assert!(buffer.len() < buffer.capacity(), "no room for what is waited for");
         let (result, buffer) = self.reader.read(buffer).await;
         self.buffer = buffer;
         match result? {
@@ -50,7 +53,7 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
     }
 
     /// The bare reader, if nothing has arrived that was not used.
-    pub(crate) fn into_reader(self) -> Option<R> {
+    pub fn into_reader(self) -> Option<R> {
         self.bytes().is_empty().then_some(self.reader)
     }
 }

@@ -1,0 +1,289 @@
+//! The export as the engine's disk.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use nbd_protocol::flags;
+use seam::{
+    AllocationExtent, BLOCK_BYTES, Disk, DiskError, DiskResult, Geometry, Piece, PieceMut, Seam, StreamWriter,
+    block::pieces_len,
+};
+
+use super::negotiate::Facts;
+use super::reconnect::{connect, keep_connected};
+use super::table::{Ask, Slot, Table};
+use super::{NbdOptions, NbdTarget};
+
+/// Longest zero-range or status request, in bytes: well inside 32 bits, and a multiple of any block.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+/// Requests that a server is expected to work on at once.
+const QUEUE_DEPTH: u32 = 64;
+
+/// What the handles and the connection's task share.
+pub(super) struct Shared<S: Seam> {
+    pub(super) seam: S,
+    pub(super) target: NbdTarget,
+    pub(super) options: NbdOptions,
+    facts: Cell<Facts>,
+    incarnation: Cell<u64>,
+    pub(super) table: RefCell<Table<S>>,
+    /// No connection for longer than the patience lasts.
+    gone: Cell<bool>,
+    /// The last handle was dropped.
+    pub(super) closing: Cell<bool>,
+    /// Receives so far.
+    heard: Cell<u64>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl<S: Seam> Shared<S> {
+    /// Has the connection's task look again.
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Remembers the connection's task.
+    pub(super) fn register(&self, context: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        match &*waker {
+            Some(known) if known.will_wake(context.waker()) => (),
+            _ => *waker = Some(context.waker().clone()),
+        }
+    }
+
+    /// Something has arrived.
+    pub(super) fn heard(&self) {
+        self.heard.set(self.heard.get() + 1);
+    }
+
+    /// How often something has arrived.
+    pub(super) fn heard_count(&self) -> u64 {
+        self.heard.get()
+    }
+
+    /// The connection is lost: what was written and not flushed may be too.
+    pub(super) fn lost(&self) {
+        self.incarnation.set(self.incarnation.get() + 1);
+        let flushes = self.table.borrow_mut().restart();
+        for flush in flushes {
+            flush.finish(Err(DiskError::Io("connection lost during flush".into())));
+        }
+    }
+
+    /// True when the server is back with the same export; then requests go to it.
+    pub(super) fn accept(&self, now: Facts) -> bool {
+        let before = self.facts.get();
+        if now.size_bytes < before.size_bytes || now.logical_block > before.logical_block {
+            return false;
+        }
+        self.facts.set(now);
+        self.gone.set(false);
+        true
+    }
+
+    /// Fails all requests, and those to come until the server is back.
+    pub(super) fn give_up(&self) {
+        self.gone.set(true);
+        let all = self.table.borrow_mut().take_all();
+        all.iter().for_each(|slot| slot.finish(Err(DiskError::Gone)));
+    }
+
+    fn submit(&self, ask: Ask<S>, at: u64, len: u32, into: Vec<PieceMut<S::BlockMut>>) -> Rc<Slot<S>> {
+        let slot = Slot::new(ask, at, len, into);
+        if self.gone.get() {
+            slot.finish(Err(DiskError::Gone));
+        } else {
+            self.table.borrow_mut().add(Rc::clone(&slot));
+            self.wake();
+        }
+        slot
+    }
+
+    fn can(&self, flag: u16) -> bool {
+        self.facts.get().flags & flag != 0
+    }
+
+    fn check_writable(&self) -> DiskResult<()> {
+        let read_only = self.options.read_only || self.can(flags::READ_ONLY);
+        if read_only { Err(DiskError::ReadOnly) } else { Ok(()) }
+    }
+}
+
+struct Handle<S: Seam>(Rc<Shared<S>>);
+
+impl<S: Seam> Drop for Handle<S> {
+    fn drop(&mut self) {
+        self.0.closing.set(true);
+        self.0.wake();
+    }
+}
+
+/// Another server's NBD export. A clone is another handle; the connection ends, after the last answer, with the last of them.
+pub struct NbdDisk<S: Seam>(Rc<Handle<S>>);
+
+impl<S: Seam> Clone for NbdDisk<S> {
+    fn clone(&self) -> Self {
+        NbdDisk(Rc::clone(&self.0))
+    }
+}
+
+impl<S: Seam> NbdDisk<S> {
+    /// Connects to an export. Fails at once if that does not work the first time; later losses are borne with.
+    pub async fn open(seam: &S, target: NbdTarget, options: NbdOptions) -> DiskResult<Self> {
+        let link = connect(seam, &target, &options).await?;
+        let shared = Rc::new(Shared {
+            seam: seam.clone(),
+            target,
+            options,
+            facts: Cell::new(link.facts),
+            incarnation: Cell::new(0),
+            table: RefCell::default(),
+            gone: Cell::new(false),
+            closing: Cell::new(false),
+            heard: Cell::new(0),
+            waker: RefCell::default(),
+        });
+        let keeper = Rc::clone(&shared);
+        seam.spawn(async move { keep_connected(keeper, link).await });
+        Ok(NbdDisk(Rc::new(Handle(shared))))
+    }
+
+    fn shared(&self) -> &Shared<S> {
+        &self.0.0
+    }
+
+    fn piece_bytes_max(&self) -> usize {
+        self.shared().facts.get().request_bytes_max as usize
+    }
+}
+
+impl<S: Seam> Disk<S> for NbdDisk<S> {
+    fn geometry(&self) -> Geometry {
+        let facts = self.shared().facts.get();
+        let block = BLOCK_BYTES as u32;
+        Geometry {
+            size_bytes: facts.size_bytes,
+            logical_block: facts.logical_block,
+            physical_block: facts.preferred_block.min(block),
+            stripe_bytes: if facts.preferred_block > block { facts.preferred_block } else { 0 },
+            queue_depth: QUEUE_DEPTH,
+            fast_zero: facts.flags & flags::SEND_WRITE_ZEROES != 0,
+        }
+    }
+
+    fn identity(&self) -> String {
+        self.shared().target.to_string()
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.shared().incarnation.get()
+    }
+
+    async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
+        let slots: Vec<_> = split(into, self.piece_bytes_max())
+            .map(|(offset, pieces)| {
+                let len = pieces_len(&pieces) as u32;
+                self.shared().submit(Ask::Read, at + offset, len, pieces)
+            })
+            .collect();
+        let (mut result, mut into) = (Ok(()), Vec::new());
+        for slot in slots {
+            result = result.and(slot.done().await);
+            into.append(&mut slot.take_pieces());
+        }
+        (result, into)
+    }
+
+    async fn write(&self, at: u64, from: Vec<Piece<S::Block>>) -> DiskResult<()> {
+        self.shared().check_writable()?;
+        let slots: Vec<_> = split(from, self.piece_bytes_max())
+            .map(|(offset, pieces)| {
+                let len = pieces_len(&pieces) as u32;
+                self.shared().submit(Ask::Write(pieces), at + offset, len, Vec::new())
+            })
+            .collect();
+        all_done(slots).await
+    }
+
+    async fn flush(&self) -> DiskResult<()> {
+        if !self.shared().can(flags::SEND_FLUSH) {
+            // Such a server has nothing volatile, or nothing that could be done about it.
+            return Ok(());
+        }
+        self.shared().submit(Ask::Flush, 0, 0, Vec::new()).done().await
+    }
+
+    async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
+        self.shared().check_writable()?;
+        if !self.shared().can(flags::SEND_WRITE_ZEROES) {
+            return Err(DiskError::Unsupported);
+        }
+        let starts = (at..at + len).step_by(RANGE_BYTES_MAX as usize);
+        let slots: Vec<_> = starts
+            .map(|start| {
+                let len = RANGE_BYTES_MAX.min(at + len - start) as u32;
+                self.shared().submit(Ask::Zero { may_unmap }, start, len, Vec::new())
+            })
+            .collect();
+        all_done(slots).await
+    }
+
+    async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
+        if self.shared().facts.get().allocation.is_none() {
+            return Ok(vec![AllocationExtent { len_bytes: len, hole: false, zero: false }]);
+        }
+        let slot = self.shared().submit(Ask::Status, at, len.min(RANGE_BYTES_MAX) as u32, Vec::new());
+        slot.done().await?;
+        let (mut left, mut extents) = (len, Vec::new());
+        for mut extent in slot.take_extents() {
+            // The last one may reach past what was asked for.
+            extent.len_bytes = extent.len_bytes.min(left);
+            left -= extent.len_bytes;
+            if extent.len_bytes > 0 {
+                extents.push(extent);
+            }
+        }
+        Ok(extents)
+    }
+
+    async fn refresh_size(&self) -> DiskResult<u64> {
+        let shared = self.shared();
+        // A size is told in the handshake alone, so another connection asks for it.
+        let mut link = connect(&shared.seam, &shared.target, &shared.options).await?;
+        link.writer.shutdown();
+        let (before, now) = (shared.facts.get(), link.facts.size_bytes);
+        shared.facts.set(Facts { size_bytes: now, ..before });
+        Ok(now)
+    }
+
+    async fn set_size(&self, _: u64) -> DiskResult<()> {
+        Err(DiskError::Unsupported)
+    }
+}
+
+/// Runs of pieces of at most `bytes_max` bytes, which is at least a block, with their offsets.
+fn split<B>(pieces: Vec<Piece<B>>, bytes_max: usize) -> impl Iterator<Item = (u64, Vec<Piece<B>>)> {
+    assert!(bytes_max >= BLOCK_BYTES, "a piece fits into a request");
+    let (mut rest, mut offset) = (pieces.into_iter().peekable(), 0);
+    std::iter::from_fn(move || {
+        let (mut run, mut len) = (Vec::new(), 0);
+        while let Some(piece) = rest.next_if(|piece| len + piece.len() <= bytes_max) {
+            len += piece.len();
+            run.push(piece);
+        }
+        let start = offset;
+        offset += len as u64;
+        (len > 0).then_some((start, run))
+    })
+}
+
+async fn all_done<S: Seam>(slots: Vec<Rc<Slot<S>>>) -> DiskResult<()> {
+    let mut result = Ok(());
+    for slot in slots {
+        result = result.and(slot.done().await);
+    }
+    result
+}

@@ -1,0 +1,87 @@
+//! One connection in transmission: requests go out and replies come in, both at once, in one task.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use nbd_protocol::{Command, Request};
+use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
+
+use super::disk::Shared;
+use super::negotiate::Facts;
+use super::table::Ask;
+
+/// Bytes of requests that leave in one call.
+const SEND_BYTES: usize = 1 << 20;
+
+/// A connection that was talked into the export.
+pub(super) struct Link<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> {
+    pub(super) incoming: Incoming<S, R>,
+    pub(super) writer: W,
+    pub(super) facts: Facts,
+}
+
+impl<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> Link<S, R, W> {
+    /// Works until the connection is lost, or nobody needs it any more.
+    pub(super) async fn run(self, shared: &Shared<S>) {
+        let Link { mut incoming, writer, facts } = self;
+        let mut replies = pin!(shared.take_replies(&mut incoming, &facts));
+        let mut requests = pin!(shared.send_requests(writer));
+        let mut silence = pin!(shared.wait_for_silence());
+        poll_fn(|context| {
+            shared.register(context);
+            let lost = replies.as_mut().poll(context).is_ready()
+                || requests.as_mut().poll(context).is_ready()
+                || silence.as_mut().poll(context).is_ready();
+            if lost { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl<S: Seam> Shared<S> {
+    /// Sends requests until the connection is lost, or all is answered and the disk has been let go.
+    async fn send_requests<W: StreamWriter<S>>(&self, mut writer: W) {
+        let mut gather = Gather::default();
+        loop {
+            let ready = |_: &mut std::task::Context<'_>| match () {
+                () if self.table.borrow().has_to_send() => Poll::Ready(true),
+                () if self.closing.get() && self.table.borrow().is_empty() => Poll::Ready(false),
+                () => Poll::Pending,
+            };
+            if !poll_fn(ready).await {
+                let bye = Request { flags: 0, command: Command::Disconnect, cookie: 0, offset: 0, len: 0 };
+                gather.push_bytes(&bye.encode());
+                // Whether the good-bye arrives changes nothing.
+                let (Ok(()) | Err(_), _) = writer.send(gather).await;
+                return;
+            }
+            while gather.len() < SEND_BYTES {
+                let Some((cookie, slot)) = self.table.borrow_mut().next_to_send() else { break };
+                gather.push_bytes(&slot.request(cookie).encode());
+                if let Ask::Write(pieces) = &slot.ask {
+                    pieces.iter().for_each(|piece| gather.push_piece(piece.clone()));
+                }
+            }
+            let (result, sent) = writer.send(gather).await;
+            gather = sent;
+            gather.clear();
+            if result.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Ends when the server owes an answer and has sent nothing for too long.
+    async fn wait_for_silence(&self) {
+        let mut before = None;
+        loop {
+            let now = self.table.borrow().oldest().map(|oldest| (oldest, self.heard_count()));
+            if now.is_some() && now == before {
+                return;
+            }
+            before = now;
+            self.seam.sleep(self.options.silence_max).await;
+        }
+    }
+}

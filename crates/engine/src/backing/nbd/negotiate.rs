@@ -1,0 +1,192 @@
+//! The client's half of the handshake: from a fresh connection to an export and what it can do.
+
+use std::io;
+
+use nbd_protocol::greeting::{client_flags, decode_greeting};
+use nbd_protocol::info::{Info, InfoRequest};
+use nbd_protocol::meta::{MetaRequest, parse_context};
+use nbd_protocol::option::push_option;
+use nbd_protocol::{Broken, Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, Step, flags};
+use seam::{BLOCK_BYTES, Gather, Incoming, SECTOR_BYTES, Seam, StreamReader, StreamWriter};
+
+/// Longest request to a server that states no limit, as the specification says.
+const DEFAULT_REQUEST_BYTES_MAX: u32 = 32 << 20;
+
+/// Why an export could not be reached.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NegotiateError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Broken(#[from] Broken),
+    #[error("the server refuses the export \"{export}\": {reason}")]
+    Refused { export: String, reason: String },
+    #[error("the server takes requests of {min} to {max} bytes; 4096 must be among them")]
+    BlockSize { min: u32, max: u32 },
+    #[error("the export's size of {0} bytes is no multiple of its block size")]
+    Size(u64),
+}
+
+/// What an export is and can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) size_bytes: u64,
+    pub(super) flags: u16,
+    /// Smallest request: 512 or 4096.
+    pub(super) logical_block: u32,
+    /// Best alignment.
+    pub(super) preferred_block: u32,
+    /// Longest read or write, a multiple of 4096.
+    pub(super) request_bytes_max: u32,
+    pub(super) structured: bool,
+    /// The number of `base:allocation` on this connection.
+    pub(super) allocation: Option<u32>,
+}
+
+/// Talks a server into `export`.
+pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
+    incoming: &mut Incoming<S, R>,
+    writer: &mut W,
+    export: &str,
+) -> Result<Facts, NegotiateError> {
+    let greeting_flags = take(incoming, decode_greeting).await?;
+    send(writer, &client_flags(greeting_flags)?).await?;
+
+    option(writer, OptionKind::StructuredReply, b"").await?;
+    let (reply, _) = answer(incoming, OptionKind::StructuredReply, |_, _| Ok(())).await?;
+    let structured = reply == OptionReplyKind::Ack;
+
+    let mut allocation = None;
+    if structured {
+        let kind = OptionKind::SetMetaContext;
+        option(writer, kind, &MetaRequest::encode_base_allocation(export)).await?;
+        let note = |reply, payload: &[u8]| {
+            if reply == OptionReplyKind::MetaContext {
+                let (id, name) = parse_context(payload)?;
+                allocation = allocation.or((name == flags::BASE_ALLOCATION).then_some(id));
+            }
+            Ok(())
+        };
+        if answer(incoming, kind, note).await?.0 != OptionReplyKind::Ack {
+            allocation = None;
+        }
+    }
+
+    let wanted = InfoRequest { name: export, wants_block_size: true, wants_name: false, wants_description: false };
+    option(writer, OptionKind::Go, &wanted.encode()).await?;
+    let (mut about, mut sizes) = (None, (1, BLOCK_BYTES as u32, DEFAULT_REQUEST_BYTES_MAX));
+    let note = |reply, payload: &[u8]| {
+        if reply == OptionReplyKind::Info {
+            match Info::parse(payload)? {
+                Info::Export { size_bytes, flags } => about = Some((size_bytes, flags)),
+                Info::BlockSize { min, preferred, max } => sizes = (min, preferred, max),
+                _ => (),
+            }
+        }
+        Ok(())
+    };
+    let (size_bytes, flags) = match (answer(incoming, OptionKind::Go, note).await?, about) {
+        ((OptionReplyKind::Ack, _), Some(about)) => about,
+        ((OptionReplyKind::Ack, _), None) => return Err(Broken::Malformed("GO's answer: no size in it").into()),
+        ((OptionReplyKind::ErrUnsupported, _), _) => {
+            export_name(incoming, writer, export, greeting_flags & flags::NO_ZEROES != 0).await?
+        }
+        ((reply, text), _) => {
+            let reason = if text.is_empty() { format!("{reply:?}") } else { text };
+            return Err(NegotiateError::Refused { export: export.to_owned(), reason });
+        }
+    };
+    facts(size_bytes, flags, sizes, structured, allocation)
+}
+
+fn facts(
+    size_bytes: u64,
+    flags: u16,
+    (min, preferred, max): (u32, u32, u32),
+    structured: bool,
+    allocation: Option<u32>,
+) -> Result<Facts, NegotiateError> {
+    let (sector, block) = (SECTOR_BYTES as u32, BLOCK_BYTES as u32);
+    if min > block || max < block {
+        return Err(NegotiateError::BlockSize { min, max });
+    }
+    let logical_block = if min <= sector { sector } else { block };
+    if !size_bytes.is_multiple_of(logical_block.into()) {
+        return Err(NegotiateError::Size(size_bytes));
+    }
+    let preferred_block = if preferred.is_power_of_two() { preferred.max(logical_block) } else { block };
+    let request_bytes_max = max.min(nbd_protocol::limits::DATA_BYTES_MAX) / block * block;
+    Ok(Facts { size_bytes, flags, logical_block, preferred_block, request_bytes_max, structured, allocation })
+}
+
+/// The way of servers that know no `GO`.
+async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
+    incoming: &mut Incoming<S, R>,
+    writer: &mut W,
+    export: &str,
+    no_zeroes: bool,
+) -> Result<(u64, u16), NegotiateError> {
+    option(writer, OptionKind::ExportName, export.as_bytes()).await?;
+    let len = if no_zeroes { 10 } else { 134 };
+    while incoming.bytes().len() < len {
+        incoming.more().await?;
+    }
+    let bytes = incoming.bytes();
+    let (size, rest) = bytes.split_first_chunk::<8>().expect("ten bytes are there");
+    let (flags, _) = rest.split_first_chunk::<2>().expect("ten bytes are there");
+    let about = (u64::from_be_bytes(*size), u16::from_be_bytes(*flags));
+    incoming.consume(len);
+    Ok(about)
+}
+
+/// Takes the replies to an option, hands each to `note`, and returns the last one with its text.
+async fn answer<S: Seam, R: StreamReader<S>>(
+    incoming: &mut Incoming<S, R>,
+    kind: OptionKind,
+    mut note: impl FnMut(OptionReplyKind, &[u8]) -> Result<(), Broken>,
+) -> Result<(OptionReplyKind, String), NegotiateError> {
+    loop {
+        let header = take(incoming, OptionReplyHeader::decode).await?;
+        if header.option != kind {
+            return Err(Broken::Malformed("handshake: an answer to what was not asked").into());
+        }
+        let len = header.len as usize;
+        while incoming.bytes().len() < len {
+            incoming.more().await?;
+        }
+        let payload = &incoming.bytes()[..len];
+        note(header.kind, payload)?;
+        let text = String::from_utf8_lossy(payload).into_owned();
+        incoming.consume(len);
+        if header.kind == OptionReplyKind::Ack || header.kind.is_error() {
+            return Ok((header.kind, text));
+        }
+    }
+}
+
+async fn take<S: Seam, R: StreamReader<S>, T>(
+    incoming: &mut Incoming<S, R>,
+    decode: impl Fn(&[u8]) -> Decoded<T>,
+) -> Result<T, NegotiateError> {
+    loop {
+        match decode(incoming.bytes())? {
+            Step::Got(value, used) => {
+                incoming.consume(used);
+                return Ok(value);
+            }
+            Step::More(_) => incoming.more().await?,
+        }
+    }
+}
+
+async fn option<S: Seam, W: StreamWriter<S>>(writer: &mut W, kind: OptionKind, payload: &[u8]) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    push_option(&mut bytes, kind, payload);
+    send(writer, &bytes).await
+}
+
+async fn send<S: Seam, W: StreamWriter<S>>(writer: &mut W, bytes: &[u8]) -> io::Result<()> {
+    let mut gather = Gather::default();
+    gather.push_bytes(bytes);
+    writer.send(gather).await.0
+}

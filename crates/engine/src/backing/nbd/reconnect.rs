@@ -1,0 +1,78 @@
+//! Connects, and connects again: with growing pauses, for as long as somebody needs the disk.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use seam::{ByteStream, DiskError, DiskResult, Incoming, Nanos, Seam};
+
+use super::disk::Shared;
+use super::link::Link;
+use super::negotiate::negotiate;
+use super::{NbdOptions, NbdTarget};
+
+/// Bytes taken from the socket at once.
+const RECEIVE_BYTES: usize = 256 << 10;
+
+type Reader<S> = <<S as Seam>::Stream as ByteStream<S>>::Reader;
+type Writer<S> = <<S as Seam>::Stream as ByteStream<S>>::Writer;
+/// A connection over the seam's own stream.
+pub(super) type SeamLink<S> = Link<S, Reader<S>, Writer<S>>;
+
+/// Connects once.
+pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &NbdOptions) -> DiskResult<SeamLink<S>> {
+    let attempt = async {
+        let stream = seam.connect(&target.address).await?;
+        let (reader, mut writer) = stream.split();
+        let mut incoming = Incoming::new(reader, RECEIVE_BYTES);
+        let facts = negotiate(&mut incoming, &mut writer, &target.export).await?;
+        Ok::<_, super::negotiate::NegotiateError>(Link { incoming, writer, facts })
+    };
+    let failed = |reason: &dyn std::fmt::Display| Err(DiskError::Open(format!("cannot connect to {target}: {reason}")));
+    let (mut attempt, mut limit) = (pin!(attempt), pin!(seam.sleep(options.attempt_timeout)));
+    poll_fn(|context| {
+        if let Poll::Ready(done) = attempt.as_mut().poll(context) {
+            return Poll::Ready(done.or_else(|error| failed(&error)));
+        }
+        let late = || format!("no answer in {}", options.attempt_timeout);
+        limit.as_mut().poll(context).map(|()| failed(&late()))
+    })
+    .await
+}
+
+/// Keeps a disk connected until it is let go.
+pub(super) async fn keep_connected<S: Seam>(shared: Rc<Shared<S>>, first: SeamLink<S>) {
+    let mut link = first;
+    loop {
+        link.run(&shared).await;
+        shared.lost();
+        match reconnect(&shared).await {
+            Some(next) => link = next,
+            None => return,
+        }
+    }
+}
+
+/// Tries until it works; `None` when the disk was let go.
+async fn reconnect<S: Seam>(shared: &Shared<S>) -> Option<SeamLink<S>> {
+    let since = shared.seam.now();
+    let mut pause = shared.options.pause_min;
+    loop {
+        if shared.closing.get() {
+            shared.give_up();
+            return None;
+        }
+        if let Ok(link) = connect(&shared.seam, &shared.target, &shared.options).await
+            && shared.accept(link.facts)
+        {
+            return Some(link);
+        }
+        if shared.seam.now().since(since) >= shared.options.patience {
+            shared.give_up();
+        }
+        let jitter = Nanos(shared.seam.random() % (pause.0 / 4 + 1));
+        shared.seam.sleep(pause + jitter).await;
+        pause = Nanos(pause.0 * 2).min(shared.options.pause_max);
+    }
+}

@@ -1,0 +1,172 @@
+//! The receiving half of a connection: takes replies apart and gives their content to who waits for it.
+
+use std::io;
+use std::rc::Rc;
+
+use nbd_protocol::reply::{parse_data_offset, parse_error, parse_hole, parse_status};
+use nbd_protocol::{Broken, ChunkKind, Errno, ReplyHeader, Step, flags};
+use seam::{AllocationExtent, DiskError, Incoming, SECTOR_BYTES, Seam, StreamReader};
+
+use super::disk::Shared;
+use super::negotiate::Facts;
+use super::table::{Ask, Slot};
+
+/// Why a connection is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Lost {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    #[error("the server is shutting down")]
+    Shutdown,
+}
+
+impl<S: Seam> Shared<S> {
+    /// Takes replies until the connection is lost.
+    pub(super) async fn take_replies<R: StreamReader<S>>(
+        &self,
+        incoming: &mut Incoming<S, R>,
+        facts: &Facts,
+    ) -> Result<(), Lost> {
+        loop {
+            let Step::Got(header, used) = ReplyHeader::decode(incoming.bytes())? else {
+                self.more(incoming).await?;
+                continue;
+            };
+            incoming.consume(used);
+            match header {
+                ReplyHeader::Simple { cookie, error } => {
+                    let slot = self.slot(cookie)?;
+                    match (error, &slot.ask) {
+                        (Some(error), _) => slot.fail(disk_error(error, "")?),
+                        (None, Ask::Read) if !facts.structured => {
+                            self.take_data(incoming, &slot, slot.at, slot.len as usize).await?;
+                        }
+                        (None, Ask::Read | Ask::Status) => {
+                            return Err(Broken::Malformed("reply: a simple one where chunks were agreed on").into());
+                        }
+                        (None, _) => (),
+                    }
+                    self.answered(cookie, &slot);
+                }
+                ReplyHeader::Chunk { cookie, kind, done, len } => {
+                    let slot = self.slot(cookie)?;
+                    self.take_chunk(incoming, &slot, kind, len as usize, facts).await?;
+                    if done {
+                        self.answered(cookie, &slot);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn take_chunk<R: StreamReader<S>>(
+        &self,
+        incoming: &mut Incoming<S, R>,
+        slot: &Slot<S>,
+        kind: ChunkKind,
+        len: usize,
+        facts: &Facts,
+    ) -> Result<(), Lost> {
+        if kind == ChunkKind::Data {
+            self.fill(incoming, 8.min(len)).await?;
+            let at = parse_data_offset(&incoming.bytes()[..8.min(len)]).ok_or(Broken::Malformed("data chunk"))?;
+            incoming.consume(8);
+            if !slot.covers(at, len as u64 - 8) {
+                return Err(Broken::Malformed("data chunk: outside its request").into());
+            }
+            return self.take_data(incoming, slot, at, len - 8).await;
+        }
+        self.fill(incoming, len).await?;
+        let payload = &incoming.bytes()[..len];
+        match kind {
+            ChunkKind::None => (),
+            ChunkKind::Hole => {
+                let (at, len) = parse_hole(payload)?;
+                let aligned = at.is_multiple_of(SECTOR_BYTES as u64) && len.is_multiple_of(SECTOR_BYTES as u32);
+                if !slot.covers(at, len.into()) || !aligned {
+                    return Err(Broken::Malformed("hole chunk: outside its request").into());
+                }
+                slot.put_zeroes(at, len as usize);
+            }
+            ChunkKind::BlockStatus => {
+                let (context, extents) = parse_status(payload)?;
+                if facts.allocation == Some(context) {
+                    slot.put_extents(extents.into_iter().map(extent).collect());
+                }
+            }
+            kind if kind.is_error() => {
+                let (error, text) = parse_error(payload)?;
+                slot.fail(disk_error(error, text)?);
+            }
+            _ => return Err(Broken::Malformed("reply: a chunk of an unknown kind").into()),
+        }
+        incoming.consume(len);
+        Ok(())
+    }
+
+    /// Takes `len` bytes of the export from `at` on.
+    async fn take_data<R: StreamReader<S>>(
+        &self,
+        incoming: &mut Incoming<S, R>,
+        slot: &Slot<S>,
+        mut at: u64,
+        mut len: usize,
+    ) -> Result<(), Lost> {
+        while len > 0 {
+            // Buffers are filled in whole sectors, unless the server itself cuts finer.
+            self.fill(incoming, len.min(SECTOR_BYTES)).await?;
+            let here = incoming.bytes().len();
+            let count = if here >= len { len } else { here / SECTOR_BYTES * SECTOR_BYTES };
+            slot.put(at, &incoming.bytes()[..count]);
+            incoming.consume(count);
+            at += count as u64;
+            len -= count;
+        }
+        Ok(())
+    }
+
+    async fn fill<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, len: usize) -> io::Result<()> {
+        while incoming.bytes().len() < len {
+            incoming.grow(len);
+            self.more(incoming).await?;
+        }
+        Ok(())
+    }
+
+    async fn more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>) -> io::Result<()> {
+        incoming.more().await?;
+        self.heard();
+        Ok(())
+    }
+
+    fn slot(&self, cookie: u64) -> Result<Rc<Slot<S>>, Broken> {
+        self.table.borrow().get(cookie).ok_or(Broken::Malformed("reply: to a request that was not sent"))
+    }
+
+    fn answered(&self, cookie: u64, slot: &Slot<S>) {
+        self.table.borrow_mut().remove(cookie);
+        slot.answered();
+    }
+}
+
+/// A server's error as a disk's. One that says that the server goes away is no answer: the request is repeated elsewhere.
+fn disk_error(error: Errno, text: &str) -> Result<DiskError, Lost> {
+    let text = if text.is_empty() { error.text() } else { text };
+    match error {
+        Errno::Shutdown => Err(Lost::Shutdown),
+        Errno::NoSpace => Ok(DiskError::NoSpace),
+        Errno::Perm => Ok(DiskError::ReadOnly),
+        Errno::NotSup => Ok(DiskError::Unsupported),
+        Errno::Io | Errno::NoMem | Errno::Inval | Errno::Overflow => Ok(DiskError::Io(format!("NBD server: {text}"))),
+    }
+}
+
+fn extent((len, state): (u32, u32)) -> AllocationExtent {
+    AllocationExtent {
+        len_bytes: len.into(),
+        hole: state & flags::STATE_HOLE != 0,
+        zero: state & flags::STATE_ZERO != 0,
+    }
+}

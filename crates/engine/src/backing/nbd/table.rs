@@ -1,0 +1,219 @@
+//! Requests without an answer: what was asked, where the answer goes, who waits for it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use nbd_protocol::{Command, Request, command};
+use seam::{AllocationExtent, BlockMut, DiskError, DiskResult, Piece, PieceMut, Seam};
+
+/// What is asked.
+pub(super) enum Ask<S: Seam> {
+    Read,
+    Write(Vec<Piece<S::Block>>),
+    Flush,
+    Zero { may_unmap: bool },
+    Status,
+}
+
+/// One request, from the call to its answer, over as many connections as that takes.
+pub(super) struct Slot<S: Seam> {
+    pub(super) ask: Ask<S>,
+    pub(super) at: u64,
+    pub(super) len: u32,
+    /// A read's buffers.
+    into: RefCell<Vec<PieceMut<S::BlockMut>>>,
+    /// Bytes of the answer so far.
+    received: Cell<u64>,
+    /// An error that the answer has named before its end.
+    failed: RefCell<Option<DiskError>>,
+    extents: RefCell<Vec<AllocationExtent>>,
+    result: RefCell<Option<DiskResult<()>>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl<S: Seam> Slot<S> {
+    pub(super) fn new(ask: Ask<S>, at: u64, len: u32, into: Vec<PieceMut<S::BlockMut>>) -> Rc<Self> {
+        Rc::new(Slot {
+            ask,
+            at,
+            len,
+            into: RefCell::new(into),
+            received: Cell::new(0),
+            failed: RefCell::default(),
+            extents: RefCell::default(),
+            result: RefCell::default(),
+            waker: RefCell::default(),
+        })
+    }
+
+    /// Waits for the answer.
+    pub(super) async fn done(&self) -> DiskResult<()> {
+        poll_fn(|context| match self.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                *self.waker.borrow_mut() = Some(context.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// The buffers of a read that is done.
+    pub(super) fn take_pieces(&self) -> Vec<PieceMut<S::BlockMut>> {
+        self.into.take()
+    }
+
+    /// The extents of a status request that is done.
+    pub(super) fn take_extents(&self) -> Vec<AllocationExtent> {
+        self.extents.take()
+    }
+
+    /// Notes extents as the wire has them.
+    pub(super) fn put_extents(&self, extents: Vec<AllocationExtent>) {
+        *self.extents.borrow_mut() = extents;
+    }
+
+    /// True when `len` bytes at `at` of the export belong to this read.
+    pub(super) fn covers(&self, at: u64, len: u64) -> bool {
+        let end = self.at + u64::from(self.len);
+        matches!(self.ask, Ask::Read) && at >= self.at && at.checked_add(len).is_some_and(|last| last <= end)
+    }
+
+    /// Copies bytes of the export from `at` on, which [`Slot::covers`], to the buffers.
+    pub(super) fn put(&self, at: u64, bytes: &[u8]) {
+        self.each_piece(at, bytes.len(), |block, start, from, len| block.write_bytes(start, &bytes[from..from + len]));
+    }
+
+    /// Zeroes the buffers for `len` bytes from `at` on, which [`Slot::covers`].
+    pub(super) fn put_zeroes(&self, at: u64, len: usize) {
+        self.each_piece(at, len, |block, start, _, len| block.zero(start, len));
+    }
+
+    /// Calls `each(block, byte in the block, byte in the range, length)` for every piece under a range of the export.
+    fn each_piece(&self, at: u64, len: usize, mut each: impl FnMut(&mut S::BlockMut, usize, usize, usize)) {
+        let (first, last) = ((at - self.at) as usize, (at - self.at) as usize + len);
+        let mut begin = 0;
+        for piece in self.into.borrow_mut().iter_mut() {
+            let end = begin + piece.len();
+            let (from, to) = (first.max(begin), last.min(end));
+            if from < to {
+                each(&mut piece.block, usize::from(piece.start) + from - begin, from - first, to - from);
+            }
+            begin = end;
+        }
+        self.received.set(self.received.get() + len as u64);
+    }
+
+    /// Remembers that the answer has named an error.
+    pub(super) fn fail(&self, error: DiskError) {
+        self.failed.borrow_mut().get_or_insert(error);
+    }
+
+    /// The answer is whole.
+    pub(super) fn answered(&self) {
+        let incomplete = matches!(self.ask, Ask::Read) && self.received.get() != u64::from(self.len)
+            || matches!(self.ask, Ask::Status) && self.extents.borrow().is_empty();
+        self.finish(match self.failed.take() {
+            Some(error) => Err(error),
+            None if incomplete => Err(DiskError::Io("the server's answer covers only a part of the request".into())),
+            None => Ok(()),
+        });
+    }
+
+    /// Hands the result to who waits for it.
+    pub(super) fn finish(&self, result: DiskResult<()>) {
+        *self.result.borrow_mut() = Some(result);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn forget_answer(&self) {
+        self.received.set(0);
+        self.failed.take();
+        self.extents.take();
+    }
+
+    /// As it goes over the wire, without data.
+    pub(super) fn request(&self, cookie: u64) -> Request {
+        let (command, flags) = match &self.ask {
+            Ask::Read => (Command::Read, 0),
+            Ask::Write(_) => (Command::Write, 0),
+            Ask::Flush => (Command::Flush, 0),
+            Ask::Zero { may_unmap: true } => (Command::WriteZeroes, 0),
+            Ask::Zero { may_unmap: false } => (Command::WriteZeroes, command::NO_HOLE),
+            Ask::Status => (Command::BlockStatus, 0),
+        };
+        Request { flags, command, cookie, offset: self.at, len: self.len }
+    }
+}
+
+/// All requests without an answer, by cookie; a cookie is never used twice.
+pub(super) struct Table<S: Seam> {
+    next: u64,
+    open: BTreeMap<u64, Rc<Slot<S>>>,
+    to_send: VecDeque<u64>,
+}
+
+impl<S: Seam> Default for Table<S> {
+    fn default() -> Self {
+        Table { next: 1, open: BTreeMap::new(), to_send: VecDeque::new() }
+    }
+}
+
+impl<S: Seam> Table<S> {
+    pub(super) fn add(&mut self, slot: Rc<Slot<S>>) {
+        self.open.insert(self.next, slot);
+        self.to_send.push_back(self.next);
+        self.next += 1;
+    }
+
+    /// The next request to be sent.
+    pub(super) fn next_to_send(&mut self) -> Option<(u64, Rc<Slot<S>>)> {
+        let cookie = self.to_send.pop_front()?;
+        let slot = self.open.get(&cookie).expect("a request stays open until its answer, which follows its sending");
+        Some((cookie, Rc::clone(slot)))
+    }
+
+    pub(super) fn has_to_send(&self) -> bool {
+        !self.to_send.is_empty()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// The request that has waited longest.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.open.keys().next().copied()
+    }
+
+    /// A request that was sent and has no answer yet.
+    pub(super) fn get(&self, cookie: u64) -> Option<Rc<Slot<S>>> {
+        let is_unsent = self.to_send.front().is_some_and(|first| cookie >= *first);
+        if is_unsent { None } else { self.open.get(&cookie).cloned() }
+    }
+
+    /// Forgets a request that was answered.
+    pub(super) fn remove(&mut self, cookie: u64) {
+        self.open.remove(&cookie);
+    }
+
+    /// The connection is lost: all but flushes are to be sent again, in the order in which they came; the flushes are returned.
+    pub(super) fn restart(&mut self) -> Vec<Rc<Slot<S>>> {
+        let flushes =
+            self.open.extract_if(.., |_, slot| matches!(slot.ask, Ask::Flush)).map(|(_, slot)| slot).collect();
+        self.open.values().for_each(|slot| slot.forget_answer());
+        self.to_send = self.open.keys().copied().collect();
+        flushes
+    }
+
+    /// Gives up: nothing is open any more.
+    pub(super) fn take_all(&mut self) -> Vec<Rc<Slot<S>>> {
+        self.to_send.clear();
+        std::mem::take(&mut self.open).into_values().collect()
+    }
+}
