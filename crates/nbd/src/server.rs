@@ -87,9 +87,11 @@ impl<S: Seam> Server<S> {
                     self.0.seam.spawn(async move { server.serve(stream).await });
                 }
                 Some(Err(_)) => self.0.seam.sleep(ACCEPT_PAUSE).await,
-                None => return,
+                None => break,
             }
         }
+        drop(listener);
+        self.0.listeners.borrow_mut().retain(|other| !Rc::ptr_eq(other, &control));
     }
 
     /// Serves one client until it leaves.
@@ -97,7 +99,7 @@ impl<S: Seam> Server<S> {
         let full = self.0.clients.borrow().len() >= self.0.shares.options.connections_max;
         self.count(|stats| if full { stats.refused += 1 } else { stats.accepted += 1 });
         if full || self.0.stopping.get() {
-            return;
+            return drop(stream.split());
         }
         let (id, control) = (self.0.stats.get().accepted, Rc::new(Control::default()));
         self.0.clients.borrow_mut().insert(id, Rc::clone(&control));
@@ -124,7 +126,7 @@ impl<S: Seam> Server<S> {
             self.0.seam.sleep(STOP_POLL).await;
         }
         self.ask_all(Stop::Now);
-        while !self.0.clients.borrow().is_empty() {
+        while !self.0.clients.borrow().is_empty() || !self.0.listeners.borrow().is_empty() {
             self.0.seam.sleep(STOP_POLL).await;
         }
     }

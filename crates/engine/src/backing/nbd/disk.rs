@@ -64,13 +64,14 @@ impl<S: Seam> Shared<S> {
         self.heard.get()
     }
 
-    /// The connection is lost: what was written and not flushed may be too.
-    pub(super) fn lost(&self) {
+    /// The connection is lost: what was written and not flushed may be too. True when there are changes to be repeated.
+    pub(super) fn lost(&self) -> bool {
         self.incarnation.set(self.incarnation.get() + 1);
         let flushes = self.table.borrow_mut().restart();
         for flush in flushes {
             flush.finish(Err(DiskError::Io("connection lost during flush".into())));
         }
+        self.table.borrow().has_changes()
     }
 
     /// True when the server is back with the same export; then requests go to it.

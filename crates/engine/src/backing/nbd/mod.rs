@@ -2,9 +2,11 @@
 //!
 //! When the connection is lost, [`seam::Disk::incarnation`] changes at once, before any answer of a later connection can be
 //! seen: what was written and not flushed may be gone. Requests without an answer are repeated on the next connection, all
-//! but flushes: a flush that was under way fails, since it cannot speak for what the server has forgotten. (A server that
-//! still works on requests of the lost connection may carry them out after their repetition; the engine has no two writes
-//! of one block under way, so that only the same content is written twice.)
+//! but flushes: a flush that was under way fails, since it cannot speak for what the server has forgotten.
+//!
+//! The protocol has no way to take back what was sent on a lost connection. A server may carry out an old write after its
+//! repetition was answered and a newer write of the same block came; so writes are repeated only after the server had
+//! [`NbdOptions::settle`] to finish what it holds of the lost connection.
 
 mod disk;
 mod link;
@@ -32,6 +34,8 @@ pub struct NbdOptions {
     pub pause_min: Nanos,
     /// Longest pause between attempts.
     pub pause_max: Nanos,
+    /// Time given to the server to finish with a lost connection before writes are repeated on the next one.
+    pub settle: Nanos,
     /// A server that owes answers and sends nothing at all for this long (and up to twice as long) counts as lost.
     pub silence_max: Nanos,
 }
@@ -44,6 +48,7 @@ impl Default for NbdOptions {
             attempt_timeout: Nanos::from_secs(5),
             pause_min: Nanos::from_millis(20),
             pause_max: Nanos::from_secs(2),
+            settle: Nanos::from_millis(200),
             silence_max: Nanos::from_secs(30),
         }
     }

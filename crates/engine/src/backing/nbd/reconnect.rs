@@ -46,10 +46,14 @@ pub(super) async fn keep_connected<S: Seam>(shared: Rc<Shared<S>>, first: SeamLi
     let mut link = first;
     loop {
         link.run(&shared).await;
-        shared.lost();
+        let repeats_changes = shared.lost();
+        let since = shared.seam.now();
         match reconnect(&shared).await {
             Some(next) => link = next,
             None => return,
+        }
+        if repeats_changes {
+            shared.seam.sleep_until(since + shared.options.settle).await;
         }
     }
 }

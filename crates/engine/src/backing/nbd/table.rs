@@ -211,6 +211,11 @@ impl<S: Seam> Table<S> {
         flushes
     }
 
+    /// True when there is a request that changes content.
+    pub(super) fn has_changes(&self) -> bool {
+        self.open.values().any(|slot| matches!(slot.ask, Ask::Write(_) | Ask::Zero { .. }))
+    }
+
     /// Gives up: nothing is open any more.
     pub(super) fn take_all(&mut self) -> Vec<Rc<Slot<S>>> {
         self.to_send.clear();

@@ -1,0 +1,209 @@
+//! A client that says exactly what a test wants, right or wrong.
+
+use nbd_protocol::greeting::{client_flags, decode_greeting};
+use nbd_protocol::info::{Info, InfoRequest};
+use nbd_protocol::meta::MetaRequest;
+use nbd_protocol::option::push_option;
+use nbd_protocol::{
+    ChunkKind, Command, Decoded, Errno, OptionKind, OptionReplyHeader, OptionReplyKind, ReplyHeader, Request, Step,
+    reply,
+};
+use seam::sim::{SimReader, SimSeam, SimWriter};
+use seam::{Address, ByteStream, Gather, Incoming, Seam, StreamWriter};
+
+/// One part of a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    Done,
+    Failed(Errno),
+    Data(u64, Vec<u8>),
+    Hole(u64, u32),
+    Status(Vec<(u32, u32)>),
+}
+
+/// A connection.
+pub struct Client {
+    incoming: Incoming<SimSeam, SimReader>,
+    writer: SimWriter,
+    next: u64,
+}
+
+/// A sector's bytes, as the simulated world keeps them: one tag over and over.
+pub fn sectors(tag: u64, count: usize) -> Vec<u8> {
+    tag.to_le_bytes().repeat(64 * count)
+}
+
+impl Client {
+    /// Connects and takes the greeting.
+    pub async fn connect(seam: &SimSeam, to: &Address) -> Client {
+        let mut client = Client::silent(seam, to).await;
+        let flags = client.take(decode_greeting).await.expect("a greeting");
+        client.send(&client_flags(flags).expect("fixed newstyle")).await;
+        client
+    }
+
+    /// Connects and says nothing.
+    pub async fn silent(seam: &SimSeam, to: &Address) -> Client {
+        let (reader, writer) = seam.connect(to).await.expect("the server listens").split();
+        Client { incoming: Incoming::new(reader, 1 << 20), writer, next: 1 }
+    }
+
+    /// Sends bytes; what a closed connection says to that does not matter here.
+    pub async fn send(&mut self, bytes: &[u8]) {
+        let mut gather = Gather::default();
+        gather.push_bytes(bytes);
+        let (Ok(()) | Err(_), _) = self.writer.send(gather).await;
+    }
+
+    /// Waits for what `decode` wants; `None` when the server has closed.
+    pub async fn take<T>(&mut self, decode: impl Fn(&[u8]) -> Decoded<T>) -> Option<T> {
+        loop {
+            match decode(self.incoming.bytes()).expect("the server speaks NBD") {
+                Step::Got(value, used) => {
+                    self.incoming.consume(used);
+                    return Some(value);
+                }
+                Step::More(_) => self.incoming.more().await.ok()?,
+            }
+        }
+    }
+
+    async fn payload(&mut self, len: usize) -> Option<Vec<u8>> {
+        while self.incoming.bytes().len() < len {
+            self.incoming.grow(len);
+            self.incoming.more().await.ok()?;
+        }
+        let payload = self.incoming.bytes()[..len].to_vec();
+        self.incoming.consume(len);
+        Some(payload)
+    }
+
+    /// True when the server has closed and all it sent was taken.
+    pub async fn is_closed(&mut self) -> bool {
+        self.incoming.bytes().is_empty() && self.incoming.more().await.is_err()
+    }
+
+    /// Sends an option and takes its replies; an empty list when the server has closed.
+    pub async fn option(&mut self, kind: OptionKind, payload: &[u8]) -> Vec<(OptionReplyKind, Vec<u8>)> {
+        let mut bytes = Vec::new();
+        push_option(&mut bytes, kind, payload);
+        self.send(&bytes).await;
+        let mut replies = Vec::new();
+        while let Some(header) = self.take(OptionReplyHeader::decode).await {
+            assert_eq!(header.option, kind);
+            let Some(payload) = self.payload(header.len as usize).await else { break };
+            replies.push((header.kind, payload));
+            if header.kind == OptionReplyKind::Ack || header.kind.is_error() {
+                break;
+            }
+        }
+        replies
+    }
+
+    /// Asks for structured replies and `base:allocation`, and takes the export.
+    pub async fn go(&mut self, name: &str) {
+        assert_eq!(self.option(OptionKind::StructuredReply, b"").await[0].0, OptionReplyKind::Ack);
+        self.option(OptionKind::SetMetaContext, &MetaRequest::encode_base_allocation(name)).await;
+        self.go_simple(name).await;
+    }
+
+    /// Takes the export as it is, and returns its flags.
+    pub async fn go_simple(&mut self, name: &str) -> u16 {
+        let request = InfoRequest { name, wants_block_size: true, wants_name: true, wants_description: true };
+        let replies = self.option(OptionKind::Go, &request.encode()).await;
+        assert_eq!(replies.last().expect("an answer").0, OptionReplyKind::Ack, "{replies:?}");
+        let flags = replies.iter().find_map(|(_, payload)| match Info::parse(payload) {
+            Ok(Info::Export { flags, .. }) => Some(flags),
+            _ => None,
+        });
+        flags.expect("flags are always told")
+    }
+
+    /// Sends a request (a write's data follow from `data`) and returns its cookie.
+    pub async fn ask(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> u64 {
+        let cookie = self.next;
+        self.next += 1;
+        let request = Request { flags, command, cookie, offset, len };
+        self.send(&[&request.encode()[..], data].concat()).await;
+        cookie
+    }
+
+    /// The next part of a reply: its cookie, the part, and whether it is the last. `None` when the server has closed. `read_len`
+    /// is the length of reads that are answered simply.
+    pub async fn part(&mut self, read_len: usize) -> Option<(u64, Part, bool)> {
+        match self.take(ReplyHeader::decode).await? {
+            ReplyHeader::Simple { cookie, error: Some(error) } => Some((cookie, Part::Failed(error), true)),
+            ReplyHeader::Simple { cookie, error: None } if read_len > 0 => {
+                Some((cookie, Part::Data(0, self.payload(read_len).await?), true))
+            }
+            ReplyHeader::Simple { cookie, error: None } => Some((cookie, Part::Done, true)),
+            ReplyHeader::Chunk { cookie, kind, done, len } => {
+                let payload = self.payload(len as usize).await?;
+                let part = match kind {
+                    ChunkKind::None => Part::Done,
+                    ChunkKind::Data => {
+                        Part::Data(reply::parse_data_offset(&payload).expect("eight bytes"), payload[8..].to_vec())
+                    }
+                    ChunkKind::Hole => {
+                        let (at, len) = reply::parse_hole(&payload).expect("a hole");
+                        Part::Hole(at, len)
+                    }
+                    ChunkKind::BlockStatus => Part::Status(reply::parse_status(&payload).expect("extents").1),
+                    _ => Part::Failed(reply::parse_error(&payload).expect("an error").0),
+                };
+                Some((cookie, part, done))
+            }
+        }
+    }
+
+    /// Asks and waits for the whole answer, while nothing else is under way.
+    pub async fn call(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> Vec<Part> {
+        let cookie = self.ask(command, flags, offset, len, data).await;
+        let mut parts = Vec::new();
+        while let Some((of, part, last)) = self.part(0).await {
+            assert_eq!(of, cookie);
+            parts.push(part);
+            if last {
+                return parts;
+            }
+        }
+        panic!("the server closed instead of answering {command:?}");
+    }
+
+    /// The bytes of a read, put together from its chunks.
+    pub async fn read(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0xee; len as usize];
+        for part in self.call(Command::Read, 0, offset, len, b"").await {
+            match part {
+                Part::Data(at, data) => bytes[(at - offset) as usize..][..data.len()].copy_from_slice(&data),
+                Part::Hole(at, len) => bytes[(at - offset) as usize..][..len as usize].fill(0),
+                Part::Failed(error) => return Err(error),
+                other => panic!("not an answer to a read: {other:?}"),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Writes and waits.
+    pub async fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        match &self.call(Command::Write, 0, offset, data.len() as u32, data).await[..] {
+            [Part::Done] => Ok(()),
+            [Part::Failed(error)] => Err(*error),
+            other => panic!("not an answer to a write: {other:?}"),
+        }
+    }
+}
+
+/// The server's half of a handshake with a client that asks for structured replies, allocation and `GO`, in one breath: all
+/// answers are known before the questions. Simple replies, no contexts.
+pub async fn mute_server(writer: &mut SimWriter, size_bytes: u64) {
+    use nbd_protocol::option::push_option_reply;
+    let mut bytes = nbd_protocol::greeting::greeting().to_vec();
+    push_option_reply(&mut bytes, OptionKind::StructuredReply, OptionReplyKind::ErrUnsupported, b"");
+    let about = Info::Export { size_bytes, flags: nbd_protocol::flags::HAS_FLAGS };
+    push_option_reply(&mut bytes, OptionKind::Go, OptionReplyKind::Info, &about.encode());
+    push_option_reply(&mut bytes, OptionKind::Go, OptionReplyKind::Ack, b"");
+    let mut gather = Gather::default();
+    gather.push_bytes(&bytes);
+    writer.send(gather).await.0.expect("the client listens");
+}

@@ -1,0 +1,174 @@
+//! Promises of the handshake.
+
+use nbd::{Options, Server};
+use nbd_protocol::info::{Info, InfoRequest};
+use nbd_protocol::meta::{MetaRequest, parse_context};
+use nbd_protocol::{Command, OptionKind, OptionReplyKind, flags};
+use seam::{Nanos, Seam};
+
+use crate::setting::{SIZE, connect, core, listen, plain, with_server, world};
+
+fn info(name: &str) -> Vec<u8> {
+    InfoRequest { name, wants_block_size: true, wants_name: true, wants_description: true }.encode()
+}
+
+#[test]
+fn a_client_learns_what_there_is_and_what_it_can_do() {
+    with_server(1, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        let listed = client.option(OptionKind::List, b"").await;
+        assert_eq!(listed[0], (OptionReplyKind::Server, b"\0\0\0\x03vm1none".to_vec()));
+        assert_eq!(listed[1].0, OptionReplyKind::Ack);
+
+        client.option(OptionKind::StructuredReply, b"").await;
+        let answers = client.option(OptionKind::Info, &info("")).await;
+        let facts: Vec<_> = answers.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info).collect();
+        let facts: Vec<Info<'_>> = facts.iter().map(|(_, payload)| Info::parse(payload).expect("a fact")).collect();
+        assert!(facts.contains(&Info::Name("vm1")), "the default export says its own name");
+        assert!(facts.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 }));
+        let Some(Info::Export { size_bytes: SIZE, flags: can }) = facts.first() else { panic!("{facts:?}") };
+        let wanted = flags::SEND_FLUSH | flags::SEND_FUA | flags::SEND_TRIM | flags::SEND_WRITE_ZEROES;
+        let wanted = wanted | flags::SEND_DF | flags::CAN_MULTI_CONN | flags::SEND_CACHE | flags::SEND_FAST_ZERO;
+        assert_eq!(*can, wanted | flags::HAS_FLAGS);
+
+        let go = client.option(OptionKind::Go, &info("vm1")).await;
+        assert_eq!(go.last().expect("an answer").0, OptionReplyKind::Ack);
+        assert!(client.read(0, 512).await.is_ok());
+    });
+}
+
+#[test]
+fn the_name_of_no_export_is_refused_and_another_may_be_tried() {
+    with_server(2, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        let (kind, text) = &client.option(OptionKind::Go, &info("vm2")).await[0];
+        assert_eq!((*kind, &text[..]), (OptionReplyKind::ErrUnknown, &b"no export is named \"vm2\""[..]));
+        client.go("vm1").await;
+    });
+}
+
+#[test]
+fn the_old_way_in_works_with_and_without_its_zeroes() {
+    with_server(3, Options::default(), async |seam, _| {
+        for (client_flags, zeroes) in [(3, 0), (1, 124)] {
+            let mut client = crate::client::Client::silent(&seam, &crate::setting::address()).await;
+            client.take(nbd_protocol::greeting::decode_greeting).await.expect("a greeting");
+            client.send(&[0, 0, 0, client_flags]).await;
+            let mut bytes = Vec::new();
+            nbd_protocol::option::push_option(&mut bytes, OptionKind::ExportName, b"vm1");
+            client.send(&bytes).await;
+            let len = 10 + zeroes;
+            let answer = move |bytes: &[u8]| match bytes.get(..len) {
+                None => Ok(nbd_protocol::Step::More(len)),
+                Some(answer) => Ok(nbd_protocol::Step::Got(answer.to_vec(), len)),
+            };
+            let answer = client.take(answer).await.expect("size and flags");
+            assert_eq!(answer[..8], SIZE.to_be_bytes());
+            client.ask(Command::Read, 0, 0, 512, b"").await;
+            assert!(client.part(512).await.is_some());
+        }
+    });
+}
+
+#[test]
+fn what_is_unknown_or_malformed_is_refused_and_the_handshake_goes_on() {
+    with_server(4, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        let cases: [(OptionKind, &[u8], OptionReplyKind); 9] = [
+            (OptionKind::Unknown(4711), b"", OptionReplyKind::ErrUnsupported),
+            (OptionKind::ExtendedHeaders, b"", OptionReplyKind::ErrUnsupported),
+            (OptionKind::StartTls, b"", OptionReplyKind::ErrPolicy),
+            (OptionKind::List, b"x", OptionReplyKind::ErrInvalid),
+            (OptionKind::Go, b"", OptionReplyKind::ErrInvalid),
+            (OptionKind::Info, b"\xff\xff\xff\xff", OptionReplyKind::ErrInvalid),
+            (OptionKind::SetMetaContext, b"", OptionReplyKind::ErrInvalid),
+            (OptionKind::Go, &[0; 20_000], OptionReplyKind::ErrTooBig),
+            (OptionKind::Unknown(77), &[7; 1 << 20], OptionReplyKind::ErrTooBig),
+        ];
+        for (kind, payload, expected) in cases {
+            assert_eq!(client.option(kind, payload).await[0].0, expected, "{kind:?}");
+        }
+        client.go("vm1").await;
+        assert!(client.read(0, 512).await.is_ok());
+    });
+}
+
+#[test]
+fn metadata_contexts_are_listed_chosen_and_forgotten() {
+    with_server(5, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        let wish = MetaRequest::encode_base_allocation("vm1");
+        assert_eq!(client.option(OptionKind::SetMetaContext, &wish).await[0].0, OptionReplyKind::ErrInvalid);
+        client.option(OptionKind::StructuredReply, b"").await;
+        let nothing_named = b"\0\0\0\x03vm1\0\0\0\0";
+        let listed = client.option(OptionKind::ListMetaContext, nothing_named).await;
+        assert_eq!(parse_context(&listed[0].1), Ok((0, flags::BASE_ALLOCATION)));
+        assert_eq!(client.option(OptionKind::SetMetaContext, &wish).await[0].0, OptionReplyKind::MetaContext);
+        assert_eq!(client.option(OptionKind::SetMetaContext, nothing_named).await[0].0, OptionReplyKind::Ack);
+        client.go_simple("vm1").await;
+        let status = client.call(Command::BlockStatus, 0, 0, 4096, b"").await;
+        assert_eq!(status, [crate::client::Part::Failed(nbd_protocol::Errno::Inval)]);
+    });
+}
+
+#[test]
+fn a_read_only_export_says_so() {
+    let world = world(6);
+    let seam = world.seam();
+    world.block_on(async {
+        let spec = engine::VolumeSpec { read_only: true, ..plain() };
+        crate::setting::serve(&seam, spec, Options::default()).await;
+        let mut client = connect(&seam).await;
+        let can = client.go_simple("vm1").await;
+        assert_eq!(can & (flags::READ_ONLY | flags::SEND_TRIM), flags::READ_ONLY);
+        assert_eq!(client.write(0, &[0; 512]).await, Err(nbd_protocol::Errno::Perm));
+        client.ask(Command::Read, 0, 0, 512, b"").await;
+        assert!(client.part(512).await.is_some(), "the data of the refused write was taken");
+    });
+}
+
+#[test]
+fn a_client_that_stalls_half_way_is_sent_away_in_time() {
+    let options = Options { handshake_timeout: Nanos::from_secs(3), ..Options::default() };
+    with_server(7, options, async |seam, server| {
+        let mut client = connect(&seam).await;
+        client.send(b"IHAVEOPT\0\0\0").await;
+        let before = seam.now();
+        assert!(client.is_closed().await);
+        assert!(seam.now().since(before) <= Nanos::from_secs(3));
+        assert_eq!((server.stats().failed_handshakes, server.stats().connections), (1, 0));
+    });
+}
+
+#[test]
+fn past_the_bound_clients_are_sent_away_and_come_back_later() {
+    let options = Options { connections_max: 2, ..Options::default() };
+    with_server(8, options, async |seam, server| {
+        let (mut first, second) = (connect(&seam).await, connect(&seam).await);
+        let mut third = crate::client::Client::silent(&seam, &crate::setting::address()).await;
+        assert!(third.is_closed().await);
+        assert_eq!(server.stats().refused, 1);
+        first.go("vm1").await;
+        drop(second);
+        seam.sleep(Nanos::from_millis(10)).await;
+        connect(&seam).await.go("vm1").await;
+    });
+}
+
+#[test]
+fn two_exports_leave_no_default() {
+    let world = world(9);
+    let seam = world.seam();
+    world.add_disk("/other", seam::sim::SimDiskSpec::new(1 << 20));
+    world.block_on(async {
+        let core = core(&seam, plain()).await;
+        let what = seam::DiskOpen { path: "/other".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+        let disk = seam.open_disk(&what).await.expect("the disk is there");
+        core.attach(engine::VolumeSpec::new("vm2", 2), engine::Backing { disk }).expect("the name is free");
+        listen(&seam, &Server::new(seam.clone(), core, Options::default())).await;
+        let mut client = connect(&seam).await;
+        assert_eq!(client.option(OptionKind::List, b"").await.len(), 3);
+        assert_eq!(client.option(OptionKind::Go, &info("")).await[0].0, OptionReplyKind::ErrUnknown);
+        client.go("vm2").await;
+    });
+}

@@ -1,0 +1,9 @@
+//! The front end in the simulated world: its promises to clients, to bad clients' neighbours, and to the backing that is its
+//! own client.
+
+mod backing;
+mod bounds;
+mod client;
+mod handshake;
+mod setting;
+mod transmission;

@@ -1,0 +1,191 @@
+//! Promises of transmission: every command, right and wrong.
+
+use nbd::Options;
+use nbd_protocol::{Command, Errno, command, flags};
+use seam::sim::{Fault, Ops, Rule, When};
+use seam::{Nanos, Seam};
+
+use crate::client::{Part, sectors};
+use crate::setting::{SIZE, connect, disk, plain, serve, with_server, world};
+
+#[test]
+fn what_was_written_is_read_in_any_size() {
+    with_server(11, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        for (tag, offset, count) in [(1, 512, 1), (2, 4096, 8), (3, 65_536 + 1024, 100), (4, 1 << 20, 8192)] {
+            let data = sectors(tag, count);
+            assert_eq!(client.write(offset, &data).await, Ok(()));
+            assert!(client.read(offset, data.len() as u32).await == Ok(data), "tag {tag}");
+        }
+        assert_eq!(client.read(0, 1536).await, Ok([sectors(0, 1), sectors(1, 1), sectors(0, 1)].concat()));
+    });
+}
+
+#[test]
+fn the_longest_requests_are_served_in_pieces_and_a_longer_one_costs_nothing_but_itself() {
+    with_server(12, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        let data = sectors(7, (32 << 20) / 512);
+        assert_eq!(client.write(16 << 20, &data).await, Ok(()));
+        let parts = client.call(Command::Read, 0, 0, SIZE as u32, b"").await;
+        assert!(parts.len() > 100, "a read of all comes in many chunks");
+        assert!(client.read(16 << 20, 32 << 20).await == Ok(data));
+
+        let too_long = sectors(8, (65 << 20) / 512);
+        assert_eq!(client.write(0, &too_long).await, Err(Errno::Inval));
+        assert_eq!(client.read(0, 512).await, Ok(sectors(0, 1)), "the connection lives and nothing was written");
+    });
+}
+
+#[test]
+fn a_simple_reply_is_whole_and_a_longer_read_wants_chunks() {
+    with_server(13, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        client.go_simple("vm1").await;
+        client.ask(Command::Write, 0, 4096, 4096, &sectors(5, 8)).await;
+        assert_eq!(client.part(0).await, Some((1, Part::Done, true)));
+        client.ask(Command::Read, 0, 0, 4 << 20, b"").await;
+        let Some((2, Part::Data(_, data), true)) = client.part(4 << 20).await else { panic!("a simple reply") };
+        assert_eq!(data[4096..8192], sectors(5, 8));
+        assert_eq!(client.call(Command::Read, 0, 0, 5 << 20, b"").await, [Part::Failed(Errno::Inval)]);
+    });
+}
+
+#[test]
+fn do_not_fragment_gives_one_chunk_or_says_that_it_cannot() {
+    with_server(14, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        client.write(0, &sectors(5, 8)).await.expect("written");
+        let parts = client.call(Command::Read, command::DF, 0, 4 << 20, b"").await;
+        assert!(matches!(&parts[..], [Part::Data(0, data)] if data.len() == 4 << 20));
+        assert_eq!(client.call(Command::Read, command::DF, 0, 8 << 20, b"").await, [Part::Failed(Errno::Overflow)]);
+    });
+}
+
+#[test]
+fn wrong_requests_get_their_error_and_the_connection_lives() {
+    with_server(15, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        let end = SIZE;
+        let cases = [
+            (Command::Read, 0, 0, 0, Errno::Inval),
+            (Command::Read, 0, 100, 512, Errno::Inval),
+            (Command::Read, 0, 0, 100, Errno::Inval),
+            (Command::Read, 0, end, 512, Errno::Inval),
+            (Command::Read, 0, u64::MAX - 511, 512, Errno::Inval),
+            (Command::Read, command::NO_HOLE, 0, 512, Errno::Inval),
+            (Command::Trim, 0, end - 512, 1024, Errno::Inval),
+            (Command::Trim, 1 << 9, 0, 512, Errno::Inval),
+            (Command::WriteZeroes, 0, end - 512, 1024, Errno::NoSpace),
+            (Command::Cache, 0, end, 512, Errno::Inval),
+            (Command::BlockStatus, 0, end, 512, Errno::Inval),
+            (Command::Unknown(8), 0, 0, 512, Errno::Inval),
+            (Command::Unknown(99), 0, 0, 0, Errno::Inval),
+        ];
+        for (command, flags, offset, len, error) in cases {
+            let answer = client.call(command, flags, offset, len, b"").await;
+            assert_eq!(answer, [Part::Failed(error)], "{command:?} {flags:#x} {offset}+{len}");
+        }
+        assert_eq!(client.write(end - 512, &[0; 1024]).await, Err(Errno::NoSpace));
+        assert_eq!(client.write(100, &[0; 512]).await, Err(Errno::Inval));
+        assert_eq!(client.read(0, 512).await, Ok(sectors(0, 1)));
+    });
+}
+
+#[test]
+fn zeroes_trims_caches_and_flushes_are_done() {
+    with_server(16, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        client.write(0, &sectors(9, 64)).await.expect("written");
+        for (command, flags, at) in [
+            (Command::WriteZeroes, 0, 0),
+            (Command::WriteZeroes, command::NO_HOLE, 4096),
+            (Command::WriteZeroes, command::FUA, 8192),
+            (Command::Trim, command::FUA, 12288),
+        ] {
+            assert_eq!(client.call(command, flags, at, 4096, b"").await, [Part::Done]);
+            assert_eq!(client.read(at, 4096).await, Ok(sectors(0, 8)), "{command:?}");
+        }
+        assert_eq!(client.read(16384, 4096).await, Ok(sectors(9, 8)));
+        assert_eq!(client.call(Command::Cache, 0, 0, 1 << 20, b"").await, [Part::Done]);
+        assert_eq!(client.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+    });
+}
+
+#[test]
+fn what_fua_or_a_flush_on_another_connection_acknowledged_is_durable() {
+    let world = world(17);
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let (mut one, mut other) = (connect(&seam).await, connect(&seam).await);
+        one.go("vm1").await;
+        other.go("vm1").await;
+        one.write(0, &sectors(1, 8)).await.expect("written");
+        assert_eq!(other.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+        assert_eq!(disk(&world).durable_tag(0), 1, "a flush on one connection covers all");
+        let fua = other.call(Command::Write, command::FUA, 4096, 4096, &sectors(2, 8)).await;
+        assert_eq!((fua, disk(&world).durable_tag(8)), (vec![Part::Done], 2));
+        let long = sectors(3, 1024);
+        let fua = other.call(Command::Write, command::FUA, 1 << 20, long.len() as u32, &long).await;
+        assert_eq!((fua, disk(&world).durable_tag(2048 + 1023)), (vec![Part::Done], 3));
+    });
+}
+
+#[test]
+fn block_status_tells_extents_that_differ_and_only_one_if_asked() {
+    with_server(18, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        client.write(1 << 20, &sectors(1, 2048)).await.expect("written");
+        let [Part::Status(all)] = &client.call(Command::BlockStatus, 0, 0, 4 << 20, b"").await[..] else {
+            panic!("a status");
+        };
+        assert_eq!(all.iter().map(|(len, _)| len).sum::<u32>(), 4 << 20);
+        assert!(all.windows(2).all(|pair| pair[0].1 != pair[1].1), "{all:?}");
+        let data = all.iter().filter(|(_, state)| *state & (flags::STATE_HOLE | flags::STATE_ZERO) == 0);
+        assert_eq!(data.map(|(len, _)| len).sum::<u32>(), 1 << 20);
+        let one = client.call(Command::BlockStatus, command::REQ_ONE, 0, 4 << 20, b"").await;
+        assert_eq!(one, [Part::Status(all[..1].to_vec())]);
+    });
+}
+
+#[test]
+fn an_error_after_some_chunks_is_an_error_chunk_and_other_requests_go_on() {
+    let world = world(19);
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        client.write(0, &sectors(1, 4096)).await.expect("written");
+        disk(&world).add_fault(Rule::new(Fault::Error, Ops::READ, When::Nth(5)));
+        let parts = client.call(Command::Read, 0, 0, 2 << 20, b"").await;
+        assert_eq!(parts.last(), Some(&Part::Failed(Errno::Io)));
+        assert!(parts.len() > 1, "what came before the error was sent");
+        assert!(client.read(0, 2 << 20).await == Ok(sectors(1, 4096)));
+    });
+}
+
+#[test]
+fn a_slow_request_holds_up_no_later_one() {
+    let world = world(20);
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        let slow = Fault::Stall(Nanos::from_secs(5));
+        disk(&world).add_fault(Rule::new(slow, Ops::READ, When::Nth(0)));
+        let late = client.ask(Command::Read, 0, 0, 4096, b"").await;
+        seam.sleep(Nanos::from_millis(10)).await;
+        let early = client.ask(Command::Read, 0, 8192, 4096, b"").await;
+        assert_eq!(client.part(0).await.map(|(cookie, _, _)| cookie), Some(early));
+        assert_eq!(client.part(0).await.map(|(cookie, _, _)| cookie), Some(late));
+    });
+}
