@@ -38,7 +38,7 @@ pub async fn core(seam: &SimSeam, spec: VolumeSpec) -> Core<SimSeam> {
     let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
     let disk = seam.open_disk(&what).await.expect("the disk is there");
     let core = Core::new(seam.clone(), CoreSpec::default());
-    core.attach(spec, Backing { disk }).expect("the name is free");
+    core.attach(spec, Backing::plain(disk)).expect("the name is free");
     core
 }
 
