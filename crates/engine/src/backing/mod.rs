@@ -3,6 +3,7 @@
 mod dispatch;
 pub mod nbd;
 
+use seam::model::ModelledDisk;
 use seam::{AllocationExtent, Disk, DiskResult, Geometry, Piece, PieceMut, Seam};
 
 use self::nbd::NbdDisk;
@@ -21,6 +22,7 @@ impl<S: Seam> Clone for AnyDisk<S> {
     fn clone(&self) -> Self {
         match self {
             AnyDisk::Plain(disk) => AnyDisk::Plain(disk.clone()),
+            AnyDisk::Modelled(disk) => AnyDisk::Modelled(disk.clone()),
             AnyDisk::Nbd(disk) => AnyDisk::Nbd(disk.clone()),
         }
     }
@@ -38,6 +40,11 @@ impl<S: Seam> Backing<S> {
         Backing { disk: AnyDisk::Plain(disk) }
     }
 
+    /// A window of a modelled array.
+    pub fn modelled(disk: ModelledDisk<S, S::Disk>) -> Self {
+        Backing { disk: AnyDisk::Modelled(disk) }
+    }
+
     /// Another server's NBD export.
     pub fn nbd(disk: NbdDisk<S>) -> Self {
         Backing { disk: AnyDisk::Nbd(disk) }
@@ -49,6 +56,7 @@ macro_rules! each {
     ($self:expr, $disk:ident => $call:expr) => {
         match $self {
             AnyDisk::Plain($disk) => $call,
+            AnyDisk::Modelled($disk) => $call,
             AnyDisk::Nbd($disk) => $call,
         }
     };
