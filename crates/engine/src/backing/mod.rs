@@ -14,6 +14,8 @@ pub use dispatch::{Cause, Dispatch, Permit};
 pub enum AnyDisk<S: Seam> {
     /// A file, a block device, or a simulated disk: what the seam opens.
     Plain(S::Disk),
+    /// A window of a modelled array: its timing in front of a plain disk's content.
+    Modelled(ModelledDisk<S, S::Disk>),
     /// Another server's NBD export.
     Nbd(NbdDisk<S>),
 }
