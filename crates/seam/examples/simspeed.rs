@@ -1,0 +1,79 @@
+//! How fast the simulated world runs: disk requests a second of the machine's time, without the engine.
+//!
+//! `cargo run --release -p seam --example simspeed`
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use seam::model::{ArraySpec, DiskType, ModelledDisk, RaidLevel, SharedArray};
+use seam::sim::{Content, SimDisk, SimDiskSpec, SimSeam, Timing, World, WorldSpec};
+use seam::{Disk, DiskOpen, Nanos, Piece, Seam};
+
+const CLIENTS: u64 = 32;
+const REQUESTS: u64 = 1_000_000;
+const SIZE: u64 = 8 << 30;
+
+/// Runs 32 clients that read and write 4 KiB at random in turn, and prints how long the machine took.
+fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl AsyncFnOnce(&World, SimDisk) -> D) {
+    let world = World::new(WorldSpec { keep, ..WorldSpec::new(1) });
+    world.add_disk("d", SimDiskSpec { timing, ..SimDiskSpec::new(SIZE) });
+    let seam = world.seam();
+    let started = stopwatch();
+    world.block_on(async {
+        let what = DiskOpen { path: "d".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+        let disk = disk(&world, seam.open_disk(&what).await.expect("it was just added")).await;
+        let left = Rc::new(Cell::new(CLIENTS));
+        for _ in 0..CLIENTS {
+            let (seam, disk, left) = (seam.clone(), disk.clone(), Rc::clone(&left));
+            seam.clone().spawn(async move {
+                for number in 0..REQUESTS / CLIENTS {
+                    let at = seam.random() % (SIZE / 4096) * 4096;
+                    let block = seam.alloc().expect("the pool has room");
+                    if number % 2 == 0 {
+                        disk.read(at, vec![Piece::whole(block)]).await.0.expect("no fault was asked for");
+                    } else {
+                        let block = seam::BlockMut::freeze(block);
+                        disk.write(at, vec![Piece::whole(block)]).await.expect("no fault was asked for");
+                    }
+                    if number % 64 == 63 {
+                        disk.flush().await.expect("no fault was asked for");
+                    }
+                }
+                left.set(left.get() - 1);
+            });
+        }
+        while left.get() > 0 {
+            seam.sleep(Nanos::from_millis(100)).await;
+        }
+    });
+    let took = started();
+    let rate = REQUESTS as f64 / took.as_secs_f64();
+    println!("{name:<44} {rate:>10.0} requests/s, {} of virtual time in {took:.2?}", world.now());
+}
+
+/// The machine's clock, which nothing inside the world may look at.
+#[expect(clippy::disallowed_methods, reason = "measures the simulator from outside")]
+fn stopwatch() -> impl Fn() -> Duration {
+    let start = std::time::Instant::now();
+    move || start.elapsed()
+}
+
+fn main() {
+    let quick = Timing::between(Nanos::from_micros(50), Nanos::from_micros(150));
+    run("simulated disk, content kept", Content::Tags, quick, async |_, disk| disk);
+    run("simulated disk, no content", Content::None, quick, async |_, disk| disk);
+    let spindle = ArraySpec::new(RaidLevel::Raid0, 1, DiskType::Sas15k);
+    let arrays = [
+        ("one sas15k", spindle),
+        ("RAID 5 of five sas15k", ArraySpec { level: RaidLevel::Raid5, disks: 5, ..spindle }),
+        ("RAID 10 of eight nlsas", ArraySpec { level: RaidLevel::Raid10, disks: 8, disk: DiskType::NlSas, ..spindle }),
+        ("one ssd", ArraySpec { disk: DiskType::Ssd, ..spindle }),
+    ];
+    for (name, spec) in arrays {
+        run(name, Content::None, Timing::INSTANT, async |world: &World, content| {
+            let array = SharedArray::new(world.seam(), spec).expect("it can be built");
+            ModelledDisk::new(&array, content).expect("it has room for 8 GiB")
+        });
+    }
+}
