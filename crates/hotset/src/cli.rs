@@ -2,10 +2,15 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use serde::Serialize;
 
 use crate::commands;
+use crate::commands::volume::Action;
+use crate::units::parse_time;
 
 /// Done.
 pub const EXIT_DONE: u8 = 0;
@@ -14,10 +19,16 @@ pub const EXIT_FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
 pub const EXIT_USAGE: u8 = 2;
 
-/// Keeps the hot set of slow storage on memory, and serves it to clients.
+/// Keeps the hot set of slow storage in memory, and serves it to clients.
 #[derive(Parser)]
 #[command(name = "hotset", version, propagate_version = true)]
 pub struct Cli {
+    /// The daemon's control socket; without it the one that /etc/hotset/hotset.toml names
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print results as JSON
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -30,14 +41,40 @@ enum Command {
         #[arg(long, short, default_value = "/etc/hotset/hotset.toml")]
         config: PathBuf,
     },
+    /// Stop the daemon cleanly; returns when it has stopped
+    Stop {
+        /// Have everything on the backings: they are complete afterwards
+        #[arg(long)]
+        destage: bool,
+    },
     /// Check a configuration file: every error at once, with line and remedy
     CheckConfig {
         /// The file to check
         file: PathBuf,
-        /// Print the result as JSON
-        #[arg(long)]
-        json: bool,
     },
+    /// Show the daemon on one screen: volumes, memory, hit ratios, latencies, alerts
+    Status,
+    /// Show the same, live
+    Top {
+        /// Time between two looks
+        #[arg(long, default_value = "1s", value_parser = parse_time)]
+        every: Duration,
+        /// Stop after so many looks
+        #[arg(long)]
+        times: Option<u64>,
+    },
+    /// Act on volumes
+    Volume {
+        #[command(subcommand)]
+        action: Action,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual in the format of man pages
+    Man,
 }
 
 /// What went wrong, and what the process ends with.
@@ -61,13 +98,32 @@ impl Failure {
     }
 }
 
+/// Prints a result as JSON.
+pub fn print_json(result: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(result).map_err(|error| Failure::failed(error.to_string()))?;
+    println!("{text}");
+    Ok(())
+}
+
+impl Cli {
+    fn run(self) -> Result<(), Failure> {
+        let (socket, json) = (self.socket.as_deref(), self.json);
+        match self.command {
+            Command::Serve { config } => crate::serve::run(&config),
+            Command::Stop { destage } => commands::stop::run(socket, destage, json),
+            Command::CheckConfig { file } => commands::check_config::run(&file, json),
+            Command::Status => commands::status::run(socket, json),
+            Command::Top { every, times } => commands::top::run(socket, json, every, times),
+            Command::Volume { action } => commands::volume::run(socket, action, json),
+            Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),
+            Command::Man => commands::shell::manual(Cli::command()),
+        }
+    }
+}
+
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Serve { config } => crate::serve::run(&config),
-        Command::CheckConfig { file, json } => commands::check_config::run(&file, json),
-    };
-    match result {
+    match Cli::parse().run() {
         Ok(()) => ExitCode::from(EXIT_DONE),
         Err(failure) => {
             if !failure.message.is_empty() {
@@ -75,5 +131,15 @@ pub fn main() -> ExitCode {
             }
             ExitCode::from(failure.code)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_of_the_command_line_is_sound() {
+        Cli::command().debug_assert();
     }
 }

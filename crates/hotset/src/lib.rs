@@ -4,6 +4,7 @@ pub mod cli;
 mod commands;
 pub mod config;
 mod log;
+mod render;
 mod serve;
 pub mod state;
 pub mod units;

@@ -1,3 +1,9 @@
 //! One file a command.
 
 pub mod check_config;
+mod daemon;
+pub mod shell;
+pub mod status;
+pub mod stop;
+pub mod top;
+pub mod volume;

@@ -29,8 +29,8 @@ impl Config {
 
     /// Checks `text` as the content of `file`, from whose folder relative paths count.
     pub fn parse(file: &Path, text: &str) -> Result<Config, Problems> {
-        let folder = file.parent().unwrap_or(Path::new("")).to_owned();
-        let folder = std::path::absolute(&folder).unwrap_or(folder);
+        let whole = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        let folder = whole.parent().unwrap_or(Path::new("/")).to_owned();
         let mut source = Source::new(text);
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in &errors {

@@ -21,9 +21,12 @@ impl Daemon {
             Ok(placed) => Standing::Serving(placed.clone()),
             Err(failure) => Standing::Refused(failure.message.clone()),
         };
-        let known = Known { standing, from_file, config };
-        self.volumes.borrow_mut().insert(known.config.name.clone(), known);
-        result.map(|_| ())
+        let name = config.name.clone();
+        self.volumes.borrow_mut().insert(name.clone(), Known { standing, from_file, config });
+        result.map(|_| ()).map_err(|failure| {
+            let text = format!("volume {name} is not served: {}", failure.message);
+            Failure::new(failure.kind, text)
+        })
     }
 
     async fn try_attach(&self, config: &VolumeConfig, adopt: bool) -> Result<Placed, Failure> {

@@ -11,6 +11,7 @@ mod listen;
 mod notify;
 mod open;
 mod reload;
+mod sabotage;
 mod status;
 mod stop;
 
@@ -18,6 +19,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use control::ErrorKind;
 use engine::CoreSpec;
 use seam::real::RealCoreSpec;
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,6 +35,8 @@ use crate::config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use crate::log;
 use crate::state::StateDir;
 
+/// Time that a predecessor has to end before a start gives up.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
 /// New files are the daemon's and its group's alone.
 const UMASK: u32 = 0o027;
 /// Time for the last answers to leave the control socket.
@@ -49,7 +53,8 @@ pub fn run(file: &Path) -> Result<(), Failure> {
 
 async fn serve(config: Config) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
-    let mut state = StateDir::open(&config.state_directory).map_err(|error| failed(&error))?;
+    let mut state =
+        StateDir::open_within(&config.state_directory, PREDECESSOR_PATIENCE).await.map_err(|error| failed(&error))?;
     state.change(|state| state.generation += 1).map_err(|error| failed(&error))?;
     let (ended, mut has_ended) = mpsc::unbounded_channel();
     let cores = start_cores(&config, ended).await?;
@@ -101,11 +106,12 @@ async fn start_cores(config: &Config, ended: mpsc::UnboundedSender<usize>) -> Re
         Cores::List(list) => list.iter().map(|core| Some(*core as usize)).collect(),
     };
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
+    let engine = CoreSpec { sabotage: sabotage::from_environment(), ..CoreSpec::default() };
     let mut cores = Vec::new();
     for (index, cpu) in processors.into_iter().enumerate() {
         let real = RealCoreSpec { cpu, ..RealCoreSpec::new(pool_bytes as usize) };
         let nbd = nbd::Options { tls: tls.clone(), ..Default::default() };
-        let spec = DataCoreSpec { index, real, engine: CoreSpec::default(), nbd };
+        let spec = DataCoreSpec { index, real, engine: engine.clone(), nbd };
         let core = DataCore::start(spec, ended.clone()).await;
         cores.push(core.map_err(|error| Failure::failed(error.to_string()))?);
     }
@@ -126,11 +132,16 @@ fn load_tls(config: &TlsConfig) -> Result<nbd::Tls, Failure> {
 async fn start_serving(daemon: &Rc<Daemon>) -> Result<(), Failure> {
     daemon.notifier.status("opening volumes");
     let wanted = wanted_volumes(daemon);
+    let mut unopened = 0;
     for (config, from_file) in wanted {
-        let name = config.name.clone();
         if let Err(failure) = daemon.attach(config, from_file, false).await {
-            log::error(format!("volume {name} is not served: {}", failure.message));
+            log::error(&failure.message);
+            // A conflict waits for an administrator's word, which needs a running daemon.
+            unopened += usize::from(failure.kind != ErrorKind::Conflict);
         }
+    }
+    if unopened > 0 && daemon.volumes.borrow().len() == unopened {
+        return Err(Failure::failed("none of the volumes can be served"));
     }
     let listening = daemon.listen_nbd().await.map_err(Failure::failed)?;
     let count = daemon.served().len();

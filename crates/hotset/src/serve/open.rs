@@ -7,7 +7,7 @@ use seam::{Disk, DiskError, DiskOpen, Geometry, Seam};
 use crate::config::BackingSpec;
 
 /// How long a start waits for a killed predecessor's last I/O, in milliseconds.
-const LOCK_WAIT_MS: u64 = 5_000;
+const LOCK_WAIT_MS: u64 = 10_000;
 
 /// What is to be opened.
 #[derive(Clone, Debug)]

@@ -81,7 +81,7 @@ impl Daemon {
         }
         match self.attach(now.clone(), true, false).await {
             Ok(()) => format!("volume {}: added", now.name),
-            Err(failure) => format!("volume {}: not served: {}", now.name, failure.message),
+            Err(failure) => failure.message,
         }
     }
 
@@ -96,7 +96,7 @@ impl Daemon {
         };
         if fixed != *now {
             said.push(format!(
-                "volume {name}: a changed backing, size, defer or read_only takes effect at the next start"
+                "volume {name}: a changed backing, size, defer or read_only needs a restart to take effect"
             ));
         }
         if old.policy != now.policy {
@@ -138,5 +138,5 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("[[array]]", old.arrays != fresh.arrays),
     ];
     let changed = changed.iter().filter(|(_, changed)| *changed);
-    changed.map(|(what, _)| format!("{what} has changed and takes effect at the next start")).collect()
+    changed.map(|(what, _)| format!("{what} has changed: that needs a restart to take effect")).collect()
 }

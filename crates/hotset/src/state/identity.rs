@@ -9,7 +9,7 @@ use super::record::{State, VolumeRecord};
 pub enum IdentityError {
     /// The name had another backing before: a clone, an older snapshot, a swapped disk.
     #[error(
-        "volume {name}: its backing is another one than before (was {known}, is {found}){unclean}; put the old one back, give this one \
+        "its backing is another one than before (was {known}, is {found}){unclean}; put the old one back, give this one \
          another name, or, if this is really the volume's data now, say so: hotset volume adopt {name}"
     )]
     Changed {
@@ -23,12 +23,8 @@ pub enum IdentityError {
         unclean: &'static str,
     },
     /// The backing belongs to a volume that is served under another name right now.
-    #[error(
-        "volume {name}: its backing is that of volume {other}, which is served already; give it a backing of its own"
-    )]
+    #[error("its backing is that of volume {other}, which is served already; give it a backing of its own")]
     Taken {
-        /// The volume.
-        name: String,
         /// Who has the backing.
         other: String,
     },
@@ -51,7 +47,7 @@ impl State {
             && self.volumes[at].name != name
             && served.contains(&self.volumes[at].name)
         {
-            return Err(IdentityError::Taken { name: name.to_owned(), other: self.volumes[at].name.clone() });
+            return Err(IdentityError::Taken { other: self.volumes[at].name.clone() });
         }
         let by_name = self.volumes.iter().position(|record| record.name == name);
         match (by_name, by_backing) {

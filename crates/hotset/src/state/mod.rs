@@ -15,12 +15,15 @@ mod replace;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 pub use identity::{IdentityError, draw_incarnation};
 pub use overrides::{MODE, POLICY, effective_mode, effective_policy};
 pub use record::{AddedVolume, ArrayPlace, Override, STATE_VERSION, State, VolumeRecord};
 pub use replace::Step;
 
+/// Pause between two attempts at the lock.
+const HELD_PAUSE: Duration = Duration::from_millis(50);
 const FILE: &str = "state.json";
 const LOCK: &str = "lock";
 
@@ -92,6 +95,17 @@ impl StateDir {
         let lock = hold(directory, lock.map_err(io("open its lock", &lock_path))?)?;
         let state = State::load(&directory.join(FILE))?.unwrap_or_default();
         Ok(StateDir { directory: directory.to_owned(), state, _lock: lock })
+    }
+
+    /// As [`StateDir::open`], and waits for `patience` where another daemon, about to end, still holds it.
+    pub async fn open_within(directory: &Path, patience: Duration) -> Result<StateDir, StateError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match StateDir::open(directory) {
+                Err(StateError::Held { .. }) if Instant::now() < deadline => tokio::time::sleep(HELD_PAUSE).await,
+                result => return result,
+            }
+        }
     }
 
     /// Reads `directory` without holding it, for showing; nothing where there is none yet.

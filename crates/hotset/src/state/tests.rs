@@ -29,7 +29,7 @@ fn case_16_the_same_name_on_another_backing_is_refused_until_it_is_adopted() {
     let refused = identified(&mut state, "web", "disk-2", 8).expect_err("another backing");
     assert_eq!(
         refused.to_string(),
-        "volume web: its backing is another one than before (was disk-1, is disk-2), and the old one was not cleanly stopped; put \
+        "its backing is another one than before (was disk-1, is disk-2), and the old one was not cleanly stopped; put \
          the old one back, give this one another name, or, if this is really the volume's data now, say so: hotset volume adopt web"
     );
     assert_eq!(state.volumes[0].incarnation, first, "a refusal changes nothing");

@@ -1,0 +1,76 @@
+//! Talking to the running daemon: where it is, and progress while it works.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use control::{Answer, Client, ClientError, ErrorKind, Progress, Request};
+
+use crate::cli::Failure;
+use crate::config::{Config, DEFAULT_SOCKET};
+use crate::units::show_bytes;
+
+/// Where the configuration is, when nobody says.
+pub const DEFAULT_CONFIG: &str = "/etc/hotset/hotset.toml";
+
+/// The daemon's socket: what was named, else the default configuration's, else the default.
+fn socket(named: Option<&Path>) -> PathBuf {
+    let configured = || Config::load(Path::new(DEFAULT_CONFIG)).ok().map(|config| config.control_socket);
+    named.map(Path::to_owned).or_else(configured).unwrap_or_else(|| DEFAULT_SOCKET.into())
+}
+
+/// Connects to the daemon.
+pub fn connect(named: Option<&Path>) -> Result<Client, Failure> {
+    Client::connect(&socket(named)).map_err(failure)
+}
+
+/// Asks on a connection, with progress on standard error.
+pub fn ask_on(client: &mut Client, request: &Request) -> Result<Answer, Failure> {
+    let mut shown = Shown::default();
+    let answer = client.ask(request, |progress| shown.show(&progress));
+    shown.end();
+    answer.map_err(failure)
+}
+
+/// Connects and asks.
+pub fn ask(named: Option<&Path>, request: &Request) -> Result<Answer, Failure> {
+    ask_on(&mut connect(named)?, request)
+}
+
+/// A wrong request is a wrong usage, everything else a failure.
+fn failure(error: ClientError) -> Failure {
+    match &error {
+        ClientError::Failed(failed) if failed.kind == ErrorKind::Invalid => Failure::usage(error.to_string()),
+        _ => Failure::failed(error.to_string()),
+    }
+}
+
+/// The failure of a daemon that answers something else than was asked for.
+pub fn unexpected() -> Failure {
+    Failure::failed("the daemon answered something unexpected; is it of another version?")
+}
+
+/// Progress on standard error: one line that changes on a terminal, a line each elsewhere.
+#[derive(Default)]
+struct Shown {
+    open: bool,
+}
+
+impl Shown {
+    fn show(&mut self, progress: &Progress) {
+        let text = format!("{}: {} dirty", progress.what, show_bytes(progress.dirty_bytes));
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K{text}");
+            // A terminal that does not take it shows nothing, and that is all.
+            let _ = std::io::stderr().flush();
+            self.open = true;
+        } else {
+            eprintln!("{text}");
+        }
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.open) {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! `hotset completions` and `hotset man`: made from the command line's own description.
+
+use std::io::Write;
+
+use clap::Command;
+use clap_complete::Shell;
+
+use crate::cli::Failure;
+
+/// Prints the completions for `shell`.
+pub fn completions(mut command: Command, shell: Shell) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, "hotset", &mut text);
+    print(&text)
+}
+
+/// Prints the manual: the page of the command and those of its subcommands, one after the other.
+pub fn manual(mut command: Command) -> Result<(), Failure> {
+    command.build();
+    let mut text = Vec::new();
+    pages(&command, &mut text).map_err(|error| Failure::failed(error.to_string()))?;
+    print(&text)
+}
+
+fn pages(command: &Command, text: &mut Vec<u8>) -> std::io::Result<()> {
+    clap_mangen::Man::new(command.clone()).render(text)?;
+    let subcommands = command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help");
+    subcommands.into_iter().try_for_each(|sub| pages(sub, text))
+}
+
+fn print(text: &[u8]) -> Result<(), Failure> {
+    std::io::stdout().write_all(text).map_err(|error| Failure::failed(error.to_string()))
+}

@@ -1,0 +1,169 @@
+//! `hotset volume …`: one message each.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use control::{Answer, Request};
+
+use super::daemon::{ask, unexpected};
+use crate::cli::{Failure, print_json};
+use crate::render::style::Style;
+use crate::render::{screen, volume};
+use crate::units::parse_size;
+
+/// What may be done with volumes.
+#[derive(Subcommand)]
+pub enum Action {
+    /// List every volume
+    List,
+    /// Show everything about one volume
+    Show {
+        /// The volume
+        name: String,
+    },
+    /// Change settings; they hold over a restart until the key changes in the file
+    Set {
+        /// The volume
+        name: String,
+        /// What to change, for example policy=write-through
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
+        settings: Vec<(String, String)>,
+    },
+    /// Destage all that is dirty, then flush the backing: it is complete afterwards
+    Flush {
+        /// The volume
+        name: String,
+    },
+    /// Pass everything through, cache nothing; what is dirty still drains
+    Pause {
+        /// The volume
+        name: String,
+    },
+    /// Serve hits, add nothing to the cache
+    Freeze {
+        /// The volume
+        name: String,
+    },
+    /// Cache again after pause or freeze
+    Resume {
+        /// The volume
+        name: String,
+    },
+    /// Drop what is cached and clean
+    Invalidate {
+        /// The volume
+        name: String,
+    },
+    /// Change the size: to what the backing has now, or to SIZE where the backing can be grown or cut
+    Resize {
+        /// The volume
+        name: String,
+        /// The new size, for example "200 GiB"
+        #[arg(value_parser = parse_size)]
+        size: Option<u64>,
+        /// Give up dirty data past the new end instead of refusing
+        #[arg(long)]
+        discard_dirty: bool,
+    },
+    /// Serve another volume; it stays over a restart
+    Add {
+        /// Its name
+        name: String,
+        /// Its backing: a path or a URI, as in the configuration
+        #[arg(long)]
+        backing: String,
+        /// Its size, only where the backing has none of its own
+        #[arg(long, value_parser = parse_size)]
+        size: Option<u64>,
+        /// Its policy
+        #[arg(long)]
+        policy: Option<String>,
+        /// Refuse writes
+        #[arg(long)]
+        read_only: bool,
+    },
+    /// Destage a volume, flush its backing and stop serving it
+    Remove {
+        /// The volume
+        name: String,
+    },
+    /// Accept that a volume's backing is another one than before
+    Adopt {
+        /// The volume
+        name: String,
+    },
+}
+
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("\"{text}\" has no \"=\"; write KEY=VALUE"))?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// The command's folder is not the daemon's.
+fn absolute(backing: String) -> Result<String, Failure> {
+    if backing.contains("://") {
+        return Ok(backing);
+    }
+    let path: PathBuf = std::path::absolute(&backing).map_err(|error| Failure::usage(format!("{backing}: {error}")))?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+impl Action {
+    fn request(self) -> Result<Request, Failure> {
+        Ok(match self {
+            Action::List => Request::VolumeList {},
+            Action::Show { name } => Request::VolumeShow { name },
+            Action::Set { name, settings } => {
+                let count = settings.len();
+                let settings: BTreeMap<_, _> = settings.into_iter().collect();
+                if settings.len() < count {
+                    return Err(Failure::usage("a setting is given twice"));
+                }
+                Request::VolumeSet { name, settings }
+            }
+            Action::Flush { name } => Request::VolumeFlush { name },
+            Action::Pause { name } => Request::VolumePause { name },
+            Action::Freeze { name } => Request::VolumeFreeze { name },
+            Action::Resume { name } => Request::VolumeResume { name },
+            Action::Invalidate { name } => Request::VolumeInvalidate { name },
+            Action::Resize { name, size, discard_dirty } => {
+                Request::VolumeResize { name, size_bytes: size, discard_dirty }
+            }
+            Action::Add { name, backing, size, policy, read_only } => {
+                Request::VolumeAdd { name, backing: absolute(backing)?, size_bytes: size, policy, read_only }
+            }
+            Action::Remove { name } => Request::VolumeRemove { name },
+            Action::Adopt { name } => Request::VolumeAdopt { name },
+        })
+    }
+}
+
+/// Asks the daemon and prints what it answers: a page for `show`, a line for what changed something.
+pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
+    let whole_page = matches!(action, Action::Show { .. });
+    let answer = ask(socket, &action.request()?)?;
+    let style = Style::of_stdout();
+    match answer {
+        Answer::Volumes(volumes) if json => print_json(&volumes),
+        Answer::Volume(volume) if json => print_json(&volume),
+        Answer::Said(said) if json => print_json(&said),
+        Answer::Volumes(volumes) => {
+            print!("{}", screen::volumes(&volumes, None, style));
+            Ok(())
+        }
+        Answer::Volume(volume) if whole_page => {
+            print!("{}", volume::page(&volume, style));
+            Ok(())
+        }
+        Answer::Volume(volume) => {
+            print!("{}", screen::volumes(std::slice::from_ref(&volume), None, style));
+            Ok(())
+        }
+        Answer::Said(said) => {
+            said.iter().for_each(|line| println!("{line}"));
+            Ok(())
+        }
+        Answer::Status(_) => Err(unexpected()),
+    }
+}

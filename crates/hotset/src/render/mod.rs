@@ -1,0 +1,9 @@
+//! Reports as text for a terminal: tables, units, colours where wanted.
+
+pub mod screen;
+pub mod style;
+pub mod table;
+pub mod volume;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! A table of texts, its columns as wide as what stands in them.
+
+use super::style::Style;
+
+/// Which side of its column a text stands at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// For names.
+    Left,
+    /// For figures.
+    Right,
+}
+
+/// A table under construction.
+pub struct Table {
+    columns: Vec<(&'static str, Side)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns.
+    pub fn new(columns: &[(&'static str, Side)]) -> Table {
+        Table { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Appends a row, a text a column.
+    pub fn row(&mut self, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.columns.len(), "a row has as many cells as the table has columns");
+        self.rows.push(cells);
+    }
+
+    /// The whole, each line ended.
+    pub fn render(&self, style: Style) -> String {
+        let width = |at: usize| {
+            let cells = self.rows.iter().map(|row| row[at].chars().count());
+            cells.chain([self.columns[at].0.chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let line = |cells: &[&str]| {
+            let padded = cells.iter().zip(&widths).zip(&self.columns).map(|((cell, width), (_, side))| match side {
+                Side::Left => format!("{cell:<width$}"),
+                Side::Right => format!("{cell:>width$}"),
+            });
+            padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        let heads: Vec<&str> = self.columns.iter().map(|(head, _)| *head).collect();
+        let mut text = style.dim(&line(&heads)) + "\n";
+        for row in &self.rows {
+            let cells: Vec<&str> = row.iter().map(String::as_str).collect();
+            text += &(line(&cells) + "\n");
+        }
+        text
+    }
+}

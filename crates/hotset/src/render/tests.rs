@@ -1,0 +1,101 @@
+//! The screens as snapshots.
+
+use control::report::{CoreReport, LatencyReport, OverrideReport, Quantiles};
+use control::{StatusReport, VolumeReport, VolumeState};
+use insta::assert_snapshot;
+
+use super::style::Style;
+use super::{screen, volume};
+
+fn busy() -> VolumeReport {
+    let read = Quantiles { p50: 85.0, p99: 1250.0, p999: 9100.0 };
+    let write = Quantiles { p50: 42.0, p99: 310.0, p999: 800.0 };
+    VolumeReport {
+        incarnation: "00c0ffee00c0ffee".to_owned(),
+        backing_identity: "device:wwn-0x5000c500a1b2c3d4".to_owned(),
+        size_bytes: 100 << 30,
+        logical_block_bytes: 512,
+        physical_block_bytes: 4096,
+        datastore: "sas-pool".to_owned(),
+        labels: [("vm".to_owned(), "web01".to_owned())].into(),
+        reads: 1_234_567,
+        writes: 98_765,
+        read_bytes: 40 << 30,
+        write_bytes: 3 << 30,
+        memory_hits: 1_200_000,
+        partial_hits: 4_567,
+        misses: 30_000,
+        memory_bytes: 3 << 30,
+        dirty_bytes: 120 << 20,
+        written_bytes: 8 << 20,
+        dirty_age_ms: 4_321,
+        backing_reads: 31_000,
+        backing_writes: 7_000,
+        backing_read_bytes: 2 << 30,
+        backing_write_bytes: 3 << 30,
+        latency_us: LatencyReport { read, write },
+        ..VolumeReport::idle("web01", VolumeState::Active, "write-back", "/dev/sdb")
+    }
+}
+
+fn refused() -> VolumeReport {
+    let alerts = vec!["not served: its backing is another one than before".to_owned()];
+    VolumeReport { alerts, ..VolumeReport::idle("db", VolumeState::Refused, "write-through", "/srv/db.img") }
+}
+
+fn report(volumes: Vec<VolumeReport>) -> StatusReport {
+    StatusReport {
+        version: "1.2.3".to_owned(),
+        pid: 4711,
+        uptime_seconds: 11_580,
+        configuration: "/etc/hotset/hotset.toml".to_owned(),
+        listen: vec!["unix:/run/hotset/nbd.sock".to_owned(), "tcp:127.0.0.1:10809".to_owned()],
+        memory_bytes: 4 << 30,
+        cores: vec![CoreReport {
+            core: 0,
+            connections: 3,
+            pool_bytes: 3900 << 20,
+            pool_used_bytes: 3200 << 20,
+            ..Default::default()
+        }],
+        volumes,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn status_is_one_aligned_screen() {
+    let mut status = report(vec![busy(), refused()]);
+    status.alerts = vec!["db: not served: its backing is another one than before".to_owned()];
+    let held = |volume: &str, key: &str, value: &str, file: &str| OverrideReport {
+        volume: volume.to_owned(),
+        key: key.to_owned(),
+        value: value.to_owned(),
+        file: file.to_owned(),
+    };
+    status.overrides = vec![held("web01", "policy", "none", "write-back")];
+    assert_snapshot!(screen::status(&status, None, Style::PLAIN));
+}
+
+#[test]
+fn a_daemon_without_volumes_says_how_to_add_one() {
+    assert_snapshot!(screen::status(&report(Vec::new()), None, Style::PLAIN));
+}
+
+#[test]
+fn top_shows_what_happened_since_the_last_look() {
+    let before = report(vec![busy()]);
+    let mut later = busy();
+    later.reads += 3_000;
+    later.memory_hits += 2_700;
+    later.writes += 500;
+    let mut now = report(vec![later]);
+    now.uptime_seconds += 2;
+    assert_snapshot!(screen::status(&now, Some(&before), Style::PLAIN));
+}
+
+#[test]
+fn a_volume_has_a_page() {
+    assert_snapshot!(volume::page(&busy(), Style::PLAIN));
+    assert_snapshot!(volume::page(&refused(), Style::PLAIN));
+}

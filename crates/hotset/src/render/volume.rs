@@ -1,0 +1,95 @@
+//! `volume show`: everything about one volume.
+
+use control::{VolumeReport, VolumeState};
+
+use super::screen::quantile;
+use super::style::Style;
+use crate::units::{show_bytes, show_count, show_percent};
+
+/// The page of one volume.
+pub fn page(volume: &VolumeReport, style: Style) -> String {
+    let state = match volume.state {
+        VolumeState::Active => style.good(volume.state.name()),
+        VolumeState::Refused => style.bad(volume.state.name()),
+        VolumeState::Paused | VolumeState::Frozen | VolumeState::Removing => style.warn(volume.state.name()),
+    };
+    let mut text = format!("{}  {}, {}\n\n", style.bold(&volume.name), state, volume.policy);
+    for (name, value) in facts(volume).into_iter().chain(counters(volume)) {
+        text += &match name {
+            "" => "\n".to_owned(),
+            name => format!("  {}  {value}\n", style.dim(&format!("{name:<18}"))),
+        };
+    }
+    for alert in &volume.alerts {
+        text += &format!("\n  {}\n", style.warn(alert));
+    }
+    text
+}
+
+type Line = (&'static str, String);
+
+fn facts(volume: &VolumeReport) -> Vec<Line> {
+    let mut lines = vec![
+        ("size", format!("{} ({} bytes)", show_bytes(volume.size_bytes), show_count(volume.size_bytes))),
+        ("backing", volume.backing.clone()),
+    ];
+    if !volume.incarnation.is_empty() {
+        lines.push(("backing identity", volume.backing_identity.clone()));
+        let blocks = format!(
+            "{} logical, {} written whole or not at all",
+            show_bytes(volume.logical_block_bytes.into()),
+            show_bytes(volume.physical_block_bytes.into())
+        );
+        lines.push(("backing blocks", blocks));
+        lines.push(("incarnation", volume.incarnation.clone()));
+        lines.push(("data core", volume.core.to_string()));
+    }
+    if !volume.datastore.is_empty() {
+        lines.push(("datastore", volume.datastore.clone()));
+    }
+    if !volume.labels.is_empty() {
+        let labels: Vec<_> = volume.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        lines.push(("labels", labels.join(" ")));
+    }
+    if volume.read_only {
+        lines.push(("read only", "yes".to_owned()));
+    }
+    lines
+}
+
+fn counters(volume: &VolumeReport) -> Vec<Line> {
+    let share = |part| format!("{} ({})", show_count(part), show_percent(part, volume.reads));
+    let latency = |requests, quantiles| {
+        let each = [
+            ("p50", quantile(requests, quantiles, |q| q.p50)),
+            ("p99", quantile(requests, quantiles, |q| q.p99)),
+            ("p99.9", quantile(requests, quantiles, |q| q.p999)),
+        ];
+        each.map(|(name, value)| format!("{name} {value}")).join(", ")
+    };
+    let requests = |count: u64, bytes: u64| format!("{}, {}", show_count(count), show_bytes(bytes));
+    vec![
+        ("", String::new()),
+        ("reads", requests(volume.reads, volume.read_bytes)),
+        ("  memory hits", share(volume.memory_hits)),
+        ("  partial hits", share(volume.partial_hits)),
+        ("  misses", share(volume.misses)),
+        ("  latency", latency(volume.reads, &volume.latency_us.read)),
+        ("writes", requests(volume.writes, volume.write_bytes)),
+        ("  latency", latency(volume.writes, &volume.latency_us.write)),
+        ("  slowed down", format!("{} ms in all", show_count(volume.throttled_us / 1000))),
+        ("flushes", show_count(volume.flushes)),
+        ("zeroes, discards", show_count(volume.zeroes)),
+        ("failed", show_count(volume.errors)),
+        ("", String::new()),
+        ("in memory", show_bytes(volume.memory_bytes)),
+        ("dirty", format!("{}, the oldest for {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
+        ("written, unflushed", show_bytes(volume.written_bytes)),
+        ("", String::new()),
+        ("backing reads", requests(volume.backing_reads, volume.backing_read_bytes)),
+        ("  read ahead", show_bytes(volume.readahead_bytes)),
+        ("backing writes", requests(volume.backing_writes, volume.backing_write_bytes)),
+        ("backing flushes", show_count(volume.backing_flushes)),
+        ("backing errors", show_count(volume.backing_errors)),
+    ]
+}
