@@ -26,21 +26,23 @@ pub struct RealCoreSpec {
     pub pool_bytes: usize,
     /// The processor to stay on; `None`: wherever the scheduler likes.
     pub cpu: Option<usize>,
-    /// Longest look around before sleeping, in nanoseconds; 0: none. See [`default_spin_ns`].
+    /// Longest look around before sleeping, in nanoseconds; 0: none. [`SPIN_NS`] suits most.
     pub spin_ns: u64,
 }
 
 impl RealCoreSpec {
-    /// A core with this much memory, anywhere, with the spin that suits the machine.
+    /// A core with this much memory, anywhere, with the usual spin.
     pub fn new(pool_bytes: usize) -> RealCoreSpec {
-        RealCoreSpec { pool_bytes, cpu: None, spin_ns: default_spin_ns() }
+        RealCoreSpec { pool_bytes, cpu: None, spin_ns: SPIN_NS }
     }
 }
 
-/// The longest spin that suits this process's processors, in nanoseconds.
-pub fn default_spin_ns() -> u64 {
-    50_000
-}
+/// The longest look around that suits any machine, in nanoseconds. What is really spent follows the waits of the moment: a tenth of
+/// this where a client answers in a few microseconds, all of it only where waking one up takes that long (virtual machines).
+pub const SPIN_NS: u64 = 100_000;
+
+/// A yield that takes this long has let somebody else run, in nanoseconds.
+const CONTENDED_NS: u64 = 4_000;
 
 /// What the handles of a core share.
 pub(super) struct Core {
@@ -204,8 +206,11 @@ fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin) {
             if waited >= budget {
                 break;
             }
-            // On a processor that has something else to run, that goes first: it may be who we are waiting for.
+            // A processor that has something else to run is not ours to wait on: who we wait for may need it.
             std::thread::yield_now();
+            if began.elapsed().as_nanos() as u64 - waited > CONTENDED_NS {
+                break;
+            }
         }
     }
     runtime.poll_with(runtime.current_timeout());

@@ -19,7 +19,7 @@ use std::io;
 use std::rc::Rc;
 
 pub use self::block::{RealBlock, RealBlockMut};
-pub use self::core::{RealCoreSpec, default_spin_ns, run_core};
+pub use self::core::{RealCoreSpec, SPIN_NS, run_core};
 pub use self::disk::RealDisk;
 pub use self::listen::RealListener;
 pub use self::stream::{RealReader, RealStream, RealWriter};

@@ -1,7 +1,8 @@
 //! Connected sockets, Unix and TCP.
 //!
 //! Sending and receiving first try the system call itself, without waiting: when the other side keeps up, a request then costs
-//! nothing beyond the socket's own two calls. Only what would block goes to io_uring.
+//! nothing beyond the socket's own two calls. What would block goes to io_uring, and so do the next few receives after one that would
+//! have: a client that sends one request at a time has never sent the next one yet.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,6 +14,8 @@ use super::op::{Action, IOV_MAX, Operation, submit};
 use super::{RealBlockMut, RealSeam};
 use crate::{Address, ByteStream, Gather, Part, PieceMut, StreamReader, StreamWriter};
 
+/// Most reads that go to io_uring at once after direct ones found nothing.
+const LONGEST_DOUBT: u32 = 3;
 /// Direct calls in a row that may succeed before other tasks of the core get their turn.
 const TURN: u32 = 16;
 
@@ -50,7 +53,7 @@ impl ByteStream<RealSeam> for RealStream {
 
     fn split(self) -> (RealReader, RealWriter) {
         let socket = Rc::new(self.socket);
-        let reader = RealReader { socket: socket.clone(), iov: Vec::new(), turn: 0 };
+        let reader = RealReader { socket: socket.clone(), iov: Vec::new(), turn: 0, doubt: 0, last_doubt: 0 };
         (reader, RealWriter { socket, iov: Vec::new(), turn: 0 })
     }
 }
@@ -132,6 +135,24 @@ pub struct RealReader {
     /// Kept for its room.
     iov: Vec<libc::iovec>,
     turn: u32,
+    /// Reads that will not be tried directly.
+    doubt: u32,
+    /// Doubt after the last direct read that found nothing.
+    last_doubt: u32,
+}
+
+impl RealReader {
+    /// A receive that does not wait; `None`: there is nothing yet, or it is not worth a try.
+    fn try_direct(&mut self, call: impl FnMut() -> isize) -> Option<io::Result<usize>> {
+        if self.doubt > 0 {
+            self.doubt -= 1;
+            return None;
+        }
+        let result = direct(call);
+        self.last_doubt = if result.is_some() { 0 } else { (self.last_doubt * 2 + 1).min(LONGEST_DOUBT) };
+        self.doubt = self.last_doubt;
+        result
+    }
 }
 
 impl StreamReader<RealSeam> for RealReader {
@@ -142,7 +163,7 @@ impl StreamReader<RealSeam> for RealReader {
         assert!(!room.is_empty(), "a read needs room in its buffer");
         let (data, len) = (room.as_mut_ptr().cast::<libc::c_void>(), room.len());
         // SAFETY: `data` has room for `len` bytes and is not touched by others during the call.
-        if let Some(result) = direct(|| unsafe { libc::recv(fd, data, len, libc::MSG_DONTWAIT) }) {
+        if let Some(result) = self.try_direct(|| unsafe { libc::recv(fd, data, len, libc::MSG_DONTWAIT) }) {
             if let Ok(got) = result {
                 // SAFETY: the kernel has initialised `got` bytes from `start` on.
                 unsafe { buffer.set_len(start + got) };
@@ -185,7 +206,7 @@ impl StreamReader<RealSeam> for RealReader {
             }
             let mut header = message(&mut iov);
             // SAFETY: the header names blocks that `pieces` owns alone.
-            let result = match direct(|| unsafe { libc::recvmsg(fd, &mut header, libc::MSG_DONTWAIT) }) {
+            let result = match self.try_direct(|| unsafe { libc::recvmsg(fd, &mut header, libc::MSG_DONTWAIT) }) {
                 Some(result) => {
                     take_turn(&mut self.turn).await;
                     result
