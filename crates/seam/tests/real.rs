@@ -405,3 +405,25 @@ fn a_full_mailbox_says_so_and_a_thread_may_wait_for_it() {
     });
     control.join().expect("no panic");
 }
+
+#[test]
+fn a_file_keeps_what_every_disk_promises() {
+    let folder = folder();
+    let path = folder.path().join("disk");
+    core(|seam| async move {
+        let disk = seam.open_disk(&what(&path, Some(4 << 20))).await.expect("a new file");
+        assert_eq!(disk.note(), None, "the tests' folder has direct I/O");
+        seam::conformance::disk(&seam, &disk).await;
+    });
+}
+
+#[test]
+fn a_file_without_direct_io_keeps_it_too() {
+    let path = Path::new("/dev/shm").join(format!("hotset-test-{}", std::process::id()));
+    let in_core = path.clone();
+    core(|seam| async move {
+        let disk = seam.open_disk(&what(&in_core, Some(4 << 20))).await.expect("a new file");
+        seam::conformance::disk(&seam, &disk).await;
+    });
+    std::fs::remove_file(path).expect("it is there");
+}

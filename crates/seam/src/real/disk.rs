@@ -105,9 +105,15 @@ impl RealDisk {
         (Ok(()), keep)
     }
 
-    fn check(&self, at: u64, len: u64) {
-        let unit = u64::from(self.inner.geometry.get().logical_block);
+    /// A file would grow under a write past its end, so the end is checked here.
+    fn check(&self, at: u64, len: u64) -> DiskResult<()> {
+        let Geometry { logical_block, size_bytes, .. } = self.inner.geometry.get();
+        let unit = u64::from(logical_block);
         assert!(at.is_multiple_of(unit) && len.is_multiple_of(unit), "{at}+{len} is not aligned to {unit} bytes");
+        match at.checked_add(len) {
+            Some(end) if end <= size_bytes => Ok(()),
+            _ => Err(DiskError::Io(format!("{len} bytes at {at} are past the end at {size_bytes}"))),
+        }
     }
 }
 
@@ -134,7 +140,9 @@ impl Disk<RealSeam> for RealDisk {
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<RealBlockMut>>) -> (DiskResult<()>, Vec<PieceMut<RealBlockMut>>) {
-        self.check(at, pieces_len(&into) as u64);
+        if let Err(error) = self.check(at, pieces_len(&into) as u64) {
+            return (Err(error), into);
+        }
         let mut iov = Vec::with_capacity(into.len().min(IOV_MAX));
         // SAFETY: a piece lies inside its block.
         into.iter().for_each(|piece| push(&mut iov, unsafe { piece.block.data().add(piece.start()) }, piece.len()));
@@ -143,7 +151,7 @@ impl Disk<RealSeam> for RealDisk {
     }
 
     async fn write(&self, at: u64, from: Vec<Piece<RealBlock>>) -> DiskResult<()> {
-        self.check(at, pieces_len(&from) as u64);
+        self.check(at, pieces_len(&from) as u64)?;
         let mut iov = Vec::with_capacity(from.len().min(IOV_MAX));
         // SAFETY: a piece lies inside its block.
         from.iter().for_each(|piece| push(&mut iov, unsafe { piece.block.data().add(piece.start()) }, piece.len()));
@@ -158,7 +166,7 @@ impl Disk<RealSeam> for RealDisk {
     }
 
     async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
-        self.check(at, len);
+        self.check(at, len)?;
         // Zeroing that keeps the space first where the space must be kept, last where it may go. Both work on devices too.
         const KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
         const RELEASE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -200,7 +208,8 @@ impl Disk<RealSeam> for RealDisk {
     }
 
     async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
-        self.check(0, size_bytes);
+        let unit = u64::from(self.inner.geometry.get().logical_block);
+        assert!(size_bytes.is_multiple_of(unit), "a size of {size_bytes} is no multiple of {unit} bytes");
         if self.inner.kind == Kind::Device {
             return Err(DiskError::Unsupported);
         }
