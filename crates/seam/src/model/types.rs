@@ -55,7 +55,7 @@ impl DiskType {
             choices: 10,
             patience: Nanos::from_millis(400),
             ahead_bytes: 1 << 20,
-            segments: 16,
+            segments: 8,
             interface_bytes_per_second: 600_000_000,
         };
         match self {
