@@ -146,7 +146,7 @@ impl<S: Seam> Core<S> {
                 more = false;
                 for volume in core.volumes() {
                     let shard = volume.shard();
-                    shard.refresh_throttle();
+                    shard.tick_throttle();
                     if shard.state.borrow().unclean() > 0 {
                         shard.work.notify();
                         shard.progress.notify();

@@ -129,6 +129,11 @@ impl Counters {
         counter.set(counter.get() + count);
     }
 
+    /// Requests of clients that moved data.
+    pub fn requests(&self) -> u64 {
+        self.reads.get() + self.writes.get()
+    }
+
     /// A read was served from memory without waiting: its latency is below what the clock is worth asking for.
     pub fn read_hit(&self, bytes: u64) {
         self.add(&self.reads, 1);

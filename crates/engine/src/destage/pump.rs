@@ -222,6 +222,9 @@ impl<S: Seam> Shard<S> {
         if self.dispatch.is_full(Cause::Destage) {
             return None;
         }
+        if want.closed.is_none() && !self.may_destage_quietly(state.unclean()) {
+            return None;
+        }
         let boundary = self.run_boundary();
         for from in [*cursor, BlockNo(0)] {
             let wanted = |block: BlockNo| {
