@@ -176,7 +176,7 @@ read_only = true
     assert_eq!(config.memory_bytes, 4 << 30);
     assert_eq!(config.nbd.listen.len(), 2);
     assert_eq!(config.nbd.socket_mode, 0o600);
-    assert_eq!(config.arrays[0].spec.to_string(), "raid10?disks=8&type=nlsas&stripe=131072");
+    assert_eq!(hotset::config::show_array(&config.arrays[0].spec), "raid10?disks=8&type=nlsas&stripe=131072");
     let volume = &config.volumes[0];
     assert_eq!((volume.name.as_str(), volume.size_bytes), ("web01", Some(100 << 30)));
     assert_eq!(volume.backing, BackingSpec::SimArray("shelf".to_owned()));

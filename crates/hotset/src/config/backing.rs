@@ -3,9 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use seam::Address;
+use engine::backing::nbd::{NbdTarget, NbdTargetError};
+use seam::model::ArraySpec;
 
-use super::array::ArraySpec;
+use super::array::{array_of_level, show_array};
 use crate::units;
 
 /// Where a volume's data lies. Whether a path is a file or a device shows when it is opened.
@@ -14,26 +15,12 @@ pub enum BackingSpec {
     /// A file or a block device.
     Path(PathBuf),
     /// An export of another NBD server.
-    Nbd(NbdUri),
+    Nbd(NbdTarget),
     /// A modelled array of its own.
     Sim(ArraySpec, Option<u64>),
     /// A part of the `[[array]]` of that name.
     SimArray(String),
 }
-
-/// An export of an NBD server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NbdUri {
-    /// The server.
-    pub address: Address,
-    /// The export's name; empty = the server's default.
-    pub export: String,
-    /// Written `nbds://`: refuse to talk without TLS.
-    pub tls: bool,
-}
-
-/// The port of NBD servers.
-const NBD_PORT: u16 = 10809;
 
 impl BackingSpec {
     /// Reads `text`; a relative path counts from `folder`. The error says what, and after `; ` what to do.
@@ -41,8 +28,7 @@ impl BackingSpec {
         let Some((scheme, rest)) = text.split_once("://") else { return path(text, folder) };
         match scheme {
             "file" => path(&percent_decode(rest)?, folder),
-            "nbd" | "nbds" => nbd_tcp(rest, scheme == "nbds"),
-            "nbd+unix" | "nbds+unix" => nbd_unix(rest, scheme == "nbds+unix"),
+            "nbd" | "nbds" | "nbd+unix" | "nbds+unix" => nbd(text),
             "sim" => sim(rest),
             _ => Err(format!(
                 "\"{text}\" has the unknown scheme {scheme}://; use a path, file://, nbd://, nbd+unix:// or sim://"
@@ -65,15 +51,9 @@ impl fmt::Display for BackingSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BackingSpec::Path(path) => write!(f, "{}", path.display()),
-            BackingSpec::Nbd(NbdUri { address: Address::Unix(socket), export, tls }) => {
-                write!(f, "nbd{}+unix:///{export}?socket={}", if *tls { "s" } else { "" }, socket.display())
-            }
-            BackingSpec::Nbd(NbdUri { address: Address::Tcp(host, port), export, tls }) => {
-                let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-                write!(f, "nbd{}://{host}:{port}/{export}", if *tls { "s" } else { "" })
-            }
+            BackingSpec::Nbd(target) => write!(f, "{target}"),
             BackingSpec::Sim(array, size) => {
-                write!(f, "sim://{array}")?;
+                write!(f, "sim://{}", show_array(array))?;
                 size.map_or(Ok(()), |size| write!(f, "&size={size}"))
             }
             BackingSpec::SimArray(name) => write!(f, "sim://{name}"),
@@ -88,19 +68,10 @@ fn path(text: &str, folder: &Path) -> Result<BackingSpec, String> {
     Ok(BackingSpec::Path(folder.join(text)))
 }
 
-fn nbd_tcp(rest: &str, tls: bool) -> Result<BackingSpec, String> {
-    let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
-    let (host, port) = split_host_port(authority, Some(NBD_PORT))?;
-    Ok(BackingSpec::Nbd(NbdUri { address: Address::Tcp(host, port), export: percent_decode(export)?, tls }))
-}
-
-fn nbd_unix(rest: &str, tls: bool) -> Result<BackingSpec, String> {
-    let (export, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let socket = query.split('&').find_map(|pair| pair.strip_prefix("socket="));
-    let socket = socket.filter(|socket| !socket.is_empty());
-    let socket = socket.ok_or("the URI names no socket; write nbd+unix:///EXPORT?socket=/path/to/socket")?;
-    let export = percent_decode(export.strip_prefix('/').unwrap_or(export))?;
-    Ok(BackingSpec::Nbd(NbdUri { address: Address::Unix(percent_decode(socket)?.into()), export, tls }))
+fn nbd(uri: &str) -> Result<BackingSpec, String> {
+    // Everywhere else what to do stands behind a semicolon.
+    let target = uri.parse().map_err(|error: NbdTargetError| error.to_string().replacen(": write ", "; write ", 1));
+    target.map(BackingSpec::Nbd)
 }
 
 fn sim(rest: &str) -> Result<BackingSpec, String> {
@@ -111,7 +82,7 @@ fn sim(rest: &str) -> Result<BackingSpec, String> {
                 .to_owned(),
         );
     }
-    let Some(mut array) = ArraySpec::of_level(name) else {
+    let Some(mut array) = array_of_level(name) else {
         return match query {
             "" => Ok(BackingSpec::SimArray(percent_decode(name)?)),
             _ => Err(format!(
@@ -131,7 +102,7 @@ fn sim(rest: &str) -> Result<BackingSpec, String> {
             _ => return Err(format!("sim:// knows no \"{key}\"; it knows disks, type, stripe and size")),
         }
     }
-    array.check()?;
+    array.check().map_err(|error| error.to_string())?;
     Ok(BackingSpec::Sim(array, size))
 }
 
@@ -193,7 +164,7 @@ mod tests {
     fn uris_read_back_as_they_are_shown() {
         for text in [
             "nbd://san:10809/vol%41",
-            "nbds://[::1]:7000/x",
+            "nbd://[::1]:7000/x",
             "nbd+unix:///vm?socket=/run/x.sock",
             "sim://shelf",
             "sim://raid5?disks=5&type=sas15k&size=100GiB",
@@ -211,6 +182,7 @@ mod tests {
             "http://x",
             "nbd+unix:///vm",
             "nbd://",
+            "nbds://san/a",
             "sim://",
             "sim://raid5?disks=2",
             "sim://raid5?colour=red",

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use engine::WritePolicy;
 use seam::Address;
+use seam::model::ArraySpec;
 
-pub use array::{ArraySpec, DiskKind};
-pub use backing::{BackingSpec, NbdUri};
+pub use array::show_array;
+pub use backing::BackingSpec;
 pub use problem::{Problem, Problems};
 pub use volumes::check_name;
 

@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::WritePolicy;
+use seam::model::{ArraySpec, DiskType, RaidLevel};
 use toml::de::DeValue;
 
+use super::array::default_array;
 use super::keys::nearest;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Size, Wrong, split_advice};
-use super::{ArrayConfig, ArraySpec, BackingSpec, DiskKind, VolumeConfig};
+use super::{ArrayConfig, BackingSpec, VolumeConfig};
 use crate::units::show_bytes;
 
 const NAME_BYTES_MAX: usize = 255;
@@ -25,10 +27,18 @@ impl Setting for WritePolicy {
     }
 }
 
-impl Setting for DiskKind {
+impl Setting for DiskType {
     fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
         let text = value.as_str().ok_or(Wrong::Type("a disk's name in quotes"))?;
         text.parse().map_err(|error: String| split_advice(&error))
+    }
+}
+
+impl Setting for RaidLevel {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let number = u32::read(value)?;
+        RaidLevel::from_number(number)
+            .ok_or_else(|| split_advice(&format!("RAID {number} is not modelled; use 0, 1, 5, 6 or 10")))
     }
 }
 
@@ -66,15 +76,16 @@ pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> 
     let mut arrays = Vec::new();
     for section in sections {
         let name = read_name(section, &names, source);
-        let defaults = ArraySpec::default();
+        let defaults = default_array();
         let spec = ArraySpec {
-            raid: section.get("raid", source).map_or(defaults.raid, |raid| raid.value),
-            disks: section.get("disks", source).map_or(defaults.disks, |disks| disks.value),
+            level: section.get("raid", source).map_or(defaults.level, |raid| raid.value),
+            disks: section.get("disks", source).map_or(defaults.disks, |disks: At<u32>| disks.value as usize),
             disk: section.get("disk", source).map_or(defaults.disk, |disk| disk.value),
             stripe_bytes: section.get("stripe", source).map_or(defaults.stripe_bytes, |size: At<Size>| size.value.0),
+            ..defaults
         };
         if let Err(error) = spec.check() {
-            advise(source, &section.span, &error);
+            advise(source, &section.span, &error.to_string());
         }
         if let Some(name) = name {
             arrays.push(ArrayConfig { name: name.value.clone(), spec });

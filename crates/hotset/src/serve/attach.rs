@@ -8,7 +8,7 @@ use engine::{CacheMode, VolumeSpec};
 
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
-use super::open::{OpenFacts, OpenPlan, open_backing};
+use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use crate::config::{BackingSpec, VolumeConfig, check_name};
 use crate::log;
 use crate::state::{AddedVolume, IdentityError, draw_incarnation, effective_mode, effective_policy};
@@ -30,9 +30,8 @@ impl Daemon {
     }
 
     async fn try_attach(&self, config: &VolumeConfig, adopt: bool) -> Result<Placed, Failure> {
-        let core = self.least_loaded();
-        let plan =
-            OpenPlan { backing: config.backing.clone(), size_bytes: config.size_bytes, read_only: config.read_only };
+        let core = self.home_of(config);
+        let plan = self.open_plan(config)?;
         let (number, facts) = self.open(core, plan).await?;
         let identified = self.identify(config, &facts, adopt);
         let incarnation = match identified {
@@ -62,8 +61,45 @@ impl Daemon {
         Ok(Placed { incarnation, identity: facts.identity, core: core.index(), geometry: facts.geometry })
     }
 
-    fn least_loaded(&self) -> &DataCore {
+    fn open_plan(&self, config: &VolumeConfig) -> Result<OpenPlan, Failure> {
+        let content = || {
+            let folder = self.state.borrow().path().join("sim");
+            let made = std::fs::create_dir_all(&folder);
+            made.map_err(|error| Failure::new(ErrorKind::Failed, format!("{}: {error}", folder.display())))?;
+            Ok(folder.join(format!("{}.img", config.name)))
+        };
+        let backing = match &config.backing {
+            BackingSpec::Path(path) => OpenBacking::Path(path.clone()),
+            BackingSpec::Nbd(target) => OpenBacking::Nbd(target.clone()),
+            BackingSpec::Sim(array, _) => OpenBacking::OwnArray { array: *array, content: content()? },
+            BackingSpec::SimArray(name) => {
+                let arrays = &self.config.borrow().arrays;
+                let array = arrays.iter().find(|array| array.name == *name).map(|array| array.spec);
+                let none = || {
+                    Failure::new(
+                        ErrorKind::Invalid,
+                        format!("there is no [[array]] named \"{name}\"; add one to the configuration"),
+                    )
+                };
+                OpenBacking::SharedArray { name: name.clone(), array: array.ok_or_else(none)?, content: content()? }
+            }
+        };
+        Ok(OpenPlan { backing, size_bytes: config.size_bytes, read_only: config.read_only })
+    }
+
+    /// The core with the fewest volumes; volumes of one array share a core, for they share its spindles.
+    fn home_of(&self, config: &VolumeConfig) -> &DataCore {
         let volumes = self.volumes.borrow();
+        if matches!(config.backing, BackingSpec::SimArray(_)) {
+            let mut neighbours = volumes.values().filter(|known| known.config.backing == config.backing);
+            let core = neighbours.find_map(|known| match &known.standing {
+                Standing::Serving(placed) | Standing::Removing(placed) => Some(placed.core),
+                Standing::Refused(_) => None,
+            });
+            if let Some(core) = core {
+                return &self.cores[core];
+            }
+        }
         let load = |core: usize| {
             let here = volumes
                 .values()
@@ -76,7 +112,7 @@ impl Daemon {
     /// Opens a backing on a core; the number names it there.
     async fn open(&self, core: &DataCore, plan: OpenPlan) -> Result<(u64, OpenFacts), Failure> {
         let open = async move |local: Rc<Local>| {
-            let (backing, facts) = open_backing(&local.seam, &plan).await?;
+            let (backing, facts) = open_backing(&local, &plan).await?;
             let number = local.next_opened.get();
             local.next_opened.set(number + 1);
             local.opened.borrow_mut().insert(number, backing);

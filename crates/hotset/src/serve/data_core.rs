@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use engine::{Backing, Core, CoreSpec};
 use seam::Seam;
 use seam::mailbox::{Sender, mailbox};
+use seam::model::SharedArray;
 use seam::real::{RealCoreSpec, RealError, RealSeam, run_core};
 use tokio::sync::{mpsc, oneshot};
 
@@ -27,6 +28,8 @@ pub struct Local {
     pub opened: RefCell<BTreeMap<u64, Backing<RealSeam>>>,
     /// The next such number.
     pub next_opened: Cell<u64>,
+    /// Modelled arrays that several volumes may lie on, by name.
+    pub arrays: RefCell<BTreeMap<String, SharedArray<RealSeam>>>,
     /// No further message is waited for.
     ending: Cell<bool>,
 }
@@ -70,8 +73,8 @@ impl DataCore {
             let result = run_core(spec.real, move |seam| async move {
                 let engine = Core::new(seam.clone(), spec.engine);
                 let server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
-                let (opened, next_opened, ending) = Default::default();
-                let local = Rc::new(Local { seam, engine, server, opened, next_opened, ending });
+                let (opened, next_opened, arrays, ending) = Default::default();
+                let local = Rc::new(Local { seam, engine, server, opened, next_opened, arrays, ending });
                 if let Some(started) = on_core.take() {
                     // Nobody waits any more: the daemon is going down.
                     let _ = started.send(Ok(()));

@@ -1,10 +1,14 @@
 //! From a backing as the configuration names it to an open one on this core.
 
+use std::path::PathBuf;
+
 use engine::Backing;
-use seam::real::RealSeam;
+use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
+use seam::model::{ArraySpec, ModelledDisk, SharedArray};
+use seam::real::{RealDisk, RealSeam};
 use seam::{Disk, DiskError, DiskOpen, Geometry, Seam};
 
-use crate::config::BackingSpec;
+use super::data_core::Local;
 
 /// How long a start waits for a killed predecessor's last I/O, in milliseconds.
 const LOCK_WAIT_MS: u64 = 10_000;
@@ -13,11 +17,36 @@ const LOCK_WAIT_MS: u64 = 10_000;
 #[derive(Clone, Debug)]
 pub struct OpenPlan {
     /// Where the data lies.
-    pub backing: BackingSpec,
+    pub backing: OpenBacking,
     /// The size to create it with, where it is missing.
     pub size_bytes: Option<u64>,
     /// Open without the right to write.
     pub read_only: bool,
+}
+
+/// Where the data lies.
+#[derive(Clone, Debug)]
+pub enum OpenBacking {
+    /// A file or a block device.
+    Path(PathBuf),
+    /// Another server's export.
+    Nbd(NbdTarget),
+    /// A modelled array of the volume's own, as full as the volume is large.
+    OwnArray {
+        /// What it is made of.
+        array: ArraySpec,
+        /// The sparse file that holds the bytes.
+        content: PathBuf,
+    },
+    /// A part of an array that several volumes lie on.
+    SharedArray {
+        /// Its name.
+        name: String,
+        /// What it is made of.
+        array: ArraySpec,
+        /// The sparse file that holds the bytes.
+        content: PathBuf,
+    },
 }
 
 /// What an open backing says of itself.
@@ -29,20 +58,46 @@ pub struct OpenFacts {
     pub geometry: Geometry,
 }
 
-/// Opens what `plan` describes on the core of `seam`.
-pub async fn open_backing(seam: &RealSeam, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
-    let disk = match &plan.backing {
-        BackingSpec::Path(path) => {
-            let what = DiskOpen {
-                path: path.clone(),
-                create_bytes: plan.size_bytes,
-                read_only: plan.read_only,
-                lock_wait_ms: LOCK_WAIT_MS,
-            };
-            seam.open_disk(&what).await?
+/// Opens what `plan` describes on this core.
+pub async fn open_backing(local: &Local, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
+    let backing = match &plan.backing {
+        OpenBacking::Path(path) => Backing::plain(open_path(&local.seam, plan, path.clone()).await?),
+        OpenBacking::Nbd(target) => {
+            let options = NbdOptions { read_only: plan.read_only, ..NbdOptions::default() };
+            Backing::nbd(NbdDisk::open(&local.seam, target.clone(), options).await?)
         }
-        other => return Err(DiskError::Open(format!("{other}: this version cannot open it"))),
+        OpenBacking::OwnArray { array, content } => {
+            let content = open_path(&local.seam, plan, content.clone()).await?;
+            let array = array.fitted(content.geometry().size_bytes);
+            let array =
+                SharedArray::new(local.seam.clone(), array).map_err(|error| DiskError::Open(error.to_string()))?;
+            on_array(&array, content)?
+        }
+        OpenBacking::SharedArray { name, array, content } => {
+            let content = open_path(&local.seam, plan, content.clone()).await?;
+            let known = local.arrays.borrow().get(name).cloned();
+            let array = match known {
+                Some(known) => known,
+                None => {
+                    let made = SharedArray::new(local.seam.clone(), *array);
+                    let made = made.map_err(|error| DiskError::Open(error.to_string()))?;
+                    local.arrays.borrow_mut().insert(name.clone(), made.clone());
+                    made
+                }
+            };
+            on_array(&array, content)?
+        }
     };
-    let facts = OpenFacts { identity: disk.identity(), geometry: disk.geometry() };
-    Ok((Backing::plain(disk), facts))
+    let facts = OpenFacts { identity: backing.disk.identity(), geometry: backing.disk.geometry() };
+    Ok((backing, facts))
+}
+
+async fn open_path(seam: &RealSeam, plan: &OpenPlan, path: PathBuf) -> Result<RealDisk, DiskError> {
+    let (create_bytes, read_only) = (plan.size_bytes, plan.read_only);
+    seam.open_disk(&DiskOpen { path, create_bytes, read_only, lock_wait_ms: LOCK_WAIT_MS }).await
+}
+
+fn on_array(array: &SharedArray<RealSeam>, content: RealDisk) -> Result<Backing<RealSeam>, DiskError> {
+    let disk = ModelledDisk::new(array, content).map_err(|error| DiskError::Open(error.to_string()))?;
+    Ok(Backing::modelled(disk))
 }

@@ -22,8 +22,6 @@ pub struct State {
     /// Names of volumes of the file that were removed by command, with the entry that each had then: it stays removed until the
     /// entry changes.
     pub removed: BTreeMap<String, String>,
-    /// Places on modelled arrays, by array.
-    pub arrays: BTreeMap<String, Vec<ArrayPlace>>,
 }
 
 /// What is kept of a volume.
@@ -71,18 +69,6 @@ pub struct AddedVolume {
     pub policy: String,
     /// Whether writes are refused.
     pub read_only: bool,
-}
-
-/// A volume's place on a modelled array.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ArrayPlace {
-    /// The volume's name when the place was given.
-    pub volume: String,
-    /// First byte on the array.
-    pub start_bytes: u64,
-    /// Bytes.
-    pub size_bytes: u64,
 }
 
 #[derive(Serialize, Deserialize)]

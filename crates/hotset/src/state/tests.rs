@@ -119,8 +119,6 @@ fn the_file_reads_back_as_it_was_written() {
         let id = identified(state, "web", "disk-1", u64::MAX).expect("new");
         state.set_override(id, POLICY, "none", "write-back");
         state.removed.insert("old".to_owned(), "entry".to_owned());
-        let place = ArrayPlace { volume: "web".to_owned(), start_bytes: 0, size_bytes: 1 << 30 };
-        state.arrays.insert("shelf".to_owned(), vec![place]);
     })
     .expect("written");
     assert_eq!(StateDir::peek(folder.path()).expect("readable").as_ref(), Some(dir.state()));
