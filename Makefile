@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROFILE := --profile ci --locked
 ARGS ?=
 
-.PHONY: demo test lint fmt tidy e2e deny bench torture packages toolchain
+.PHONY: demo test lint fmt tidy e2e deny bench fuzz torture packages toolchain
 
 demo: toolchain
 	$(CARGO) run --quiet --release --locked --package hotset -- demo $(ARGS)
@@ -13,6 +13,7 @@ demo: toolchain
 test: toolchain packages lint deny
 	$(CARGO) build $(PROFILE) --package hotset
 	$(CARGO) test $(PROFILE) --workspace --no-fail-fast
+	fuzz/run decode 200000 -verbosity=0
 
 lint:
 	$(CARGO) fmt --all --check
@@ -33,6 +34,10 @@ deny:
 
 bench: toolchain
 	$(CARGO) run --release --locked --package bench -- $(ARGS)
+
+fuzz: toolchain packages
+	fuzz/run decode 10000000 -verbosity=0
+	fuzz/run session 100000 -verbosity=0
 
 torture: toolchain
 	scripts/torture $(ARGS)

@@ -122,11 +122,10 @@ impl Block for SimBlock {
         let mut done = 0;
         while done < out.len() {
             let position = at + done;
-            let tag = tags[position / SECTOR_BYTES].to_le_bytes();
-            let count = (SECTOR_BYTES - position % SECTOR_BYTES).min(out.len() - done);
-            for (offset, byte) in out[done..done + count].iter_mut().enumerate() {
-                *byte = tag[(position + offset) % TAG_BYTES];
-            }
+            let sector = [tags[position / SECTOR_BYTES].to_le_bytes(); SECTOR_BYTES / TAG_BYTES];
+            let within = position % SECTOR_BYTES;
+            let count = (SECTOR_BYTES - within).min(out.len() - done);
+            out[done..done + count].copy_from_slice(&sector.as_flattened()[within..within + count]);
             done += count;
         }
     }
