@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::commands;
 use crate::commands::volume::Action;
+use crate::demo::Show;
 use crate::units::parse_time;
 
 /// Done.
@@ -51,6 +52,15 @@ enum Command {
     CheckConfig {
         /// The file to check
         file: PathBuf,
+    },
+    /// Watch a cache at work: a simulated disk array, the same load with and without
+    Demo {
+        /// Print the summary alone
+        #[arg(long)]
+        headless: bool,
+        /// Time to run the load
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(2..=3600))]
+        seconds: u64,
     },
     /// Show the daemon on one screen: volumes, memory, hit ratios, latencies, alerts
     Status,
@@ -112,6 +122,7 @@ impl Cli {
             Command::Serve { config } => crate::serve::run(&config),
             Command::Stop { destage } => commands::stop::run(socket, destage, json),
             Command::CheckConfig { file } => commands::check_config::run(&file, json),
+            Command::Demo { headless, seconds } => crate::demo::run(seconds, Show::new(headless, json)),
             Command::Status => commands::status::run(socket, json),
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
             Command::Volume { action } => commands::volume::run(socket, action, json),

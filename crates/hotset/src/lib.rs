@@ -3,6 +3,7 @@
 pub mod cli;
 mod commands;
 pub mod config;
+mod demo;
 mod log;
 mod render;
 mod serve;

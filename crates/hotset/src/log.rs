@@ -1,6 +1,14 @@
 //! Lines for the operator on standard error: events, never requests. Under systemd each carries its priority.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static ONLY_PROBLEMS: AtomicBool = AtomicBool::new(false);
+
+/// From now on, events that went as they should are not told.
+pub fn only_problems() {
+    ONLY_PROBLEMS.store(true, Ordering::Relaxed);
+}
 
 fn prefix(priority: u8) -> String {
     static JOURNAL: OnceLock<bool> = OnceLock::new();
@@ -17,7 +25,9 @@ fn write(priority: u8, text: &str) {
 
 /// Something went as it should.
 pub fn info(text: impl AsRef<str>) {
-    write(6, text.as_ref());
+    if !ONLY_PROBLEMS.load(Ordering::Relaxed) {
+        write(6, text.as_ref());
+    }
 }
 
 /// Something an operator should look at.

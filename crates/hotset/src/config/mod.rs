@@ -16,7 +16,7 @@ use engine::WritePolicy;
 use seam::Address;
 use seam::model::ArraySpec;
 
-pub use array::show_array;
+pub use array::{default_array, show_array};
 pub use backing::BackingSpec;
 pub use problem::{Problem, Problems};
 pub use volumes::check_name;

@@ -17,6 +17,7 @@ mod stop;
 
 use std::path::Path;
 use std::rc::Rc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use control::ErrorKind;
@@ -48,10 +49,39 @@ pub fn run(file: &Path) -> Result<(), Failure> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::failed(format!("the control thread cannot run: {error}")))?;
-    LocalSet::new().block_on(&runtime, serve(config))
+    LocalSet::new().block_on(&runtime, serve(config, || ()))
 }
 
-async fn serve(config: Config) -> Result<(), Failure> {
+/// A daemon on a thread of its own in this process.
+pub struct Background(JoinHandle<Result<(), Failure>>);
+
+impl Background {
+    /// Starts one; returns when clients can connect.
+    pub fn start(config: Config) -> Result<Background, Failure> {
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let body = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime =
+                runtime.map_err(|error| Failure::failed(format!("the control thread cannot run: {error}")))?;
+            // Whoever started it may have gone.
+            let ready = move || ready.send(()).unwrap_or_default();
+            LocalSet::new().block_on(&runtime, serve(config, ready))
+        };
+        let thread = std::thread::Builder::new().name("control".to_owned()).spawn(body);
+        let daemon = Background(thread.map_err(|error| Failure::failed(format!("no control thread: {error}")))?);
+        match is_ready.recv() {
+            Ok(()) => Ok(daemon),
+            Err(_) => Err(daemon.join().err().unwrap_or_else(|| Failure::failed("the daemon ended at once"))),
+        }
+    }
+
+    /// Waits for its end.
+    pub fn join(self) -> Result<(), Failure> {
+        self.0.join().unwrap_or_else(|_| Err(Failure::failed("the control thread panicked")))
+    }
+}
+
+async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let mut state =
         StateDir::open_within(&config.state_directory, PREDECESSOR_PATIENCE).await.map_err(|error| failed(&error))?;
@@ -62,19 +92,20 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let daemon = Rc::new(Daemon::new(config, state, cores, Notifier::from_environment()));
     tokio::task::spawn_local(obey_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
-    let (ready, is_ready) = oneshot::channel();
+    let (listens, is_listening) = oneshot::channel();
     let control = tokio::task::spawn_local({
         let daemon = daemon.clone();
         // The receiver waits for exactly this.
-        let ready = move || ready.send(()).expect("the start waits for the control socket");
-        async move { control::serve(&socket, daemon, control::Limits::default(), ready, quitting).await }
+        let listens = move || listens.send(()).expect("the start waits for the control socket");
+        async move { control::serve(&socket, daemon, control::Limits::default(), listens, quitting).await }
     });
-    if is_ready.await.is_err() {
+    if is_listening.await.is_err() {
         let error = control.await.map_err(|error| failed(&error))?;
         return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed at once")));
     }
     let started = start_serving(&daemon).await;
     if started.is_ok() {
+        ready();
         tokio::task::spawn_local(feed_watchdog(daemon.clone()));
         tokio::select! {
             () = daemon.stop.asked() => {}
@@ -98,12 +129,10 @@ async fn serve(config: Config) -> Result<(), Failure> {
 
 async fn start_cores(config: &Config, ended: mpsc::UnboundedSender<usize>) -> Result<Vec<DataCore>, Failure> {
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
+    // One data core: a connection cannot move to another core yet, and would not find the volumes there.
     let processors: Vec<Option<usize>> = match &config.cores {
-        Cores::Auto => {
-            let there = std::thread::available_parallelism().map_or(1, usize::from);
-            vec![None; (there / 2).max(1)]
-        }
-        Cores::List(list) => list.iter().map(|core| Some(*core as usize)).collect(),
+        Cores::Auto => vec![None],
+        Cores::List(list) => list.iter().take(1).map(|core| Some(*core as usize)).collect(),
     };
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
     let engine = CoreSpec { sabotage: sabotage::from_environment(), ..CoreSpec::default() };

@@ -1,0 +1,106 @@
+//! A small NBD client: one connection over a Unix socket, many requests in flight, simple replies.
+
+use std::io::{self, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use nbd_protocol::greeting::{GREETING_BYTES, client_flags, decode_greeting};
+use nbd_protocol::info::{Info, InfoRequest};
+use nbd_protocol::option::push_option;
+use nbd_protocol::{Broken, Command, OptionKind, OptionReplyHeader, OptionReplyKind, ReplyHeader, Request, Step};
+
+/// Length of a simple reply's head.
+const REPLY_BYTES: usize = 16;
+
+/// A connection to an export.
+pub struct Client {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+    /// Requests that are not sent yet.
+    out: Vec<u8>,
+    /// Bytes of the export.
+    pub size_bytes: u64,
+}
+
+fn broken(error: Broken) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+impl Client {
+    /// Connects to `export` of the server at `socket`.
+    pub fn connect(socket: &Path, export: &str) -> io::Result<Client> {
+        let writer = UnixStream::connect(socket)?;
+        let reader = BufReader::with_capacity(256 << 10, writer.try_clone()?);
+        let mut client = Client { reader, writer, out: Vec::new(), size_bytes: 0 };
+        let mut greeting = [0; GREETING_BYTES];
+        client.reader.read_exact(&mut greeting)?;
+        let Step::Got(flags, _) = decode_greeting(&greeting).map_err(broken)? else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        client.out.extend_from_slice(&client_flags(flags).map_err(broken)?);
+        let wanted = InfoRequest { name: export, wants_block_size: false, wants_name: false, wants_description: false };
+        push_option(&mut client.out, OptionKind::Go, &wanted.encode());
+        client.send()?;
+        client.size_bytes = client.negotiated()?;
+        Ok(client)
+    }
+
+    /// Reads the answers to GO: the export's size.
+    fn negotiated(&mut self) -> io::Result<u64> {
+        let mut size = None;
+        loop {
+            let mut head = [0; OptionReplyHeader::BYTES];
+            self.reader.read_exact(&mut head)?;
+            let Step::Got(header, _) = OptionReplyHeader::decode(&head).map_err(broken)? else {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            };
+            let mut payload = vec![0; header.len as usize];
+            self.reader.read_exact(&mut payload)?;
+            match header.kind {
+                OptionReplyKind::Info => {
+                    if let Info::Export { size_bytes, .. } = Info::parse(&payload).map_err(broken)? {
+                        size = Some(size_bytes);
+                    }
+                }
+                OptionReplyKind::Ack => return size.ok_or_else(|| io::Error::other("the server names no size")),
+                _ => return Err(io::Error::other(String::from_utf8_lossy(&payload).into_owned())),
+            }
+        }
+    }
+
+    /// Queues a request; [`Client::send`] sends what is queued.
+    pub fn queue(&mut self, command: Command, cookie: u64, offset: u64, len: u32, data: &[u8]) {
+        self.out.extend_from_slice(&Request { flags: 0, command, cookie, offset, len }.encode());
+        self.out.extend_from_slice(data);
+    }
+
+    /// Sends what is queued.
+    pub fn send(&mut self) -> io::Result<()> {
+        self.writer.write_all(&self.out)?;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// True when a reply's head has arrived already.
+    pub fn has_reply(&self) -> bool {
+        self.reader.buffer().len() >= REPLY_BYTES
+    }
+
+    /// The cookie of the next reply; the data of a read follows.
+    pub fn reply(&mut self) -> io::Result<u64> {
+        let mut head = [0; REPLY_BYTES];
+        self.reader.read_exact(&mut head)?;
+        match ReplyHeader::decode(&head).map_err(broken)? {
+            Step::Got(ReplyHeader::Simple { cookie, error: None }, _) => Ok(cookie),
+            Step::Got(ReplyHeader::Simple { error: Some(error), .. }, _) => {
+                Err(io::Error::other(format!("a request failed: {error:?}")))
+            }
+            _ => Err(io::Error::other("the server sends what was not agreed on")),
+        }
+    }
+
+    /// Reads data of a reply.
+    pub fn data(&mut self, into: &mut [u8]) -> io::Result<()> {
+        self.reader.read_exact(into)
+    }
+}

@@ -1,0 +1,209 @@
+//! `hotset demo`: two identical modelled arrays, one behind the cache, the same load on both through real NBD connections.
+//!
+//! Everything shown is measured: requests and latencies by the clients, hits by the daemon. The arrays are models that take
+//! their time in real time; their bytes lie in sparse files.
+
+mod client;
+mod figures;
+mod screen;
+mod stage;
+mod summary;
+mod workload;
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use self::figures::{Figures, Reads};
+use self::screen::Look;
+use self::stage::{CACHED, Control, Stage, UNCACHED};
+use self::summary::{Load, Summary};
+use self::workload::{Meter, Tally};
+use crate::cli::{Failure, print_json};
+use crate::log;
+use crate::render::style::Style;
+
+/// Time between two looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// The part of the time, at its end, that counts as warm.
+const WARM_PART: f64 = 0.25;
+
+/// What the demo is to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// How it goes, and a summary.
+    Live,
+    /// The summary alone.
+    Summary,
+    /// The summary as JSON.
+    Json,
+}
+
+impl Show {
+    /// What the command line asks for.
+    pub fn new(headless: bool, json: bool) -> Show {
+        match (headless, json) {
+            (_, true) => Show::Json,
+            (true, false) => Show::Summary,
+            (false, false) => Show::Live,
+        }
+    }
+}
+
+/// Runs the demo for `seconds`.
+pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
+    let style = Style::of_stdout();
+    log::only_problems();
+    if show != Show::Json {
+        println!("{}", screen::intro(style));
+    }
+    let stage = Stage::set()?;
+    let mut control = stage.control()?;
+    let sides = Sides::start(&stage)?;
+    let course = watch(&sides, &mut control, seconds as f64, show, style)?;
+    let (dirty_bytes_at_end, drain_seconds) = sides.end(&mut control)?;
+    let summary = course.summary(dirty_bytes_at_end, drain_seconds);
+    match show {
+        Show::Json => print_json(&summary)?,
+        Show::Live | Show::Summary => print!("{}", screen::summary(&summary, style)),
+    }
+    stage.strike()
+}
+
+/// A client's thread.
+struct Side {
+    meter: Meter,
+    thread: JoinHandle<std::io::Result<()>>,
+}
+
+/// Both clients.
+struct Sides {
+    with: Side,
+    without: Side,
+    stop: Arc<AtomicBool>,
+}
+
+impl Sides {
+    fn start(stage: &Stage) -> Result<Sides, Failure> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let side = |export: &'static str| {
+            let (socket, stop, meter) = (stage.socket(), stop.clone(), Meter::default());
+            let counting = meter.clone();
+            // The same seed: both sides are asked for the same blocks in the same order.
+            let work = move || workload::run(&socket, export, 1, &counting, &stop);
+            let thread = std::thread::Builder::new().name(export.to_owned()).spawn(work);
+            let thread = thread.map_err(|error| Failure::failed(format!("no thread for a client: {error}")))?;
+            Ok(Side { meter, thread })
+        };
+        Ok(Sides { with: side(CACHED)?, without: side(UNCACHED)?, stop })
+    }
+
+    /// True when a client has ended before it was told to.
+    fn has_failed(&self) -> bool {
+        self.with.thread.is_finished() || self.without.thread.is_finished()
+    }
+
+    /// Ends both clients, and waits until everything is on the array: what was dirty, and how many seconds that took.
+    fn end(self, control: &mut Control) -> Result<(u64, f64), Failure> {
+        self.stop.store(true, Ordering::Relaxed);
+        for side in [self.with, self.without] {
+            let ended = side.thread.join().map_err(|_| Failure::failed("a client panicked"))?;
+            ended.map_err(|error| Failure::failed(format!("a client failed: {error}")))?;
+        }
+        let dirty_bytes = control.volume(CACHED)?.dirty_bytes;
+        let began = Instant::now();
+        control.flush(CACHED)?;
+        Ok((dirty_bytes, began.elapsed().as_secs_f64()))
+    }
+}
+
+/// What was measured until now, whole and since a while.
+#[derive(Default)]
+struct Course {
+    looks: Vec<Look>,
+    without: Tally,
+    with: Tally,
+    reads: Reads,
+    seconds: f64,
+    warm: Tally,
+    warm_reads: Reads,
+    warm_seconds: f64,
+}
+
+impl Course {
+    fn summary(self, dirty_bytes_at_end: u64, drain_seconds: f64) -> Summary {
+        let without = Figures::of(self.without, Reads::default(), self.seconds);
+        let with = Figures::of(self.with, self.reads, self.seconds);
+        let warm = Figures::of(self.warm, self.warm_reads, self.warm_seconds);
+        let iops_gain = if without.iops > 0.0 { warm.iops / without.iops } else { 0.0 };
+        Summary { load: Load::of_demo(), without, with, warm, iops_gain, dirty_bytes_at_end, drain_seconds }
+    }
+}
+
+/// Looks at both sides until the time is over.
+fn watch(sides: &Sides, control: &mut Control, seconds: f64, show: Show, style: Style) -> Result<Course, Failure> {
+    let mut course = Course::default();
+    let mut screen = Screen::new(show, style);
+    let (began, mut last) = (Instant::now(), Instant::now());
+    while course.seconds < seconds && !sides.has_failed() {
+        let rest = Duration::from_secs_f64(seconds).saturating_sub(began.elapsed());
+        std::thread::sleep(LOOK_PAUSE.min(rest));
+        let report = control.volume(CACHED)?;
+        let (without, with) = (sides.without.meter.take(), sides.with.meter.take());
+        let now = Instant::now();
+        let passed = (now - last).as_secs_f64();
+        last = now;
+        course.seconds = (now - began).as_secs_f64();
+        let reads = Reads { all: report.reads, hits: report.memory_hits };
+        let news = reads.since(course.reads);
+        course.reads = reads;
+        course.without.add(&without);
+        course.with.add(&with);
+        if course.seconds > seconds * (1.0 - WARM_PART) {
+            course.warm.add(&with);
+            course.warm_reads.all += news.all;
+            course.warm_reads.hits += news.hits;
+            course.warm_seconds += passed;
+        }
+        course.looks.push(Look {
+            at_seconds: course.seconds,
+            without: Figures::of(without, Reads::default(), passed),
+            with: Figures::of(with, news, passed),
+            dirty_bytes: report.dirty_bytes,
+        });
+        screen.show(&course.looks, seconds)?;
+    }
+    Ok(course)
+}
+
+/// Where looks are shown: redrawn in place on a terminal, a line each elsewhere.
+struct Screen {
+    live: bool,
+    redraw: bool,
+    style: Style,
+    lines: usize,
+}
+
+impl Screen {
+    fn new(show: Show, style: Style) -> Screen {
+        let (live, redraw) = (show == Show::Live, std::io::stdout().is_terminal());
+        Screen { live, redraw, style, lines: 0 }
+    }
+
+    fn show(&mut self, looks: &[Look], seconds: f64) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        let shown = match (self.live, self.redraw, looks.last()) {
+            (true, true, _) => {
+                let text = screen::live(looks, seconds, self.style);
+                let up = if self.lines > 0 { format!("\x1b[{}A", self.lines) } else { String::new() };
+                self.lines = text.matches('\n').count();
+                write!(out, "{up}{}", text.replace('\n', "\x1b[K\n"))
+            }
+            (true, false, Some(look)) if looks.len().is_multiple_of(2) => writeln!(out, "{}", screen::line(look)),
+            _ => Ok(()),
+        };
+        shown.and_then(|()| out.flush()).map_err(|error| Failure::failed(error.to_string()))
+    }
+}

@@ -1,0 +1,102 @@
+//! The demo's stage: a daemon in this process with two identical modelled arrays, one cached, one not.
+
+use std::path::{Path, PathBuf};
+
+use control::{Answer, Client, Request, VolumeReport};
+use engine::WritePolicy;
+use seam::Address;
+use seam::model::ArraySpec;
+use tempfile::TempDir;
+
+use crate::cli::Failure;
+use crate::config::{BackingSpec, Config, Cores, NbdConfig, VolumeConfig, default_array};
+use crate::serve::Background;
+
+/// The volume with the cache.
+pub const CACHED: &str = "with-cache";
+/// The volume without.
+pub const UNCACHED: &str = "without-cache";
+/// Bytes of each volume.
+pub const VOLUME_BYTES: u64 = 4 << 30;
+/// Bytes of memory for the cache.
+pub const MEMORY_BYTES: u64 = 256 << 20;
+
+/// A daemon that serves both volumes, in a folder that goes away with it.
+pub struct Stage {
+    daemon: Background,
+    folder: TempDir,
+}
+
+impl Stage {
+    /// Sets it up; returns when clients can connect.
+    pub fn set() -> Result<Stage, Failure> {
+        let folder = tempfile::Builder::new().prefix("hotset-demo-").tempdir();
+        let folder = folder.map_err(|error| Failure::failed(format!("no folder for the demo: {error}")))?;
+        let volume = |name: &str, policy| VolumeConfig {
+            policy,
+            size_bytes: Some(VOLUME_BYTES),
+            ..VolumeConfig::new(name, BackingSpec::Sim(Stage::array(), Some(VOLUME_BYTES)))
+        };
+        let socket = folder.path().join("nbd.sock");
+        let config = Config {
+            file: folder.path().join("hotset.toml"),
+            cores: Cores::Auto,
+            state_directory: folder.path().join("state"),
+            memory_bytes: MEMORY_BYTES,
+            control_socket: folder.path().join("control.sock"),
+            nbd: NbdConfig { listen: vec![Address::Unix(socket)], socket_owner: None, socket_mode: 0o600, tls: None },
+            arrays: Vec::new(),
+            datastores: Vec::new(),
+            volumes: vec![volume(CACHED, WritePolicy::WriteBack), volume(UNCACHED, WritePolicy::None)],
+        };
+        let daemon = Background::start(config)?;
+        Ok(Stage { daemon, folder })
+    }
+
+    /// What both arrays are.
+    pub fn array() -> ArraySpec {
+        default_array()
+    }
+
+    /// Where NBD clients connect.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("nbd.sock")
+    }
+
+    /// A connection to the daemon's control socket.
+    pub fn control(&self) -> Result<Control, Failure> {
+        Control::connect(&self.folder.path().join("control.sock"))
+    }
+
+    /// Stops the daemon and removes everything.
+    pub fn strike(self) -> Result<(), Failure> {
+        self.control()?.ask(&Request::Stop { destage: false })?;
+        self.daemon.join()
+    }
+}
+
+/// The demo's way to ask the daemon.
+pub struct Control(Client);
+
+impl Control {
+    fn connect(path: &Path) -> Result<Control, Failure> {
+        Client::connect(path).map(Control).map_err(|error| Failure::failed(error.to_string()))
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {
+        self.0.ask(request, |_| ()).map_err(|error| Failure::failed(error.to_string()))
+    }
+
+    /// What the daemon tells of a volume.
+    pub fn volume(&mut self, name: &str) -> Result<VolumeReport, Failure> {
+        match self.ask(&Request::VolumeShow { name: name.to_owned() })? {
+            Answer::Volume(report) => Ok(*report),
+            _ => Err(Failure::failed("the daemon answered something unexpected")),
+        }
+    }
+
+    /// Has everything dirty destaged.
+    pub fn flush(&mut self, name: &str) -> Result<(), Failure> {
+        self.ask(&Request::VolumeFlush { name: name.to_owned() }).map(|_| ())
+    }
+}

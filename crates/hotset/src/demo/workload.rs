@@ -1,0 +1,195 @@
+//! The load: reads and writes of 8 KiB, most of them in a small hot part of the volume; every read is checked.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use nbd_protocol::Command;
+
+use super::client::Client;
+
+/// Bytes of a request.
+pub const REQUEST_BYTES: u64 = 8 << 10;
+/// Requests in flight.
+pub const DEPTH: usize = 16;
+/// Bytes of the hot part.
+pub const HOT_BYTES: u64 = 48 << 20;
+/// Requests that go to the hot part, in percent.
+pub const HOT_PERCENT: u64 = 97;
+/// Requests that read, in percent.
+pub const READ_PERCENT: u64 = 70;
+/// Stretches that the hot part consists of, spread over the volume.
+const HOT_STRETCHES: u64 = 8;
+
+/// Latencies of requests that have ended, in microseconds.
+#[derive(Clone, Default)]
+pub struct Tally {
+    /// Of reads.
+    pub reads: Vec<u32>,
+    /// Of writes.
+    pub writes: Vec<u32>,
+}
+
+impl Tally {
+    /// Adds another one's requests.
+    pub fn add(&mut self, other: &Tally) {
+        self.reads.extend_from_slice(&other.reads);
+        self.writes.extend_from_slice(&other.writes);
+    }
+
+    /// Requests in all.
+    pub fn requests(&self) -> usize {
+        self.reads.len() + self.writes.len()
+    }
+}
+
+/// Takes what has ended since it was last asked.
+#[derive(Clone, Default)]
+pub struct Meter(Arc<Mutex<Tally>>);
+
+impl Meter {
+    /// What has ended since the last call.
+    pub fn take(&self) -> Tally {
+        std::mem::take(&mut self.0.lock().expect("no holder panics"))
+    }
+
+    fn count(&self, read: bool, began: Instant) {
+        let micros = u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX);
+        let mut tally = self.0.lock().expect("no holder panics");
+        if read { tally.reads.push(micros) } else { tally.writes.push(micros) }
+    }
+}
+
+/// A request under way.
+#[derive(Clone, Copy)]
+struct Flight {
+    block: u64,
+    read: bool,
+    began: Instant,
+}
+
+/// One client at work.
+struct Worker<'a> {
+    client: Client,
+    meter: &'a Meter,
+    random: u64,
+    blocks: u64,
+    flights: Vec<Option<Flight>>,
+    /// What was last written to each block; 0 = never.
+    versions: BTreeMap<u64, u64>,
+    data: Vec<u8>,
+}
+
+/// Runs the load on `export` until `stop`; an error is a broken connection or data that is not what was written.
+pub fn run(socket: &Path, export: &str, seed: u64, meter: &Meter, stop: &AtomicBool) -> io::Result<()> {
+    let client = Client::connect(socket, export)?;
+    let blocks = client.size_bytes / REQUEST_BYTES;
+    let data = vec![0; REQUEST_BYTES as usize];
+    let (flights, versions) = (vec![None; DEPTH], BTreeMap::new());
+    let mut worker = Worker { client, meter, random: seed, blocks, flights, versions, data };
+    for slot in 0..DEPTH {
+        worker.issue(slot);
+    }
+    let mut left = DEPTH;
+    while left > 0 {
+        if !worker.client.has_reply() {
+            worker.client.send()?;
+        }
+        let slot = worker.complete()?;
+        if stop.load(Ordering::Relaxed) {
+            left -= 1;
+        } else {
+            worker.issue(slot);
+        }
+    }
+    Ok(())
+}
+
+impl Worker<'_> {
+    /// A random number below `bound` (xorshift64*: any even spread will do).
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound
+    }
+
+    fn draw_block(&mut self) -> u64 {
+        if self.below(100) >= HOT_PERCENT {
+            return self.below(self.blocks);
+        }
+        let hot = HOT_BYTES / REQUEST_BYTES / HOT_STRETCHES;
+        let stretch = self.below(HOT_STRETCHES);
+        stretch * (self.blocks / HOT_STRETCHES) + self.below(hot)
+    }
+
+    fn issue(&mut self, slot: usize) {
+        let mut block = self.draw_block();
+        // What two requests on one block leave behind is not defined, and then a read could not be checked.
+        while self.flights.iter().flatten().any(|flight| flight.block == block) {
+            block = self.draw_block();
+        }
+        let read = self.below(100) < READ_PERCENT;
+        let (cookie, offset, len) = (slot as u64, block * REQUEST_BYTES, REQUEST_BYTES as u32);
+        if read {
+            self.client.queue(Command::Read, cookie, offset, len, &[]);
+        } else {
+            let version = self.versions.entry(block).or_default();
+            *version += 1;
+            stamp(&mut self.data, block, *version);
+            self.client.queue(Command::Write, cookie, offset, len, &self.data);
+        }
+        self.flights[slot] = Some(Flight { block, read, began: Instant::now() });
+    }
+
+    /// Takes one reply; returns the slot that it frees.
+    fn complete(&mut self) -> io::Result<usize> {
+        let slot = self.client.reply()? as usize;
+        let flight = self.flights.get_mut(slot).and_then(Option::take);
+        let Flight { block, read, began } = flight.ok_or_else(|| io::Error::other("a reply to no request"))?;
+        if read {
+            self.client.data(&mut self.data)?;
+            self.meter.count(read, began);
+            let version = self.versions.get(&block).copied().unwrap_or(0);
+            if !is_stamped(&self.data, block, version) {
+                return Err(io::Error::other(format!("block {block} is not what was written last")));
+            }
+        } else {
+            self.meter.count(read, began);
+        }
+        Ok(slot)
+    }
+}
+
+/// Makes `data` the content of a version of a block.
+fn stamp(data: &mut [u8], block: u64, version: u64) {
+    for sector in data.chunks_exact_mut(512) {
+        sector[..8].copy_from_slice(&block.to_le_bytes());
+        sector[8..16].copy_from_slice(&version.to_le_bytes());
+    }
+}
+
+/// True when every sector of `data` is of that version; version 0 is zeroes.
+fn is_stamped(data: &[u8], block: u64, version: u64) -> bool {
+    let (block, version) = if version == 0 { ([0; 8], [0; 8]) } else { (block.to_le_bytes(), version.to_le_bytes()) };
+    data.chunks_exact(512).all(|sector| sector[..8] == block && sector[8..16] == version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_version_or_a_torn_block_is_noticed() {
+        let mut data = vec![0; REQUEST_BYTES as usize];
+        assert!(is_stamped(&data, 7, 0));
+        stamp(&mut data, 7, 3);
+        assert!(is_stamped(&data, 7, 3));
+        assert!(!is_stamped(&data, 7, 2) && !is_stamped(&data, 8, 3) && !is_stamped(&data, 7, 0));
+        data[4096 + 8] ^= 1;
+        assert!(!is_stamped(&data, 7, 3));
+    }
+}
