@@ -110,7 +110,7 @@ pub const KEYS: &[Key] = &[
         "tls",
         r#""off", "allowed" or "required""#,
         r#""off""#,
-        "Whether NBD clients on TCP may or must use TLS.",
+        "Whether NBD clients may or must use TLS, on every address of `listen`.",
     ),
     key(
         "nbd",

@@ -35,7 +35,7 @@ pub enum Cores {
     List(Vec<u32>),
 }
 
-/// Whether NBD clients on TCP use TLS.
+/// Whether NBD clients use TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {
     /// They cannot.
@@ -69,7 +69,7 @@ pub struct NbdConfig {
     pub socket_owner: Option<String>,
     /// Permissions of the Unix sockets.
     pub socket_mode: u32,
-    /// TLS on the TCP sockets.
+    /// TLS for clients.
     pub tls: Option<TlsConfig>,
 }
 

@@ -1,0 +1,341 @@
+//! A real daemon under its commands: what is kept over a restart, what is refused, what is said.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with a configuration.
+struct Site {
+    folder: TempDir,
+}
+
+impl Site {
+    fn new(volumes: &str) -> Site {
+        let site = Site { folder: tempfile::tempdir().expect("a folder for the test") };
+        site.write(volumes);
+        site
+    }
+
+    /// Two volumes on files that are created.
+    fn with_two() -> Site {
+        Site::new(
+            "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n[[volume]]\nname = \"b\"\nbacking = \"b.img\"\nsize = \"4 MiB\"\n",
+        )
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, volumes: &str) {
+        let text = format!(
+            "[state]\ndirectory = \"state\"\n[memory]\nsize = \"16 MiB\"\n[control]\nsocket = \"control.sock\"\n\
+             [nbd]\nlisten = [\"unix:nbd.sock\"]\n{volumes}"
+        );
+        fs::write(self.path("hotset.toml"), text).expect("the folder can be written");
+    }
+
+    fn start(&self) -> Daemon<'_> {
+        self.start_with(|_| ())
+    }
+
+    fn start_with(&self, change: impl FnOnce(&mut Command)) -> Daemon<'_> {
+        let log = fs::File::create(self.path("log")).expect("the folder can be written");
+        let mut command = hotset();
+        command.arg("serve").arg("--config").arg(self.path("hotset.toml")).stdin(Stdio::null()).stderr(log);
+        change(&mut command);
+        let mut daemon = Daemon { site: self, child: command.spawn().expect("the binary was built") };
+        daemon.wait_for("it serves", |daemon| daemon.log().contains("serving "));
+        daemon
+    }
+}
+
+struct Daemon<'a> {
+    site: &'a Site,
+    child: Child,
+}
+
+impl Daemon<'_> {
+    fn log(&self) -> String {
+        fs::read_to_string(self.site.path("log")).unwrap_or_default()
+    }
+
+    fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        while !done(self) {
+            let ended = self.child.try_wait().expect("it is our child");
+            assert!(
+                ended.is_none() && began.elapsed() < PATIENCE,
+                "waiting in vain: {what}; {ended:?}\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Runs a command, which has to succeed, and returns what it printed.
+    fn command(&self, args: &[&str]) -> String {
+        let output = self.try_command(args);
+        assert!(output.status.success(), "hotset {args:?}: {}\n{}", errors(&output), self.log());
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn try_command(&self, args: &[&str]) -> Output {
+        hotset().args(args).arg("--socket").arg(self.site.path("control.sock")).output().expect("the binary was built")
+    }
+
+    fn show(&self, volume: &str) -> Value {
+        serde_json::from_str(&self.command(&["volume", "show", volume, "--json"])).expect("JSON")
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    fn stop(mut self) {
+        self.signal("TERM");
+        let status = self.child.wait().expect("it is our child");
+        assert!(status.success(), "{status}\n{}", self.log());
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        // Both fail once it has ended, as it should have.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn hotset() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_hotset"))
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn check_config(path: &Path) -> String {
+    let output = hotset().arg("check-config").arg(path).output().expect("the binary was built");
+    assert!(output.status.success(), "{}", errors(&output));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
+    let site = Site::with_two();
+    let daemon = site.start();
+    daemon.command(&["volume", "set", "a", "policy=write-through"]);
+    daemon.command(&["volume", "freeze", "b"]);
+    daemon.stop();
+    let daemon = site.start();
+    assert_eq!(daemon.show("a")["policy"], "write-through");
+    assert_eq!(daemon.show("b")["state"], "frozen");
+    let checked = check_config(&site.path("hotset.toml"));
+    assert!(checked.contains("a: policy is write-through, the file says write-back"), "{checked}");
+    daemon.command(&["volume", "resume", "b"]);
+    daemon.stop();
+    site.write(
+        "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\npolicy = \"none\"\n[[volume]]\nname = \"b\"\nbacking = \"b.img\"\n",
+    );
+    let daemon = site.start();
+    assert_eq!(daemon.show("a")["policy"], "none");
+    assert_eq!(daemon.show("b")["state"], "active");
+    daemon.stop();
+}
+
+#[test]
+fn a_setting_that_cannot_be_changed_is_refused_with_its_reason() {
+    let site = Site::with_two();
+    let daemon = site.start();
+    for (setting, reason) in [
+        ("polcy=none", "did you mean \"policy\""),
+        ("size=1", "change it in the configuration and restart"),
+        ("shares=high", "which this version lacks"),
+        ("policy=fast", "unknown policy"),
+        ("policy", "KEY=VALUE"),
+    ] {
+        let output = daemon.try_command(&["volume", "set", "a", setting]);
+        assert_eq!(output.status.code(), Some(2), "{setting}: {}", errors(&output));
+        assert!(errors(&output).contains(reason), "{setting}: {}", errors(&output));
+    }
+    assert_eq!(daemon.show("a")["policy"], "write-back");
+    daemon.stop();
+}
+
+#[test]
+fn volumes_added_and_removed_by_command_stay_so_over_a_restart() {
+    let site = Site::with_two();
+    let daemon = site.start();
+    let extra = site.path("extra.img");
+    daemon.command(&[
+        "volume",
+        "add",
+        "extra",
+        "--backing",
+        &extra.to_string_lossy(),
+        "--size",
+        "2 MiB",
+        "--policy",
+        "none",
+    ]);
+    daemon.command(&["volume", "remove", "b"]);
+    let incarnation = daemon.show("extra")["incarnation"].clone();
+    daemon.stop();
+    let daemon = site.start();
+    let extra = daemon.show("extra");
+    assert_eq!((&extra["incarnation"], &extra["policy"]), (&incarnation, &Value::from("none")));
+    assert_eq!(daemon.try_command(&["volume", "show", "b"]).status.code(), Some(1));
+    assert_eq!(
+        daemon.try_command(&["volume", "add", "a", "--backing", "/x"]).status.code(),
+        Some(1),
+        "the name is taken"
+    );
+    daemon.stop();
+    // Another entry for b is another wish.
+    site.write("[[volume]]\nname = \"b\"\nbacking = \"b.img\"\npolicy = \"none\"\n");
+    let daemon = site.start();
+    assert_eq!(daemon.show("b")["state"], "active");
+    daemon.stop();
+}
+
+#[test]
+fn case_16_a_swapped_backing_is_refused_until_it_is_adopted() {
+    let site = Site::with_two();
+    let daemon = site.start();
+    let before = daemon.show("a")["incarnation"].clone();
+    daemon.stop();
+    fs::rename(site.path("a.img"), site.path("old.img")).expect("the file is there");
+    fs::copy(site.path("old.img"), site.path("a.img")).expect("a clone");
+    let daemon = site.start();
+    assert_eq!(daemon.show("a")["state"], "refused");
+    assert_eq!(daemon.show("b")["state"], "active", "the others are served");
+    assert!(daemon.log().contains("hotset volume adopt a"), "{}", daemon.log());
+    let flushed = daemon.try_command(&["volume", "flush", "a"]);
+    assert!(errors(&flushed).contains("its backing is another one than before"), "{}", errors(&flushed));
+    daemon.command(&["volume", "adopt", "a"]);
+    let after = daemon.show("a");
+    assert_eq!(after["state"], "active");
+    assert_ne!(after["incarnation"], before, "another backing is another volume");
+    daemon.stop();
+    let daemon = site.start();
+    assert_eq!(daemon.show("a")["state"], "active", "said once is enough");
+    daemon.stop();
+}
+
+#[test]
+fn a_daemon_that_was_killed_is_told_of_at_the_next_start() {
+    let site = Site::with_two();
+    let mut daemon = site.start();
+    daemon.child.kill().expect("it runs");
+    daemon.child.wait().expect("it is our child");
+    let daemon = site.start();
+    assert!(daemon.log().contains("volume a was not cleanly stopped"), "{}", daemon.log());
+    daemon.stop();
+    let daemon = site.start();
+    assert!(!daemon.log().contains("not cleanly stopped"), "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
+fn a_reload_adds_removes_and_changes_and_keeps_the_old_on_errors() {
+    let site = Site::with_two();
+    let mut daemon = site.start();
+    site.write(
+        "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\npolicy = \"none\"\n[[volume]]\nname = \"c\"\nbacking = \"c.img\"\nsize = \"1 MiB\"\n",
+    );
+    daemon.signal("HUP");
+    daemon.wait_for("the new volume", |daemon| daemon.log().contains("volume c: added"));
+    assert_eq!(daemon.show("a")["policy"], "none");
+    assert_eq!(daemon.try_command(&["volume", "show", "b"]).status.code(), Some(1));
+    site.write("[[volume]]\nname = \"a\"\nbackng = \"a.img\"\n");
+    daemon.signal("HUP");
+    daemon.wait_for("a word on the error", |daemon| daemon.log().contains("did you mean \"backing\""));
+    assert!(daemon.log().contains("the old configuration stays in force"), "{}", daemon.log());
+    assert_eq!(daemon.show("c")["state"], "active");
+    daemon.stop();
+}
+
+#[test]
+fn a_volume_is_grown_by_command() {
+    let site = Site::with_two();
+    let daemon = site.start();
+    daemon.command(&["volume", "resize", "a", "8 MiB"]);
+    assert_eq!(daemon.show("a")["size_bytes"], 8 << 20);
+    assert_eq!(fs::metadata(site.path("a.img")).expect("the file is there").len(), 8 << 20);
+    assert_eq!(daemon.try_command(&["volume", "resize", "a", "1000"]).status.code(), Some(2));
+    daemon.stop();
+}
+
+#[test]
+fn status_has_everything_on_one_screen() {
+    let site = Site::with_two();
+    let daemon = site.start();
+    let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
+    assert_eq!(status["volumes"].as_array().map(Vec::len), Some(2));
+    assert_eq!(status["memory_bytes"], 16 << 20);
+    let screen = daemon.command(&["status"]);
+    assert!(screen.lines().all(|line| line.chars().count() < 160), "{screen}");
+    let top = daemon.command(&["top", "--times", "2", "--every", "10ms"]);
+    assert!(top.contains("reads/s"), "{top}");
+    daemon.stop();
+}
+
+#[test]
+fn the_service_manager_is_told_when_it_serves_and_when_it_stops() {
+    let site = Site::with_two();
+    let manager = UnixDatagram::bind(site.path("notify")).expect("a socket in the folder");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a time-out above zero");
+    let notify = site.path("notify");
+    let daemon = site.start_with(|command| {
+        command.env("NOTIFY_SOCKET", notify);
+    });
+    let mut said = String::new();
+    let mut hear = |word: &str| {
+        while !said.contains(word) {
+            let mut bytes = [0; 4096];
+            let len = manager.recv(&mut bytes).unwrap_or_else(|error| panic!("waiting for {word}: {error}; {said}"));
+            said += &format!("{}\n", String::from_utf8_lossy(&bytes[..len]));
+        }
+    };
+    hear("READY=1");
+    daemon.stop();
+    hear("STOPPING=1");
+}
+
+#[test]
+fn stop_waits_until_everything_is_on_the_backing() {
+    let site = Site::with_two();
+    let mut daemon = site.start();
+    let said = daemon.command(&["stop", "--destage"]);
+    assert!(said.contains("the backings are complete"), "{said}");
+    assert!(daemon.child.wait().expect("it is our child").success());
+    assert!(!site.path("control.sock").exists() && !site.path("nbd.sock").exists(), "the sockets are gone");
+}
+
+#[test]
+fn completions_and_the_manual_know_every_command() {
+    for args in [&["completions", "bash"][..], &["completions", "zsh"], &["completions", "fish"], &["man"]] {
+        let output = hotset().args(args).output().expect("the binary was built");
+        let text = String::from_utf8(output.stdout).expect("text");
+        for command in ["serve", "check", "status", "top", "stop", "volume", "demo", "adopt", "invalidate"] {
+            assert!(text.contains(command), "{command} is missing in {args:?}");
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_two() {
+    for args in [&["serve", "--confg", "x"][..], &["volume", "explode"], &["demo", "--seconds", "soon"], &[]] {
+        let output = hotset().args(args).output().expect("the binary was built");
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", errors(&output));
+    }
+}
