@@ -124,13 +124,34 @@ impl<S: Seam> Core<S> {
             let block = self.0.memory.borrow_mut().alloc();
             match block {
                 Some(block) => return block,
-                None => {
-                    self.keep_ticking();
-                    self.0.volumes.borrow().iter().for_each(|volume| volume.shard().work.notify());
-                    self.0.seam.sleep(ALLOC_PAUSE).await;
-                }
+                None => self.pause_for_buffers().await,
             }
         }
+    }
+
+    /// `count` buffers together, so that nobody holds some and waits for others who do the same. Whoever is not `patient`
+    /// gets `None` instead of waiting.
+    pub(crate) async fn alloc_all(&self, count: usize, patient: bool) -> Option<Vec<S::BlockMut>> {
+        loop {
+            let blocks: Vec<_> = {
+                let mut memory = self.0.memory.borrow_mut();
+                std::iter::from_fn(|| memory.alloc()).take(count).collect()
+            };
+            if blocks.len() == count {
+                return Some(blocks);
+            }
+            drop(blocks);
+            if !patient {
+                return None;
+            }
+            self.pause_for_buffers().await;
+        }
+    }
+
+    async fn pause_for_buffers(&self) {
+        self.keep_ticking();
+        self.0.volumes.borrow().iter().for_each(|volume| volume.shard().work.notify());
+        self.0.seam.sleep(ALLOC_PAUSE).await;
     }
 
     /// Ticks until nothing is dirty any more: an idle engine has no timer.

@@ -124,7 +124,7 @@ impl<S: Seam> Shard<S> {
                 match result {
                     Ok(()) => state.sent_done(memory, &target.sent),
                     // Nobody was promised this content: its writers are told, and the backing's counts again.
-                    Err(_) if !lost && !deferred && !waits.is_empty() => {
+                    Err(_) if !lost && !deferred && !waits.is_empty() && state.may_abandon(memory, &target.sent) => {
                         state.void(block.0..block.0 + 1, Sectors::ALL);
                         state.sent_abandoned(memory, &target.sent);
                     }

@@ -33,6 +33,8 @@ pub struct ZeroRange {
     pub since: Nanos,
     /// Space may be released.
     pub may_unmap: bool,
+    /// Something in it was acknowledged and only this range still has it: a failure must not take it along.
+    pub owed: bool,
 }
 
 /// The zero-ranges of a volume.
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     fn range(end: u64) -> ZeroRange {
-        ZeroRange { end, epoch: 1, state: ZeroState::Dirty, since: Nanos::ZERO, may_unmap: false }
+        ZeroRange { end, epoch: 1, state: ZeroState::Dirty, since: Nanos::ZERO, may_unmap: false, owed: false }
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl<S: Seam> Memory<S> {
         let slot = &mut self.slots[id as usize];
         assert!(slot.data.is_none() && slot.is_clean(), "a free slot is empty");
         (slot.data, slot.block, slot.volume, slot.present) = (Some(data), block, volume, present);
-        slot.transit = false;
+        (slot.transit, slot.owed) = (false, false);
         self.index.insert(volume, block, id);
         self.policy.insert(id, block_key(volume, block), how);
         *self.resident_of(volume) += 1;

@@ -116,6 +116,8 @@ pub struct Slot<B> {
     pub in_flight: Option<u64>,
     /// Content is on the backing, not flushed there.
     pub written: Option<Written>,
+    /// Something in it was acknowledged and only this slot still has it: a write that fails must not take it along.
+    pub owed: bool,
     /// Since when it has been dirty without a break.
     pub dirty_since: Nanos,
     /// Dropped from the cache as soon as it is clean.
@@ -134,6 +136,7 @@ impl<B> Slot<B> {
             dirty: None,
             in_flight: None,
             written: None,
+            owed: false,
             dirty_since: Nanos::ZERO,
             transit: false,
         }

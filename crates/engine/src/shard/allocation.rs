@@ -18,16 +18,18 @@ impl<S: Seam> Shard<S> {
         let blocks = blocks_of(at, len);
         // The ticket notices what changes while the backing is asked; what is newer here now is void from the start.
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone()));
-        let answer = self.disk.allocation(at, len).await;
+        let logical = u64::from(self.disk.geometry().logical_block);
+        let first = at / logical * logical;
+        let answer = self.disk.allocation(first, (at + len).next_multiple_of(logical) - first).await;
         self.state.borrow_mut().return_ticket(&ticket);
         let below = answer?;
         assert!(!below.is_empty(), "a backing answers at least one run");
         let mut overlaid = Runs::default();
-        let mut here = at;
+        let (mut here, mut run_end) = (at, first);
         let end = at + len;
         let honest = !self.sabotage(Sabotage::ZeroForDirty);
         for run in below {
-            let run_end = (here + run.len_bytes).min(end);
+            run_end = (run_end + run.len_bytes).min(end);
             while here < run_end {
                 let block = BlockNo(here / BLOCK_BYTES as u64);
                 let next = ((block.0 + 1) * BLOCK_BYTES as u64).min(run_end);

@@ -129,15 +129,17 @@ impl<S: Seam> Shard<S> {
         how: Option<Admit>,
         cause: Cause,
     ) -> Result<Filled<S>, DiskError> {
-        let mut pieces = Vec::with_capacity((blocks.end - blocks.start) as usize);
-        for block in blocks.clone() {
-            let len = self.bytes_inside(block);
-            if len == 0 {
-                // The volume was shrunk since this was asked for.
-                return Err(DiskError::Io("the block lies past the end of the volume".into()));
-            }
-            pieces.push(Piece::new(self.core.alloc().await, 0, len));
+        // What nobody waits for takes no buffers from those who wait.
+        let patient = cause != Cause::Readahead;
+        let Some(buffers) = self.core.alloc_all((blocks.end - blocks.start) as usize, patient).await else {
+            return Err(DiskError::Io("no memory is free to read ahead".into()));
+        };
+        if blocks.end > self.blocks() {
+            // The volume was shrunk since this was asked for.
+            return Err(DiskError::Io("the block lies past the end of the volume".into()));
         }
+        let of_block = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
+        let pieces: Vec<_> = blocks.clone().zip(buffers).map(of_block).collect();
         let bytes = seam::block::pieces_len(&pieces) as u64;
         let permit = self.dispatch.enter(cause, bytes).await;
         let (result, pieces) = self.disk.read(blocks.start * BLOCK_BYTES as u64, pieces).await;

@@ -128,11 +128,10 @@ impl<S: Seam> Shard<S> {
     /// Flushes the backing: all that completed there before this call is durable afterwards, and clean here. Callers that come
     /// while one is under way share the next.
     pub async fn sync(self: &ShardRef<S>) -> Synced {
+        // Counted before looking: what a reconnect has just made dirty again is not covered by what follows.
+        let losses = self.state.borrow().losses;
         self.notice_reconnect();
-        let (target, losses) = {
-            let state = self.state.borrow();
-            (state.sequence(), state.losses)
-        };
+        let target = self.state.borrow().sequence();
         loop {
             {
                 let state = self.state.borrow();

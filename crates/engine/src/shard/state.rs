@@ -31,6 +31,27 @@ enum WrittenUnit {
     Zeroes(u64),
 }
 
+/// What is due of content that something newer takes the place of: the newer inherits it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// Oldest epoch of what is not durable.
+    pub epoch: Option<u64>,
+    /// Something in it was acknowledged and is nowhere else for certain.
+    pub owed: bool,
+}
+
+impl Due {
+    /// Both.
+    pub fn and(self, other: Due) -> Due {
+        Due { epoch: [self.epoch, other.epoch].into_iter().flatten().min(), owed: self.owed || other.owed }
+    }
+
+    /// The epoch of content of `epoch` that inherits this.
+    pub fn oldest(self, epoch: u64) -> u64 {
+        self.epoch.map_or(epoch, |older| older.min(epoch))
+    }
+}
+
 /// A block that has been handed to the backing.
 pub struct Sent {
     /// Its slot, which may be gone when the write completes.
@@ -184,6 +205,7 @@ impl State {
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
         slot.in_flight = None;
+        slot.owed &= slot.dirty.is_some();
         let epoch = slot.written.map_or(sent.epoch, |written| written.epoch.min(sent.epoch));
         self.written_blocks += u64::from(slot.written.is_none());
         slot.written = Some(Written { epoch, sequence });
@@ -203,29 +225,35 @@ impl State {
         self.redirty(memory, id, sent.epoch, now);
     }
 
+    /// True when nothing of a sent block's content was ever acknowledged and not written: then it may be forgotten.
+    pub fn may_abandon<S: Seam>(&self, memory: &Memory<S>, sent: &Sent) -> bool {
+        let slot = memory.resolve(sent.slot).map(|id| memory.slot(id));
+        slot.is_none_or(|slot| !slot.owed && slot.written.is_none())
+    }
+
     /// A sent block did not reach the backing and nobody was told that it would: forget its content, unless it was
-    /// overwritten meanwhile. Returns true when it was forgotten.
-    pub fn sent_abandoned<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) -> bool {
+    /// overwritten meanwhile.
+    pub fn sent_abandoned<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
+        assert!(self.may_abandon(memory, sent), "what was acknowledged is kept until it is on the backing");
         self.epochs.remove(sent.epoch);
-        let Some(id) = memory.resolve(sent.slot) else { return false };
+        let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
         slot.in_flight = None;
         if slot.dirty.is_some() {
-            return false;
+            return;
         }
-        self.written_blocks -= u64::from(slot.written.take().is_some());
         self.unclean -= 1;
         memory.settle(id, false);
         memory.remove(id);
-        true
     }
 
     /// Forgets a block whose content no longer counts (a zero-range takes its place, or the volume ends before it). Returns
-    /// the oldest epoch of what it held that is not durable.
-    pub fn supersede<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> Option<u64> {
+    /// what was due of it.
+    pub fn supersede<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> Due {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
         let (dirty, in_flight, written) = (slot.dirty.take(), slot.in_flight.take(), slot.written.take());
+        let owed = slot.owed || written.is_some();
         if let Some(epoch) = dirty {
             self.epochs.remove(epoch);
             self.order.remove(slot.block);
@@ -236,7 +264,8 @@ impl State {
         memory.settle(id, was_clean);
         memory.remove(id);
         // What is in flight keeps its count until its operation ends.
-        [dirty, in_flight, written.map(|written| written.epoch)].into_iter().flatten().min()
+        let epoch = [dirty, in_flight, written.map(|written| written.epoch)].into_iter().flatten().min();
+        Due { epoch, owed }
     }
 
     /// Adds a dirty zero-range over blocks without slots and without ranges.
@@ -246,8 +275,8 @@ impl State {
         self.zeroes.insert(start, range);
     }
 
-    /// Cuts `blocks` out of the zero-ranges. Returns the oldest epoch of what was cut that is not durable.
-    pub fn cut_zeroes(&mut self, blocks: Range<u64>) -> Option<u64> {
+    /// Cuts `blocks` out of the zero-ranges. Returns what was due of what was cut, if anything was.
+    pub fn cut_zeroes(&mut self, blocks: Range<u64>) -> Option<Due> {
         if self.zeroes.is_empty() {
             return None;
         }
@@ -274,7 +303,8 @@ impl State {
                 ZeroState::Dirty | ZeroState::InFlight(_) => self.epochs.add(range.epoch),
             }
         }
-        cut.removed.iter().map(|(_, range)| range.epoch).min()
+        let due = |range: &ZeroRange| Due { epoch: Some(range.epoch), owed: range.owed || !counts(range) };
+        cut.removed.iter().map(|(_, range)| due(range)).reduce(Due::and)
     }
 
     /// What is left of the ranges that operation `id` zeroed is on the backing.
@@ -284,6 +314,7 @@ impl State {
         for start in self.zeroes_of(id) {
             let range = self.zeroes.get_mut(start).expect("just listed");
             range.state = ZeroState::Written(Written { epoch: range.epoch, sequence });
+            range.owed = false;
             let epoch = range.epoch;
             self.epochs.remove(epoch);
             self.failed.remove(&start);
@@ -299,9 +330,15 @@ impl State {
         }
     }
 
-    /// What is left of the ranges of operation `id`, of which nobody was told, is forgotten.
+    /// What is left of the ranges of operation `id` is forgotten where nothing of it was ever acknowledged, else dirty again.
     pub fn zeroes_abandoned(&mut self, id: u64) {
         for start in self.zeroes_of(id) {
+            let range = self.zeroes.get_mut(start).expect("just listed");
+            if range.owed {
+                range.state = ZeroState::Dirty;
+                self.failed.insert(start);
+                continue;
+            }
             let range = self.zeroes.remove(start).expect("just listed");
             self.epochs.remove(range.epoch);
         }
@@ -360,6 +397,7 @@ impl State {
                 WrittenUnit::Block(reference) => {
                     let Some(id) = memory.resolve(reference) else { continue };
                     let Some(written) = memory.slot_mut(id).written.take() else { continue };
+                    memory.slot_mut(id).owed = true;
                     self.written_blocks -= 1;
                     self.redirty(memory, id, written.epoch, now);
                 }
@@ -367,7 +405,7 @@ impl State {
                     if let Some(range) = self.zeroes.get_mut(start)
                         && let ZeroState::Written(written) = range.state
                     {
-                        (range.state, range.epoch) = (ZeroState::Dirty, written.epoch);
+                        (range.state, range.epoch, range.owed) = (ZeroState::Dirty, written.epoch, true);
                         self.epochs.add(written.epoch);
                     }
                 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Seam};
 
-use super::state::State;
+use super::state::{Due, State};
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::memory::{Memory, Sectors};
@@ -17,6 +17,17 @@ use crate::{CacheMode, RequestError, WriteFlags, WriteSource};
 /// Longest write that is tried without waiting, in blocks.
 const NOW_BLOCKS_MAX: usize = 64;
 
+/// How a write is absorbed.
+#[derive(Clone, Copy)]
+pub struct How {
+    /// The block may stay in memory.
+    pub keep: bool,
+    /// The write is acknowledged before it is on the backing.
+    pub owed: bool,
+    /// When.
+    pub now: Nanos,
+}
+
 impl<S: Seam> Shard<S> {
     /// Writes if nothing has to be waited for. What was absorbed before a failure is absorbed again by the call that waits.
     pub fn write_now(self: &ShardRef<S>, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
@@ -26,7 +37,8 @@ impl<S: Seam> Shard<S> {
         let now = self.seam().now();
         let absorbed = self.with(|state, memory| {
             let keep = self.keeps_writes();
-            spans(at, len).all(|span| self.absorb(state, memory, &span, source, keep, now).is_some())
+            let how = How { keep, owed: true, now };
+            spans(at, len).all(|span| self.absorb(state, memory, &span, source, how).is_some())
         });
         self.note_dirty(now);
         if absorbed {
@@ -48,9 +60,9 @@ impl<S: Seam> Shard<S> {
         let wait = (flags.fua || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
         for span in spans(at, len) {
             loop {
-                let now = self.seam().now();
+                let how = How { keep: self.keeps_writes(), owed: wait.is_none(), now: self.seam().now() };
                 let absorbed = self.with(|state, memory| {
-                    self.absorb(state, memory, &span, source, self.keeps_writes(), now)?;
+                    self.absorb(state, memory, &span, source, how)?;
                     if let Some(wait) = &wait {
                         state.await_write(span.block.0, wait);
                     }
@@ -86,8 +98,7 @@ impl<S: Seam> Shard<S> {
         memory: &mut Memory<S>,
         span: &Span,
         source: &mut impl WriteSource<S>,
-        keep: bool,
-        now: Nanos,
+        how: How,
     ) -> Option<()> {
         let sectors = span.sectors();
         let mut spare = None;
@@ -100,23 +111,24 @@ impl<S: Seam> Shard<S> {
         let epoch = state.epochs.current();
         let Some(id) = memory.find(self.number, span.block) else {
             let mut data = spare.expect("an absent block was given a buffer");
-            let (present, epoch) = match state.cut_zeroes(span.block.0..span.block.0 + 1) {
-                Some(older) => {
+            let (present, due) = match state.cut_zeroes(span.block.0..span.block.0 + 1) {
+                Some(due) => {
                     data.zero(0, BLOCK_BYTES);
-                    (Sectors::ALL, older.min(epoch))
+                    (Sectors::ALL, due)
                 }
                 None => {
                     let outside = Sectors::ALL.without(self.sectors_inside(span.block));
                     for (start, len) in outside.runs() {
                         data.zero(start, len);
                     }
-                    (outside.with(sectors), epoch)
+                    (outside.with(sectors), Due::default())
                 }
             };
             source.fill(span.from, &mut data, span.start, span.len);
             let id = memory.insert(self.number, span.block, data.freeze(), present, Admit::Normal);
-            memory.slot_mut(id).transit = !keep;
-            state.dirty(memory, id, epoch, now);
+            let slot = memory.slot_mut(id);
+            (slot.transit, slot.owed) = (!how.keep, how.owed || due.owed);
+            state.dirty(memory, id, due.oldest(epoch), how.now);
             return Some(());
         };
         let mut data = match spare {
@@ -135,10 +147,11 @@ impl<S: Seam> Shard<S> {
         slot.data = Some(data.freeze());
         slot.present = slot.present.with(sectors);
         if self.mode.get() != CacheMode::Frozen {
-            slot.transit = !keep;
+            slot.transit = !how.keep;
         }
+        slot.owed |= how.owed;
         memory.touch(id);
-        state.dirty(memory, id, epoch, now);
+        state.dirty(memory, id, epoch, how.now);
         Some(())
     }
 

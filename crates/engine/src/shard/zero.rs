@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, BlockMut, Disk, Seam};
 
+use super::state::Due;
 use super::wait::WriteWait;
+use super::write::How;
 use super::{Shard, ShardRef, Span, spans};
 use crate::destage::zeroes::{ZeroRange, ZeroState};
 use crate::memory::{BLOCKS_PER_PAGE, PageNo, Sectors};
@@ -78,7 +80,8 @@ impl<S: Seam> Shard<S> {
     fn zero_span(&self, span: &Span, wait: &Option<Rc<WriteWait>>) -> bool {
         let now = self.seam().now();
         self.with(|state, memory| {
-            if self.absorb(state, memory, span, &mut Zeroes, self.keeps_writes(), now).is_none() {
+            let how = How { keep: self.keeps_writes(), owed: wait.is_none(), now };
+            if self.absorb(state, memory, span, &mut Zeroes, how).is_none() {
                 return false;
             }
             if let Some(wait) = wait {
@@ -92,7 +95,7 @@ impl<S: Seam> Shard<S> {
         let now = self.seam().now();
         self.with(|state, memory| {
             state.void(blocks.clone(), Sectors::ALL);
-            let mut epoch = state.epochs.current();
+            let mut due = Due { epoch: None, owed: wait.is_none() };
             let pages = blocks.start / BLOCKS_PER_PAGE as u64..blocks.end.div_ceil(BLOCKS_PER_PAGE as u64);
             for page in pages {
                 let page = PageNo(page);
@@ -104,12 +107,14 @@ impl<S: Seam> Shard<S> {
                             continue;
                         }
                         // What was promised of the old content by a flush to come, the zeroes promise now.
-                        epoch = state.supersede(memory, id).map_or(epoch, |older| older.min(epoch));
+                        due = due.and(state.supersede(memory, id));
                     }
                 }
             }
-            epoch = state.cut_zeroes(blocks.clone()).map_or(epoch, |older| older.min(epoch));
-            let range = ZeroRange { end: blocks.end, epoch, state: ZeroState::Dirty, since: now, may_unmap };
+            due = due.and(state.cut_zeroes(blocks.clone()).unwrap_or_default());
+            let epoch = due.oldest(state.epochs.current());
+            let owed = due.owed;
+            let range = ZeroRange { end: blocks.end, epoch, state: ZeroState::Dirty, since: now, may_unmap, owed };
             state.add_zeroes(blocks.start, range);
             if let Some(wait) = wait {
                 state.await_write(blocks.start, wait);
