@@ -28,8 +28,12 @@ pub enum OpKind {
     Allocation,
     /// A hint to read.
     Prefetch,
-    /// Anything that an administrator, the world or fate does; of all sectors.
+    /// A drain (destage of all, detaching); of all sectors.
+    Drain(String),
+    /// Anything that an administrator or the world does; of all sectors.
     Event(String),
+    /// What fate does; told only in the whole volume's history.
+    Trouble(String),
 }
 
 impl OpKind {
@@ -48,6 +52,17 @@ pub enum Outcome {
     Ok,
     /// Failed with this error.
     Failed(String),
+}
+
+/// What became of a write that nobody held when the backing forgot what was not flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The backing never forgot it.
+    None,
+    /// It may be gone, and no flush has said so yet.
+    Untold,
+    /// It may be gone for good: a flush failed afterwards.
+    Told,
 }
 
 /// One operation.
@@ -77,14 +92,15 @@ pub struct Op {
     pub volatile: bool,
     /// Nothing held a copy until a flush, so a backing that forgot unflushed data forgot this.
     pub unheld: bool,
-    /// The backing forgot unflushed data while this was unheld: it may be gone for good.
-    pub forgotten: bool,
+    /// Whether the backing forgot it.
+    pub loss: Loss,
 }
 
 impl Op {
     /// True when `sector` belongs to it.
     pub fn covers(&self, sector: u64) -> bool {
-        matches!(self.kind, OpKind::Flush | OpKind::Event(_)) || (self.first..self.first + self.count).contains(&sector)
+        matches!(self.kind, OpKind::Flush | OpKind::Drain(_) | OpKind::Event(_))
+            || (self.first..self.first + self.count).contains(&sector)
     }
 }
 
@@ -96,7 +112,7 @@ impl fmt::Display for Line<'_> {
         let Line(id, op) = self;
         write!(f, "op {id:>6}  client {:>2}  ", op.client)?;
         match &op.kind {
-            OpKind::Event(text) => write!(f, "-- {text}")?,
+            OpKind::Drain(text) | OpKind::Event(text) | OpKind::Trouble(text) => write!(f, "-- {text}")?,
             OpKind::Flush => write!(f, "flush")?,
             kind => {
                 let fua = if op.fua { " fua" } else { "" };
@@ -111,6 +127,10 @@ impl fmt::Display for Line<'_> {
             Outcome::Ok => write!(f, ", ok at {}", op.ended_at),
             Outcome::Failed(why) => write!(f, ", failed at {}: {why}", op.ended_at),
         }?;
-        if op.forgotten { write!(f, ", forgotten by the backing") } else { Ok(()) }
+        match op.loss {
+            Loss::None => Ok(()),
+            Loss::Untold => f.write_str(", forgotten by the backing"),
+            Loss::Told => f.write_str(", forgotten by the backing, a flush said so"),
+        }
     }
 }

@@ -15,7 +15,7 @@
 use seam::{AllocationExtent, Nanos};
 
 use super::content::{OpId, Tag};
-use super::history::{Line, Op, OpKind, Outcome, Tick};
+use super::history::{Line, Loss, Op, OpKind, Outcome, Tick};
 
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct Model {
     tick: Tick,
     /// Acknowledgements before this are durable.
     horizon: Tick,
+    /// Some write was forgotten by the backing.
+    forgetful: bool,
     /// Acknowledgements before this are of a life that ended in a crash: they may or may not have happened.
     life_start: Tick,
 }
@@ -73,6 +75,7 @@ impl Model {
             pending: Vec::new(),
             tick: 0,
             horizon: 0,
+            forgetful: false,
             life_start: 0,
         };
         let op = model.begin(kind, Submit { count: sectors, ..Submit::default() }, Nanos::ZERO);
@@ -114,7 +117,7 @@ impl Model {
             outcome: Outcome::Pending,
             volatile: false,
             unheld: what.unheld,
-            forgotten: false,
+            loss: Loss::None,
         });
         if changes {
             let settled = self.pending.iter().map(|op| self.ops[*op as usize].begin).min().unwrap_or(begin);
@@ -134,15 +137,35 @@ impl Model {
         let op = &mut self.ops[id as usize];
         assert!(op.end == Tick::MAX, "operation {id} ended twice");
         (op.end, op.ended_at, op.volatile) = (end, now, volatile);
-        if op.kind == OpKind::Flush && outcome == Outcome::Ok && !volatile {
-            self.horizon = self.horizon.max(op.begin);
-        }
+        let begin = op.begin;
+        // A drain promises even where a flush does not (write-back-volatile).
+        let drained = matches!(op.kind, OpKind::Drain(_));
+        let flushed = drained || op.kind == OpKind::Flush;
+        let promised = outcome == Outcome::Ok && (drained || !volatile);
         op.outcome = outcome;
+        if flushed && promised {
+            self.horizon = self.horizon.max(begin);
+        }
+        if flushed && self.forgetful {
+            self.own_up(begin, promised);
+        }
+    }
+
+    /// A flush speaks for what a backing forgot before: success says that it is there after all, failure that it may not be.
+    fn own_up(&mut self, begin: Tick, promised: bool) {
+        for op in self.ops.iter_mut().filter(|op| op.loss == Loss::Untold && op.end < begin) {
+            op.loss = if promised { Loss::None } else { Loss::Told };
+        }
     }
 
     /// Notes something that happened to the whole volume at once.
     pub fn event(&mut self, text: String, now: Nanos) {
-        let op = self.begin(OpKind::Event(text), Submit::default(), now);
+        self.note(OpKind::Event(text), now);
+    }
+
+    /// Notes an operation that ends as it begins.
+    pub fn note(&mut self, kind: OpKind, now: Nanos) {
+        let op = self.begin(kind, Submit::default(), now);
         self.end(op, Outcome::Ok, false, now);
     }
 
@@ -217,16 +240,21 @@ impl Model {
         self.life_start = self.next_tick();
     }
 
-    /// The backing forgot what it had not flushed, while the engine lives on. What only the backing held may be gone.
+    /// The backing forgot what it had not flushed, while the engine lives on. What only the backing held may be gone, but not
+    /// silently: the next flush fails, or it is there (promise 2).
     pub fn backing_forgot(&mut self) {
         let (horizon, life) = (self.horizon, self.life_start);
-        for op in self.ops.iter_mut().filter(|op| op.kind.changes() && op.unheld && op.begin >= life) {
-            op.forgotten |= op.end >= horizon && !(op.fua && op.outcome == Outcome::Ok);
+        let written = self.ops.iter_mut().filter(|op| op.kind.changes() && op.unheld && op.begin >= life);
+        for op in written.filter(|op| op.loss == Loss::None && op.end >= horizon) {
+            if !(op.fua && op.outcome == Outcome::Ok) {
+                op.loss = Loss::Untold;
+                self.forgetful = true;
+            }
         }
         // A version seen again is no newer than what it was, if that may be gone.
         let ops = &self.ops;
         for versions in &mut self.sectors {
-            versions.retain(|version| version.seen.is_none() || !ops[version.op as usize].forgotten);
+            versions.retain(|version| version.seen.is_none() || ops[version.op as usize].loss == Loss::None);
         }
     }
 
@@ -252,6 +280,12 @@ impl Model {
         head + &lines[skipped..].concat()
     }
 
+    /// What happened to the volume, for people: the last `limit` operations.
+    pub fn last(&self, limit: usize) -> String {
+        let numbered = self.ops.iter().enumerate().skip(self.ops.len().saturating_sub(limit));
+        numbered.map(|(id, op)| format!("  {}\n", Line(id as OpId, op))).collect()
+    }
+
     fn next_tick(&mut self) -> Tick {
         self.tick += 1;
         self.tick
@@ -273,7 +307,7 @@ impl Model {
     /// Acknowledged in this life, so that it supersedes.
     fn acknowledged(&self, version: &Version) -> bool {
         let op = &self.ops[version.op as usize];
-        let ok = version.seen.is_some() || (op.outcome == Outcome::Ok && !op.forgotten);
+        let ok = version.seen.is_some() || (op.outcome == Outcome::Ok && op.loss == Loss::None);
         ok && self.begun(version) >= self.life_start
     }
 
@@ -357,13 +391,17 @@ impl Model {
         let settled = |version: &&Version| (floor..begin).contains(&self.settled(version));
         let open = versions.iter().filter(settled).any(|version| {
             let op = &self.ops[version.op as usize];
-            op.forgotten || matches!(op.outcome, Outcome::Failed(_)) && op.begin >= self.life_start
+            op.loss != Loss::None || matches!(op.outcome, Outcome::Failed(_)) && op.begin >= self.life_start
         });
+        // Zeroes of a zero-range still under way look like those of a settled one.
+        let ambiguous =
+            versions.iter().any(|version| self.settled(version) >= begin && self.tag(version, sector as u64) == tag);
         let candidates = versions.iter().filter(settled).count();
         let seen = versions.iter().filter(settled).find(|version| self.tag(version, sector as u64) == tag);
         if let Some(version) = seen.copied()
             && candidates > 1
             && !open
+            && !ambiguous
         {
             self.sectors[sector].push(Version { seen: Some((begin, end)), ..version });
         }

@@ -242,7 +242,7 @@ fn a_drained_backing_holds_the_newest_version_of_everything() {
     let mut play = Play::new();
     let old = play.write(0, 1);
     let new = play.write(0, 1);
-    let drain = play.begin(OpKind::Event("drain".into()), 0, 0);
+    let drain = play.begin(OpKind::Drain("drain".into()), 0, 0);
     play.ok(drain);
     let backing = |newest| move |sector| if sector == 0 { Tag::new(1, newest, 0) } else { Tag::ZERO };
     play.0.check_drained(drain, backing(new)).unwrap();
@@ -323,4 +323,17 @@ fn old_versions_are_forgotten_once_nothing_can_bring_them_back() {
     let history = play.0.history(0, 10);
     assert_eq!(history.lines().count(), 11);
     assert!(history.contains("older operations not shown"), "{history}");
+}
+
+#[test]
+fn zeroes_of_a_discard_under_way_do_not_count_as_those_of_an_older_one() {
+    let mut play = Play::new();
+    let zero = play.begin(OpKind::Zero, 0, 1);
+    let write = play.begin(OpKind::Write, 0, 1);
+    play.ok(zero);
+    play.ok(write);
+    let pending = play.begin(OpKind::Discard, 0, 1);
+    play.read(None).unwrap();
+    play.fail(pending);
+    play.read(Some(write)).unwrap();
 }

@@ -1,0 +1,100 @@
+//! Many seeds on several threads, until they are done, one breaks a promise, or time is up.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::spec::Sabotage;
+
+use super::{Report, Violation, run_seed, shrink};
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// Seeds, each run once.
+    pub seeds: Range<u64>,
+    /// End after this much real time, even if seeds are left.
+    pub time_max: Option<Duration>,
+    /// Threads to run on; 0 counts as 1.
+    pub threads: usize,
+    /// A fault to be built in.
+    pub sabotage: Sabotage,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// What the seeds that kept their promises did, together; no trace.
+    pub report: Report,
+    /// The first promise found broken, shrunk.
+    pub violation: Option<Box<Violation>>,
+}
+
+/// Runs a campaign. `progress` is told now and then how many seeds are done, from the threads.
+pub fn campaign(campaign: &Campaign, progress: impl Fn(u64) + Sync) -> Summary {
+    let next = AtomicU64::new(campaign.seeds.start);
+    let over = AtomicBool::new(false);
+    let timer = Timer::start(campaign.time_max);
+    let work = || {
+        let mut summary = Summary::default();
+        while !over.load(Ordering::Relaxed) && !timer.is_over() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= campaign.seeds.end {
+                break;
+            }
+            match run_seed(seed, campaign.sabotage) {
+                Ok(report) => summary.add(&report),
+                Err(violation) => {
+                    over.store(true, Ordering::Relaxed);
+                    summary.violation = Some(violation);
+                }
+            }
+            if seed.is_multiple_of(100) {
+                progress(seed - campaign.seeds.start);
+            }
+        }
+        summary
+    };
+    let summaries: Vec<Summary> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..campaign.threads.max(1)).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a thread that panics ends the campaign")).collect()
+    });
+    let mut total = Summary::default();
+    for summary in summaries {
+        total.add(&summary.report);
+        let seed_of = |violation: &Violation| violation.options.seed;
+        let lowest = total.violation.as_deref().map_or(u64::MAX, seed_of);
+        if let Some(violation) = summary.violation.filter(|violation| violation.options.seed < lowest) {
+            total.violation = Some(violation);
+        }
+    }
+    total.violation = total.violation.map(shrink);
+    total
+}
+
+impl Summary {
+    fn add(&mut self, other: &Report) {
+        let total = &mut self.report;
+        total.seeds += other.seeds;
+        total.lives += other.lives;
+        total.operations += other.operations;
+        total.backing_requests += other.backing_requests;
+        total.virtual_time += other.virtual_time;
+        total.trace_hash ^= other.trace_hash;
+    }
+}
+
+/// Real time, which a campaign has and a run has not.
+struct Timer(Option<std::time::Instant>);
+
+impl Timer {
+    fn start(limit: Option<Duration>) -> Timer {
+        #[expect(clippy::disallowed_methods, reason = "a campaign ends by the user's clock")]
+        Timer(limit.map(|limit| std::time::Instant::now() + limit))
+    }
+
+    fn is_over(&self) -> bool {
+        #[expect(clippy::disallowed_methods, reason = "a campaign ends by the user's clock")]
+        self.0.is_some_and(|end| std::time::Instant::now() >= end)
+    }
+}

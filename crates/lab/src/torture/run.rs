@@ -1,0 +1,310 @@
+//! A run: lives of one world after the other on the same disks, each ended as drawn, all held against one model a volume.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use engine::spec::Sabotage;
+use engine::{Backing, Core, CoreSpec, VolumeSpec};
+use seam::sim::{
+    Content, CrashMode, DiskControl, DiskImages, SimDisk, SimDiskSpec, Stop, Timing, TraceMode, World, WorldSpec,
+    WriteCache,
+};
+use seam::{Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, Seam};
+
+use super::bench::{Life, Subject, SubjectParts};
+use super::content::Tag;
+use super::model::{Finding, Model};
+use super::options::{End, Options, VolumeOptions};
+use super::{Report, Violation, admin, client, fate};
+use crate::random::Random;
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+/// Virtual time after which a life that has not ended is stuck.
+const LIFE_MAX: Nanos = Nanos::from_secs(300);
+/// Lines of a sector's history in a violation.
+const HISTORY_LINES: usize = 60;
+/// Lines of the volume's history after that.
+const LAST_LINES: usize = 15;
+
+/// What outlives a life.
+struct Run {
+    options: Rc<Options>,
+    sabotage: Sabotage,
+    trace: TraceMode,
+    models: Vec<Rc<RefCell<Model>>>,
+    report: Report,
+}
+
+/// Runs what `options` say. The first broken promise ends it.
+pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Report, Box<Violation>> {
+    let models =
+        options.volumes.iter().zip(1..).map(|(volume, number)| {
+            Rc::new(RefCell::new(Model::new(number, volume.size_bytes / SECTOR, volume.filled)))
+        });
+    let models = models.collect();
+    let mut run = Run { options: Rc::new(options.clone()), sabotage, trace, models, report: Report::default() };
+    let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut images = None;
+        for life in 0..options.lives.len() {
+            images = Some(run.live(life, images)?);
+        }
+        Ok(())
+    }));
+    match played {
+        Ok(Ok(())) => {
+            run.report.seeds = 1;
+            Ok(run.report)
+        }
+        Ok(Err(violation)) => Err(violation),
+        // Promise 7: an assertion of the engine's is a finding like any other.
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            let what = format!("panic: {}", text.unwrap_or_else(|| "without a message".into()));
+            Err(run.violation(None, Finding { what, sector: None }))
+        }
+    }
+}
+
+impl Run {
+    /// One life on the disks that the last one left.
+    fn live(&mut self, number: usize, images: Option<DiskImages>) -> Result<DiskImages, Box<Violation>> {
+        let options = Rc::clone(&self.options);
+        let mut random = Random::new(options.seed, 1_000 + number as u64);
+        let world = World::new(WorldSpec {
+            seed: random.draw(),
+            order: options.order,
+            blocks: options.pool_blocks,
+            keep: Content::Tags,
+            trace: self.trace,
+            time_max: LIFE_MAX,
+        });
+        match images {
+            Some(images) => world.adopt(images),
+            None => add_disks(&world, &options),
+        }
+        let operations = share(options.operations, options.lives.len(), number);
+        let begun = world.run_until(begin(&world, self, operations));
+        let life = match begun {
+            Ok(Ok(life)) => Rc::new(life),
+            Ok(Err(what)) => return Err(self.violation(None, Finding { what, sector: None })),
+            Err(stop) => return Err(self.stuck(&world, "the start", &stop)),
+        };
+        let end = options.lives[number];
+        let crashed = self
+            .pass(&world, &life, end, &mut random)
+            .map_err(|violation| Box::new(Violation { trace: world.trace().text(), ..*violation }))?;
+        self.account(&world, &life);
+        if crashed {
+            let mode = CrashMode::ALL[random.below(CrashMode::ALL.len() as u64) as usize];
+            self.crash(&life, mode, world.now());
+            drop(life);
+            return Ok(world.crash(mode));
+        }
+        drop(life);
+        // What was read ahead may still be under way.
+        let idled = world.run_for(Nanos::from_secs(10));
+        idled.map_err(|stop| self.stuck(&world, "idling", &stop))?;
+        let left = world.blocks_out();
+        if left > 0 {
+            let what = format!("{left} buffers were never given back after all volumes were detached");
+            return Err(self.violation(None, Finding { what, sector: None }));
+        }
+        Ok(world.crash(CrashMode::LoseAll))
+    }
+
+    /// Lets everybody work until the life ends; true when it ended in a crash.
+    fn pass(&self, world: &World, life: &Rc<Life>, end: End, random: &mut Random) -> Result<bool, Box<Violation>> {
+        if let End::CrashAtIo(count) = end {
+            world.crash_at_io(world.io_count() + count);
+        }
+        life.subjects.iter().for_each(|subject| fate::sing(life, subject));
+        populate(life, random);
+        let crash_when_spent = matches!(end, End::CrashAtIo(_) | End::Crash);
+        let worked = world.run_until(life.until(|life| life.spent() && (crash_when_spent || life.busy.get() == 0)));
+        self.judge(world, life)?;
+        match worked {
+            Ok(()) if crash_when_spent => return Ok(true),
+            Ok(()) => {}
+            Err(Stop::CrashPoint) => return Ok(true),
+            Err(stop) => return Err(self.stuck(world, "clients at work", &stop)),
+        }
+        life.subjects.iter().for_each(|subject| fate::calm(life, subject));
+        if let End::CrashInStop(count) = end {
+            world.crash_at_io(world.io_count() + count);
+        }
+        let stopped = world.run_until(stop(life));
+        self.judge(world, life)?;
+        match stopped {
+            Ok(()) => Ok(false),
+            Err(Stop::CrashPoint) => Ok(true),
+            Err(stop) => Err(self.stuck(world, "an orderly stop", &stop)),
+        }
+    }
+
+    /// Ends the life in the models.
+    fn crash(&self, life: &Life, mode: CrashMode, now: Nanos) {
+        for subject in &life.subjects {
+            let mut model = subject.model.borrow_mut();
+            let calm = life.options.troubles.is_empty() && subject.always_volatile.get();
+            let age = subject.options.defer;
+            // Destage begins when the age is reached and takes its time.
+            model.crash(calm.then_some(Nanos(age.0 * 2) + Nanos::from_millis(200)), now);
+            model.event(format!("crash: {mode:?}"), now);
+            if let Some(sectors) = subject.resizing.get() {
+                let true_sectors = subject.disk.geometry().size_bytes / SECTOR;
+                assert!([sectors, model.sectors()].contains(&true_sectors), "a disk has the old size or the new");
+                model.resize(true_sectors, now);
+            }
+        }
+    }
+
+    /// Any promise that was found broken.
+    fn judge(&self, world: &World, life: &Life) -> Result<(), Box<Violation>> {
+        if let Some((volume, finding)) = life.finding.borrow_mut().take() {
+            return Err(self.violation(Some(volume), finding));
+        }
+        match world.violations().first() {
+            Some(what) => Err(self.violation(None, Finding { what: what.clone(), sector: None })),
+            None => Ok(()),
+        }
+    }
+
+    fn account(&mut self, world: &World, life: &Life) {
+        let trace = world.trace();
+        self.report.trace_hash = self.report.trace_hash.rotate_left(1) ^ trace.hash();
+        self.report.trace.extend_from_slice(trace.bytes());
+        self.report.lives += 1;
+        self.report.backing_requests += world.io_count() / 2;
+        self.report.virtual_time += world.now();
+        self.report.operations += life.given - life.left.get();
+    }
+
+    fn stuck(&self, world: &World, during: &str, why: &Stop) -> Box<Violation> {
+        let what = format!("stuck during {during} at {}: {why}", world.now());
+        self.violation(None, Finding { what, sector: None })
+    }
+
+    fn violation(&self, volume: Option<u16>, finding: Finding) -> Box<Violation> {
+        let models = self.models.iter().zip(1..).filter(|(_, number)| volume.is_none_or(|wanted| wanted == *number));
+        let histories = models.map(|(model, number)| {
+            // A panic may have left it in use.
+            let Ok(model) = model.try_borrow() else { return format!("volume {number}: no history\n") };
+            match finding.sector {
+                Some(sector) => {
+                    let (history, last) = (model.history(sector, HISTORY_LINES), model.last(LAST_LINES));
+                    format!("sector {sector} of volume {number}:\n{history}last operations:\n{last}")
+                }
+                None => format!("volume {number}, last operations:\n{}", model.last(HISTORY_LINES)),
+            }
+        });
+        let history = histories.collect();
+        let options = (*self.options).clone();
+        Box::new(Violation { options, sabotage: self.sabotage, what: finding.what, history, trace: String::new() })
+    }
+}
+
+/// Life `number`'s part of all operations; the last life takes what does not divide.
+fn share(operations: u64, lives: usize, number: usize) -> u64 {
+    let part = operations / lives as u64;
+    if number == 0 { operations - part * (lives as u64 - 1) } else { part }
+}
+
+fn disk_name(number: usize) -> PathBuf {
+    PathBuf::from(format!("disk{}", number + 1))
+}
+
+fn add_disks(world: &World, options: &Options) {
+    for (index, volume) in options.volumes.iter().enumerate() {
+        let geometry = Geometry {
+            size_bytes: volume.size_bytes,
+            logical_block: volume.logical_block,
+            physical_block: volume.logical_block,
+            stripe_bytes: 64 << 10,
+            queue_depth: 8,
+            fast_zero: true,
+        };
+        let cache = if volume.volatile_cache { WriteCache::Volatile } else { WriteCache::Through };
+        let timing = Timing::between(volume.latency.0, volume.latency.1);
+        let disk = world.add_disk(disk_name(index), SimDiskSpec { geometry, timing, cache });
+        if volume.filled {
+            fill(&disk, index as u16 + 1, volume);
+        }
+    }
+}
+
+/// The content that the model calls initial; the first life flushes it.
+fn fill(disk: &DiskControl, number: u16, volume: &VolumeOptions) {
+    let tags: Vec<u64> = (0..volume.size_bytes / SECTOR).map(|sector| Tag::new(number, 0, sector).0).collect();
+    disk.set_tags(0, &tags);
+}
+
+/// Opens the disks, attaches the volumes, reads everything back.
+async fn begin(world: &World, run: &Run, operations: u64) -> Result<Life, String> {
+    let options = &run.options;
+    let seam = world.seam();
+    let spec = CoreSpec {
+        dirty_max_percent: options.dirty_max_percent,
+        dirty_age_max: options.dirty_age_max,
+        readahead_max_bytes: options.readahead_max_bytes,
+        sabotage: run.sabotage,
+    };
+    let core = Core::new(seam.clone(), spec);
+    let mut subjects = Vec::new();
+    for (index, (volume, model)) in options.volumes.iter().zip(&run.models).enumerate() {
+        let path = disk_name(index);
+        let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+        let disk: SimDisk = seam.open_disk(&open).await.map_err(|error| format!("disk {}: {error}", index + 1))?;
+        disk.flush().await.map_err(|error| format!("disk {}: {error}", index + 1))?;
+        if disk.geometry().size_bytes != model.borrow().sectors() * SECTOR {
+            return Err(format!("disk {} lost its size over a crash", index + 1));
+        }
+        let mut spec = VolumeSpec::new(&format!("volume{}", index + 1), index as u64 + 1);
+        (spec.policy, spec.defer) = (volume.policy, volume.defer);
+        let attached = core.attach(spec, Backing::plain(disk.clone())).map_err(|error| error.to_string())?;
+        let control = world.disk(&path).expect("added when the first world began");
+        let parts = SubjectParts { number: index as u16 + 1, volume: attached, disk, control };
+        subjects.push(Subject::new(parts, volume.clone(), Rc::clone(model)));
+    }
+    Ok(Life::new(core, subjects, Rc::clone(options), operations))
+}
+
+/// Sends clients, administrators and fate to work.
+fn populate(life: &Rc<Life>, random: &mut Random) {
+    let start = |task: std::pin::Pin<Box<dyn Future<Output = ()>>>| {
+        life.busy.set(life.busy.get() + 1);
+        life.seam.spawn(task);
+    };
+    // Sometimes everything is read back before anybody works, sometimes while they do.
+    let verify_alone = random.percent(70);
+    let mut lane = |lane: u64| Random::new(random.draw(), lane);
+    for index in 0..life.subjects.len() {
+        start(Box::pin(client::verify_first(Rc::clone(life), index, verify_alone)));
+    }
+    for number in 0..life.options.clients {
+        start(Box::pin(client::run(Rc::clone(life), number + 1, lane(1))));
+    }
+    for index in 0..life.subjects.len() {
+        if life.options.admin {
+            start(Box::pin(admin::run(Rc::clone(life), index, lane(2))));
+        }
+        if !life.options.troubles.is_empty() {
+            start(Box::pin(fate::run(Rc::clone(life), index, lane(3))));
+        }
+    }
+}
+
+/// Drains and detaches all volumes; the backing is well, so in the end that must succeed.
+async fn stop(life: &Rc<Life>) {
+    for subject in &life.subjects {
+        while life.finding.borrow().is_none() && !admin::destage_all(life, subject).await {
+            life.seam.sleep(Nanos::from_millis(200)).await;
+        }
+        client::verify(life, subject, false).await;
+        admin::check_nothing_dirty(life, subject);
+        while life.finding.borrow().is_none() && !admin::detach(life, subject).await {
+            life.seam.sleep(Nanos::from_millis(200)).await;
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The engine in a hostile simulated world: many seeds, no promise broken, and every seed repeatable.
+
+use engine::spec::Sabotage;
+use lab::torture::{Campaign, Options, campaign, run};
+use seam::sim::{Fault, TraceMode};
+
+/// Seeds that every test run plays; `hotset torture` plays as many as it is given.
+const SEEDS: u64 = 1_000;
+
+#[test]
+fn a_thousand_seeds_with_crashes_and_faults_break_no_promise() {
+    let what = Campaign { seeds: 0..SEEDS, time_max: None, threads: 2, sabotage: Sabotage::None };
+    let summary = campaign(&what, |_| ());
+    if let Some(violation) = summary.violation {
+        panic!("{violation}");
+    }
+    let report = summary.report;
+    assert_eq!(report.seeds, SEEDS);
+    assert!(report.lives > 2 * SEEDS && report.operations > 900 * SEEDS, "{report:?}");
+    assert!(report.backing_requests > 100 * SEEDS, "{report:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_byte_for_byte() {
+    for seed in 0..20 {
+        let options = Options::draw(seed);
+        let play = || run(&options, Sabotage::None, TraceMode::Log).unwrap_or_else(|broken| panic!("{broken}"));
+        let (first, second) = (play(), play());
+        assert!(first.trace == second.trace, "seed {seed}: two traces of {} bytes differ", first.trace.len());
+        assert_eq!(first, second);
+        assert!(!first.trace.is_empty());
+    }
+}
+
+#[test]
+fn a_backing_that_corrupts_or_lies_in_silence_does_not_get_past_the_harness() {
+    for fault in [Fault::Lost, Fault::Torn, Fault::BitFlip, Fault::Misdirected, Fault::FlushLies] {
+        let caught = (0..30).find_map(|seed| {
+            let options = Options { canary: Some(fault), ..Options::draw(seed) };
+            run(&options, Sabotage::None, TraceMode::Hash).err()
+        });
+        let violation = caught.unwrap_or_else(|| panic!("{fault:?} was never noticed"));
+        assert!(violation.what.contains("sector"), "{fault:?}: {violation}");
+    }
+}
+
+#[test]
+fn a_violation_shrinks_to_less_and_still_fails() {
+    let broken = |seed| {
+        let options = Options { canary: Some(Fault::Lost), ..Options::draw(seed) };
+        run(&options, Sabotage::None, TraceMode::Hash).err()
+    };
+    let violation = (0..30).find_map(broken).expect("a backing that loses writes is noticed");
+    let before = violation.options.operations;
+    let small = lab::torture::shrink(violation);
+    assert!(small.options.operations < before / 2, "{small}");
+    let again = run(&small.options, Sabotage::None, TraceMode::Hash).expect_err("what was found is found again");
+    assert_eq!(again.what, small.what);
+}
