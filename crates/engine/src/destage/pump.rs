@@ -336,7 +336,9 @@ impl<S: Seam> Shard<S> {
         if state.flushing.syncing || state.unflushed() == 0 || self.retry.holds(now) {
             return None;
         }
-        let many = state.written_blocks() * 4 >= self.unclean_limit_seen().max(4);
+        // The nearer the bound, the more often: writers get their room back in small portions.
+        let portion = if self.pressure_percent(state.unclean()) >= 70 { 16 } else { 4 };
+        let many = state.written_blocks() * portion >= self.unclean_limit_seen().max(portion);
         let old = now.since(self.last_sync.get()) >= self.age_max();
         let at_rest =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;
