@@ -10,16 +10,21 @@ use e2e::site::Site;
 
 const MIB: u64 = 1 << 20;
 
+/// A site of its own whose volume lies on another site's backing.
+fn thief_of(site: &Site) -> Site {
+    let mut thief = Site::new();
+    thief.volume_on("v", &site.backing("v").to_string_lossy(), "");
+    thief
+}
+
 #[test]
 fn two_daemons_on_one_backing_are_refused() {
     let site = Site::with_volume(4 * MIB);
     let first = site.start();
-    let mut thief = Site::new();
-    thief.volume_on("v", &site.backing("v").to_string_lossy(), "");
-    let mut second = Daemon::launch(&thief);
-    let status = second.wait();
-    assert!(!status.success());
-    assert!(second.log().contains("in use"), "{}", second.log());
+    let thief = thief_of(&site);
+    let second = Daemon::launch(&thief);
+    wait_for("the refusal", || second.log().contains("in use by another process").then_some(()));
+    assert!(Client::connect(&thief.endpoint(), "v").is_err(), "the second serves what the first has");
     let mut client = Client::connect(&site.endpoint(), "v").expect("the first still serves");
     client.write(0, &[1; 512]).expect("it writes");
     drop(client);
@@ -27,17 +32,29 @@ fn two_daemons_on_one_backing_are_refused() {
 }
 
 #[test]
-fn a_restart_waits_for_its_predecessor() {
+fn two_daemons_on_one_state_directory_are_refused() {
     let site = Site::with_volume(4 * MIB);
     let first = site.start();
-    // Frozen, it holds its locks as one does whose last requests are still under way.
-    first.signal("STOP");
     let mut second = Daemon::launch(&site);
-    std::thread::sleep(Duration::from_millis(700));
-    assert!(second.is_running(), "the second did not wait:\n{}", second.log());
+    assert!(!second.wait().success());
+    assert!(second.log().contains("state directory"), "{}", second.log());
+    Client::connect(&site.endpoint(), "v").expect("the first still serves");
+    first.stop();
+}
+
+#[test]
+fn a_start_waits_for_a_predecessor_whose_last_requests_are_under_way() {
+    let site = Site::with_volume(4 * MIB);
+    let first = site.start();
+    // Frozen, it holds its backing as the kernel does for a killed one until its last request is done.
+    first.signal("STOP");
+    let thief = thief_of(&site);
+    let mut second = Daemon::launch(&thief);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(Client::connect(&thief.endpoint(), "v").is_err(), "the second did not wait");
     first.kill();
     second.wait_until_ready();
-    Client::connect(&site.endpoint(), "v").and_then(|mut client| client.write(0, &[1; 512])).expect("it serves");
+    Client::connect(&thief.endpoint(), "v").and_then(|mut client| client.write(0, &[1; 512])).expect("it serves");
     second.stop();
 }
 
@@ -135,7 +152,7 @@ fn sighup_names_what_needs_a_restart_and_refuses_a_broken_file() {
     daemon.signal("HUP");
     wait_for("a word on memory.size", || {
         let log = daemon.log();
-        (log.contains("memory") && log.contains("restart")).then_some(())
+        (log.contains("memory") && log.contains("next start")).then_some(())
     });
     fs::write(site.config(), "[memory]\nsize = \"lots\"\n").expect("the folder can be written");
     daemon.signal("HUP");
