@@ -152,7 +152,7 @@ fn sighup_names_what_needs_a_restart_and_refuses_a_broken_file() {
     daemon.signal("HUP");
     wait_for("a word on memory.size", || {
         let log = daemon.log();
-        (log.contains("memory") && log.contains("next start")).then_some(())
+        (log.contains("memory") && log.contains("restart")).then_some(())
     });
     fs::write(site.config(), "[memory]\nsize = \"lots\"\n").expect("the folder can be written");
     daemon.signal("HUP");

@@ -40,9 +40,12 @@ fn encrypted(site: &Site, port: u16, authority: &str) -> String {
 fn a_client_that_knows_the_authority_talks_encrypted_and_others_are_refused() {
     let (site, port) = site("required");
     let daemon = site.start();
-    let script =
-        "h.pwrite(b's' * 4096, 0)\nh.flush()\nassert h.get_tls_negotiated()\nassert h.pread(4096, 0) == b's' * 4096\n";
-    tool("nbdsh").arg("-u").arg(encrypted(&site, port, "")).arg("-c").arg(script).ok();
+    let script = format!(
+        "h.set_uri_allow_local_file(True)\nh.connect_uri('{}')\nassert h.get_tls_negotiated()\n\
+         h.pwrite(b's' * 4096, 0)\nh.flush()\nassert h.pread(4096, 0) == b's' * 4096\n",
+        encrypted(&site, port, "")
+    );
+    tool("nbdsh").arg("-c").arg(script).ok();
     tool("nbdinfo").arg(encrypted(&site, port, "/strangers")).fails();
     tool("nbdinfo").arg(format!("nbd://localhost:{port}/v")).fails();
     daemon.stop();
