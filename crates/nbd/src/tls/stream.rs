@@ -17,30 +17,32 @@ const SEND_BYTES: usize = 128 << 10;
 pub(crate) struct TlsReader<S: Seam, R: StreamReader<S>> {
     inner: R,
     session: Rc<RefCell<ServerConnection>>,
+    /// What was received; the session takes it record by record, and none while it holds plain text.
     cipher: Vec<u8>,
+    /// Bytes of `cipher` that the session has taken.
+    taken: usize,
     seam: PhantomData<S>,
 }
 
 impl<S: Seam, R: StreamReader<S>> TlsReader<S, R> {
     pub(super) fn new(inner: R, session: Rc<RefCell<ServerConnection>>) -> Self {
-        TlsReader { inner, session, cipher: Vec::with_capacity(RECEIVE_BYTES), seam: PhantomData }
+        TlsReader { inner, session, cipher: Vec::with_capacity(RECEIVE_BYTES), taken: 0, seam: PhantomData }
     }
 
-    /// Waits for cipher text and decrypts it.
+    /// Decrypts some of the cipher text that is there, waiting for more where there is none. All plain text was taken.
     pub(super) async fn receive(&mut self) -> io::Result<()> {
-        let (result, cipher) = self.inner.read(std::mem::take(&mut self.cipher)).await;
-        self.cipher = cipher;
-        let arrived = result?;
+        if self.taken == self.cipher.len() {
+            self.cipher.clear();
+            self.taken = 0;
+            let (result, cipher) = self.inner.read(std::mem::take(&mut self.cipher)).await;
+            self.cipher = cipher;
+            if result? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
         let mut session = self.session.borrow_mut();
-        let mut rest = &self.cipher[..];
-        if arrived == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        while !rest.is_empty() {
-            session.read_tls(&mut rest)?;
-            session.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        }
-        self.cipher.clear();
+        self.taken += session.read_tls(&mut &self.cipher[self.taken..])?;
+        session.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         Ok(())
     }
 
