@@ -8,6 +8,7 @@ pub mod block;
 pub mod conformance;
 pub mod disk;
 pub mod gather;
+pub mod hint;
 pub mod incoming;
 pub mod mailbox;
 pub mod model;

@@ -61,6 +61,13 @@ impl<S: Seam> Memory<S> {
         self.index.find(volume, block)
     }
 
+    /// Brings near what a look-up of the block will touch.
+    pub fn hint(&self, volume: u32, block: BlockNo) {
+        if let Some(slot) = self.index.find(volume, block) {
+            seam::hint::prefetch(&self.slots[slot as usize]);
+        }
+    }
+
     /// The slots of a page's places; `None` where nothing of the page is here.
     pub fn page_slots(&self, volume: u32, page: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
         self.index.page_slots(volume, page)

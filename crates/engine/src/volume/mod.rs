@@ -126,6 +126,12 @@ impl<S: Seam> Volume<S> {
         stats
     }
 
+    /// Says that the block at `at` will be asked for in a moment: brings near what that will touch, and does nothing else.
+    pub fn hint(&self, at: u64) {
+        let block = crate::memory::BlockNo(at / BLOCK_BYTES as u64);
+        self.0.shard.with(|_, memory| memory.hint(self.0.shard.number, block));
+    }
+
     /// Reads `len` bytes from `at` on if all are in memory: appends them to `out` and returns true, else leaves `out` as it was.
     /// A request that [`Volume::read`] would refuse is left to it (false).
     pub fn read_now(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {

@@ -10,6 +10,9 @@ use super::Connection;
 use super::slow::LargeWrite;
 use crate::options::{PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, WHOLE_READ_BYTES_MAX};
 
+/// Requests that are looked at ahead, of those that arrived together.
+const HINTS_MAX: usize = 32;
+
 /// Why the reading half ended, unless the client said good-bye.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
@@ -32,6 +35,7 @@ impl<S: Seam> Connection<S> {
             self.wait_while(Self::is_full).await;
             let Step::Got(request, used) = Request::decode(incoming.bytes())? else {
                 self.more(incoming).await?;
+                self.hint(incoming.bytes());
                 continue;
             };
             self.seam.spend(REQUEST_COST);
@@ -42,6 +46,23 @@ impl<S: Seam> Connection<S> {
                     incoming.consume(used);
                     self.serve(&request, &mut pieces);
                 }
+            }
+        }
+    }
+
+    /// Brings near what the requests that have just arrived will touch. One after the other, with a reply made in between, each
+    /// look-up would wait for memory anew.
+    fn hint(&self, mut bytes: &[u8]) {
+        if bytes.len() < 2 * Request::BYTES {
+            return;
+        }
+        for _ in 0..HINTS_MAX {
+            let Ok(Step::Got(request, used)) = Request::decode(bytes) else { return };
+            self.volume.hint(request.offset);
+            let payload = if request.command.has_payload() { request.len as usize } else { 0 };
+            match bytes.get(used + payload..) {
+                Some(rest) => bytes = rest,
+                None => return,
             }
         }
     }
