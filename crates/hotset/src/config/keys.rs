@@ -67,7 +67,7 @@ pub const KEYS: &[Key] = &[
         "cores",
         r#""auto" or [0, 1]"#,
         r#""auto""#,
-        "Processors that serve data: one thread each. `\"auto\"` takes half of those there are, at least one; a list pins a thread to each processor named.",
+        "The processor that serves data. `\"auto\"` leaves it to the system, a list pins the data thread to the first one named; further ones are for a later version, which spreads the load.",
     ),
     key(
         "state",

@@ -29,9 +29,9 @@ pub const MEMORY_MIN_BYTES: u64 = 16 << 20;
 /// Which processors serve data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// Half of those there are, at least one, not pinned.
+    /// Wherever the system likes.
     Auto,
-    /// One thread pinned to each of these.
+    /// Pinned to the first of these.
     List(Vec<u32>),
 }
 

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use control::ErrorKind;
 use engine::CoreSpec;
+use rustix::process::{Resource, Rlimit};
 use seam::real::RealCoreSpec;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -46,10 +47,18 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 /// Serves what `file` says until told to stop.
 pub fn run(file: &Path) -> Result<(), Failure> {
     let config = Config::load(file).map_err(|problems| Failure::usage(problems.to_string()))?;
+    raise_open_files();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::failed(format!("the control thread cannot run: {error}")))?;
     LocalSet::new().block_on(&runtime, serve(config, || ()))
+}
+
+/// As many open files as the system lets us have: every client takes one.
+fn raise_open_files() {
+    let limits = rustix::process::getrlimit(Resource::Nofile);
+    // Where it may not be raised, the limit there is has to do.
+    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
 }
 
 /// A daemon on a thread of its own in this process.
@@ -134,6 +143,9 @@ async fn start_cores(config: &Config, ended: mpsc::UnboundedSender<usize>) -> Re
         Cores::Auto => vec![None],
         Cores::List(list) => list.iter().take(1).map(|core| Some(*core as usize)).collect(),
     };
+    if matches!(&config.cores, Cores::List(list) if list.len() > 1) {
+        log::warn("cores names several processors; this version serves data on the first one");
+    }
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
     let engine = CoreSpec { sabotage: sabotage::from_environment(), ..CoreSpec::default() };
     let mut cores = Vec::new();
@@ -236,6 +248,9 @@ fn stop_or_exit(daemon: &Daemon, signal: &str) {
 }
 
 async fn reload_by_signal(daemon: &Daemon) {
+    if daemon.stop.is_stopping() {
+        return log::warn("SIGHUP: not obeyed, the daemon is stopping");
+    }
     log::info("SIGHUP: reading the configuration again");
     match daemon.reload().await {
         Ok(said) => said.iter().for_each(log::info),

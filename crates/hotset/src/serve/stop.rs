@@ -84,7 +84,7 @@ impl Daemon {
             tokio::select! {
                 () = &mut stopped => return Ok(Answer::Said(vec!["stopped; the backings are complete".to_owned()])),
                 _ = tick.tick() => {
-                    if let Some(dirty_bytes) = self.dirty_bytes().await {
+                    if let Some(dirty_bytes) = self.dirty_bytes().await.filter(|dirty_bytes| *dirty_bytes > 0) {
                         progress.say("destaging", dirty_bytes);
                     }
                 }
