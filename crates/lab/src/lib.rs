@@ -1,5 +1,6 @@
 //! The lab: workloads, and the engine in a hostile simulated world, held against a model of the promises.
 
 pub mod random;
+pub mod rig;
 pub mod torture;
 pub mod workload;

@@ -19,6 +19,7 @@ use seam::Nanos;
 use seam::sim::TraceMode;
 
 pub use campaign::{Campaign, Summary, campaign};
+pub use client::tags;
 pub use options::Options;
 pub use run::run;
 pub use shrink::shrink;

@@ -1,0 +1,59 @@
+//! How fast the simulated engine runs on one core: memory hits and modelled disk requests a second of real time.
+
+use engine::CoreSpec;
+use lab::rig::{Rig, Target};
+use lab::workload::{Load, Pattern, play};
+use seam::Nanos;
+use seam::model::{ArraySpec, DiskType, RaidLevel};
+use seam::sim::{Content, SimDiskSpec, WorldSpec};
+
+const MIB: u64 = 1 << 20;
+
+fn main() {
+    println!("memory hits of 4 KiB:              {:>9.0} a second", hits());
+    println!("disk requests, plain disk:         {:>9.0} a second", misses(false));
+    println!("disk requests, RAID 5 of 5 x 15k:  {:>9.0} a second", misses(true));
+}
+
+fn rig(memory_bytes: u64) -> Rig {
+    let blocks = (memory_bytes / 4096) as usize;
+    let world = WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(1) };
+    Rig::new(world, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() })
+}
+
+fn hits() -> f64 {
+    let rig = rig(96 * MIB);
+    rig.add_disk("disk", SimDiskSpec::new(64 * MIB));
+    let volume = rig.attach("disk", |_| ()).expect("the first volume");
+    rig.world.block_on(volume.prefetch(0, 64 * MIB)).expect("a disk without faults");
+    let load = Load { pattern: Pattern::random(64 * MIB, 4096, 100), depth: 16, time: Nanos::from_secs(4), seed: 1 };
+    let (figures, seconds) = timed(|| rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load)));
+    let stats = volume.stats();
+    assert!(stats.memory_hits * 100 >= stats.reads * 99, "{} hits of {} reads", stats.memory_hits, stats.reads);
+    figures.requests() as f64 / seconds
+}
+
+/// Random reads over far more than memory, so that (nearly) each is a request to the backing.
+fn misses(modelled: bool) -> f64 {
+    let rig = rig(64 * MIB);
+    let size = 16 << 30;
+    let volume = if modelled {
+        let disk = rig.on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[size]).remove(0);
+        rig.attach_disk("disk", disk, |_| ())
+    } else {
+        rig.add_disk("disk", SimDiskSpec::new(size));
+        rig.attach("disk", |_| ())
+    };
+    let volume = volume.expect("the first volume");
+    let seconds = if modelled { 600 } else { 6 };
+    let load = Load { pattern: Pattern::random(size, 4096, 100), depth: 32, time: Nanos::from_secs(seconds), seed: 1 };
+    let (_, seconds) = timed(|| rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load)));
+    volume.stats().backing_reads as f64 / seconds
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    #[expect(clippy::disallowed_methods, reason = "measures real time")]
+    let began = std::time::Instant::now();
+    let value = work();
+    (value, began.elapsed().as_secs_f64())
+}

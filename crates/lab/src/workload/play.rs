@@ -1,0 +1,111 @@
+//! Playing a pattern in virtual time: so many requests in flight, so long, and what came of it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use engine::RequestError;
+use seam::sim::SimSeam;
+use seam::{Nanos, Seam};
+
+use super::{Pattern, Stream};
+use crate::rig::Target;
+
+/// What a request costs a core besides waiting, as a front end over a Unix socket spends it.
+pub const REQUEST_COST: Nanos = Nanos(2_000);
+
+/// A pattern, by how many, how long.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// What each client asks.
+    pub pattern: Pattern,
+    /// Requests in flight.
+    pub depth: u32,
+    /// How long requests are begun.
+    pub time: Nanos,
+    /// Where the draws come from.
+    pub seed: u64,
+}
+
+/// What came of a load.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Latencies of reads that ended well, in microseconds, in order of size.
+    pub read_us: Vec<u32>,
+    /// The same of writes.
+    pub write_us: Vec<u32>,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Longest pause between two ends of requests.
+    pub pause_max: Nanos,
+    /// From the first beginning to the last end.
+    pub elapsed: Nanos,
+    last_end: Nanos,
+}
+
+impl Figures {
+    /// Requests that ended well.
+    pub fn requests(&self) -> u64 {
+        (self.read_us.len() + self.write_us.len()) as u64
+    }
+
+    /// Requests a second.
+    pub fn iops(&self) -> f64 {
+        self.requests() as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    fn note(&mut self, write: bool, began: Nanos, now: Nanos, result: &Result<(), RequestError>) {
+        self.pause_max = self.pause_max.max(now.since(self.last_end));
+        self.last_end = now;
+        if result.is_err() {
+            self.errors += 1;
+            return;
+        }
+        let micros = u32::try_from(now.since(began).as_micros()).unwrap_or(u32::MAX);
+        if write { self.write_us.push(micros) } else { self.read_us.push(micros) }
+    }
+}
+
+/// The value below which `per_mille` of a sorted list lie; 0 of an empty one.
+pub fn quantile(sorted: &[u32], per_mille: usize) -> u32 {
+    let index = (sorted.len() * per_mille / 1_000).min(sorted.len().saturating_sub(1));
+    sorted.get(index).copied().unwrap_or(0)
+}
+
+/// Plays `load` on `target` and returns when its last request has ended.
+pub async fn play(seam: &SimSeam, target: &Target, load: &Load) -> Figures {
+    let begun = seam.now();
+    let figures = Rc::new(RefCell::new(Figures { last_end: begun, ..Figures::default() }));
+    let end = begun + load.time;
+    for client in 0..load.depth {
+        let stream = Stream::new(load.pattern.clone(), load.seed, u64::from(client));
+        let (seam, target, figures) = (seam.clone(), target.clone(), Rc::clone(&figures));
+        seam.clone().spawn(work(seam, target, stream, end, figures));
+    }
+    seam.sleep_until(end).await;
+    // Every client at work holds the figures.
+    while Rc::strong_count(&figures) > 1 {
+        seam.sleep(Nanos::from_millis(1)).await;
+    }
+    let mut figures = figures.take();
+    figures.elapsed = figures.last_end.since(begun);
+    figures.read_us.sort_unstable();
+    figures.write_us.sort_unstable();
+    figures
+}
+
+async fn work(seam: SimSeam, target: Target, mut stream: Stream, end: Nanos, figures: Rc<RefCell<Figures>>) {
+    let mut requests = 0;
+    while seam.now() < end {
+        let access = stream.draw();
+        let began = seam.now();
+        seam.spend(REQUEST_COST);
+        let result = match access.write {
+            true => target.write(&seam, access.at, access.len as usize, requests).await,
+            false => target.read(&seam, access.at, access.len as usize).await,
+        };
+        figures.borrow_mut().note(access.write, began, seam.now(), &result);
+        requests += 1;
+        // A client on a socket lets others have the core between two of its requests.
+        seam.yield_now().await;
+    }
+}
