@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::Options;
-use crate::options::PIECE_BYTES;
+use crate::options::{READ_PIECE_BYTES, WRITE_PIECE_BYTES};
 
 /// How a connection is to end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,11 +86,11 @@ impl Shares {
     /// Bytes of requests and replies that one connection may hold on a core with `pool_bytes` of buffers.
     pub(crate) fn held_bytes(&self, pool_bytes: usize) -> usize {
         let even = pool_bytes / 4 / self.connections.get().max(1);
-        even.min(self.options.held_bytes_max).max(PIECE_BYTES)
+        even.min(self.options.held_bytes_max).max(READ_PIECE_BYTES)
     }
 
     /// Bytes of waiting writes that one connection may hold.
     pub(crate) fn payload_bytes(&self) -> usize {
-        (self.options.payload_bytes_max / self.connections.get().max(1)).max(PIECE_BYTES)
+        (self.options.payload_bytes_max / self.connections.get().max(1)).max(WRITE_PIECE_BYTES)
     }
 }

@@ -40,8 +40,10 @@ pub(crate) const REQUEST_BYTES_MAX: u32 = nbd_protocol::limits::DATA_BYTES_MAX;
 /// Longest read that is answered in one piece (a simple reply, or one that must not be fragmented), in bytes: it is held
 /// whole before its head is sent.
 pub(crate) const WHOLE_READ_BYTES_MAX: u32 = 4 << 20;
-/// A longer read or write is handled in pieces of this many bytes.
-pub(crate) const PIECE_BYTES: usize = 128 << 10;
+/// A longer read is answered in pieces of this many bytes.
+pub(crate) const READ_PIECE_BYTES: usize = 256 << 10;
+/// A longer write is taken in pieces of this many bytes, which with its head is less than is taken from the socket at once.
+pub(crate) const WRITE_PIECE_BYTES: usize = 128 << 10;
 /// Bytes taken from the socket at once.
 pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
 /// Extents in one answer to a block status request.

@@ -8,7 +8,7 @@ use seam::{Incoming, Piece, SECTOR_BYTES, Seam, StreamReader};
 
 use super::Connection;
 use super::slow::LargeWrite;
-use crate::options::{PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, WHOLE_READ_BYTES_MAX};
+use crate::options::{READ_PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, WHOLE_READ_BYTES_MAX, WRITE_PIECE_BYTES};
 
 /// Requests that are looked at ahead, of those that arrived together.
 const HINTS_MAX: usize = 32;
@@ -73,7 +73,10 @@ impl<S: Seam> Connection<S> {
             return self.answer(request, Some(Errno::Inval));
         }
         let len = request.len as usize;
-        if request.command == Command::Read && len <= PIECE_BYTES && self.volume.read_now(request.offset, len, pieces) {
+        if request.command == Command::Read
+            && len <= READ_PIECE_BYTES
+            && self.volume.read_now(request.offset, len, pieces)
+        {
             return self.answer_data(request, request.offset, true, pieces);
         }
         if request.command == Command::Flush {
@@ -107,7 +110,7 @@ impl<S: Seam> Connection<S> {
             self.answer(request, Some(error));
             return Ok(());
         }
-        if len > PIECE_BYTES {
+        if len > WRITE_PIECE_BYTES {
             incoming.consume(Request::BYTES);
             return self.write_in_pieces(incoming, request).await;
         }
@@ -135,7 +138,7 @@ impl<S: Seam> Connection<S> {
         let end = request.offset + u64::from(request.len);
         let mut at = request.offset;
         while at < end {
-            let piece = PIECE_BYTES - (at % PIECE_BYTES as u64) as usize;
+            let piece = WRITE_PIECE_BYTES - (at % WRITE_PIECE_BYTES as u64) as usize;
             let len = piece.min((end - at) as usize);
             while incoming.bytes().len() < len {
                 self.more(incoming).await?;

@@ -11,7 +11,7 @@ use seam::{AllocationExtent, Seam};
 use super::Connection;
 use crate::errno::errno;
 use crate::negotiation::ALLOCATION_CONTEXT;
-use crate::options::{EXTENTS_MAX, PIECE_BYTES};
+use crate::options::{EXTENTS_MAX, READ_PIECE_BYTES};
 
 /// A request under way; gives back what it holds, and wakes the connection, when it ends.
 struct UnderWay<S: Seam> {
@@ -98,7 +98,7 @@ impl<S: Seam> Connection<S> {
 
     pub(super) fn read_later(self: &Rc<Self>, request: &Request) {
         let whole = !self.structured || request.flags & command::DF != 0;
-        let held_bytes = if whole { request.len as usize } else { PIECE_BYTES.min(request.len as usize) };
+        let held_bytes = if whole { request.len as usize } else { READ_PIECE_BYTES.min(request.len as usize) };
         let (under_way, request) = (UnderWay::new(self, held_bytes, 0), *request);
         self.seam.spawn(async move { under_way.connection.read(&request, whole).await });
     }
@@ -108,7 +108,7 @@ impl<S: Seam> Connection<S> {
         let end = request.offset + u64::from(request.len);
         let (mut at, mut data) = (request.offset, Vec::new());
         while at < end {
-            let piece = PIECE_BYTES - (at % PIECE_BYTES as u64) as usize;
+            let piece = READ_PIECE_BYTES - (at % READ_PIECE_BYTES as u64) as usize;
             let len = piece.min((end - at) as usize);
             if !whole {
                 self.wait_for_room().await;
