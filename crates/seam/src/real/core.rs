@@ -41,8 +41,8 @@ impl RealCoreSpec {
 /// this where a client answers in a few microseconds, all of it only where waking one up takes that long (virtual machines).
 pub const SPIN_NS: u64 = 100_000;
 
-/// A yield that takes this long has let somebody else run, in nanoseconds.
-const CONTENDED_NS: u64 = 4_000;
+/// A look that takes this long was interrupted by somebody else who wanted the processor, in nanoseconds.
+const INTERRUPTED_NS: u64 = 15_000;
 
 /// What the handles of a core share.
 pub(super) struct Core {
@@ -192,24 +192,24 @@ fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin) {
     let began = Instant::now();
     if budget > 0 {
         let before = core.polls.get();
-        loop {
+        let mut waited = 0;
+        while waited < budget {
             look(runtime, waker);
             let more = runtime.run();
-            let waited = began.elapsed().as_nanos() as u64;
-            if core.polls.get() != before {
-                spin.found(waited);
+            let now = began.elapsed().as_nanos() as u64;
+            // Yielding would be politer, but a yield to somebody who computes lasts for milliseconds; the scheduler takes the processor
+            // from us when it is wanted, and that is seen here.
+            let interrupted = now - waited > INTERRUPTED_NS;
+            waited = now;
+            let found = core.polls.get() != before;
+            match (found, interrupted) {
+                (true, false) => spin.found(waited),
+                (true, true) => spin.slept(waited, true),
+                (false, true) => break,
+                (false, false) => {}
+            }
+            if found || more || core.panic.borrow().is_some() {
                 return;
-            }
-            if more || core.panic.borrow().is_some() {
-                return;
-            }
-            if waited >= budget {
-                break;
-            }
-            // A processor that has something else to run is not ours to wait on: who we wait for may need it.
-            std::thread::yield_now();
-            if began.elapsed().as_nanos() as u64 - waited > CONTENDED_NS {
-                break;
             }
         }
     }

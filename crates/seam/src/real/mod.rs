@@ -154,3 +154,19 @@ impl Seam for RealSeam {
         listen::listen(at).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_ring_says_what_to_allow() {
+        let text = |errno| RealError::io_uring(io::Error::from_raw_os_error(errno)).to_string();
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let text = text(errno);
+            assert!(["kernel.io_uring_disabled=0", "--security-opt seccomp="].iter().all(|part| text.contains(part)));
+        }
+        assert!(text(libc::EINVAL).contains("Linux 6.1"));
+        assert!(text(libc::ENOMEM).contains("ulimit -l"));
+    }
+}
