@@ -15,7 +15,7 @@ use compio::driver::ProactorBuilder;
 use compio::runtime::{Runtime, RuntimeBuilder};
 
 use super::pool::Pool;
-use super::spin::Spin;
+use super::spin::{Crowd, Spin};
 use super::{RealError, RealSeam};
 use crate::Nanos;
 
@@ -40,9 +40,6 @@ impl RealCoreSpec {
 /// The longest look around that suits any machine, in nanoseconds. What is really spent follows the waits of the moment: a tenth of
 /// this where a client answers in a few microseconds, all of it only where waking one up takes that long (virtual machines).
 pub const SPIN_NS: u64 = 100_000;
-
-/// A look that takes this long was interrupted by somebody else who wanted the processor, in nanoseconds.
-const INTERRUPTED_NS: u64 = 15_000;
 
 /// What the handles of a core share.
 pub(super) struct Core {
@@ -161,7 +158,7 @@ where
             end.0.closing.set(true);
         });
         let waker = runtime.waker();
-        let mut spin = Spin::new(spec.spin_ns);
+        let (mut spin, mut crowd) = (Spin::new(spec.spin_ns), Crowd::new());
         while !core.closing.get() {
             let more = runtime.run();
             if let Some(panic) = core.panic.take() {
@@ -172,7 +169,7 @@ where
             if more {
                 look(&runtime, &waker);
             } else if !core.closing.get() {
-                idle(&runtime, &core, &waker, &mut spin);
+                idle(&runtime, &core, &waker, &mut spin, &mut crowd);
             }
         }
         drain(&runtime, &core);
@@ -187,29 +184,30 @@ fn look(runtime: &Runtime, waker: &Waker) {
 }
 
 /// Waits for work: looks around while that has lately paid, then sleeps.
-fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin) {
+///
+/// It does not yield the processor in between: a yield to somebody who computes lasts for milliseconds. The scheduler takes the
+/// processor when it is wanted, and a wait that got longer for it counts against the next spin.
+fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, crowd: &mut Crowd) {
     let budget = spin.budget_ns();
     let began = Instant::now();
     if budget > 0 {
+        if crowd.is_seen() {
+            spin.give_way();
+        }
         let before = core.polls.get();
-        let mut waited = 0;
-        while waited < budget {
+        loop {
             look(runtime, waker);
             let more = runtime.run();
-            let now = began.elapsed().as_nanos() as u64;
-            // Yielding would be politer, but a yield to somebody who computes lasts for milliseconds; the scheduler takes the processor
-            // from us when it is wanted, and that is seen here.
-            let interrupted = now - waited > INTERRUPTED_NS;
-            waited = now;
+            let waited = began.elapsed().as_nanos() as u64;
             let found = core.polls.get() != before;
-            match (found, interrupted) {
-                (true, false) => spin.found(waited),
-                (true, true) => spin.slept(waited, true),
-                (false, true) => break,
-                (false, false) => {}
+            if found {
+                spin.spun(waited);
             }
             if found || more || core.panic.borrow().is_some() {
                 return;
+            }
+            if waited >= budget {
+                break;
             }
         }
     }
