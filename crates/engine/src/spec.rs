@@ -122,8 +122,6 @@ pub enum Sabotage {
     OverwriteInFlight,
     /// Allocation status of the backing is reported for a dirty block (R4).
     ZeroForDirty,
-    /// A core acknowledges writes of the next epoch before all cores closed the last one (R5).
-    NoEpochBarrier,
 }
 
 /// What a volume is.

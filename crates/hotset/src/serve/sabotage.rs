@@ -6,7 +6,7 @@ use engine::spec::Sabotage;
 /// The variable that names the fault, in words joined by hyphens.
 const VARIABLE: &str = "HOTSET_SABOTAGE";
 
-const ALL: [(&str, Sabotage); 8] = [
+const ALL: [(&str, Sabotage); 7] = [
     ("flush-early", Sabotage::FlushEarly),
     ("lose-partial-write", Sabotage::LosePartialWrite),
     ("stale-after-discard", Sabotage::StaleAfterDiscard),
@@ -14,7 +14,6 @@ const ALL: [(&str, Sabotage); 8] = [
     ("no-tickets", Sabotage::NoTickets),
     ("overwrite-in-flight", Sabotage::OverwriteInFlight),
     ("zero-for-dirty", Sabotage::ZeroForDirty),
-    ("no-epoch-barrier", Sabotage::NoEpochBarrier),
 ];
 
 /// The fault that the environment asks for.
