@@ -1,15 +1,21 @@
 //! The NBD listeners: sockets, their owner and permissions.
 
 use std::fs::Permissions;
+use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::rc::Rc;
 
-use seam::{Address, Seam};
+use seam::real::RealSeam;
+use seam::{Address, Nanos, Seam};
 
 use super::daemon::Daemon;
 use super::data_core::Local;
 use crate::config::NbdConfig;
+
+/// How long an address that somebody else has is tried again.
+const PREDECESSOR_PATIENCE: Nanos = Nanos::from_secs(5);
+const RETRY_PAUSE: Nanos = Nanos::from_millis(50);
 
 impl Daemon {
     /// Listens everywhere that the configuration says; returns where that is.
@@ -31,7 +37,7 @@ impl Daemon {
 
     async fn listen_one(&self, address: Address, config: NbdConfig, owner: Option<u32>) -> Result<String, String> {
         let listen = async move |local: Rc<Local>| {
-            let listener = local.seam.listen(&address).await.map_err(|error| error.to_string())?;
+            let listener = listen_patiently(&local.seam, &address).await.map_err(|error| error.to_string())?;
             let shown = match (&address, listener.port()) {
                 (Address::Tcp(host, 0), Some(port)) => Address::Tcp(host.clone(), port).to_string(),
                 _ => address.to_string(),
@@ -44,6 +50,17 @@ impl Daemon {
             Ok(shown)
         };
         self.cores[0].call(listen).await.map_err(|error| error.to_string())?
+    }
+}
+
+/// Listens where perhaps a killed predecessor still does: the kernel closes its sockets when the last of its ring is done.
+async fn listen_patiently(seam: &RealSeam, address: &Address) -> std::io::Result<<RealSeam as Seam>::Listener> {
+    let end = seam.now() + PREDECESSOR_PATIENCE;
+    loop {
+        match seam.listen(address).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < end => seam.sleep(RETRY_PAUSE).await,
+            result => return result,
+        }
     }
 }
 
