@@ -19,6 +19,8 @@ struct State {
     sent: u64,
     /// The newest write that was answered.
     acknowledged: u64,
+    /// The newest write that was answered with an error: it may have happened.
+    failed: u64,
 }
 
 /// What is known of a volume that one writer writes.
@@ -121,6 +123,13 @@ impl Ledger {
         }
     }
 
+    /// After an answer that was an error.
+    pub fn fail(&mut self, at: u64, count: u64, sequence: u64) {
+        for state in &mut self.sectors[at as usize..(at + count) as usize] {
+            state.failed = state.failed.max(sequence);
+        }
+    }
+
     /// Before a flush is sent, on whichever connection: it covers all that was answered by now.
     pub fn flush_begins(&self) -> Mark {
         Mark(self.settled + self.held.len() as u64)
@@ -137,11 +146,15 @@ impl Ledger {
         self.settled += covered as u64;
     }
 
-    /// Checks what was read, with no crash and nothing in flight there: exactly the newest acknowledged writes.
+    /// Checks what was read, with no crash and nothing in flight there: exactly the newest acknowledged writes. A sector whose
+    /// newest write failed is not judged.
     pub fn check_read(&self, at: u64, bytes: &[u8]) -> Vec<Fault> {
         let mut faults = Vec::new();
         for (sector, content) in (at..).zip(bytes.chunks(SECTOR)) {
-            let acknowledged = self.sectors[sector as usize].acknowledged;
+            let State { acknowledged, failed, .. } = self.sectors[sector as usize];
+            if failed > acknowledged {
+                continue;
+            }
             let zeroed = self.zeroes.get(&sector).is_some_and(|list| list.contains(&acknowledged));
             match pattern::recognise(content) {
                 Content::Zero if acknowledged == 0 || zeroed => {}
@@ -214,7 +227,7 @@ impl Ledger {
             if keep {
                 self.zeroes.insert(sector, vec![sequence]);
             }
-            *state = State { flushed: sequence, sent: sequence, acknowledged: sequence };
+            *state = State { flushed: sequence, sent: sequence, acknowledged: sequence, failed: 0 };
         }
     }
 }

@@ -155,11 +155,21 @@ impl Part<'_> {
 
     fn complete(&mut self) -> io::Result<Vec<Fault>> {
         let reply = self.client.receive()?;
-        if reply.error != 0 {
-            return Err(io::Error::from_raw_os_error(reply.error as i32));
-        }
         let mut ledger = self.ledger.lock().expect("no writer panicked");
-        match self.in_flight.remove(&reply.cookie).expect("the client knows its cookies") {
+        let request = self.in_flight.remove(&reply.cookie).expect("the client knows its cookies");
+        if reply.error != 0 {
+            let (at, count, what) = match request {
+                InFlight::Write { at, count, sequence, .. } => {
+                    ledger.fail(at, count, sequence);
+                    (at, count, "a write")
+                }
+                InFlight::Read { at, count } => (at, count, "a read"),
+                InFlight::Flush(_) => (0, 0, "a flush"),
+            };
+            println!("{what} of {count} sectors at {at} failed with error {}", reply.error);
+            return Ok(Vec::new());
+        }
+        match request {
             InFlight::Write { at, count, sequence, durable } => ledger.acknowledge(at, count, sequence, durable),
             InFlight::Read { at, .. } => return Ok(ledger.check_read(at, &reply.data)),
             InFlight::Flush(mark) => ledger.flush_ends(mark),
