@@ -109,15 +109,20 @@ fn ceiling(programs: &Programs, variant: &str, socket: &Path, what: &str) -> Com
 
 /// With a memory cache that holds all of the volume, or, on a file, hardly any of it.
 fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io::Result<Command> {
-    let (memory, backing, size) = match content {
-        Content::Memory(bytes) => (bytes * 3, folder.join("hotset.img"), format!("size = \"{} MiB\"", bytes >> 20)),
-        Content::File(path) => (32 << 20, path.clone(), String::new()),
+    let (memory, backing) = match content {
+        Content::Memory(bytes) => {
+            // What is missing under /dev, where shared memory lies, would be taken for a missing device.
+            let path = folder.join("hotset.img");
+            fs::File::create(&path)?.set_len(*bytes)?;
+            (bytes * 3, path)
+        }
+        Content::File(path) => (32 << 20, path.clone()),
     };
     let (socket, at, state) = (socket.display(), folder.display(), folder.join("state"));
     fs::create_dir_all(&state)?;
     let text = format!(
         "[state]\ndirectory = \"{}\"\n\n[memory]\nsize = \"{} MiB\"\n\n[control]\nsocket = \"{at}/control.sock\"\n\n\
-         [nbd]\nlisten = [\"unix:{socket}\"]\n\n[[volume]]\nname = \"bench\"\nbacking = \"{}\"\n{size}\n",
+         [nbd]\nlisten = [\"unix:{socket}\"]\n\n[[volume]]\nname = \"bench\"\nbacking = \"{}\"\n",
         state.display(),
         memory >> 20,
         backing.display()

@@ -2,7 +2,8 @@
 //!
 //! Two variants, a blocking thread a connection and one core of the project's runtime, share the handshake. Both read up to
 //! [`RECEIVE_BYTES`] in one call, serve all requests in it, and answer them in one call, without copying what is read: that batching is
-//! worth more than anything else at depth (at depth 32 a call carries several requests).
+//! worth more than anything else at depth (at depth 32 a call carries several requests). At depth 1 a hit costs the server about 9 µs
+//! of CPU, nearly all of it the kernel's socket code and the client's wake-up; what is left to save there is the server's own wake-up.
 
 pub mod seam;
 pub mod seam_file;
