@@ -2,7 +2,14 @@
 
 mod cases {
     mod backing_dies;
+    mod crashes;
+    mod fail_write_k;
     mod flush_ends;
     mod idle;
     mod resized;
+    mod scans;
+    mod slow_backing;
+    mod soak;
+    mod state_matrix;
+    mod torture_found;
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use engine::WritePolicy;
 use seam::Nanos;
-use seam::sim::{Fault, TaskOrder};
+use seam::sim::{CrashMode, Fault, TaskOrder};
 
 use crate::random::Random;
 
@@ -107,6 +107,8 @@ pub struct Options {
     pub admin: bool,
     /// Volumes grow and shrink.
     pub resizes: bool,
+    /// What every crash leaves; `None`: drawn crash by crash.
+    pub crash_mode: Option<CrashMode>,
     /// A canary: what the backings do to one in fifty requests and say nothing, so that a test sees the harness notice. Never drawn.
     pub canary: Option<Fault>,
     /// The volumes.
@@ -141,6 +143,7 @@ impl Options {
             trouble_pause: Nanos::from_micros(random.pick(&[500, 5_000, 50_000])),
             admin: random.percent(60),
             resizes: random.percent(30),
+            crash_mode: None,
             canary: None,
             volumes,
         }
@@ -190,6 +193,9 @@ impl fmt::Display for Options {
             "  troubles {:?} every {}, admin {}, resizes {}",
             self.troubles, self.trouble_pause, self.admin, self.resizes
         )?;
+        if let Some(mode) = self.crash_mode {
+            writeln!(f, "  every crash leaves {mode:?}")?;
+        }
         if let Some(fault) = self.canary {
             writeln!(f, "  canary {fault:?}")?;
         }

@@ -97,7 +97,8 @@ impl Run {
             .map_err(|violation| Box::new(Violation { trace: world.trace().text(), ..*violation }))?;
         self.account(&world, &life);
         if crashed {
-            let mode = CrashMode::ALL[random.below(CrashMode::ALL.len() as u64) as usize];
+            let drawn = random.pick(&CrashMode::ALL);
+            let mode = options.crash_mode.unwrap_or(drawn);
             self.crash(&life, mode, world.now());
             drop(life);
             return Ok(world.crash(mode));

@@ -1,0 +1,79 @@
+//! What torture has found, each as the smallest case that shows it.
+
+use engine::{WriteFlags, WritePolicy};
+use lab::rig::{Rig, read, write};
+use seam::Seam;
+use seam::sim::{Fault, Ops, Rule, SimDiskSpec, When};
+
+const MIB: u64 = 1 << 20;
+
+/// Seed 256 of its day: the write that failed took the zeroes along that had been acknowledged before it.
+#[test]
+fn a_write_that_fails_while_the_policy_changes_takes_nothing_acknowledged_along() {
+    let rig = Rig::with_memory(1, 16 * MIB);
+    let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    let volume = rig.attach("disk", |_| ()).unwrap();
+    rig.world.block_on(write(&volume, 0, 8, 1)).unwrap();
+    rig.world.block_on(volume.destage_all()).unwrap();
+    rig.world.block_on(volume.discard(0, 4096, WriteFlags::default())).unwrap();
+    disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+    let change = volume.clone();
+    rig.seam.spawn(async move { drop(change.set_policy(WritePolicy::None).await) });
+    let late = volume.clone();
+    let seam = rig.seam.clone();
+    let failed = rig.world.block_on(async move {
+        seam.yield_now().await;
+        write(&late, 0, 1, 2).await
+    });
+    assert!(failed.is_err(), "a write through a policy that caches nothing cannot succeed here");
+    disk.clear_faults();
+    rig.world.block_on(volume.destage_all()).unwrap();
+    let found = rig.world.block_on(read(&volume, 0, 8)).unwrap();
+    assert_eq!(found[1..], [0; 7], "what was discarded and acknowledged is back");
+}
+
+/// Seed 1047 of its day: the flush that noticed the reconnect did not cover what the reconnect made dirty.
+#[test]
+fn a_flush_that_notices_a_reconnect_covers_what_was_written_again() {
+    let rig = Rig::with_memory(1, 16 * MIB);
+    let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    let volume = rig.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).unwrap();
+    rig.world.block_on(write(&volume, 0, 8, 1)).unwrap();
+    disk.reconnect();
+    rig.world.block_on(volume.flush()).unwrap();
+    assert_eq!(disk.durable_tag(0), 1);
+    assert_eq!(volume.stats().written_bytes, 0);
+}
+
+/// Seed 0 of its day: the backing was asked for the status of sectors that it has no name for.
+#[test]
+fn allocation_status_of_sectors_is_answered_on_a_backing_of_4_kib_blocks() {
+    let rig = Rig::with_memory(1, 16 * MIB);
+    let mut spec = SimDiskSpec::new(8 * MIB);
+    (spec.geometry.logical_block, spec.geometry.physical_block) = (4096, 4096);
+    rig.add_disk("disk", spec);
+    let volume = rig.attach("disk", |_| ()).unwrap();
+    let runs = rig.world.block_on(volume.allocation(512, 7 * 512)).unwrap();
+    assert_eq!(runs.iter().map(|run| run.len_bytes).sum::<u64>(), 7 * 512);
+}
+
+/// Seed 30 of its day: reads that each held a part of the buffers waited for each other's for ever.
+#[test]
+fn reads_and_readahead_of_more_than_memory_at_once_all_end() {
+    let rig = Rig::with_memory(1, 640 << 10);
+    rig.add_disk("one", SimDiskSpec::new(8 * MIB));
+    rig.add_disk("two", SimDiskSpec::new(8 * MIB));
+    let volumes = [rig.attach("one", |_| ()).unwrap(), rig.attach("two", |_| ()).unwrap()];
+    let ended = std::rc::Rc::new(std::cell::Cell::new(0));
+    for volume in volumes {
+        let ended = std::rc::Rc::clone(&ended);
+        rig.seam.spawn(async move {
+            for first in (0..8_192).step_by(512) {
+                read(&volume, first, 512).await.expect("a disk without faults");
+            }
+            ended.set(ended.get() + 1);
+        });
+    }
+    rig.world.run_for(seam::Nanos::from_secs(30)).unwrap();
+    assert_eq!(ended.get(), 2, "a read waits for ever");
+}
