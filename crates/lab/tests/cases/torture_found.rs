@@ -65,19 +65,20 @@ fn allocation_status_of_sectors_is_answered_on_a_backing_of_4_kib_blocks() {
 #[test]
 fn reads_and_readahead_of_more_than_memory_at_once_all_end() {
     let rig = Rig::with_memory(1, 640 << 10);
-    rig.add_disk("one", SimDiskSpec::new(8 * MIB));
-    rig.add_disk("two", SimDiskSpec::new(8 * MIB));
-    let volumes = [rig.attach("one", |_| ()).unwrap(), rig.attach("two", |_| ()).unwrap()];
+    let names = ["one", "two", "three", "four"];
     let ended = std::rc::Rc::new(std::cell::Cell::new(0));
-    for volume in volumes {
-        let ended = std::rc::Rc::clone(&ended);
+    for name in names {
+        rig.add_disk(name, SimDiskSpec::new(8 * MIB));
+        let (volume, ended) = (rig.attach(name, |_| ()).unwrap(), std::rc::Rc::clone(&ended));
+        let seam = rig.seam.clone();
         rig.seam.spawn(async move {
             for first in (0..8_192).step_by(512) {
                 read(&volume, first, 512).await.expect("a disk without faults");
+                seam.yield_now().await;
             }
             ended.set(ended.get() + 1);
         });
     }
     rig.world.run_for(seam::Nanos::from_secs(30)).unwrap();
-    assert_eq!(ended.get(), 2, "a read waits for ever");
+    assert_eq!(ended.get(), names.len(), "a read waits for ever");
 }
