@@ -1,5 +1,6 @@
 //! The command line: one enum that help, man pages and completions are made from.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use clap_complete::Shell;
 use serde::Serialize;
 
 use crate::commands;
+use crate::commands::torture::parse_seeds;
 use crate::commands::volume::Action;
 use crate::demo::Show;
 use crate::units::parse_time;
@@ -78,6 +80,15 @@ enum Command {
         #[command(subcommand)]
         action: Action,
     },
+    /// Run the engine in a hostile simulated world and check it against its promises
+    Torture {
+        /// Seeds to run, the end not included; without it 0..1000, or as many as there is time for
+        #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+        seeds: Option<Range<u64>>,
+        /// Stop after so many minutes, even if seeds are left
+        #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+        minutes: Option<u64>,
+    },
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -126,6 +137,7 @@ impl Cli {
             Command::Status => commands::status::run(socket, json),
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
             Command::Volume { action } => commands::volume::run(socket, action, json),
+            Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),
             Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),
             Command::Man => commands::shell::manual(Cli::command()),
         }

@@ -6,4 +6,5 @@ pub mod shell;
 pub mod status;
 pub mod stop;
 pub mod top;
+pub mod torture;
 pub mod volume;

@@ -7,7 +7,7 @@ use seam::sim::SimDiskSpec;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_backing_that_dies_under_dirty_data_loses_nothing_and_disturbs_nobody() {
+fn case_15_a_backing_that_dies_under_dirty_data_loses_nothing_and_disturbs_nobody() {
     let rig = Rig::with_memory(1, 16 * MIB);
     let sick = rig.add_disk("sick", SimDiskSpec::new(8 * MIB));
     rig.add_disk("well", SimDiskSpec::new(8 * MIB));

@@ -20,19 +20,19 @@ fn draw(seed: u64, mode: CrashMode) -> Options {
 }
 
 #[test]
-fn killed_anywhere_every_flushed_write_reads_back_and_no_block_holds_anothers_data() {
+fn case_2_killed_anywhere_every_flushed_write_reads_back_and_no_block_holds_anothers_data() {
     (0..60).for_each(|seed| play(&draw(seed, CrashMode::Kill)));
 }
 
 #[test]
-fn a_power_cut_on_a_cache_that_drops_and_reorders_loses_nothing_that_was_flushed() {
+fn case_3_a_power_cut_on_a_cache_that_drops_and_reorders_loses_nothing_that_was_flushed() {
     for mode in [CrashMode::LoseAll, CrashMode::Reordered, CrashMode::Torn, CrashMode::Scattered] {
         (0..25).for_each(|seed| play(&draw(seed, mode)));
     }
 }
 
 #[test]
-fn a_crash_at_each_step_of_an_orderly_stop_leaves_a_volume_that_loads() {
+fn case_5_a_crash_at_each_step_of_an_orderly_stop_leaves_a_volume_that_loads() {
     for step in 1..60 {
         let mut options = draw(step, CrashMode::Scattered);
         options.operations = 200;

@@ -41,26 +41,26 @@ fn all(action: impl AsyncFn(&Rig, &Volume<SimSeam>) -> Result<(), RequestError>)
 }
 
 #[test]
-fn removing_a_volume_is_old_or_new_whichever_write_fails() {
+fn case_1_removing_a_volume_is_old_or_new_whichever_write_fails() {
     all(async |rig, _| rig.core.detach("disk").await);
 }
 
 #[test]
-fn destaging_all_is_old_or_new_whichever_write_fails() {
+fn case_1_destaging_all_is_old_or_new_whichever_write_fails() {
     all(async |_, volume| volume.destage_all().await);
 }
 
 #[test]
-fn changing_the_policy_is_old_or_new_whichever_write_fails() {
+fn case_1_changing_the_policy_is_old_or_new_whichever_write_fails() {
     all(async |_, volume| volume.set_policy(WritePolicy::WriteThrough).await);
 }
 
 #[test]
-fn pausing_is_old_or_new_whichever_write_fails() {
+fn case_1_pausing_is_old_or_new_whichever_write_fails() {
     all(async |_, volume| volume.set_mode(CacheMode::Paused).await);
 }
 
 #[test]
-fn resizing_is_old_or_new_whichever_write_fails() {
+fn case_1_resizing_is_old_or_new_whichever_write_fails() {
     all(async |_, volume| volume.resize(Some(6 * MIB), false).await.map(drop));
 }

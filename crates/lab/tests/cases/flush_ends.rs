@@ -11,7 +11,7 @@ use seam::{Nanos, Seam};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_flush_under_full_write_load_ends_while_the_load_goes_on() {
+fn case_20_a_flush_under_full_write_load_ends_while_the_load_goes_on() {
     let rig = Rig::with_memory(1, 16 * MIB);
     rig.add_disk("disk", SimDiskSpec::new(64 * MIB));
     let volume = rig.attach("disk", |_| ()).unwrap();
@@ -33,7 +33,7 @@ fn a_flush_under_full_write_load_ends_while_the_load_goes_on() {
 }
 
 #[test]
-fn a_failed_flush_says_so_and_the_next_one_succeeds() {
+fn case_20_a_failed_flush_says_so_and_the_next_one_succeeds() {
     let rig = Rig::with_memory(1, 16 * MIB);
     let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
     let volume = rig.attach("disk", |_| ()).unwrap();
@@ -45,7 +45,7 @@ fn a_failed_flush_says_so_and_the_next_one_succeeds() {
 }
 
 #[test]
-fn a_clean_cache_detaches_in_under_a_second() {
+fn case_20_a_clean_cache_detaches_in_under_a_second() {
     let rig = Rig::with_memory(1, 64 * MIB);
     rig.add_disk("disk", SimDiskSpec::new(32 * MIB));
     let volume = rig.attach("disk", |_| ()).unwrap();

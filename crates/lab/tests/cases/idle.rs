@@ -8,7 +8,7 @@ use seam::sim::{CrashMode, SimDiskSpec, WorldSpec};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn after_reads_and_a_restart_no_write_reaches_the_backing() {
+fn case_21_after_reads_and_a_restart_no_write_reaches_the_backing() {
     let rig = Rig::with_memory(1, 8 * MIB);
     let disk = rig.add_disk("disk", SimDiskSpec::new(32 * MIB));
     let load = Load { pattern: Pattern::random(32 * MIB, 8192, 100), depth: 4, time: Nanos::from_secs(1), seed: 1 };
@@ -24,7 +24,7 @@ fn after_reads_and_a_restart_no_write_reaches_the_backing() {
 }
 
 #[test]
-fn without_clients_and_once_destaged_there_is_no_io() {
+fn case_21_without_clients_and_once_destaged_there_is_no_io() {
     let rig = Rig::with_memory(1, 16 * MIB);
     let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
     let volume = rig.attach("disk", |_| ()).unwrap();

@@ -6,7 +6,7 @@ use seam::sim::{CrashMode, SimDiskSpec, WorldSpec};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn what_a_shrink_cut_off_reads_as_zeroes_when_the_volume_grows_again_after_a_crash_too() {
+fn case_19_what_a_shrink_cut_off_reads_as_zeroes_when_the_volume_grows_again_after_a_crash_too() {
     let rig = Rig::with_memory(1, 16 * MIB);
     rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
     let volume = rig.attach("disk", |_| ()).unwrap();
@@ -21,7 +21,7 @@ fn what_a_shrink_cut_off_reads_as_zeroes_when_the_volume_grows_again_after_a_cra
 }
 
 #[test]
-fn the_blocks_of_a_removed_volume_never_appear_under_a_new_one_of_its_name() {
+fn case_19_the_blocks_of_a_removed_volume_never_appear_under_a_new_one_of_its_name() {
     let rig = Rig::with_memory(1, 16 * MIB);
     rig.add_disk("old", SimDiskSpec::new(MIB));
     rig.add_disk("new", SimDiskSpec::new(MIB));

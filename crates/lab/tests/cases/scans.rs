@@ -8,7 +8,7 @@ use seam::{Nanos, Seam};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_scan_of_ten_times_the_cache_leaves_its_neighbour_95_percent_of_its_hits() {
+fn case_24_a_scan_of_ten_times_the_cache_leaves_its_neighbour_95_percent_of_its_hits() {
     let rig = Rig::with_memory(1, 32 * MIB);
     let timing = Timing { read: Latency::fixed(Nanos::from_micros(200)), ..Timing::INSTANT };
     rig.add_disk("hot", SimDiskSpec { timing, ..SimDiskSpec::new(16 * MIB) });

@@ -14,7 +14,7 @@ fn load(seed: u64, read_percent: u32, depth: u32, seconds: u64) -> Load {
 }
 
 #[test]
-fn writers_are_slowed_smoothly_when_all_is_dirty_and_another_volumes_reads_are_unhurt() {
+fn case_23_writers_are_slowed_smoothly_when_all_is_dirty_and_another_volumes_reads_are_unhurt() {
     let rig = Rig::with_memory(1, 32 * MIB);
     let slow = rig.on_array(ArraySpec::new(RaidLevel::Raid0, 1, DiskType::NlSas), &[64 * MIB]).remove(0);
     let writer = rig.attach_disk("slow", slow, |_| ()).unwrap();

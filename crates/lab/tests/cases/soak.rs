@@ -5,7 +5,7 @@ use lab::torture::{Options, run};
 use seam::sim::TraceMode;
 
 #[test]
-fn long_lives_with_everything_at_once_break_no_promise() {
+fn case_25_long_lives_with_everything_at_once_break_no_promise() {
     for seed in 10_000..10_010 {
         let drawn = Options::draw(seed);
         let options = Options { operations: 8_000, admin: true, resizes: true, ..drawn };

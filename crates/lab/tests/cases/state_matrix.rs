@@ -55,7 +55,7 @@ fn check(rig: &Rig, name: &str, policy: WritePolicy, states: u64, action: Action
 }
 
 #[test]
-fn every_start_and_end_over_every_state_under_every_policy_reads_back() {
+fn case_22_every_start_and_end_over_every_state_under_every_policy_reads_back() {
     for (name, policy) in WritePolicy::ALL {
         let rig = Rig::with_memory(1, MIB);
         for states in 0..3_u64.pow(BLOCKS as u32) {
