@@ -154,16 +154,22 @@ impl<S: Seam> Shard<S> {
             self.counters.backing_flush(&result);
             self.notice_reconnect();
             let now = self.seam().now();
-            self.with(|state, memory| {
+            let lost = self.with(|state, memory| {
                 state.flushing.syncing = false;
+                // A flush that spans a reconnect proves nothing, however it ended: what was written is dirty again by now.
+                let lost = state.losses != losses;
                 match &result {
-                    // A flush that spans a reconnect proves nothing: what was written is dirty again by now.
-                    Ok(()) if state.losses == losses => state.clean_written(memory, covered),
-                    Ok(()) => {}
+                    _ if lost => {}
+                    Ok(()) => state.clean_written(memory, covered),
                     Err(_) => state.redirty_written(memory, now),
                 }
+                lost
             });
             self.progress.notify();
+            if lost {
+                self.work.notify();
+                return Synced::Lost;
+            }
             if let Err(error) = result {
                 self.work.notify();
                 return Synced::Failed(error);

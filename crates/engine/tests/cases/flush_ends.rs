@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use engine::WritePolicy;
-use seam::sim::{Fault, Ops, Rule, Timing, When};
+use seam::sim::{Fault, Latency, Ops, Rule, Timing, When};
 use seam::{Nanos, Seam};
 
 use crate::setting::{Numbers, attach, disk, world, write};
@@ -72,4 +72,28 @@ fn a_flush_that_failed_is_said_and_the_next_one_makes_all_durable() {
         assert!(seam.now().since(begun) < Nanos::from_secs(1), "a clean volume leaves at once");
     });
     assert!((0..256).all(|sector| end.durable_tag(sector) == 9));
+}
+
+#[test]
+fn a_flush_that_a_reconnect_cuts_off_is_repeated_and_nobody_is_told() {
+    let world = world(1024);
+    let mut spec = disk(4 << 20);
+    spec.timing.flush = Latency::fixed(Nanos::from_millis(50));
+    let control = world.add_disk("disk", spec);
+    let seam = world.seam();
+    let end = control.clone();
+    world.block_on(async move {
+        let (_core, volume) = attach(&seam, "disk", 1, WritePolicy::WriteBack).await;
+        write(&volume, 0, 65536, 3).await;
+        let (breaker, clock) = (control.clone(), seam.clone());
+        seam.spawn(async move {
+            for _ in 0..3 {
+                clock.sleep(Nanos::from_millis(20)).await;
+                breaker.reconnect();
+            }
+        });
+        volume.flush().await.expect("the backing is back at once");
+        assert!(control.counts().flushes > 1, "the flush that was cut off proves nothing");
+    });
+    assert!((0..128).all(|sector| end.durable_tag(sector) == 3));
 }
