@@ -37,8 +37,10 @@ fn case_15_a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed()
     let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
     std::fs::File::create(&disk).and_then(|file| file.set_len(8 * MIB)).expect("the folder can be written");
     let args = format!("file {}", disk.display());
-    let mut below = Nbdkit::start(&socket, &args);
-    site.volume_on("v", &below.uri(), "");
+    let first = Nbdkit::start(&socket, &args);
+    site.volume_on("v", &first.uri(), "");
+    // Borrowed by what follows, so that the last one serves until the test's end.
+    let mut below = Some(first);
     let daemon = site.start();
     let seed = seed("chained");
     let mut random = Random::new(seed);
@@ -50,9 +52,9 @@ fn case_15_a_backing_that_dies_and_comes_back_under_load_loses_nothing_flushed()
         let at_end = StopAtEnd(&stop);
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(100 + random.below(300)));
-            drop(below);
+            drop(below.take());
             std::thread::sleep(Duration::from_millis(random.below(300)));
-            below = Nbdkit::start(&socket, &args);
+            below = Some(Nbdkit::start(&socket, &args));
         }
         let written = || ledger.lock().expect("no writer panicked").sequence();
         let before = written();
