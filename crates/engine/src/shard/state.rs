@@ -280,6 +280,7 @@ impl State {
         if self.zeroes.is_empty() {
             return None;
         }
+        let newer = blocks.start;
         let cut = self.zeroes.cut(blocks);
         let counts = |range: &ZeroRange| !matches!(range.state, ZeroState::Written(_));
         for (start, range) in &cut.removed {
@@ -287,11 +288,13 @@ impl State {
                 self.epochs.remove(range.epoch);
             }
             self.failed.remove(start);
-            // Whoever waits for the range waits for every part that is left of it.
+            // Whoever waits for the range waits for every part that is left of it, and for what takes the place of the rest.
             let waits = self.waits.get(start).cloned().unwrap_or_default();
-            for (left, _) in cut.left.iter().filter(|(left, part)| left > start && part.end == range.end) {
+            let right = cut.left.iter().filter(|(left, part)| left > start && part.end == range.end);
+            let parts = right.map(|(left, _)| *left).chain((newer > *start).then_some(newer));
+            for part in parts {
                 waits.iter().for_each(|wait| wait.expect_one());
-                self.waits.entry(*left).or_default().extend(waits.iter().cloned());
+                self.waits.entry(part).or_default().extend(waits.iter().cloned());
             }
         }
         for (start, range) in &cut.left {
