@@ -112,8 +112,12 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// After a FUA write whose blocks are on the backing: makes them durable.
-    pub async fn sync_or_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
+    /// After a FUA write whose blocks are on the backing: makes them durable. What a backing lost since (there have been more
+    /// than `losses`) is dirty again and has to be written anew.
+    pub async fn sync_or_flush(self: &ShardRef<S>, losses: u64) -> Result<(), RequestError> {
+        if self.state.borrow().losses != losses {
+            return self.flush_all().await;
+        }
         match self.sync().await {
             Synced::Durable => Ok(()),
             Synced::Lost => self.flush_all().await,

@@ -58,6 +58,7 @@ impl<S: Seam> Shard<S> {
         let begun = self.seam().now();
         self.make_room(blocks_of(at, len as u64)).await;
         let wait = (flags.fua || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
+        let losses = self.state.borrow().losses;
         for span in spans(at, len) {
             loop {
                 let how = How { keep: self.keeps_writes(), owed: wait.is_none(), now: self.seam().now() };
@@ -75,18 +76,24 @@ impl<S: Seam> Shard<S> {
             }
         }
         self.note_dirty(begun);
-        self.await_written(wait, flags.fua).await?;
+        self.await_written(wait, flags.fua, losses).await?;
         self.counters.write_done(len as u64, self.seam().now().since(begun));
         Ok(())
     }
 
     /// Waits until what `wait` was registered for is on the backing, and durable there if `fua`.
-    pub async fn await_written(self: &ShardRef<S>, wait: Option<Rc<WriteWait>>, fua: bool) -> Result<(), RequestError> {
+    /// `losses`: how often the backing had lost something before any of it was sent.
+    pub async fn await_written(
+        self: &ShardRef<S>,
+        wait: Option<Rc<WriteWait>>,
+        fua: bool,
+        losses: u64,
+    ) -> Result<(), RequestError> {
         let Some(wait) = wait else { return Ok(()) };
         self.work.notify();
         wait.all().await?;
         if fua {
-            self.sync_or_flush().await?;
+            self.sync_or_flush(losses).await?;
         }
         Ok(())
     }

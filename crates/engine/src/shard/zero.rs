@@ -36,6 +36,7 @@ impl<S: Seam> Shard<S> {
             return Err(RequestError::NotFast);
         }
         let wait = (flags.fua || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
+        let losses = self.state.borrow().losses;
         let block = BLOCK_BYTES as u64;
         let end = at + len;
         // A short last block is whole when the range reaches the volume's end.
@@ -63,7 +64,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         self.note_dirty(begun);
-        self.await_written(wait, flags.fua).await?;
+        self.await_written(wait, flags.fua, losses).await?;
         self.counters.add(&self.counters.zeroes, 1);
         Ok(())
     }

@@ -114,3 +114,26 @@ fn a_discard_with_fua_is_not_durable_before_what_took_its_place() {
     }
     assert_ne!(disk.durable_tag(8), 1, "what was there before the discard would survive a crash");
 }
+
+/// Seed 18845 of its day: a reconnect between a write's end and its flush was noticed by destage, and FUA promised what had
+/// to be written again.
+#[test]
+fn a_write_with_fua_that_a_reconnect_undid_is_written_again_before_it_is_acknowledged() {
+    for seed in 0..300 {
+        let world = WorldSpec { order: TaskOrder::Seeded, ..WorldSpec::new(seed) };
+        let rig = Rig::new(world, CoreSpec::default());
+        let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
+        let volume = rig.attach("disk", |_| ()).unwrap();
+        let (seam, other) = (rig.seam.clone(), disk.clone());
+        rig.seam.spawn(async move {
+            // The moment at which a disk of 100 us has taken the write.
+            seam.sleep(seam::Nanos::from_micros(100)).await;
+            other.reconnect();
+        });
+        let kept = rig.world.block_on(async move {
+            let done = volume.write(0, 4096, WriteFlags { fua: true }, &mut Same(7)).await;
+            done.is_err() || disk.durable_tag(0) == 7
+        });
+        assert!(kept, "seed {seed}: acknowledged with FUA and not durable");
+    }
+}
