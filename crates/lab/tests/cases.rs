@@ -12,4 +12,5 @@ mod cases {
     mod soak;
     mod state_matrix;
     mod torture_found;
+    mod worlds_end;
 }

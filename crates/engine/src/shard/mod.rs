@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod allocation;
+pub mod common;
 pub mod fill;
 pub mod flush;
 pub mod read;
@@ -24,14 +25,15 @@ use crate::memory::{BlockNo, Memory, Sectors};
 use crate::spec::Sabotage;
 use crate::stats::Counters;
 use crate::wait::Signal;
-use crate::{CacheMode, Core, WritePolicy};
+use crate::{CacheMode, WritePolicy};
+use common::Common;
 use state::State;
 use streams::Streams;
 
 /// A volume's part on one core.
 pub struct Shard<S: Seam> {
-    /// The core that it lives on.
-    pub core: Core<S>,
+    /// What it shares with the others on its core.
+    pub core: Rc<Common<S>>,
     /// The volume's number on this core.
     pub number: u32,
     /// The storage.

@@ -9,11 +9,12 @@ use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_B
 
 use crate::backing::{Cause, Dispatch};
 use crate::policy::Admit;
+use crate::shard::common::Common;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::stats::Counters;
 use crate::{
-    Backing, CacheMode, Core, RequestError, VolumeSpec, VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
+    Backing, CacheMode, RequestError, VolumeSpec, VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
 use gate::Gate;
 
@@ -39,7 +40,7 @@ impl<S: Seam> Clone for Volume<S> {
 }
 
 impl<S: Seam> Volume<S> {
-    pub(crate) fn new(core: Core<S>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
+    pub(crate) fn new(core: Rc<Common<S>>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
         let geometry = backing.disk.geometry();
         let shard = Rc::new(Shard {
             number,
@@ -63,7 +64,6 @@ impl<S: Seam> Volume<S> {
             disk: backing.disk,
             core,
         });
-        shard.refresh_throttle();
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
         Volume(Rc::new(Inner { spec, shard, gate: Gate::default() }))
     }

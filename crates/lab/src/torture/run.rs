@@ -7,8 +7,8 @@ use std::rc::Rc;
 use engine::spec::Sabotage;
 use engine::{Backing, Core, CoreSpec, VolumeSpec};
 use seam::sim::{
-    Content, CrashMode, DiskControl, DiskImages, SimDisk, SimDiskSpec, Stop, Timing, TraceMode, World, WorldSpec,
-    WriteCache,
+    Content, CrashMode, DiskControl, DiskImages, Remains, SimDisk, SimDiskSpec, Stop, Timing, TraceMode, World,
+    WorldSpec, WriteCache,
 };
 use seam::{Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, Seam};
 
@@ -80,6 +80,7 @@ impl Run {
             trace: self.trace,
             time_max: LIFE_MAX,
         });
+        let remains = world.remains();
         match images {
             Some(images) => world.adopt(images),
             None => add_disks(&world, &options),
@@ -101,7 +102,8 @@ impl Run {
             let mode = options.crash_mode.unwrap_or(drawn);
             self.crash(&life, mode, world.now());
             drop(life);
-            return Ok(world.crash(mode));
+            let images = world.crash(mode);
+            return self.freed(&remains).map(|()| images);
         }
         drop(life);
         // What was read ahead may still be under way.
@@ -112,7 +114,18 @@ impl Run {
             let what = format!("{left} buffers were never given back after all volumes were detached");
             return Err(self.violation(None, Finding { what, sector: None }));
         }
-        Ok(world.crash(CrashMode::LoseAll))
+        let images = world.crash(CrashMode::LoseAll);
+        self.freed(&remains).map(|()| images)
+    }
+
+    /// A world that is over takes everything along, the engine that was at work in it too.
+    fn freed(&self, remains: &Remains) -> Result<(), Box<Violation>> {
+        let held = remains.buffers();
+        if held == 0 {
+            return Ok(());
+        }
+        let what = format!("the life is over, and {held} of its buffers and handles to them are still held");
+        Err(self.violation(None, Finding { what, sector: None }))
     }
 
     /// Lets everybody work until the life ends; true when it ended in a crash.

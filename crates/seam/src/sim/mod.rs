@@ -34,7 +34,7 @@ pub use rng::Rng;
 pub(crate) use rng::mix;
 pub use stream::{SimReader, SimStream, SimWriter};
 pub use trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
-pub use world::{Stop, World, WorldSpec};
+pub use world::{Remains, Stop, World, WorldSpec};
 
 use crate::{Address, DiskOpen, DiskResult, Nanos, Seam};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use super::block::{Content, Pool};
@@ -195,6 +195,11 @@ impl World {
         SimSeam { world: Rc::clone(&self.shared), pool: Pool::new(blocks, self.shared.spec.keep) }
     }
 
+    /// What tells, once the world is over, whether anybody still holds a part of it.
+    pub fn remains(&self) -> Remains {
+        Remains { shared: Rc::downgrade(&self.shared), pool: Rc::downgrade(&self.pool) }
+    }
+
     /// Virtual time.
     pub fn now(&self) -> Nanos {
         self.shared.now()
@@ -356,6 +361,24 @@ impl Drop for World {
         self.end();
         let disks = std::mem::take(&mut *self.shared.disks.borrow_mut());
         disks.values().for_each(|disk| disk.discard_operations());
+    }
+}
+
+/// What a world leaves behind in memory; holds nothing of it.
+pub struct Remains {
+    shared: Weak<Shared>,
+    pool: Weak<Pool>,
+}
+
+impl Remains {
+    /// Handles to the world that somebody holds; the images of its disks are some until another world adopts them.
+    pub fn world(&self) -> usize {
+        self.shared.strong_count()
+    }
+
+    /// Buffers out, and handles to their pool: the engine's, its tasks', its clients'.
+    pub fn buffers(&self) -> usize {
+        self.pool.strong_count()
     }
 }
 

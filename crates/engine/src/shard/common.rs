@@ -1,0 +1,130 @@
+//! What the shards of one core share: memory, buffers, and the clock tick that dirty data needs.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use seam::{Nanos, Seam};
+
+use super::{Shard, ShardRef};
+use crate::CoreSpec;
+use crate::memory::Memory;
+
+/// How often volumes with dirty data look at the clock.
+const TICK: Nanos = Nanos::from_millis(50);
+/// How long to wait for a buffer before looking again.
+const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
+
+/// What the shards of one core share.
+pub struct Common<S: Seam> {
+    seam: S,
+    spec: CoreSpec,
+    memory: RefCell<Memory<S>>,
+    /// All shards, in the order they were attached; each holds this, so this holds none of them.
+    shards: RefCell<Vec<Weak<Shard<S>>>>,
+    ticking: Cell<bool>,
+}
+
+impl<S: Seam> Common<S> {
+    /// Memory over all of the seam's pool, and no shard yet.
+    pub fn new(seam: S, spec: CoreSpec) -> Self {
+        let memory = RefCell::new(Memory::new(seam.clone()));
+        let (shards, ticking) = Default::default();
+        Common { seam, spec, memory, shards, ticking }
+    }
+
+    /// The world.
+    pub fn seam(&self) -> &S {
+        &self.seam
+    }
+
+    /// What the core was told to be.
+    pub fn spec(&self) -> &CoreSpec {
+        &self.spec
+    }
+
+    /// The cache that all volumes share.
+    pub fn memory(&self) -> &RefCell<Memory<S>> {
+        &self.memory
+    }
+
+    /// One more shard, which all others leave room.
+    pub fn add(&self, shard: &ShardRef<S>) {
+        self.shards.borrow_mut().push(Rc::downgrade(shard));
+        self.shards().iter().for_each(|shard| shard.refresh_throttle());
+    }
+
+    /// One shard less.
+    pub fn remove(&self, shard: &ShardRef<S>) {
+        self.shards.borrow_mut().retain(|other| !std::ptr::eq(other.as_ptr(), Rc::as_ptr(shard)));
+    }
+
+    fn shards(&self) -> Vec<ShardRef<S>> {
+        self.shards.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Blocks of all shards that are not clean.
+    pub fn unclean(&self) -> u64 {
+        let shards = self.shards.borrow();
+        shards.iter().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().unclean()).sum()
+    }
+
+    /// A buffer, as soon as there is one. Destage, which is what makes room, never waits here.
+    pub async fn alloc(self: &Rc<Self>) -> S::BlockMut {
+        loop {
+            let block = self.memory.borrow_mut().alloc();
+            match block {
+                Some(block) => return block,
+                None => self.pause_for_buffers().await,
+            }
+        }
+    }
+
+    /// `count` buffers together, so that nobody holds some and waits for others who do the same. Whoever is not `patient`
+    /// gets `None` instead of waiting.
+    pub async fn alloc_all(self: &Rc<Self>, count: usize, patient: bool) -> Option<Vec<S::BlockMut>> {
+        loop {
+            let blocks: Vec<_> = {
+                let mut memory = self.memory.borrow_mut();
+                std::iter::from_fn(|| memory.alloc()).take(count).collect()
+            };
+            if blocks.len() == count {
+                return Some(blocks);
+            }
+            drop(blocks);
+            if !patient {
+                return None;
+            }
+            self.pause_for_buffers().await;
+        }
+    }
+
+    async fn pause_for_buffers(self: &Rc<Self>) {
+        self.keep_ticking();
+        self.shards().iter().for_each(|shard| shard.work.notify());
+        self.seam.sleep(ALLOC_PAUSE).await;
+    }
+
+    /// Ticks until nothing is dirty any more: an idle engine has no timer.
+    pub fn keep_ticking(self: &Rc<Self>) {
+        if self.ticking.replace(true) {
+            return;
+        }
+        let common = Rc::clone(self);
+        self.seam.spawn(async move {
+            let mut more = true;
+            while more {
+                common.seam.sleep(TICK).await;
+                more = false;
+                for shard in common.shards() {
+                    shard.tick_throttle();
+                    if shard.state.borrow().unclean() > 0 {
+                        shard.work.notify();
+                        shard.progress.notify();
+                        more = true;
+                    }
+                }
+            }
+            common.ticking.set(false);
+        });
+    }
+}
