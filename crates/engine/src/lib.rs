@@ -18,7 +18,7 @@ mod wait;
 
 pub use backing::{AnyDisk, Backing};
 pub use core::{AttachError, Core};
-pub use memory::pool_bytes_for;
+pub use memory::{HINTS_MAX, pool_bytes_for};
 pub use request::{RequestError, WriteFlags, WriteSource, ZeroFlags};
 pub use spec::{CacheMode, CoreSpec, VolumeSpec, WritePolicy};
 pub use stats::{CoreStats, LatencySummary, VolumeStats};

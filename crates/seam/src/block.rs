@@ -33,6 +33,9 @@ pub trait Block: Clone + 'static {
     /// True when both hold the same content.
     fn same(&self, other: &Self) -> bool;
 
+    /// Brings near what a clone of it will touch; changes nothing but time.
+    fn hint(&self) {}
+
     /// A writable alias of content that others may hold: breaks R1 on purpose, so that a test can show that its checker
     /// notices. Only the simulated world can do it; the real one has `unreachable!()` here.
     #[doc(hidden)]

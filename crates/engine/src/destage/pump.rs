@@ -237,6 +237,9 @@ impl<S: Seam> Shard<S> {
                 Ok(Some(run)) => {
                     *cursor = BlockNo(run.end);
                     let first = BlockNo(run.start);
+                    if want.closed.is_none() {
+                        self.note_quiet_run(run.end - run.start);
+                    }
                     return self.start_write(state, memory, run, first);
                 }
                 Ok(None) => *cursor = BlockNo(0),

@@ -15,9 +15,14 @@ use crate::shard::{Shard, ShardRef, blocks_of};
 const SOFT_PERCENT: u64 = 70;
 /// Part of the limit, in percent, from which on destage works without being asked.
 const PRESSURE_PERCENT: u64 = 25;
-/// Runs that destage may send between two ticks while clients are busy and there is room: no spindle takes as many, and on a
-/// fast backing they cost clients a few percent of their core.
-const RUNS_A_TICK: u32 = 256;
+/// What destage may spend between two ticks while clients are busy and there is room, at the soft mark: no spindle takes as many
+/// runs, and on a fast backing they cost clients a few percent of their core. Farther below the mark it is less, so that what is written
+/// again and again is not sent again and again.
+const ALLOWANCE_MAX: u64 = 256;
+/// The least of it.
+const ALLOWANCE_MIN: u64 = 32;
+/// Blocks of a run that cost as much as sending it.
+const BLOCKS_A_UNIT: u64 = 16;
 /// Longest time that pacing alone makes one write wait.
 const DELAY_MAX: Nanos = Nanos::from_millis(500);
 
@@ -35,8 +40,8 @@ pub struct Throttle {
     measured: Cell<(Nanos, u64)>,
     /// Nanoseconds that destage lately took for a unit; 0 = not known.
     unit_ns: Cell<u64>,
-    /// Runs that destage may still send before the next tick.
-    allowance: Cell<u32>,
+    /// What destage may still spend before the next tick; it may be overdrawn by one run.
+    allowance: Cell<u64>,
     /// Requests of clients at the last tick, and whether there were any since the one before.
     requests: Cell<u64>,
     clients_busy: Cell<bool>,
@@ -71,19 +76,22 @@ impl<S: Seam> Shard<S> {
         let throttle = &self.throttle;
         let requests = self.counters.requests();
         throttle.clients_busy.set(throttle.requests.replace(requests) != requests);
-        throttle.allowance.set(RUNS_A_TICK);
         self.refresh_throttle();
+        let pressure = self.pressure_percent(self.state.borrow().unclean()).min(SOFT_PERCENT);
+        throttle.allowance.set((ALLOWANCE_MAX * pressure / SOFT_PERCENT).max(ALLOWANCE_MIN));
     }
 
     /// True when destage that nobody waits for may send another run now.
     pub fn may_destage_quietly(&self, unclean: u64) -> bool {
         let throttle = &self.throttle;
-        if !throttle.clients_busy.get() || self.pressure_percent(unclean) >= SOFT_PERCENT {
-            return true;
-        }
-        let left = throttle.allowance.get();
-        throttle.allowance.set(left.saturating_sub(1));
-        left > 0
+        let unbound = !throttle.clients_busy.get() || self.pressure_percent(unclean) >= SOFT_PERCENT;
+        unbound || throttle.allowance.get() > 0
+    }
+
+    /// A run of `blocks` is sent that nobody waits for.
+    pub fn note_quiet_run(&self, blocks: u64) {
+        let allowance = &self.throttle.allowance;
+        allowance.set(allowance.get().saturating_sub(1 + blocks / BLOCKS_A_UNIT));
     }
 
     /// Measures the pace and takes over the limit that the other volumes leave.

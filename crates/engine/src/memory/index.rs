@@ -3,6 +3,8 @@
 //! Everything is laid out once for the most pages that the pool can need, so that a look-up, an insertion and a removal
 //! never allocate and never move what is there.
 
+use std::cell::Cell;
+
 use hashbrown::HashTable;
 
 use super::slot::{BLOCKS_PER_PAGE, BlockNo, PageNo};
@@ -16,11 +18,19 @@ struct Page {
     slots: [u32; BLOCKS_PER_PAGE],
 }
 
+impl Page {
+    fn is(&self, volume: u32, number: PageNo) -> bool {
+        self.number == number && self.volume == volume
+    }
+}
+
 /// Maps (volume, block) to a slot.
 pub struct Index {
     table: HashTable<u32>,
     pages: Vec<Page>,
     free: Vec<u32>,
+    /// The page that was found last: the blocks of one request share few pages.
+    last: Cell<u32>,
 }
 
 impl Index {
@@ -30,6 +40,7 @@ impl Index {
             table: HashTable::with_capacity(pages_max),
             pages: Vec::with_capacity(pages_max),
             free: Vec::with_capacity(pages_max),
+            last: Cell::new(0),
         }
     }
 
@@ -81,13 +92,15 @@ impl Index {
         }
     }
 
+    #[inline]
     fn page(&self, volume: u32, number: PageNo) -> Option<u32> {
-        let pages = &self.pages;
-        let found = self.table.find(hash(volume, number), |at| {
-            let page = &pages[*at as usize];
-            page.number == number && page.volume == volume
-        });
-        found.copied()
+        let last = self.last.get();
+        if self.pages.get(last as usize).is_some_and(|page| page.used > 0 && page.is(volume, number)) {
+            return Some(last);
+        }
+        let found = *self.table.find(hash(volume, number), |at| self.pages[*at as usize].is(volume, number))?;
+        self.last.set(found);
+        Some(found)
     }
 
     fn add_page(&mut self, volume: u32, number: PageNo) -> u32 {

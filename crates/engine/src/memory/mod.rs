@@ -17,6 +17,9 @@ use index::Index;
 pub const BLOCK_OVERHEAD_BYTES: usize =
     std::mem::size_of::<Slot<usize>>() + 4 + Index::page_cost_bytes() + Clock2Q::slot_cost_bytes();
 
+/// Most blocks that one hint brings near.
+pub const HINTS_MAX: usize = 32;
+
 /// Bytes that the world's pool needs for one block's own bookkeeping.
 const POOL_HEADER_BYTES: usize = 32;
 
@@ -61,10 +64,21 @@ impl<S: Seam> Memory<S> {
         self.index.find(volume, block)
     }
 
-    /// Brings near what a look-up of the block will touch.
-    pub fn hint(&self, volume: u32, block: BlockNo) {
-        if let Some(slot) = self.index.find(volume, block) {
-            seam::hint::prefetch(&self.slots[slot as usize]);
+    /// Brings near what look-ups of the blocks will touch: first all slots, then what they point to, so that each wait for memory
+    /// is shared by all.
+    pub fn hint(&self, volume: u32, blocks: &[BlockNo]) {
+        let mut slots = [None; HINTS_MAX];
+        for (block, slot) in blocks.iter().zip(&mut slots) {
+            *slot = self.index.find(volume, *block);
+            if let Some(id) = *slot {
+                seam::hint::prefetch(&self.slots[id as usize]);
+                self.policy.hint(id);
+            }
+        }
+        for id in slots.into_iter().flatten() {
+            if let Some(data) = &self.slots[id as usize].data {
+                data.hint();
+            }
         }
     }
 

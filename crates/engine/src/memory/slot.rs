@@ -99,6 +99,9 @@ pub struct Written {
 /// Invariants: `data` is there exactly while the slot is in use. (1) Only a slot that is neither dirty nor in flight nor
 /// written may be evicted. (2) `present` never shrinks while the slot is in use. (3) At most one write of a block is on its way
 /// to the backing at any time. (4) A block with a slot is in no zero-range that is still dirty.
+///
+/// What a hit looks at comes first and shares a cache line.
+#[repr(C, align(64))]
 pub struct Slot<B> {
     /// The content, frozen; sectors outside `present` are unspecified.
     pub data: Option<B>,
@@ -110,18 +113,18 @@ pub struct Slot<B> {
     pub generation: u32,
     /// Sectors whose content is here.
     pub present: Sectors,
+    /// Something in it was acknowledged and only this slot still has it: a write that fails must not take it along.
+    pub owed: bool,
+    /// Dropped from the cache as soon as it is clean.
+    pub transit: bool,
+    /// Since when it has been dirty without a break.
+    pub dirty_since: Nanos,
     /// The newest content is not on the backing; the epoch of its oldest part.
     pub dirty: Option<u64>,
     /// Content of that epoch (or newer) is on its way to the backing.
     pub in_flight: Option<u64>,
     /// Content is on the backing, not flushed there.
     pub written: Option<Written>,
-    /// Something in it was acknowledged and only this slot still has it: a write that fails must not take it along.
-    pub owed: bool,
-    /// Since when it has been dirty without a break.
-    pub dirty_since: Nanos,
-    /// Dropped from the cache as soon as it is clean.
-    pub transit: bool,
 }
 
 impl<B> Slot<B> {

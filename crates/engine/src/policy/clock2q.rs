@@ -146,6 +146,10 @@ impl Policy for Clock2Q {
         }
     }
 
+    fn hint(&self, slot: u32) {
+        seam::hint::prefetch(&self.entries[slot as usize]);
+    }
+
     fn pin(&mut self, slot: u32) {
         self.unlink(slot);
     }

@@ -25,6 +25,9 @@ pub trait Policy {
     /// The block was used.
     fn hit(&mut self, slot: u32);
 
+    /// The block will be used in a moment: brings near what [`Policy::hit`] will touch.
+    fn hint(&self, _slot: u32) {}
+
     /// The slot, which is not pinned, must not be chosen until it is unpinned.
     fn pin(&mut self, slot: u32);
 

@@ -109,14 +109,16 @@ impl<S: Seam> Shard<S> {
     ) -> Option<()> {
         let sectors = span.sectors();
         let mut spare = None;
-        if memory.find(self.number, span.block).is_none_or(|id| !self.may_change(memory, id)) {
-            // The block's own slot may be the one that leaves to make room, so it is looked for again below.
+        let mut found = memory.find(self.number, span.block);
+        if found.is_none_or(|id| !self.may_change(memory, id)) {
             spare = Some(memory.alloc()?);
+            // The block's own slot may be the one that left to make room.
+            found = memory.find(self.number, span.block);
         }
         state.void(span.block.0..span.block.0 + 1, sectors);
         state.failed.remove(&span.block.0);
         let epoch = state.epochs.current();
-        let Some(id) = memory.find(self.number, span.block) else {
+        let Some(id) = found else {
             let mut data = spare.expect("an absent block was given a buffer");
             let (present, due) = match state.cut_zeroes(span.block.0..span.block.0 + 1) {
                 Some(due) => {

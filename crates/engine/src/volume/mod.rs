@@ -8,6 +8,7 @@ use std::rc::Rc;
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use crate::backing::{Cause, Dispatch};
+use crate::memory::{BlockNo, HINTS_MAX};
 use crate::policy::Admit;
 use crate::shard::common::Common;
 use crate::shard::state::State;
@@ -126,10 +127,15 @@ impl<S: Seam> Volume<S> {
         stats
     }
 
-    /// Says that the block at `at` will be asked for in a moment: brings near what that will touch, and does nothing else.
-    pub fn hint(&self, at: u64) {
-        let block = crate::memory::BlockNo(at / BLOCK_BYTES as u64);
-        self.0.shard.with(|_, memory| memory.hint(self.0.shard.number, block));
+    /// Says that the blocks at `offsets` (the first [`HINTS_MAX`] of them) will be asked for in a moment: brings near what that will
+    /// touch, and does nothing else.
+    pub fn hint(&self, offsets: &[u64]) {
+        let mut blocks = [BlockNo(0); HINTS_MAX];
+        let count = offsets.len().min(HINTS_MAX);
+        for (block, at) in blocks.iter_mut().zip(offsets) {
+            *block = BlockNo(at / BLOCK_BYTES as u64);
+        }
+        self.0.shard.with(|_, memory| memory.hint(self.0.shard.number, &blocks[..count]));
     }
 
     /// Reads `len` bytes from `at` on if all are in memory: appends them to `out` and returns true, else leaves `out` as it was.

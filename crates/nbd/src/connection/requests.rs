@@ -3,15 +3,13 @@
 use std::io;
 use std::rc::Rc;
 
+use engine::HINTS_MAX;
 use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
 use seam::{Incoming, Piece, SECTOR_BYTES, Seam, StreamReader};
 
 use super::Connection;
 use super::slow::LargeWrite;
 use crate::options::{READ_PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, WHOLE_READ_BYTES_MAX, WRITE_PIECE_BYTES};
-
-/// Requests that are looked at ahead, of those that arrived together.
-const HINTS_MAX: usize = 32;
 
 /// Why the reading half ended, unless the client said good-bye.
 #[derive(Debug, thiserror::Error)]
@@ -56,15 +54,19 @@ impl<S: Seam> Connection<S> {
         if bytes.len() < 2 * Request::BYTES {
             return;
         }
-        for _ in 0..HINTS_MAX {
-            let Ok(Step::Got(request, used)) = Request::decode(bytes) else { return };
-            self.volume.hint(request.offset);
+        let (mut offsets, mut count) = ([0; HINTS_MAX], 0);
+        while count < HINTS_MAX
+            && let Ok(Step::Got(request, used)) = Request::decode(bytes)
+        {
+            offsets[count] = request.offset;
+            count += 1;
             let payload = if request.command.has_payload() { request.len as usize } else { 0 };
             match bytes.get(used + payload..) {
                 Some(rest) => bytes = rest,
-                None => return,
+                None => break,
             }
         }
+        self.volume.hint(&offsets[..count]);
     }
 
     /// Serves a request that no data follows.

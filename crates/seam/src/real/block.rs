@@ -80,6 +80,11 @@ impl Block for RealBlock {
         self.header().refs.get() == 1
     }
 
+    #[inline]
+    fn hint(&self) {
+        crate::hint::prefetch(self.header());
+    }
+
     fn read_bytes(&self, at: usize, out: &mut [u8]) {
         out.copy_from_slice(&self.bytes()[at..at + out.len()]);
     }

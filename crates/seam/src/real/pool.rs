@@ -69,6 +69,9 @@ impl Pool {
         let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES)).min(NONE as usize - 2);
         let capacity = blocks as u32 + 1;
         let data = map(capacity as usize * BLOCK_BYTES)?;
+        // Large pages where the kernel has them, or a hit waits for the page table too; a refusal changes nothing but that.
+        // SAFETY: advice on the region just mapped, of which nothing has been used yet.
+        unsafe { libc::madvise(data.as_ptr().cast(), capacity as usize * BLOCK_BYTES, libc::MADV_HUGEPAGE) };
         let headers = match map(capacity as usize * HEADER_BYTES) {
             Ok(headers) => headers.cast(),
             Err(error) => {
