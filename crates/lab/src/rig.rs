@@ -3,7 +3,7 @@
 use engine::{AnyDisk, AttachError, Backing, Core, CoreSpec, RequestError, Volume, VolumeSpec, WriteFlags};
 use seam::model::{ArraySpec, ModelledDisk, SharedArray};
 use seam::sim::{CrashMode, DiskControl, DiskImages, SimDisk, SimDiskSpec, SimSeam, Timing, World, WorldSpec};
-use seam::{Disk, DiskOpen, Piece, SECTOR_BYTES, Seam};
+use seam::{Disk, DiskOpen, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use crate::torture::content::Tag;
 
@@ -161,15 +161,28 @@ impl engine::WriteSource<SimSeam> for Same {
     }
 }
 
-/// Writes `count` sectors of `tag` at `first`.
-pub async fn write(volume: &Volume<SimSeam>, first: u64, count: u64, tag: u64) -> Result<(), RequestError> {
-    volume.write(first * SECTOR, (count * SECTOR) as usize, WriteFlags::default(), &mut Same(tag)).await
+/// A disk that answers in 50 to 500 us, out of order.
+pub fn lively_disk(size_bytes: u64) -> SimDiskSpec {
+    let timing = Timing::between(Nanos::from_micros(50), Nanos::from_micros(500));
+    SimDiskSpec { timing, ..SimDiskSpec::new(size_bytes) }
 }
 
-/// Reads `count` sectors from `first` on.
+/// Writes `count` sectors of `tag` at `first`, as a front end does: at once if that can be.
+pub async fn write(volume: &Volume<SimSeam>, first: u64, count: u64, tag: u64) -> Result<(), RequestError> {
+    let (at, len, source) = (first * SECTOR, (count * SECTOR) as usize, &mut Same(tag));
+    if volume.write_now(at, len, source) {
+        return Ok(());
+    }
+    volume.write(at, len, WriteFlags::default(), source).await
+}
+
+/// Reads `count` sectors from `first` on, as a front end does: at once if they are in memory.
 pub async fn read(volume: &Volume<SimSeam>, first: u64, count: u64) -> Result<Vec<u64>, RequestError> {
     let mut pieces = Vec::new();
-    volume.read(first * SECTOR, (count * SECTOR) as usize, &mut pieces).await?;
+    let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
+    if !volume.read_now(at, len, &mut pieces) {
+        volume.read(at, len, &mut pieces).await?;
+    }
     Ok(crate::torture::tags(&pieces).into_iter().map(|Tag(tag)| tag).collect())
 }
 

@@ -151,7 +151,11 @@ impl Run {
         let stopped = world.run_until(stop(life));
         self.judge(world, life)?;
         match stopped {
-            Ok(()) => Ok(false),
+            // A stop that took fewer steps is over; what was read ahead may go on after it.
+            Ok(()) => {
+                world.crash_at_io(u64::MAX);
+                Ok(false)
+            }
             Err(Stop::CrashPoint) => Ok(true),
             Err(stop) => Err(self.stuck(world, "an orderly stop", &stop)),
         }

@@ -1,47 +1,94 @@
-//! Flush ends: under load, with errors, two at once; the counts are exact, a clean cache detaches in under a second.
+//! Flush ends: under full write load, with errors, cut off, two at once; the counts are exact, a clean cache detaches in under a
+//! second.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use lab::rig::{Rig, Target, write};
-use lab::workload::{Load, Pattern, play};
-use seam::sim::{Fault, Ops, Rule, SimDiskSpec, When};
+use lab::random::Random;
+use lab::rig::{Rig, durable, lively_disk, write};
+use seam::sim::{Fault, Latency, Ops, Rule, SimDiskSpec, Timing, When};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn case_20_a_flush_under_full_write_load_ends_while_the_load_goes_on() {
+fn case_20_two_flushes_at_once_under_full_write_load_end_while_the_load_goes_on() {
     let rig = Rig::with_memory(1, 16 * MIB);
-    rig.add_disk("disk", SimDiskSpec::new(64 * MIB));
+    let timing = Timing::between(Nanos::from_millis(2), Nanos::from_millis(6));
+    rig.add_disk("disk", SimDiskSpec { timing, ..SimDiskSpec::new(64 * MIB) });
     let volume = rig.attach("disk", |_| ()).unwrap();
-    let load = Load { pattern: Pattern::random(64 * MIB, 4096, 0), depth: 8, time: Nanos::from_secs(5), seed: 3 };
-    let flushed = Rc::new(Cell::new(0_u32));
-    let (seam, other, count) = (rig.seam.clone(), volume.clone(), Rc::clone(&flushed));
-    rig.seam.spawn(async move {
-        for _ in 0..10 {
-            seam.sleep(Nanos::from_millis(200)).await;
-            if other.flush().await.is_ok() {
-                count.set(count.get() + 1);
+    let (stop, written) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0_u64)));
+    for writer in 0..4 {
+        let (volume, seam) = (volume.clone(), rig.seam.clone());
+        let (stop, written) = (Rc::clone(&stop), Rc::clone(&written));
+        rig.seam.spawn(async move {
+            let mut random = Random::new(20, writer);
+            while !stop.get() {
+                write(&volume, random.below(16_000) * 8, 8, 1 + writer).await.expect("the disk is whole");
+                written.set(written.get() + 1);
+                seam.sleep(Nanos::from_micros(20)).await;
             }
-        }
-    });
-    let figures = rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load));
-    assert_eq!((figures.errors, flushed.get()), (0, 10));
+        });
+    }
+    rig.world.run_for(Nanos::from_secs(2)).unwrap();
+    for _ in 0..5 {
+        let (begun, before, dirty) = (rig.world.now(), written.get(), volume.stats().dirty_bytes);
+        let (other, ended) = (volume.clone(), Rc::new(Cell::new(false)));
+        let seen = Rc::clone(&ended);
+        rig.seam.spawn(async move {
+            other.flush().await.expect("the disk is whole");
+            seen.set(true);
+        });
+        rig.world.block_on(volume.flush()).unwrap();
+        // 32 writes of 4 ms at once are 8,000 blocks a second; what comes meanwhile is not waited for.
+        let bound = Nanos(2 * 1_000_000_000 * (dirty / 4096 + 1000) / 8000);
+        let took = rig.world.now().since(begun);
+        assert!(took < bound, "{took} for {dirty} bytes");
+        assert!(written.get() > before, "all writers waited for the flush");
+        rig.world.run_for(Nanos::from_millis(500)).unwrap();
+        assert!(ended.get(), "the other flush waits still");
+    }
+    stop.set(true);
+    rig.world.run_for(Nanos::from_secs(1)).unwrap();
     rig.world.block_on(volume.destage_all()).unwrap();
     assert_eq!((volume.stats().dirty_bytes, volume.stats().written_bytes), (0, 0));
 }
 
 #[test]
-fn case_20_a_failed_flush_says_so_and_the_next_one_succeeds() {
-    let rig = Rig::with_memory(1, 16 * MIB);
-    let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
+fn case_20_a_failed_flush_says_so_and_the_next_one_writes_all_again() {
+    let rig = Rig::with_memory(1, 4 * MIB);
+    let disk = rig.add_disk("disk", lively_disk(4 * MIB));
     let volume = rig.attach("disk", |_| ()).unwrap();
-    rig.world.block_on(write(&volume, 0, 8, 5)).unwrap();
+    for block in 0..32 {
+        rig.world.block_on(write(&volume, block * 8, 8, 9)).unwrap();
+    }
     disk.add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
     assert!(rig.world.block_on(volume.flush()).is_err());
+    assert_eq!(volume.stats().dirty_bytes, 32 * 4096, "what a failed flush leaves is dirty again");
+    let writes = disk.counts().writes;
     rig.world.block_on(volume.flush()).unwrap();
-    assert_eq!(disk.durable_tag(0), 5);
+    assert!(disk.counts().writes > writes, "and is written again");
+    assert_eq!(durable(&disk, 0, 256), [9; 256]);
+}
+
+#[test]
+fn case_20_a_flush_that_a_reconnect_cuts_off_is_repeated_and_nobody_is_told() {
+    let rig = Rig::with_memory(1, 4 * MIB);
+    let mut spec = lively_disk(4 * MIB);
+    spec.timing.flush = Latency::fixed(Nanos::from_millis(50));
+    let disk = rig.add_disk("disk", spec);
+    let volume = rig.attach("disk", |_| ()).unwrap();
+    rig.world.block_on(write(&volume, 0, 128, 3)).unwrap();
+    let (breaker, clock) = (disk.clone(), rig.seam.clone());
+    rig.seam.spawn(async move {
+        for _ in 0..3 {
+            clock.sleep(Nanos::from_millis(20)).await;
+            breaker.reconnect();
+        }
+    });
+    rig.world.block_on(volume.flush()).unwrap();
+    assert!(disk.counts().flushes > 1, "the flush that was cut off proves nothing");
+    assert_eq!(durable(&disk, 0, 128), [3; 128]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! Volume grown and shrunk: what lay past the end never comes back, and a removed volume's blocks appear nowhere.
+//! Volume grown and shrunk: dirty data goes to the backing first, what lay past the end never comes back, and a removed volume's
+//! blocks appear nowhere.
 
-use lab::rig::{Rig, read, write};
+use lab::rig::{Rig, lively_disk, read, write};
 use seam::sim::{CrashMode, SimDiskSpec, WorldSpec};
 
 const MIB: u64 = 1 << 20;
@@ -21,14 +22,41 @@ fn case_19_what_a_shrink_cut_off_reads_as_zeroes_when_the_volume_grows_again_aft
 }
 
 #[test]
+fn case_19_shrinking_destages_first_and_a_short_last_block_keeps_its_content_as_it_grows() {
+    let rig = Rig::with_memory(1, 4 * MIB);
+    let disk = rig.add_disk("disk", lively_disk(MIB));
+    let volume = rig.attach("disk", |_| ()).unwrap();
+    let resize = |size| rig.world.block_on(volume.resize(Some(size), false)).unwrap();
+    let write = |first, count, tag| rig.world.block_on(write(&volume, first, count, tag)).unwrap();
+    let read = |first, count| rig.world.block_on(read(&volume, first, count));
+    write(0, 512, 1);
+    write(1_920, 128, 2);
+    assert_eq!(resize(MIB / 2), MIB / 2);
+    assert_eq!(disk.durable_tag(0), 1, "dirty data was to go to the backing first");
+    assert!(read(1_920, 1).is_err(), "a read past the end");
+    assert_eq!(resize(MIB), MIB);
+    assert_eq!(read(1_920, 128).unwrap(), [0; 128], "what was cut off is back");
+    assert_eq!(read(0, 512).unwrap(), [1; 512]);
+    write(2_040, 8, 3);
+    assert_eq!(resize(MIB + 512), MIB + 512);
+    write(2_048, 1, 4);
+    assert_eq!(resize(MIB + 8192), MIB + 8192);
+    assert_eq!(read(2_040, 16).unwrap(), [[3; 8], [4, 0, 0, 0, 0, 0, 0, 0]].concat());
+    rig.world.block_on(volume.destage_all()).unwrap();
+    assert_eq!((disk.durable_tag(2_047), disk.durable_tag(2_048), disk.durable_tag(2_049)), (3, 4, 0));
+}
+
+#[test]
 fn case_19_the_blocks_of_a_removed_volume_never_appear_under_a_new_one_of_its_name() {
     let rig = Rig::with_memory(1, 16 * MIB);
     rig.add_disk("old", SimDiskSpec::new(MIB));
     rig.add_disk("new", SimDiskSpec::new(MIB));
-    let volume = rig.attach("old", |_| ()).unwrap();
-    rig.world.block_on(write(&volume, 0, 64, 7)).unwrap();
+    let old = rig.attach("old", |_| ()).unwrap();
+    rig.world.block_on(write(&old, 0, 64, 7)).unwrap();
     rig.world.block_on(rig.core.detach("old")).unwrap();
+    assert!(rig.world.block_on(read(&old, 0, 1)).is_err(), "it still serves");
     let disk = engine::AnyDisk::Plain(rig.open("new"));
     let volume = rig.attach_disk("old", disk, |spec| spec.incarnation += 1).unwrap();
     assert_eq!(rig.world.block_on(read(&volume, 0, 64)).unwrap(), [0; 64]);
+    assert_eq!(volume.stats().memory_hits, 0);
 }
