@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod folder;
 pub mod guest;
 pub mod ledger;
+pub mod loop_device;
 pub mod pattern;
 pub mod random;
 pub mod server;

@@ -1,5 +1,6 @@
 //! End to end: one binary, so that the daemon is built once and the tests share the machine's cores.
 
+mod block_device;
 mod calm;
 mod chained;
 mod checker;
@@ -10,6 +11,7 @@ mod fio;
 mod hostile;
 mod kill;
 mod lifecycle;
+mod memory;
 mod powercut;
 mod protocol;
 mod tls;

@@ -1,0 +1,87 @@
+//! Block devices as backings, with sectors of 512 bytes and of 4 KiB.
+
+use std::io::Write;
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, wait_for};
+use e2e::loop_device::LoopDevice;
+use e2e::site::Site;
+use e2e::tool::tool;
+
+const MIB: u64 = 1 << 20;
+const VOLUME_BYTES: u64 = 48 * MIB;
+
+/// A loop device in the site's folder; none, with a word on the terminal, where none may be made.
+fn device(site: &Site, sector: u32) -> Option<LoopDevice> {
+    match LoopDevice::attach(&site.folder.join("device.img"), VOLUME_BYTES, sector) {
+        Ok(device) => Some(device),
+        Err(reason) => {
+            // Past the capture of a passing test's output: who reads it has to know that nothing was tested.
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: a volume on a block device with {sector}-byte sectors: no loop device can be made ({reason})"
+            );
+            None
+        }
+    }
+}
+
+/// fio's writes at sector alignment verify, before and after a restart, and lie on the device after the stop.
+fn serves_a_device_with_sectors_of(sector: u32) {
+    let mut site = Site::new();
+    let Some(device) = device(&site, sector) else { return };
+    // Less memory than volume: blocks are evicted and read again from the device.
+    site.memory = "20 MiB".to_owned();
+    site.volume_on("v", &device.path().to_string_lossy(), "");
+    let fio = |args: &str| {
+        let uri = format!("--uri={}", site.uri("v"));
+        let common = "--name=v --ioengine=nbd --verify=crc32c --verify_fatal=1 --randseed=7 --iodepth=8";
+        tool("fio").args(common).arg(uri).args(args).within(site.folder.path()).ok();
+    };
+    let daemon = site.start();
+    assert!(daemon.command(&["volume", "show", "v"]).contains(&device.path().display().to_string()));
+    fio("--rw=randrw --bsrange=512-64k --blockalign=512 --size=48m --io_size=48m --do_verify=1 --serialize_overlap=1");
+    fio("--rw=write --bs=48k --size=48m --do_verify=0 --end_fsync=1");
+    daemon.stop();
+    let daemon = site.start();
+    fio("--rw=read --bs=48k --size=48m");
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    assert_eq!(client.size, VOLUME_BYTES);
+    // One sector of the client's is a part of one of the device's.
+    client.write(VOLUME_BYTES - 512, &[7; 512]).expect("it writes");
+    let served = client.read_all().expect("it reads");
+    drop(client);
+    daemon.stop();
+    let mut lies = vec![0; VOLUME_BYTES as usize];
+    let opened = std::fs::File::open(device.path()).expect("the device is there");
+    std::os::unix::fs::FileExt::read_exact_at(&opened, &mut lies, 0).expect("the device reads");
+    assert_eq!(lies[lies.len() - 512..], [7; 512]);
+    assert!(lies == served, "the device holds something other than what was served");
+}
+
+#[test]
+fn a_block_device_with_512_byte_sectors_verifies() {
+    serves_a_device_with_sectors_of(512);
+}
+
+#[test]
+fn a_block_device_with_4096_byte_sectors_verifies_under_requests_of_512() {
+    serves_a_device_with_sectors_of(4096);
+}
+
+#[test]
+fn a_second_daemon_on_a_block_device_is_refused() {
+    let (mut first, mut second) = (Site::new(), Site::new());
+    let Some(device) = device(&first, 512) else { return };
+    for site in [&mut first, &mut second] {
+        site.volume_on("v", &device.path().to_string_lossy(), "");
+    }
+    let daemon = first.start();
+    let other = Daemon::launch(&second);
+    wait_for("the refusal", || other.log().contains("in use by another process").then_some(()));
+    assert!(Client::connect(&second.endpoint(), "v").is_err(), "the second serves what the first has");
+    let mut client = Client::connect(&first.endpoint(), "v").expect("the first still serves");
+    client.write(0, &[1; 512]).expect("it writes");
+    drop(client);
+    daemon.stop();
+}

@@ -1,0 +1,149 @@
+//! The bound on memory, held against the kernel's own count of what is resident.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use e2e::client::{Client, Endpoint, FUA, Op};
+use e2e::daemon::Daemon;
+use e2e::random::{Random, seed};
+use e2e::site::Site;
+
+const MIB: u64 = 1 << 20;
+/// `[memory] size`.
+const CONFIGURED_MIB: u64 = 64;
+/// What code, stacks, connections and the ring may take beside it.
+const BESIDE_MIB: u64 = 64;
+/// The volume is this many times as large as the memory.
+const TIMES: u64 = 10;
+const CLIENTS: u64 = 64;
+/// Requests that a client keeps in flight, most of the time fewer.
+const DEPTH: usize = 8;
+/// Longest request in bytes.
+const LEN_MAX: u64 = 32 << 20;
+/// Requests longer than this have the connection to themselves; as many shorter ones as are in flight fit a socket's buffer.
+const ALONE_BYTES: u64 = 16 << 10;
+/// Longest read that the daemon answers with a simple reply.
+const READ_MAX: u64 = 4 << 20;
+/// After so many requests a client leaves and comes back.
+const REQUESTS_A_CONNECTION: u64 = 20_000;
+
+/// Requests to make in all: `HOTSET_MEMORY_REQUESTS`, 40,000 without it. An hour of 2,000 a second is 7,200,000.
+fn requests() -> u64 {
+    std::env::var("HOTSET_MEMORY_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(40_000)
+}
+
+/// A line of the daemon's `/proc/PID/status`, in KiB.
+fn status_kib(daemon: &Daemon, key: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("the daemon runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(key)).expect("the kernel counts");
+    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().expect("a number of KiB")
+}
+
+/// Small requests most of the time, as disks see them; now and then a large one, once in ten thousand a huge one.
+fn draw_len(random: &mut Random) -> u64 {
+    let sectors = match random.below(10_000) {
+        0 => 1 + random.below(LEN_MAX / 512),
+        1..100 => 1 + random.below(2048),
+        100..3000 => 1 + random.below(64),
+        _ => 8,
+    };
+    512 * sectors
+}
+
+/// One client: random requests at random places until `left` is used up. Returns how many bytes it moved.
+fn load(endpoint: &Endpoint, volume_bytes: u64, left: &AtomicU64, data: &[u8], seed: u64) -> u64 {
+    let mut random = Random::new(seed);
+    let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+    let (mut moved, mut more) = (0, true);
+    while more {
+        let mut client = Client::connect(endpoint, "v").expect("the daemon takes 64 connections");
+        let mut in_flight = BTreeMap::new();
+        let depth = 1 + random.below(DEPTH as u64) as usize;
+        for _ in 0..REQUESTS_A_CONNECTION {
+            more = take();
+            if !more {
+                break;
+            }
+            let len = draw_len(&mut random);
+            // Who sends much while much is on its way back waits for a server that waits for him.
+            let alone = len > ALONE_BYTES;
+            while alone && !in_flight.is_empty() {
+                moved += receive(&mut client, &mut in_flight);
+            }
+            let at = 512 * random.below((volume_bytes - len) / 512);
+            let at = if random.chance(80) { at / 4096 * 4096 } else { at };
+            let flags = if random.chance(1) { FUA } else { 0 };
+            let (op, flags, at, len) = match random.below(1000) {
+                // What a simple reply does not carry is read in no other way by this client.
+                21.. if len > READ_MAX => (Op::Write, flags, at, len),
+                0 => (Op::Flush, 0, 0, 0),
+                1..11 => (Op::Trim, flags, at, len),
+                11..21 => (Op::WriteZeroes, flags, at, len),
+                21..400 => (Op::Write, flags, at, len),
+                _ => (Op::Read, 0, at, len),
+            };
+            let sent = if op == Op::Write { &data[..len as usize] } else { &[] };
+            let cookie = client.send(op, flags, at, len as usize, sent).expect("the daemon takes requests");
+            in_flight.insert(cookie, len);
+            while in_flight.len() >= if alone { 1 } else { depth } {
+                moved += receive(&mut client, &mut in_flight);
+            }
+        }
+        while !in_flight.is_empty() {
+            moved += receive(&mut client, &mut in_flight);
+        }
+    }
+    moved
+}
+
+fn receive(client: &mut Client, in_flight: &mut BTreeMap<u64, u64>) -> u64 {
+    let reply = client.receive().expect("the daemon answers");
+    assert_eq!(reply.error, 0, "a request failed");
+    in_flight.remove(&reply.cookie).expect("the client knows its cookies")
+}
+
+#[test]
+fn memory_stays_inside_its_bound_with_64_clients_on_a_volume_ten_times_as_large() {
+    let (seed, requests) = (seed("memory"), requests());
+    let volume_bytes = TIMES * CONFIGURED_MIB * MIB;
+    let mut site = Site::with_volume(volume_bytes);
+    site.memory = format!("{CONFIGURED_MIB} MiB");
+    let daemon = site.start();
+    let data = vec![1; LEN_MAX as usize];
+    let (endpoint, left, began) = (site.endpoint(), AtomicU64::new(requests), Instant::now());
+    let moved: u64 = std::thread::scope(|scope| {
+        let clients = (0..CLIENTS).map(|number| {
+            let (endpoint, left, data, seed) = (&endpoint, &left, &data, seed.wrapping_add(number));
+            scope.spawn(move || load(endpoint, volume_bytes, left, data, seed))
+        });
+        let clients: Vec<_> = clients.collect();
+        let mut shown = 0;
+        while clients.iter().any(|client| !client.is_finished()) {
+            std::thread::sleep(Duration::from_millis(50));
+            let done = requests - left.load(Ordering::Relaxed);
+            if done * 10 / requests > shown {
+                shown = done * 10 / requests;
+                println!(
+                    "{done} requests, {:?}: {} MiB resident",
+                    began.elapsed(),
+                    status_kib(&daemon, "VmRSS") / 1024
+                );
+            }
+        }
+        clients.into_iter().map(|client| client.join().expect("a client ends orderly")).sum()
+    });
+    let peak_kib = status_kib(&daemon, "VmHWM");
+    println!(
+        "{requests} requests and {} MiB of {CLIENTS} clients in {:?}: at most {} MiB resident, configured {CONFIGURED_MIB} MiB",
+        moved / MIB,
+        began.elapsed(),
+        peak_kib / 1024
+    );
+    assert!(peak_kib / 1024 > CONFIGURED_MIB / 2, "{peak_kib} KiB: the memory was never used");
+    assert!(
+        peak_kib <= (CONFIGURED_MIB + BESIDE_MIB) * 1024,
+        "{peak_kib} KiB resident of {CONFIGURED_MIB} MiB configured and {BESIDE_MIB} MiB allowed beside it"
+    );
+    daemon.stop();
+}
