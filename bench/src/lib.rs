@@ -8,3 +8,4 @@ pub mod process;
 pub mod report;
 pub mod run;
 pub mod servers;
+pub mod stalled;

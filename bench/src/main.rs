@@ -9,7 +9,7 @@ use bench::fio::{self, Target};
 use bench::machine;
 use bench::report::{Ratio, Section, page};
 use bench::run::{Effort, measure};
-use bench::servers::{Content, Kind, OF_A_FILE, OF_MEMORY, Programs, Server};
+use bench::servers::{Content, HOTSET_EXPORT, Kind, OF_A_FILE, OF_MEMORY, Programs, Server};
 use clap::Parser;
 
 /// Measures Hotset beside other servers and writes the report.
@@ -30,7 +30,7 @@ struct Arguments {
     /// The daemon to measure; left out if it is not there
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
-    /// Measure these sections alone: hits, placed, misses
+    /// Measure these sections alone: hits, placed, misses, stalled
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -93,6 +93,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if wanted("misses") {
         let folder = tempfile::tempdir_in(&arguments.directory)?;
         sections.push(misses(folder.path(), &programs, effort, &mut left_out)?);
+    }
+    if wanted("stalled") {
+        sections.extend(stalled(&programs, effort, &mut left_out)?);
     }
     left_out.sort();
     left_out.dedup();
@@ -183,6 +186,16 @@ fn misses(
         ],
         measured,
     })
+}
+
+/// A healthy client of the daemon, alone and beside clients that stall; nothing where the daemon is not there.
+fn stalled(programs: &Programs, effort: Effort, left_out: &mut Vec<String>) -> Result<Option<Section>, Box<dyn Error>> {
+    let folder = tempfile::tempdir_in("/dev/shm")?;
+    let started = start(&[Kind::Hotset], &Content::Memory(HIT_BYTES), folder.path(), programs);
+    left_out.extend(started.left_out);
+    let Some(server) = started.servers.first() else { return Ok(None) };
+    fill(&started.servers)?;
+    Ok(Some(bench::stalled::measure(server, &Kind::Hotset.socket(folder.path()), HOTSET_EXPORT, effort)?))
 }
 
 /// As [`measure`], with each server started for its run alone.

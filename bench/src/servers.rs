@@ -39,6 +39,9 @@ pub const OF_MEMORY: [Kind; 5] = [Kind::Hotset, Kind::Nbdkit, Kind::Qemu, Kind::
 /// Those that serve a file.
 pub const OF_A_FILE: [Kind; 4] = [Kind::Hotset, Kind::Qemu, Kind::CeilingSeam, Kind::Straight];
 
+/// The daemon's export; the others' have no name.
+pub const HOTSET_EXPORT: &str = "bench";
+
 /// Where programs are found.
 #[derive(Clone, Debug)]
 pub struct Programs {
@@ -71,9 +74,14 @@ impl Kind {
         }
     }
 
+    /// Where it listens when its files lie in `folder`.
+    pub fn socket(self, folder: &Path) -> PathBuf {
+        folder.join(format!("{self:?}.sock"))
+    }
+
     /// Starts it on `content`; its files go to `folder`, which lies in memory or beside the file.
     pub fn start(self, content: &Content, folder: &Path, programs: &Programs) -> io::Result<Server> {
-        let socket = folder.join(format!("{self:?}.sock"));
+        let socket = self.socket(folder);
         let command = match (self, content) {
             (Kind::Straight, Content::File(path)) => {
                 let target = Target::File(path.display().to_string());
@@ -95,7 +103,7 @@ impl Kind {
             }
             (kind, content) => return Err(io::Error::other(format!("{} does not serve {content:?}", kind.name()))),
         };
-        let export = if self == Kind::Hotset { "bench" } else { "" };
+        let export = if self == Kind::Hotset { HOTSET_EXPORT } else { "" };
         let target = Target::Nbd(format!("nbd+unix:///{export}?socket={}", socket.display()));
         Ok(Server { kind: self, target, process: Some(Process::start(command, &socket)?) })
     }
@@ -122,7 +130,7 @@ fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io
     fs::create_dir_all(&state)?;
     let text = format!(
         "[state]\ndirectory = \"{}\"\n\n[memory]\nsize = \"{} MiB\"\n\n[control]\nsocket = \"{at}/control.sock\"\n\n\
-         [nbd]\nlisten = [\"unix:{socket}\"]\n\n[[volume]]\nname = \"bench\"\nbacking = \"{}\"\n",
+         [nbd]\nlisten = [\"unix:{socket}\"]\n\n[[volume]]\nname = \"{HOTSET_EXPORT}\"\nbacking = \"{}\"\n",
         state.display(),
         memory >> 20,
         backing.display()

@@ -1,0 +1,121 @@
+//! What two hundred clients that stall half-way through a request cost one that does not.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use nbd_protocol::greeting::{GREETING_BYTES, client_flags, decode_greeting};
+use nbd_protocol::info::InfoRequest;
+use nbd_protocol::option::push_option;
+use nbd_protocol::{Command, OptionKind, OptionReplyHeader, OptionReplyKind, Request, Step};
+
+use crate::cells::Cell;
+use crate::fio;
+use crate::report::Section;
+use crate::run::{Effort, median};
+use crate::servers::{Kind, Server};
+
+/// Connections that stall.
+const STALLED: u64 = 200;
+/// Bytes of the write that is begun, or of the read whose answer is not taken.
+const LEN: u32 = 1 << 20;
+/// Bytes of the write's data that are sent.
+const PART: usize = 100_000;
+/// Reads that are asked for and never taken.
+const UNTAKEN: usize = 8;
+
+/// What the healthy client does.
+const CELLS: [Cell; 2] = [
+    Cell { name: "4 KiB random read, depth 1", pattern: "randread", bytes: 4096, depth: 1, connections: 1 },
+    Cell { name: "4 KiB random write, depth 1", pattern: "randwrite", bytes: 4096, depth: 1, connections: 1 },
+];
+
+fn other(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+/// Connects to `export` up to where requests begin.
+fn connect(socket: &Path, export: &str) -> io::Result<UnixStream> {
+    let mut stream = UnixStream::connect(socket)?;
+    let mut greeting = [0; GREETING_BYTES];
+    stream.read_exact(&mut greeting)?;
+    let Step::Got(flags, _) = decode_greeting(&greeting).map_err(other)? else {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    };
+    let mut out = client_flags(flags).map_err(other)?.to_vec();
+    let wanted = InfoRequest { name: export, wants_block_size: false, wants_name: false, wants_description: false };
+    push_option(&mut out, OptionKind::Go, &wanted.encode());
+    stream.write_all(&out)?;
+    loop {
+        let mut head = [0; OptionReplyHeader::BYTES];
+        stream.read_exact(&mut head)?;
+        let Step::Got(header, _) = OptionReplyHeader::decode(&head).map_err(other)? else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        stream.read_exact(&mut vec![0; header.len as usize])?;
+        match header.kind {
+            OptionReplyKind::Ack => return Ok(stream),
+            OptionReplyKind::Info => {}
+            kind => return Err(other(format!("the server refuses export {export:?}: {kind:?}"))),
+        }
+    }
+}
+
+/// A connection that has begun something and goes on with nothing; which of four things, `number` says.
+fn stall(socket: &Path, export: &str, number: u64) -> io::Result<UnixStream> {
+    let mut stream = connect(socket, export)?;
+    let request = |command| Request { flags: 0, command, cookie: number, offset: 0, len: LEN }.encode();
+    let write = request(Command::Write);
+    match number % 4 {
+        0 => stream.write_all(&write[..write.len() / 2])?,
+        1 => stream.write_all(&write)?,
+        2 => stream.write_all(&[&write[..], &[0; PART]].concat())?,
+        _ => (0..UNTAKEN).try_for_each(|_| stream.write_all(&request(Command::Read)))?,
+    }
+    Ok(stream)
+}
+
+/// Median times of a healthy client's requests in microseconds: alone and beside the stalled, a pair a round.
+fn pairs(cell: &Cell, server: &Server, socket: &Path, export: &str, effort: Effort) -> io::Result<Vec<[f64; 2]>> {
+    let median_us =
+        || fio::run(cell, &server.target, effort.size_bytes, effort.seconds, None).map(|outcome| outcome.median_us);
+    let pair = |_| {
+        let alone = median_us()?;
+        let stalled: io::Result<Vec<_>> = (0..STALLED).map(|number| stall(socket, export, number)).collect();
+        let stalled = stalled?;
+        let beside = median_us()?;
+        drop(stalled);
+        Ok([alone, beside])
+    };
+    (0..effort.rounds).map(pair).collect()
+}
+
+/// Measures `server`, which listens on `socket`, and renders what was seen.
+pub fn measure(server: &Server, socket: &Path, export: &str, effort: Effort) -> io::Result<Section> {
+    assert_eq!(server.kind, Kind::Hotset, "the others are not asked");
+    let mut text = format!(
+        "{STALLED} connections that stall: a quarter each in the middle of a request's head, behind the head of a write, in the middle of \
+         its data, and with {UNTAKEN} reads of 1 MiB whose answers they do not take. A healthy client's median latency without and with \
+         them, interleaved; at most 1.5 times is wanted.\n\n| | without | with | ratio | of the rounds |\n| --- | ---: | ---: | ---: | ---: |\n"
+    );
+    for cell in &CELLS {
+        let pairs = pairs(cell, server, socket, export, effort)?;
+        let of = |which: usize| median(&pairs.iter().map(|pair| pair[which]).collect::<Vec<_>>());
+        let ratios: Vec<f64> = pairs.iter().map(|[alone, beside]| beside / alone).collect();
+        let each: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
+        eprintln!("{}: {:.2} times with {STALLED} stalled ({})", cell.name, median(&ratios), each.join(", "));
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "| {} | {:.1} µs | {:.1} µs | **{:.2}** | {} |",
+            cell.name,
+            of(0),
+            of(1),
+            median(&ratios),
+            each.join(", ")
+        );
+    }
+    let text = text.trim_end().to_owned();
+    Ok(Section { title: "Beside stalled clients".into(), text, ratios: Vec::new(), measured: Vec::new() })
+}
