@@ -1,6 +1,8 @@
 //! The demo's stage: a daemon in this process with two identical modelled arrays, one cached, one not.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use control::{Answer, Client, Request, VolumeReport};
 use engine::WritePolicy;
@@ -68,10 +70,27 @@ impl Stage {
         Control::connect(&self.folder.path().join("control.sock"))
     }
 
-    /// Stops the daemon and removes everything.
+    /// Stops the daemon and has everything removed.
     pub fn strike(self) -> Result<(), Failure> {
         self.control()?.ask(&Request::Stop { destage: false })?;
-        self.daemon.join()
+        let stopped = self.daemon.join();
+        remove_behind(self.folder);
+        stopped
+    }
+}
+
+/// Has another process remove the folder: to free the scattered blocks of two sparse files takes the kernel seconds, and nobody
+/// has to wait for it.
+#[allow(clippy::zombie_processes, reason = "this process ends now; who inherits the child reaps it")]
+fn remove_behind(folder: TempDir) {
+    let path = folder.keep();
+    let mut remove = Command::new("rm");
+    remove.args(["-rf", "--"]).arg(&path);
+    // Neither a pipe that waits for the demo's end nor a Ctrl-C at its end may notice.
+    remove.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    if remove.spawn().is_err() {
+        // What cannot be removed lies in the system's folder for such things.
+        let _ = std::fs::remove_dir_all(path);
     }
 }
 
