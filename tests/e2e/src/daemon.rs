@@ -58,13 +58,18 @@ pub fn text_of(output: &Output) -> String {
 }
 
 /// Waits until `done` returns something.
-pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+pub fn wait_for<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
+    wait_at_most(PATIENCE, what, done)
+}
+
+/// As [`wait_for`], for what takes longer or shorter.
+pub fn wait_at_most<T>(patience: Duration, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + patience;
     loop {
         if let Some(value) = done() {
             return value;
         }
-        assert!(Instant::now() < end, "waited {PATIENCE:?} in vain for {what}");
+        assert!(Instant::now() < end, "waited {patience:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -8,10 +8,14 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use crate::client::Endpoint;
-use crate::daemon::{SABOTAGE, wait_for};
+use crate::daemon::{SABOTAGE, wait_at_most};
 use crate::tool::tool;
+
+/// Longest time that a boot may take: 5 to 15 s on an emulated processor, several times that on a busy machine.
+const BOOT_PATIENCE: Duration = Duration::from_secs(300);
 
 /// What the daemon in the guest is told. `/dev/vda` is the disk of the test's server.
 const CONFIG: &str = r#"
@@ -150,7 +154,7 @@ impl Guest {
         command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");
         let mut guest = Guest { child, console: console.to_owned(), port };
-        wait_for("the guest's daemon", || {
+        wait_at_most(BOOT_PATIENCE, "the guest's daemon", || {
             let log = guest.log();
             let ended = guest.child.try_wait().expect("qemu is our child").is_some();
             assert!(!ended && !log.contains("GUEST-FAILED"), "the guest failed:\n{log}");
