@@ -122,7 +122,8 @@ fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io
             // What is missing under /dev, where shared memory lies, would be taken for a missing device.
             let path = folder.join("hotset.img");
             fs::File::create(&path)?.set_len(*bytes)?;
-            (bytes * 3, path)
+            // So much that nothing has to leave for the backing at once: what destage costs is a question of its own.
+            (bytes * 8, path)
         }
         Content::File(path) => (32 << 20, path.clone()),
     };

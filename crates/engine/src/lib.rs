@@ -19,7 +19,7 @@ mod wait;
 pub use backing::{AnyDisk, Backing};
 pub use core::{AttachError, Core};
 pub use memory::{HINTS_MAX, pool_bytes_for};
-pub use request::{RequestError, WriteFlags, WriteSource, ZeroFlags};
+pub use request::{GivenBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
 pub use spec::{CacheMode, CoreSpec, VolumeSpec, WritePolicy};
 pub use stats::{CoreStats, LatencySummary, VolumeStats};
 pub use volume::Volume;

@@ -1,6 +1,6 @@
 //! What a front end asks and what it gets back.
 
-use seam::{BlockMut, DiskError, Seam};
+use seam::{BLOCK_BYTES, BlockMut, DiskError, Seam};
 
 /// Why a request failed; a front end translates it to its protocol's code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +44,33 @@ pub struct ZeroFlags {
 pub trait WriteSource<S: Seam> {
     /// Copies bytes `from..from + len` of the request to byte `at` of `block`. Offsets are multiples of 512.
     fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize);
+
+    /// The block of bytes `from..from + 4096` of the request, where the source has it as a buffer of its own to give away; what was
+    /// given is not asked for again.
+    fn give(&mut self, _from: usize) -> Option<S::BlockMut> {
+        None
+    }
+}
+
+/// The content of a write whose blocks are all whole, in the engine's own buffers ([`crate::Volume::buffers`]), which are kept
+/// instead of being copied.
+pub struct GivenBlocks<S: Seam>(Vec<Option<S::BlockMut>>);
+
+impl<S: Seam> GivenBlocks<S> {
+    /// The content of a write at a multiple of 4096, block by block.
+    pub fn new(blocks: impl IntoIterator<Item = S::BlockMut>) -> Self {
+        GivenBlocks(blocks.into_iter().map(Some).collect())
+    }
+}
+
+impl<S: Seam> WriteSource<S> for GivenBlocks<S> {
+    fn fill(&mut self, _: usize, _: &mut S::BlockMut, _: usize, _: usize) {
+        unreachable!("each part of the write is a whole block, which is given")
+    }
+
+    fn give(&mut self, from: usize) -> Option<S::BlockMut> {
+        self.0[from / BLOCK_BYTES].take()
+    }
 }
 
 impl<S: Seam> WriteSource<S> for &[u8] {

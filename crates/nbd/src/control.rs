@@ -85,12 +85,17 @@ pub(crate) struct Shares {
 impl Shares {
     /// Bytes of requests and replies that one connection may hold on a core with `pool_bytes` of buffers.
     pub(crate) fn held_bytes(&self, pool_bytes: usize) -> usize {
-        let even = pool_bytes / 4 / self.connections.get().max(1);
+        let even = pool_bytes / 4 / self.connections();
         even.min(self.options.held_bytes_max).max(READ_PIECE_BYTES)
+    }
+
+    /// Clients at once, at least 1.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.get().max(1)
     }
 
     /// Bytes of waiting writes that one connection may hold.
     pub(crate) fn payload_bytes(&self) -> usize {
-        (self.options.payload_bytes_max / self.connections.get().max(1)).max(WRITE_PIECE_BYTES)
+        (self.options.payload_bytes_max / self.connections()).max(WRITE_PIECE_BYTES)
     }
 }

@@ -44,6 +44,9 @@ pub(crate) const WHOLE_READ_BYTES_MAX: u32 = 4 << 20;
 pub(crate) const READ_PIECE_BYTES: usize = 256 << 10;
 /// A longer write is taken in pieces of this many bytes, which with its head is less than is taken from the socket at once.
 pub(crate) const WRITE_PIECE_BYTES: usize = 128 << 10;
+/// The data of a write at least this long, of whole blocks, is taken from the socket into the blocks that keep it; for a shorter one
+/// copying costs less than a call of its own.
+pub(crate) const STRAIGHT_BYTES_MIN: usize = 32 << 10;
 /// Bytes taken from the socket at once.
 pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
 /// Extents in one answer to a block status request.

@@ -1,22 +1,25 @@
 //! A receive buffer over a stream's incoming direction: what has arrived and is not yet used.
 
 use std::io;
-use std::marker::PhantomData;
 
-use crate::{Seam, StreamReader};
+use crate::{BLOCK_BYTES, BlockMut, Piece, SECTOR_BYTES, Seam, StreamReader};
 
 /// A reader with its buffer.
 pub struct Incoming<S: Seam, R: StreamReader<S>> {
     reader: R,
     buffer: Vec<u8>,
     used: usize,
-    seam: PhantomData<S>,
+    /// Room for a little that is to arrive alone.
+    little: Vec<u8>,
+    /// Kept for its room.
+    pieces: Vec<Piece<S::BlockMut>>,
 }
 
 impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
     /// An empty buffer with room for `capacity` bytes, at least 1.
     pub fn new(reader: R, capacity: usize) -> Self {
-        Incoming { reader, buffer: Vec::with_capacity(capacity), used: 0, seam: PhantomData }
+        let buffer = Vec::with_capacity(capacity);
+        Incoming { reader, buffer, used: 0, little: Vec::new(), pieces: Vec::new() }
     }
 
     /// Makes room for `capacity` bytes in all; what has arrived stays.
@@ -50,6 +53,53 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Waits for more, and takes hardly more than `len` bytes of it, for which there is room.
+    pub async fn more_of(&mut self, len: usize) -> io::Result<()> {
+        self.buffer.drain(..self.used);
+        self.used = 0;
+        let mut little = std::mem::take(&mut self.little);
+        if little.capacity() != len {
+            little = Vec::with_capacity(len);
+        }
+        assert!(self.buffer.len() + little.capacity() <= self.buffer.capacity(), "no room for what is waited for");
+        let (result, mut little) = self.reader.read(little).await;
+        self.buffer.append(&mut little);
+        self.little = little;
+        match result? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fills `blocks` whole, with what has arrived and with what comes next, which goes straight there. They come back in any
+    /// case.
+    pub async fn read_blocks(&mut self, blocks: &mut Vec<S::BlockMut>) -> io::Result<()> {
+        let len = blocks.len() * BLOCK_BYTES;
+        // Cut at sectors, the finest that a block is written in.
+        while self.bytes().len() < len && !self.bytes().len().is_multiple_of(SECTOR_BYTES) {
+            let odd = self.bytes().len() % SECTOR_BYTES;
+            self.more_of(SECTOR_BYTES - odd).await?;
+        }
+        let here = self.bytes().len().min(len);
+        for (block, part) in blocks.iter_mut().zip(self.bytes()[..here].chunks(BLOCK_BYTES)) {
+            block.write_bytes(0, part);
+        }
+        self.consume(here);
+        let mut start = here % BLOCK_BYTES;
+        let mut pieces = std::mem::take(&mut self.pieces);
+        pieces.extend(blocks.drain(here / BLOCK_BYTES..).map(|block| {
+            let start = std::mem::take(&mut start);
+            Piece::new(block, start, BLOCK_BYTES - start)
+        }));
+        let mut result = Ok(());
+        if !pieces.is_empty() {
+            (result, pieces) = self.reader.read_pieces(pieces).await;
+        }
+        blocks.extend(pieces.drain(..).map(|piece| piece.block));
+        self.pieces = pieces;
+        result
     }
 
     /// The bare reader, if nothing has arrived that was not used.

@@ -108,13 +108,18 @@ impl<S: Seam> Shard<S> {
         how: How,
     ) -> Option<()> {
         let sectors = span.sectors();
-        let mut spare = None;
+        let given = (span.len == BLOCK_BYTES).then(|| source.give(span.from)).flatten();
+        let filled = given.is_some();
         let mut found = memory.find(self.number, span.block);
-        if found.is_none_or(|id| !self.may_change(memory, id)) {
-            spare = Some(memory.alloc()?);
-            // The block's own slot may be the one that left to make room.
-            found = memory.find(self.number, span.block);
-        }
+        let spare = match given {
+            None if found.is_none_or(|id| !self.may_change(memory, id)) => {
+                let block = memory.alloc()?;
+                // The block's own slot may be the one that left to make room.
+                found = memory.find(self.number, span.block);
+                Some(block)
+            }
+            given => given,
+        };
         state.void(span.block.0..span.block.0 + 1, sectors);
         state.failed.remove(&span.block.0);
         let epoch = state.epochs.current();
@@ -122,7 +127,9 @@ impl<S: Seam> Shard<S> {
             let mut data = spare.expect("an absent block was given a buffer");
             let (present, due) = match state.cut_zeroes(span.block.0..span.block.0 + 1) {
                 Some(due) => {
-                    data.zero(0, BLOCK_BYTES);
+                    if !filled {
+                        data.zero(0, BLOCK_BYTES);
+                    }
                     (Sectors::ALL, due)
                 }
                 None => {
@@ -133,7 +140,9 @@ impl<S: Seam> Shard<S> {
                     (outside.with(sectors), Due::default())
                 }
             };
-            source.fill(span.from, &mut data, span.start, span.len);
+            if !filled {
+                source.fill(span.from, &mut data, span.start, span.len);
+            }
             let id = memory.insert(self.number, span.block, data.freeze(), present, Admit::Normal);
             let slot = memory.slot_mut(id);
             (slot.transit, slot.owed) = (!how.keep, how.owed || due.owed);
@@ -151,7 +160,9 @@ impl<S: Seam> Shard<S> {
             }
             None => self.take_for_change(memory, id),
         };
-        source.fill(span.from, &mut data, span.start, span.len);
+        if !filled {
+            source.fill(span.from, &mut data, span.start, span.len);
+        }
         let slot = memory.slot_mut(id);
         slot.data = Some(data.freeze());
         slot.present = slot.present.with(sectors);

@@ -154,6 +154,11 @@ impl<S: Seam> Volume<S> {
         self.count(result)
     }
 
+    /// Buffers for the content of a write of whole blocks ([`crate::GivenBlocks`]); `None` when there are not as many now.
+    pub fn buffers(&self, count: usize) -> Option<Vec<S::BlockMut>> {
+        self.0.shard.with(|_, memory| (0..count).map(|_| memory.alloc()).collect())
+    }
+
     /// Writes if that needs no waiting, else returns false; the caller then makes the same write by [`Volume::write`].
     pub fn write_now(&self, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
         self.0.gate.is_open() && self.check_write(at, len as u64).is_ok() && self.0.shard.write_now(at, len, source)

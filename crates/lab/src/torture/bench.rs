@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use engine::{CacheMode, Core, RequestError, Volume, WritePolicy, WriteSource};
+use engine::{CacheMode, Core, GivenBlocks, RequestError, Volume, WritePolicy, WriteSource};
 use seam::sim::{DiskControl, SimBlockMut, SimDisk, SimSeam};
-use seam::{Nanos, SECTOR_BYTES, Seam};
+use seam::{BLOCK_BYTES, Nanos, SECTOR_BYTES, Seam};
 
 use super::content::{OpId, Tag};
 use super::history::{OpKind, Outcome};
@@ -359,6 +359,17 @@ pub struct Source {
     pub op: OpId,
     /// Its first sector.
     pub first: u64,
+}
+
+impl Source {
+    /// The content of a write of `len` bytes, all in whole blocks, in the engine's own buffers, if it has as many.
+    pub fn blocks(&mut self, volume: &Volume<SimSeam>, len: usize) -> Option<GivenBlocks<SimSeam>> {
+        let mut blocks = volume.buffers(len / BLOCK_BYTES)?;
+        for (index, block) in blocks.iter_mut().enumerate() {
+            self.fill(index * BLOCK_BYTES, block, 0, BLOCK_BYTES);
+        }
+        Some(GivenBlocks::new(blocks))
+    }
 }
 
 impl WriteSource<SimSeam> for Source {

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use engine::{RequestError, WriteFlags, ZeroFlags};
-use seam::sim::SimBlock;
-use seam::{Nanos, Piece, SECTOR_BYTES, Seam};
+use engine::{RequestError, Volume, WriteFlags, WriteSource, ZeroFlags};
+use seam::sim::{SimBlock, SimSeam};
+use seam::{BLOCK_BYTES, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use super::bench::{Life, Source, Subject};
 use super::content::Tag;
@@ -40,6 +40,8 @@ struct Client {
     think_max: Nanos,
     flush_percent: u32,
     next: u64,
+    /// Writes so far.
+    written: u64,
 }
 
 /// Client `number` at work until no operation is left.
@@ -54,6 +56,7 @@ pub async fn run(life: Rc<Life>, number: u16, mut random: Random) {
         think_max: Nanos::from_micros(random.pick(&[0, 0, 100, 2_000])),
         flush_percent: random.pick(&[1, 5, 20]),
         next: 0,
+        written: 0,
         life,
         random,
     };
@@ -163,8 +166,15 @@ impl Client {
         let volume = subject.volume();
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
         let mut source = Source { volume: subject.number, op, first };
-        let at_once = !fua && self.random.percent(60) && volume.write_now(at, len, &mut source);
-        let result = if at_once { Ok(()) } else { volume.write(at, len, WriteFlags { fua }, &mut source).await };
+        let (now, flags) = (!fua && self.random.percent(60), WriteFlags { fua });
+        // Every other write of whole blocks gives its buffers away instead of having them copied.
+        let whole = [at, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
+        let mut given = (whole && self.written.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
+        self.written += 1;
+        let result = match &mut given {
+            Some(given) => send(&volume, at, len, flags, now, given).await,
+            None => send(&volume, at, len, flags, now, &mut source).await,
+        };
         life.end(subject, op, &marks, &result);
     }
 
@@ -267,4 +277,16 @@ async fn verify_part(life: &Life, subject: &Subject, sectors: Range<u64>) -> boo
     let checked = subject.model.borrow_mut().end_read(op, &tags(&pieces), life.seam.now());
     life.report(subject, checked);
     true
+}
+
+/// Writes, at first without waiting if `now`.
+async fn send(
+    volume: &Volume<SimSeam>,
+    at: u64,
+    len: usize,
+    flags: WriteFlags,
+    now: bool,
+    source: &mut impl WriteSource<SimSeam>,
+) -> Result<(), RequestError> {
+    if now && volume.write_now(at, len, source) { Ok(()) } else { volume.write(at, len, flags, source).await }
 }

@@ -3,13 +3,15 @@
 use std::io;
 use std::rc::Rc;
 
-use engine::HINTS_MAX;
+use engine::{GivenBlocks, HINTS_MAX};
 use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
-use seam::{Incoming, Piece, SECTOR_BYTES, Seam, StreamReader};
+use seam::{BLOCK_BYTES, Incoming, Piece, SECTOR_BYTES, Seam, StreamReader};
 
 use super::Connection;
-use super::slow::LargeWrite;
-use crate::options::{READ_PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, WHOLE_READ_BYTES_MAX, WRITE_PIECE_BYTES};
+use super::slow::{LargeWrite, UnderWay};
+use crate::options::{
+    READ_PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, STRAIGHT_BYTES_MIN, WHOLE_READ_BYTES_MAX, WRITE_PIECE_BYTES,
+};
 
 /// Why the reading half ended, unless the client said good-bye.
 #[derive(Debug, thiserror::Error)]
@@ -29,17 +31,25 @@ impl<S: Seam> Connection<S> {
         incoming: &mut Incoming<S, R>,
     ) -> Result<(), Ended> {
         let mut pieces = Vec::new();
+        // After a write that went straight to blocks another such is likely, so nothing but its head is taken.
+        let mut head_alone = false;
         loop {
             self.wait_while(Self::is_full).await;
             let Step::Got(request, used) = Request::decode(incoming.bytes())? else {
-                self.more(incoming).await?;
-                self.hint(incoming.bytes());
+                self.let_replies_go().await;
+                if head_alone {
+                    incoming.more_of(Request::BYTES).await?;
+                } else {
+                    incoming.more().await?;
+                    self.hint(incoming.bytes());
+                }
                 continue;
             };
             self.seam.spend(REQUEST_COST);
+            head_alone = false;
             match request.command {
                 Command::Disconnect => return Ok(()),
-                Command::Write => self.write(incoming, &request).await?,
+                Command::Write => head_alone = self.write(incoming, &request).await?,
                 _ => {
                     incoming.consume(used);
                     self.serve(&request, &mut pieces);
@@ -99,22 +109,28 @@ impl<S: Seam> Connection<S> {
         }
     }
 
-    /// Serves a write, whose head is the first of what has arrived.
+    /// Serves a write, whose head is the first of what has arrived; true if its data went straight to blocks.
     async fn write<R: StreamReader<S>>(
         self: &Rc<Self>,
         incoming: &mut Incoming<S, R>,
         request: &Request,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         let len = request.len as usize;
         if let Err(error) = self.check(request) {
             incoming.consume(Request::BYTES);
             self.skip(incoming, len).await?;
             self.answer(request, Some(error));
-            return Ok(());
+            return Ok(false);
         }
         if len > WRITE_PIECE_BYTES {
             incoming.consume(Request::BYTES);
-            return self.write_in_pieces(incoming, request).await;
+            self.write_in_pieces(incoming, request).await?;
+            return Ok(false);
+        }
+        if let Some(blocks) = self.buffers_for(request) {
+            incoming.consume(Request::BYTES);
+            self.write_straight(incoming, request, blocks).await?;
+            return Ok(true);
         }
         let whole = Request::BYTES + len;
         while incoming.bytes().len() < whole {
@@ -127,6 +143,38 @@ impl<S: Seam> Connection<S> {
             self.write_later(request, payload);
         }
         incoming.consume(whole);
+        Ok(false)
+    }
+
+    /// Buffers for a long write of whole blocks, if the connection's share of the pool has room for them: a client may take its
+    /// time to fill them.
+    fn buffers_for(&self, request: &Request) -> Option<Vec<S::BlockMut>> {
+        let (len, block) = (request.len as usize, BLOCK_BYTES as u64);
+        let whole = len.is_multiple_of(BLOCK_BYTES) && request.offset.is_multiple_of(block);
+        let held = self.queued_bytes() + self.held_bytes.get() + len;
+        let share = self.seam.blocks_total() * BLOCK_BYTES / 4 / self.shares.connections();
+        if len < STRAIGHT_BYTES_MIN || !whole || request.flags != 0 || held > share {
+            return None;
+        }
+        self.volume.buffers(len / BLOCK_BYTES)
+    }
+
+    /// Serves a write whose data is taken from the socket into the blocks that keep it.
+    async fn write_straight<R: StreamReader<S>>(
+        self: &Rc<Self>,
+        incoming: &mut Incoming<S, R>,
+        request: &Request,
+        mut blocks: Vec<S::BlockMut>,
+    ) -> io::Result<()> {
+        self.let_replies_go().await;
+        let under_way = UnderWay::new(self, request.len as usize, 0);
+        incoming.read_blocks(&mut blocks).await?;
+        let mut source = GivenBlocks::new(blocks);
+        if self.volume.write_now(request.offset, request.len as usize, &mut source) {
+            self.answer(request, None);
+        } else {
+            self.write_given_later(request, source, under_way);
+        }
         Ok(())
     }
 

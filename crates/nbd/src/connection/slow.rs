@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use engine::{WriteFlags, ZeroFlags};
+use engine::{GivenBlocks, WriteFlags, ZeroFlags};
 use nbd_protocol::reply::{push_error_chunk, push_status_chunk};
 use nbd_protocol::{Errno, Request, command, flags};
 use seam::{AllocationExtent, Seam};
@@ -14,14 +14,15 @@ use crate::negotiation::ALLOCATION_CONTEXT;
 use crate::options::{EXTENTS_MAX, READ_PIECE_BYTES};
 
 /// A request under way; gives back what it holds, and wakes the connection, when it ends.
-struct UnderWay<S: Seam> {
+pub(super) struct UnderWay<S: Seam> {
     connection: Rc<Connection<S>>,
     held_bytes: usize,
     payload_bytes: usize,
 }
 
 impl<S: Seam> UnderWay<S> {
-    fn new(connection: &Rc<Connection<S>>, held_bytes: usize, payload_bytes: usize) -> Self {
+    /// One more under way, which holds so many bytes for its reply or its blocks, and so many that it writes.
+    pub(super) fn new(connection: &Rc<Connection<S>>, held_bytes: usize, payload_bytes: usize) -> Self {
         let add = |cell: &Cell<usize>, more: usize| cell.set(cell.get() + more);
         add(&connection.requests, 1);
         add(&connection.held_bytes, held_bytes);
@@ -92,6 +93,22 @@ impl<S: Seam> Connection<S> {
             let this = &under_way.connection;
             let result =
                 this.volume.write(request.offset, payload.len(), write_flags(&request), &mut &payload[..]).await;
+            this.answer(&request, result.err().map(|error| errno(&error)));
+        });
+    }
+
+    /// As [`Connection::write_later`], with the data in the engine's own buffers.
+    pub(super) fn write_given_later(
+        self: &Rc<Self>,
+        request: &Request,
+        mut data: GivenBlocks<S>,
+        under_way: UnderWay<S>,
+    ) {
+        let request = *request;
+        self.seam.spawn(async move {
+            let this = &under_way.connection;
+            let flags = write_flags(&request);
+            let result = this.volume.write(request.offset, request.len as usize, flags, &mut data).await;
             this.answer(&request, result.err().map(|error| errno(&error)));
         });
     }

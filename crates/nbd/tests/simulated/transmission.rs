@@ -1,5 +1,6 @@
 //! Promises of transmission: every command, right and wrong.
 
+use engine::{VolumeSpec, WritePolicy};
 use nbd::Options;
 use nbd_protocol::{Command, Errno, command, flags};
 use seam::sim::{Fault, Ops, Rule, When};
@@ -20,6 +21,37 @@ fn what_was_written_is_read_in_any_size() {
         }
         assert_eq!(client.read(0, 1536).await, Ok([sectors(0, 1), sectors(1, 1), sectors(0, 1)].concat()));
     });
+}
+
+#[test]
+fn long_and_short_writes_that_were_sent_in_one_breath_land_where_they_belong() {
+    for (seed, policy) in [(40, WritePolicy::WriteBack), (41, WritePolicy::WriteThrough), (42, WritePolicy::WriteBack)]
+    {
+        let world = world(seed);
+        let seam = world.seam();
+        world.block_on(async {
+            serve(&seam, VolumeSpec { policy, ..plain() }, Options::default()).await;
+            let mut client = connect(&seam).await;
+            client.go("vm1").await;
+            // Long ones of whole blocks, short ones, and long ones that begin or end inside a block.
+            let shapes = [(0, 128), (1 << 17, 256), (1 << 18, 8), (1 << 19, 64), (786_432 + 512, 128), (1 << 20, 129)];
+            for round in 1..4 {
+                for (index, (offset, count)) in (0_u64..).zip(shapes) {
+                    let data = sectors(round * 10 + index, count);
+                    client.ask(Command::Write, 0, offset, data.len() as u32, &data).await;
+                }
+                for _ in shapes {
+                    let answer = client.part(0).await.map(|(_, part, last)| (part, last));
+                    assert_eq!(answer, Some((Part::Done, true)));
+                }
+                for (index, (offset, count)) in (0_u64..).zip(shapes) {
+                    let expected = sectors(round * 10 + index, count);
+                    assert!(client.read(offset, expected.len() as u32).await == Ok(expected), "{index} of {round}");
+                }
+            }
+        });
+        assert_eq!(world.violations(), Vec::<String>::new());
+    }
 }
 
 #[test]
