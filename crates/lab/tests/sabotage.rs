@@ -6,7 +6,7 @@ use lab::torture::{Options, run};
 use seam::sim::TraceMode;
 
 /// Seeds that a sabotage has to be caught in.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 200;
 
 fn is_caught(sabotage: Sabotage) {
     for seed in 0..SEEDS {

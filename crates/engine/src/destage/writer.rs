@@ -200,6 +200,9 @@ impl<S: Seam> Shard<S> {
         let deferred = self.policy.get().defers_writes();
         self.with(|state, _| {
             state.end_operation(job.operation);
+            if lost {
+                state.await_zeroes(job.operation, job.blocks.start, &job.waits);
+            }
             match &result {
                 Ok(()) => state.zeroes_done(job.operation),
                 Err(_) if !lost && !deferred && !job.waits.is_empty() => {
@@ -209,13 +212,12 @@ impl<S: Seam> Shard<S> {
                 Err(_) => {
                     state.zeroes_failed(job.operation);
                     if lost {
-                        state.failed.remove(&job.blocks.start);
+                        state.failed.retain(|start| !job.blocks.contains(start));
                     }
                 }
             }
-            match lost {
-                true => state.waits.entry(job.blocks.start).or_default().extend(job.waits),
-                false => job.waits.iter().for_each(|wait| wait.finish_one(result.as_ref())),
+            if !lost {
+                job.waits.iter().for_each(|wait| wait.finish_one(result.as_ref()));
             }
         });
         match &result {

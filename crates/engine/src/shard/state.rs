@@ -36,7 +36,7 @@ enum WrittenUnit {
 pub struct Due {
     /// Oldest epoch of what is not durable.
     pub epoch: Option<u64>,
-    /// Something in it was acknowledged and is nowhere else for certain.
+    /// Something in it was acknowledged and is nowhere else for certain, or will be when what is on its way arrives.
     pub owed: bool,
 }
 
@@ -253,7 +253,8 @@ impl State {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
         let (dirty, in_flight, written) = (slot.dirty.take(), slot.in_flight.take(), slot.written.take());
-        let owed = slot.owed || written.is_some();
+        // What is in flight is acknowledged when it arrives, and the backing may forget it before its flush.
+        let owed = slot.owed || written.is_some() || in_flight.is_some();
         if let Some(epoch) = dirty {
             self.epochs.remove(epoch);
             self.order.remove(slot.block);
@@ -306,7 +307,9 @@ impl State {
                 ZeroState::Dirty | ZeroState::InFlight(_) => self.epochs.add(range.epoch),
             }
         }
-        let due = |range: &ZeroRange| Due { epoch: Some(range.epoch), owed: range.owed || !counts(range) };
+        // As of a block: what is in flight or written may be forgotten by the backing after it was acknowledged.
+        let due =
+            |range: &ZeroRange| Due { epoch: Some(range.epoch), owed: range.owed || range.state != ZeroState::Dirty };
         cut.removed.iter().map(|(_, range)| due(range)).reduce(Due::and)
     }
 
@@ -322,6 +325,21 @@ impl State {
             self.epochs.remove(epoch);
             self.failed.remove(&start);
             self.written.push_back((WrittenUnit::Zeroes(start), sequence));
+        }
+    }
+
+    /// What is left of the ranges of operation `id` will be sent again, and `waits` wait for all of it; where nothing is left,
+    /// for what took the place of `start`, the first of its blocks.
+    pub fn await_zeroes(&mut self, id: u64, start: u64, waits: &[Rc<WriteWait>]) {
+        if waits.is_empty() {
+            return;
+        }
+        let left = self.zeroes_of(id);
+        let places = if left.is_empty() { vec![start] } else { left };
+        for (number, place) in places.into_iter().enumerate() {
+            // Each has been expected once.
+            waits.iter().filter(|_| number > 0).for_each(|wait| wait.expect_one());
+            self.waits.entry(place).or_default().extend(waits.iter().cloned());
         }
     }
 

@@ -1,9 +1,12 @@
 //! What torture has found, each as the smallest case that shows it.
 
-use engine::{CoreSpec, WriteFlags, WritePolicy};
-use lab::rig::{Rig, Same, read, write};
-use seam::Seam;
-use seam::sim::{Fault, Ops, Rule, SimDiskSpec, TaskOrder, When, WorldSpec};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use engine::{CoreSpec, RequestError, Volume, WriteFlags, WritePolicy};
+use lab::rig::{Rig, Same, durable, read, write};
+use seam::sim::{DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, TaskOrder, When, WorldSpec};
+use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 
@@ -66,10 +69,10 @@ fn allocation_status_of_sectors_is_answered_on_a_backing_of_4_kib_blocks() {
 fn reads_and_readahead_of_more_than_memory_at_once_all_end() {
     let rig = Rig::with_memory(1, 640 << 10);
     let names = ["one", "two", "three", "four"];
-    let ended = std::rc::Rc::new(std::cell::Cell::new(0));
+    let ended = Rc::new(Cell::new(0));
     for name in names {
         rig.add_disk(name, SimDiskSpec::new(8 * MIB));
-        let (volume, ended) = (rig.attach(name, |_| ()).unwrap(), std::rc::Rc::clone(&ended));
+        let (volume, ended) = (rig.attach(name, |_| ()).unwrap(), Rc::clone(&ended));
         let seam = rig.seam.clone();
         rig.seam.spawn(async move {
             for first in (0..8_192).step_by(512) {
@@ -79,7 +82,7 @@ fn reads_and_readahead_of_more_than_memory_at_once_all_end() {
             ended.set(ended.get() + 1);
         });
     }
-    rig.world.run_for(seam::Nanos::from_secs(30)).unwrap();
+    rig.world.run_for(Nanos::from_secs(30)).unwrap();
     assert_eq!(ended.get(), names.len(), "a read waits for ever");
 }
 
@@ -98,19 +101,19 @@ fn a_discard_with_fua_is_not_durable_before_what_took_its_place() {
         let flags = WriteFlags { fua: true };
         busy.write(2 * 4096, 4096, flags, &mut Same(3)).await.expect("a disk without faults");
     });
-    rig.world.run_for(seam::Nanos::from_micros(10)).unwrap();
+    rig.world.run_for(Nanos::from_micros(10)).unwrap();
     let fua = volume.clone();
-    let discarded = std::rc::Rc::new(std::cell::Cell::new(false));
-    let seen = std::rc::Rc::clone(&discarded);
+    let discarded = Rc::new(Cell::new(false));
+    let seen = Rc::clone(&discarded);
     rig.seam.spawn(async move {
         fua.discard(0, 3 * 4096, WriteFlags { fua: true }).await.expect("a disk without faults");
         seen.set(true);
     });
-    rig.world.run_for(seam::Nanos::from_micros(10)).unwrap();
+    rig.world.run_for(Nanos::from_micros(10)).unwrap();
     rig.world.block_on(write(&volume, 8, 8, 2)).unwrap();
     assert!(!discarded.get(), "the discard was to be held up");
     while !discarded.get() {
-        rig.world.run_for(seam::Nanos::from_micros(10)).unwrap();
+        rig.world.run_for(Nanos::from_micros(10)).unwrap();
     }
     assert_ne!(disk.durable_tag(8), 1, "what was there before the discard would survive a crash");
 }
@@ -127,7 +130,7 @@ fn a_write_with_fua_that_a_reconnect_undid_is_written_again_before_it_is_acknowl
         let (seam, other) = (rig.seam.clone(), disk.clone());
         rig.seam.spawn(async move {
             // The moment at which a disk of 100 us has taken the write.
-            seam.sleep(seam::Nanos::from_micros(100)).await;
+            seam.sleep(Nanos::from_micros(100)).await;
             other.reconnect();
         });
         let kept = rig.world.block_on(async move {
@@ -135,5 +138,69 @@ fn a_write_with_fua_that_a_reconnect_undid_is_written_again_before_it_is_acknowl
             done.is_err() || disk.durable_tag(0) == 7
         });
         assert!(kept, "seed {seed}: acknowledged with FUA and not durable");
+    }
+}
+
+/// A write-through volume of 64 KiB of tag 1, durable, in a world of `seed`.
+fn written_through(seed: u64) -> (Rig, DiskControl, Volume<SimSeam>) {
+    let world = WorldSpec { order: TaskOrder::Seeded, ..WorldSpec::new(seed) };
+    let rig = Rig::new(world, CoreSpec::default());
+    let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    let volume = rig.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).unwrap();
+    rig.world.block_on(write(&volume, 0, 128, 1)).unwrap();
+    rig.world.block_on(volume.flush()).unwrap();
+    (rig, disk, volume)
+}
+
+/// What a request returned, once it has ended.
+type Ended = Rc<RefCell<Option<Result<(), RequestError>>>>;
+
+/// Runs `request` beside the test.
+fn beside(rig: &Rig, request: impl Future<Output = Result<(), RequestError>> + 'static) -> Ended {
+    let ended = Ended::default();
+    let seen = Rc::clone(&ended);
+    rig.seam.spawn(async move {
+        let result = request.await;
+        *seen.borrow_mut() = Some(result);
+    });
+    // On its way, and nothing of it has arrived.
+    rig.world.run_for(Nanos::from_micros(10)).unwrap();
+    ended
+}
+
+/// Seed 52107 of its day: the write was acknowledged while a discard over it waited; the discard failed and took along what the
+/// backing had not flushed and forgot.
+#[test]
+fn a_write_that_arrives_under_a_discard_that_fails_outlives_a_reconnect() {
+    for seed in 0..20 {
+        let (rig, disk, volume) = written_through(seed);
+        let other = volume.clone();
+        let written = beside(&rig, async move { write(&other, 0, 128, 2).await });
+        disk.add_fault(Rule::new(Fault::Error, Ops::ZERO, When::Always));
+        let failed = rig.world.block_on(volume.discard(0, 128 * 512, WriteFlags::default()));
+        assert!(failed.is_err() && written.take() == Some(Ok(())));
+        disk.clear_faults();
+        disk.reconnect();
+        rig.world.block_on(volume.destage_all()).unwrap();
+        let found = durable(&disk, 0, 128);
+        assert!(!found.contains(&1), "seed {seed}: the acknowledged write is gone: {found:?}");
+    }
+}
+
+/// The same the other way round.
+#[test]
+fn a_discard_that_arrives_under_a_write_that_fails_outlives_a_reconnect() {
+    for seed in 0..20 {
+        let (rig, disk, volume) = written_through(seed);
+        let other = volume.clone();
+        let discarded = beside(&rig, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
+        disk.add_fault(Rule::new(Fault::Error, Ops::WRITE, When::Always));
+        let failed = rig.world.block_on(write(&volume, 0, 128, 2));
+        assert!(failed.is_err() && discarded.take() == Some(Ok(())));
+        disk.clear_faults();
+        disk.reconnect();
+        rig.world.block_on(volume.destage_all()).unwrap();
+        let found = durable(&disk, 0, 128);
+        assert!(!found.contains(&1), "seed {seed}: the acknowledged discard is undone: {found:?}");
     }
 }
