@@ -13,9 +13,12 @@ pub struct Options {
     pub handshake_timeout: Nanos,
     /// Requests of one client that are under way at once; past it its socket is not read.
     pub requests_max: usize,
-    /// Bytes of one client's requests and replies that are held at once; past it its socket is not read. All clients together
-    /// hold at most a quarter of the core's buffers, shared evenly.
+    /// Bytes of one client's requests and replies that are held at once; past it its socket is not read. The replies of all
+    /// clients together hold at most a quarter of the core's buffers (or one reply alone, where that is less).
     pub held_bytes_max: usize,
+    /// Time that a client has to take what was sent to it while others wait for the buffers which that holds; then it is sent
+    /// away.
+    pub stall_timeout: Nanos,
     /// Bytes of writes that wait for the engine, of all clients together, shared evenly.
     pub payload_bytes_max: usize,
     /// Encryption; `None`: not offered.
@@ -29,6 +32,7 @@ impl Default for Options {
             handshake_timeout: Nanos::from_secs(30),
             requests_max: 256,
             held_bytes_max: 4 << 20,
+            stall_timeout: Nanos::from_secs(30),
             payload_bytes_max: 16 << 20,
             tls: None,
         }

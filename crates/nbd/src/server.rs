@@ -1,7 +1,6 @@
 //! Accepts clients, counts them, and ends them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWriter};
@@ -35,7 +34,6 @@ struct Inner<S: Seam> {
     seam: S,
     exports: Rc<dyn Exports<S>>,
     shares: Rc<Shares>,
-    clients: RefCell<BTreeMap<u64, Rc<Control>>>,
     stats: Cell<ServerStats>,
     stopping: Cell<bool>,
     listeners: RefCell<Vec<Rc<Control>>>,
@@ -53,12 +51,11 @@ impl<S: Seam> Clone for Server<S> {
 impl<S: Seam> Server<S> {
     /// A server for `exports`.
     pub fn new(seam: S, exports: impl Exports<S>, options: Options) -> Self {
-        let shares = Rc::new(Shares { options, connections: Cell::new(0) });
+        let shares = Rc::new(Shares::new(options, seam.blocks_total() * seam::BLOCK_BYTES));
         Server(Rc::new(Inner {
             seam,
             exports: Rc::new(exports),
             shares,
-            clients: RefCell::default(),
             stats: Cell::default(),
             stopping: Cell::new(false),
             listeners: RefCell::default(),
@@ -67,12 +64,12 @@ impl<S: Seam> Server<S> {
 
     /// Counters.
     pub fn stats(&self) -> ServerStats {
-        ServerStats { connections: self.0.clients.borrow().len() as u64, ..self.0.stats.get() }
+        ServerStats { connections: self.0.shares.connections() as u64, ..self.0.stats.get() }
     }
 
     /// Clients that use the export of that name now.
     pub fn clients_of(&self, export: &str) -> usize {
-        self.0.clients.borrow().values().filter(|client| *client.export.borrow() == export).count()
+        self.0.shares.clients.borrow().values().filter(|client| *client.export.borrow() == export).count()
     }
 
     /// Takes clients from `listener`, a task each, until the server is stopped.
@@ -96,22 +93,20 @@ impl<S: Seam> Server<S> {
 
     /// Serves one client until it leaves.
     pub async fn serve(&self, stream: S::Stream) {
-        let full = self.0.clients.borrow().len() >= self.0.shares.options.connections_max;
+        let full = self.0.shares.connections() >= self.0.shares.options.connections_max;
         self.count(|stats| if full { stats.refused += 1 } else { stats.accepted += 1 });
         if full || self.0.stopping.get() {
             return drop(stream.split());
         }
         let (id, control) = (self.0.stats.get().accepted, Rc::new(Control::default()));
-        self.0.clients.borrow_mut().insert(id, Rc::clone(&control));
-        self.recount();
+        self.0.shares.add(id, &control);
         self.talk(stream, &control).await;
-        self.0.clients.borrow_mut().remove(&id);
-        self.recount();
+        self.0.shares.remove(id);
     }
 
     /// Sends all clients of an export away: what is under way is finished and answered first.
     pub fn disconnect(&self, export: &str) {
-        self.0.clients.borrow().values().filter(|client| *client.export.borrow() == export).for_each(|client| {
+        self.0.shares.clients.borrow().values().filter(|client| *client.export.borrow() == export).for_each(|client| {
             client.ask(Stop::Drain);
         });
     }
@@ -122,11 +117,11 @@ impl<S: Seam> Server<S> {
         self.0.listeners.borrow().iter().for_each(|listener| listener.ask(Stop::Drain));
         let deadline = self.0.seam.now() + patience;
         self.ask_all(Stop::Drain);
-        while !self.0.clients.borrow().is_empty() && self.0.seam.now() < deadline {
+        while self.0.shares.connections() > 0 && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }
         self.ask_all(Stop::Now);
-        while !self.0.clients.borrow().is_empty() || !self.0.listeners.borrow().is_empty() {
+        while self.0.shares.connections() > 0 || !self.0.listeners.borrow().is_empty() {
             self.0.seam.sleep(STOP_POLL).await;
         }
     }
@@ -198,11 +193,7 @@ impl<S: Seam> Server<S> {
     }
 
     fn ask_all(&self, stop: Stop) {
-        self.0.clients.borrow().values().for_each(|client| client.ask(stop));
-    }
-
-    fn recount(&self) {
-        self.0.shares.connections.set(self.0.clients.borrow().len());
+        self.0.shares.clients.borrow().values().for_each(|client| client.ask(stop));
     }
 
     fn count(&self, change: impl FnOnce(&mut ServerStats)) {

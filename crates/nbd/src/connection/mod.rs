@@ -4,6 +4,7 @@
 //! writing half, polled right after it, sends them all in one call. What has to wait is a task of its own (`slow`), which
 //! queues its reply and wakes this one. So a request at depth one costs a receive and a send, and neither task nor wake-up.
 
+mod loan;
 mod outgoing;
 mod requests;
 mod slow;
@@ -45,6 +46,10 @@ pub(crate) struct Connection<S: Seam> {
     out: RefCell<Gather<S>>,
     /// Bytes that are being sent.
     sending: Cell<usize>,
+    /// Bytes of buffers borrowed for replies, until they are sent.
+    lent_bytes: Cell<usize>,
+    /// The part of them that queued replies hold.
+    queued_lent_bytes: Cell<usize>,
     /// Tasks under way.
     requests: Cell<usize>,
     /// Bytes that those will need for their replies.
@@ -71,6 +76,8 @@ impl<S: Seam> Connection<S> {
             shares,
             out: RefCell::default(),
             sending: Cell::new(0),
+            lent_bytes: Cell::new(0),
+            queued_lent_bytes: Cell::new(0),
             requests: Cell::new(0),
             held_bytes: Cell::new(0),
             payload_bytes: Cell::new(0),
@@ -117,14 +124,16 @@ impl<S: Seam> Connection<S> {
         })
         .await;
         self.ended.set(true);
+        self.control.stalled_for.set(None);
+        self.out.borrow_mut().clear();
+        self.give_back(self.queued_lent_bytes.take());
         self.release_room();
     }
 
     /// True while no further request is taken.
     fn is_full(&self) -> bool {
-        let pool_bytes = self.seam.blocks_total() * seam::BLOCK_BYTES;
         self.requests.get() >= self.shares.options.requests_max
-            || self.queued_bytes() + self.held_bytes.get() >= self.shares.held_bytes(pool_bytes)
+            || self.queued_bytes() + self.held_bytes.get() >= self.shares.held_bytes()
             || self.is_full_of_payload()
     }
 

@@ -28,11 +28,15 @@ impl<S: Seam> Connection<S> {
             }
             std::mem::swap(&mut *self.out.borrow_mut(), &mut gather);
             self.sending.set(gather.len());
+            self.control.stalled_for.set(Some(0));
+            let lent_bytes = self.queued_lent_bytes.get();
             let (result, sent) = writer.send(gather).await;
             gather = sent;
             gather.clear();
             self.sending.set(0);
-            self.release_room();
+            self.control.stalled_for.set(None);
+            self.queued_lent_bytes.set(self.queued_lent_bytes.get() - lent_bytes);
+            self.give_back(lent_bytes);
             if result.is_err() {
                 return;
             }
@@ -56,10 +60,19 @@ impl<S: Seam> Connection<S> {
         }
     }
 
-    /// Queues the data of a read's part from `offset` on, as a chunk if the client wants chunks, else as the whole reply.
-    pub(super) fn answer_data(&self, request: &Request, offset: u64, last: bool, data: &mut Vec<Piece<S::Block>>) {
+    /// Queues the data of a read's part from `offset` on, as a chunk if the client wants chunks, else as the whole reply. Their
+    /// buffers were borrowed, `lent_bytes` of them.
+    pub(super) fn answer_data(
+        &self,
+        request: &Request,
+        offset: u64,
+        last: bool,
+        data: &mut Vec<Piece<S::Block>>,
+        lent_bytes: usize,
+    ) {
         if self.ended.get() {
-            return data.clear();
+            data.clear();
+            return self.give_back(lent_bytes);
         }
         let len = pieces_len(data);
         let mut out = self.out.borrow_mut();
@@ -67,7 +80,8 @@ impl<S: Seam> Connection<S> {
             let flags = if last { DONE } else { 0 };
             if len >= HOLE_BYTES_MIN && data.iter().all(|piece| piece.block.is_zero(piece.start(), piece.len())) {
                 out.push_bytes(&reply::hole_chunk(request.cookie, offset, len as u32, flags));
-                return data.clear();
+                data.clear();
+                return self.give_back(lent_bytes);
             }
             out.push_bytes(&reply::data_chunk(request.cookie, offset, len as u32, flags));
         } else {
@@ -75,6 +89,7 @@ impl<S: Seam> Connection<S> {
             out.push_bytes(&reply::simple(request.cookie, None));
         }
         data.drain(..).for_each(|piece| out.push_piece(piece));
+        self.queued_lent_bytes.set(self.queued_lent_bytes.get() + lent_bytes);
     }
 
     /// Queues bytes; drops them when nothing is sent any more.
@@ -82,19 +97,6 @@ impl<S: Seam> Connection<S> {
         if !self.ended.get() {
             self.out.borrow_mut().push_bytes(bytes);
         }
-    }
-
-    /// Waits until what is queued has shrunk below the connection's share, or nothing is sent any more.
-    pub(super) async fn wait_for_room(&self) {
-        let limit = self.shares.held_bytes(self.seam.blocks_total() * seam::BLOCK_BYTES);
-        poll_fn(|context| {
-            if self.ended.get() || self.queued_bytes() < limit {
-                return Poll::Ready(());
-            }
-            self.room.borrow_mut().push(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
     }
 
     /// Wakes the tasks that wait for room.

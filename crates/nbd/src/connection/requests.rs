@@ -8,6 +8,7 @@ use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
 use seam::{BLOCK_BYTES, Incoming, Piece, SECTOR_BYTES, Seam, StreamReader};
 
 use super::Connection;
+use super::loan::buffer_bytes;
 use super::slow::{LargeWrite, UnderWay};
 use crate::options::{
     READ_PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, STRAIGHT_BYTES_MIN, WHOLE_READ_BYTES_MAX, WRITE_PIECE_BYTES,
@@ -85,11 +86,14 @@ impl<S: Seam> Connection<S> {
             return self.answer(request, Some(Errno::Inval));
         }
         let len = request.len as usize;
-        if request.command == Command::Read
-            && len <= READ_PIECE_BYTES
-            && self.volume.read_now(request.offset, len, pieces)
-        {
-            return self.answer_data(request, request.offset, true, pieces);
+        if request.command == Command::Read && len <= READ_PIECE_BYTES {
+            let lent_bytes = buffer_bytes(request.offset, len);
+            if self.borrow_now(lent_bytes) {
+                if self.volume.read_now(request.offset, len, pieces) {
+                    return self.answer_data(request, request.offset, true, pieces, lent_bytes);
+                }
+                self.give_back(lent_bytes);
+            }
         }
         if request.command == Command::Flush {
             return self.flush_later(request);
@@ -127,9 +131,9 @@ impl<S: Seam> Connection<S> {
             self.write_in_pieces(incoming, request).await?;
             return Ok(false);
         }
-        if let Some(blocks) = self.buffers_for(request) {
+        if let Some((blocks, under_way)) = self.buffers_for(request) {
             incoming.consume(Request::BYTES);
-            self.write_straight(incoming, request, blocks).await?;
+            self.write_straight(incoming, request, blocks, under_way).await?;
             return Ok(true);
         }
         let whole = Request::BYTES + len;
@@ -148,15 +152,14 @@ impl<S: Seam> Connection<S> {
 
     /// Buffers for a long write of whole blocks, if the connection's share of the pool has room for them: a client may take its
     /// time to fill them.
-    fn buffers_for(&self, request: &Request) -> Option<Vec<S::BlockMut>> {
+    fn buffers_for(self: &Rc<Self>, request: &Request) -> Option<(Vec<S::BlockMut>, UnderWay<S>)> {
         let (len, block) = (request.len as usize, BLOCK_BYTES as u64);
         let whole = len.is_multiple_of(BLOCK_BYTES) && request.offset.is_multiple_of(block);
-        let held = self.queued_bytes() + self.held_bytes.get() + len;
-        let share = self.seam.blocks_total() * BLOCK_BYTES / 4 / self.shares.connections();
-        if len < STRAIGHT_BYTES_MIN || !whole || request.flags != 0 || held > share {
+        if len < STRAIGHT_BYTES_MIN || !whole || request.flags != 0 || !self.borrow_of_share(len) {
             return None;
         }
-        self.volume.buffers(len / BLOCK_BYTES)
+        let under_way = UnderWay::new(self, len, 0).with_loan(len);
+        self.volume.buffers(len / BLOCK_BYTES).map(|blocks| (blocks, under_way))
     }
 
     /// Serves a write whose data is taken from the socket into the blocks that keep it.
@@ -165,9 +168,9 @@ impl<S: Seam> Connection<S> {
         incoming: &mut Incoming<S, R>,
         request: &Request,
         mut blocks: Vec<S::BlockMut>,
+        under_way: UnderWay<S>,
     ) -> io::Result<()> {
         self.let_replies_go().await;
-        let under_way = UnderWay::new(self, request.len as usize, 0);
         incoming.read_blocks(&mut blocks).await?;
         let mut source = GivenBlocks::new(blocks);
         if self.volume.write_now(request.offset, request.len as usize, &mut source) {

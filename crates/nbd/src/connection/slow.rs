@@ -9,6 +9,7 @@ use nbd_protocol::{Errno, Request, command, flags};
 use seam::{AllocationExtent, Seam};
 
 use super::Connection;
+use super::loan::{Loan, buffer_bytes};
 use crate::errno::errno;
 use crate::negotiation::ALLOCATION_CONTEXT;
 use crate::options::{EXTENTS_MAX, READ_PIECE_BYTES};
@@ -18,6 +19,7 @@ pub(super) struct UnderWay<S: Seam> {
     connection: Rc<Connection<S>>,
     held_bytes: usize,
     payload_bytes: usize,
+    lent_bytes: usize,
 }
 
 impl<S: Seam> UnderWay<S> {
@@ -27,7 +29,13 @@ impl<S: Seam> UnderWay<S> {
         add(&connection.requests, 1);
         add(&connection.held_bytes, held_bytes);
         add(&connection.payload_bytes, payload_bytes);
-        UnderWay { connection: Rc::clone(connection), held_bytes, payload_bytes }
+        UnderWay { connection: Rc::clone(connection), held_bytes, payload_bytes, lent_bytes: 0 }
+    }
+
+    /// Holds buffers that were borrowed, too.
+    pub(super) fn with_loan(mut self, lent_bytes: usize) -> Self {
+        self.lent_bytes += lent_bytes;
+        self
     }
 }
 
@@ -39,6 +47,7 @@ impl<S: Seam> Drop for UnderWay<S> {
         subtract(&self.connection.requests, 1);
         subtract(&self.connection.held_bytes, self.held_bytes);
         subtract(&self.connection.payload_bytes, self.payload_bytes);
+        self.connection.give_back(self.lent_bytes);
         self.connection.control.wake();
     }
 }
@@ -124,13 +133,17 @@ impl<S: Seam> Connection<S> {
     async fn read(&self, request: &Request, whole: bool) {
         let end = request.offset + u64::from(request.len);
         let (mut at, mut data) = (request.offset, Vec::new());
+        let mut loan = match whole {
+            true => self.borrow(buffer_bytes(at, request.len as usize)).await,
+            false => None,
+        };
         while at < end {
             let piece = READ_PIECE_BYTES - (at % READ_PIECE_BYTES as u64) as usize;
             let len = piece.min((end - at) as usize);
             if !whole {
-                self.wait_for_room().await;
+                loan = self.borrow(buffer_bytes(at, len)).await;
             }
-            if self.ended.get() {
+            if loan.is_none() {
                 return;
             }
             if let Err(error) = self.volume.read(at, len, &mut data).await {
@@ -138,12 +151,13 @@ impl<S: Seam> Connection<S> {
             }
             at += len as u64;
             if !whole {
-                self.answer_data(request, at - len as u64, at == end, &mut data);
+                let lent_bytes = loan.take().map_or(0, Loan::into_bytes);
+                self.answer_data(request, at - len as u64, at == end, &mut data, lent_bytes);
                 self.control.wake();
             }
         }
-        if whole {
-            self.answer_data(request, request.offset, true, &mut data);
+        if let Some(loan) = loan {
+            self.answer_data(request, request.offset, true, &mut data, loan.into_bytes());
         }
     }
 

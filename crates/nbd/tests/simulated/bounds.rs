@@ -2,9 +2,10 @@
 
 use nbd::Options;
 use nbd_protocol::{Command, Request};
+use seam::sim::SimSeam;
 use seam::{Nanos, Seam};
 
-use crate::client::{Part, sectors};
+use crate::client::{Client, Part, sectors};
 use crate::setting::{SIZE, connect, listen, plain, serve, with_server, world};
 
 fn write_of(len: u32) -> [u8; 28] {
@@ -70,6 +71,75 @@ fn a_client_that_does_not_read_its_replies_is_held_to_its_share() {
             let (_, _, last) = client.part(0).await.expect("the connection lives");
             answered += u32::from(last);
         }
+    });
+}
+
+/// A client that wants simple replies, each of which has to be held whole.
+async fn simple_client(seam: &SimSeam) -> Client {
+    let mut client = connect(seam).await;
+    client.go_simple("vm1").await;
+    client
+}
+
+/// Clients that ask for a whole read each and never take the answer.
+async fn deaf_clients(seam: &SimSeam, count: u64) -> Vec<Client> {
+    let mut deaf = Vec::new();
+    for number in 0..count {
+        let mut client = simple_client(seam).await;
+        client.ask(Command::Read, 0, number * u64::from(WHOLE) % SIZE, WHOLE, b"").await;
+        deaf.push(client);
+    }
+    deaf
+}
+
+/// The longest read that is answered whole.
+const WHOLE: u32 = 4 << 20;
+
+#[test]
+fn whole_reads_whose_answers_nobody_takes_leave_three_quarters_of_the_memory_to_others() {
+    with_server(38, Options::default(), async |seam, _| {
+        // Together they ask for more than the pool has.
+        let deaf = deaf_clients(&seam, 20).await;
+        seam.sleep(Nanos::from_secs(1)).await;
+        let (total, free) = (seam.blocks_total(), seam.blocks_free());
+        assert!(free >= total * 3 / 4, "{free} of {total} buffers are free");
+        let mut client = simple_client(&seam).await;
+        let before = seam.now();
+        client.ask(Command::Write, 0, 0, 4096, &sectors(1, 8)).await;
+        assert_eq!(client.part(0).await, Some((1, Part::Done, true)));
+        client.ask(Command::Read, 0, 0, 65_536, b"").await;
+        assert!(matches!(client.part(65_536).await, Some((2, Part::Data(..), true))));
+        assert!(seam.now().since(before) < Nanos::from_millis(200), "virtual time, the same on every machine");
+        drop(deaf);
+    });
+}
+
+#[test]
+fn whole_reads_that_together_need_more_than_the_memory_wait_for_each_other_and_all_end() {
+    with_server(39, Options::default(), async |seam, _| {
+        let mut clients = deaf_clients(&seam, 20).await;
+        for client in &mut clients {
+            let Some((1, Part::Data(_, data), true)) = client.part(WHOLE as usize).await else { panic!("an answer") };
+            assert_eq!(data.len(), WHOLE as usize);
+        }
+    });
+}
+
+#[test]
+fn who_keeps_others_waiting_is_sent_away_and_who_is_merely_slow_stays() {
+    with_server(40, Options::default(), async |seam, server| {
+        let mut slow = deaf_clients(&seam, 1).await;
+        seam.sleep(Nanos::from_secs(600)).await;
+        assert_eq!(server.stats().connections, 1, "nobody waits for what it holds");
+        let mut taken = slow.pop().expect("there is one");
+        assert!(matches!(taken.part(WHOLE as usize).await, Some((1, Part::Data(..), true))));
+
+        let _deaf = deaf_clients(&seam, 20).await;
+        let mut client = simple_client(&seam).await;
+        let before = seam.now();
+        client.ask(Command::Read, 0, 0, WHOLE, b"").await;
+        assert!(matches!(client.part(WHOLE as usize).await, Some((1, Part::Data(..), true))));
+        assert!(seam.now().since(before) < Nanos::from_secs(600), "as many rounds of patience as the line is long");
     });
 }
 
