@@ -33,6 +33,10 @@ pub trait Block: Clone + 'static {
     /// True when both hold the same content.
     fn same(&self, other: &Self) -> bool;
 
+    /// CRC32C of the bytes, continued from `seed` (another checksum, or any number); a simulated world has one of its own that is as
+    /// good at telling contents apart.
+    fn checksum(&self, seed: u32) -> u32;
+
     /// Brings near what a clone of it will touch; changes nothing but time.
     fn hint(&self) {}
 
@@ -58,6 +62,10 @@ pub trait BlockMut: 'static {
 
     /// Copies `bytes` to `at`.
     fn write_bytes(&mut self, at: usize, bytes: &[u8]);
+
+    /// Copies `bytes` to `at`: bytes of our own formats, not a client's. (A simulated world keeps a tag a sector and refuses a
+    /// client's bytes that are none; these it keeps as they are.) Offset and length are multiples of [`SECTOR_BYTES`].
+    fn write_metadata(&mut self, at: usize, bytes: &[u8]);
 }
 
 /// A byte range of a frozen block, on its way to a disk or a socket.

@@ -103,6 +103,10 @@ impl Block for RealBlock {
         self.0 == other.0 || self.bytes() == other.bytes()
     }
 
+    fn checksum(&self, seed: u32) -> u32 {
+        crc32c::crc32c_append(seed, self.bytes())
+    }
+
     fn sabotage_thaw(self) -> RealBlockMut {
         unreachable!("only the simulated world breaks R1 on purpose")
     }
@@ -126,5 +130,9 @@ impl BlockMut for RealBlockMut {
 
     fn write_bytes(&mut self, at: usize, bytes: &[u8]) {
         self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn write_metadata(&mut self, at: usize, bytes: &[u8]) {
+        self.write_bytes(at, bytes);
     }
 }

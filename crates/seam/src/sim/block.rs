@@ -1,16 +1,17 @@
 //! Simulated buffers: one 64-bit tag a sector instead of 512 bytes, counted against a pool's ceiling.
 //!
 //! A sector whose tag is *t* stands for *t*, little-endian, 64 times over; tag 0 stands for zeroes. Whole sectors are all that
-//! clients, caches and disks move, so nothing is lost by that, and copying a block is copying 64 bytes.
+//! clients, caches and disks move, so nothing is lost by that, and copying a block is copying 64 bytes. Metadata is real bytes: its
+//! sectors' tags name entries of the world's table ([`Interned`]).
 
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
+use super::interned::{Interned, TAG_BYTES};
+use super::rng::mix;
 use crate::{BLOCK_BYTES, Block, BlockMut, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
-/// Bytes in a tag.
-const TAG_BYTES: usize = 8;
 /// What a fresh buffer holds: nobody's data, so that a checker notices a buffer that was used before it was filled.
 pub const POISON: u64 = 0xdead_0bad_f00d_dead;
 
@@ -20,7 +21,7 @@ pub enum Content {
     /// A tag a sector: reads return what was written.
     #[default]
     Tags,
-    /// Nothing: for measuring, where only the times matter. Reads return zeroes.
+    /// Metadata alone: for measuring, where only the times matter. Reads of anything else return zeroes.
     None,
 }
 
@@ -30,11 +31,12 @@ pub(super) struct Pool {
     pub(super) total: usize,
     pub(super) out: Cell<usize>,
     pub(super) keep: Content,
+    pub(super) interned: Rc<Interned>,
 }
 
 impl Pool {
-    pub(super) fn new(total: usize, keep: Content) -> Rc<Pool> {
-        Rc::new(Pool { total, out: Cell::new(0), keep })
+    pub(super) fn new(total: usize, keep: Content, interned: Rc<Interned>) -> Rc<Pool> {
+        Rc::new(Pool { total, out: Cell::new(0), keep, interned })
     }
 
     pub(super) fn alloc(self: &Rc<Self>) -> Option<SimBlockMut> {
@@ -44,7 +46,7 @@ impl Pool {
         self.out.set(self.out.get() + 1);
         let lease = Lease(Rc::clone(self));
         Some(SimBlockMut(match self.keep {
-            Content::Tags => SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new([POISON; SECTORS_PER_BLOCK]), lease })),
+            Content::Tags => SimBlock::tagged([POISON; SECTORS_PER_BLOCK], lease),
             Content::None => SimBlock::Bare(Rc::new(lease)),
         }))
     }
@@ -63,7 +65,6 @@ impl Drop for Lease {
 /// A block that keeps its content.
 pub struct Tagged {
     tags: Cell<[u64; SECTORS_PER_BLOCK]>,
-    #[expect(dead_code, reason = "held for its drop")]
     lease: Lease,
 }
 
@@ -74,11 +75,15 @@ pub enum SimBlock {
     Zero,
     /// One that keeps its content.
     Tagged(Rc<Tagged>),
-    /// One that keeps none.
+    /// One that keeps none, until metadata is written to it.
     Bare(#[expect(private_interfaces, reason = "only its count matters")] Rc<Lease>),
 }
 
 impl SimBlock {
+    fn tagged(tags: [u64; SECTORS_PER_BLOCK], lease: Lease) -> SimBlock {
+        SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new(tags), lease }))
+    }
+
     /// The content, a tag a sector; zeroes where none is kept.
     pub fn tags(&self) -> [u64; SECTORS_PER_BLOCK] {
         match self {
@@ -122,10 +127,21 @@ impl Block for SimBlock {
         let mut done = 0;
         while done < out.len() {
             let position = at + done;
-            let sector = [tags[position / SECTOR_BYTES].to_le_bytes(); SECTOR_BYTES / TAG_BYTES];
+            let tag = tags[position / SECTOR_BYTES];
             let within = position % SECTOR_BYTES;
             let count = (SECTOR_BYTES - within).min(out.len() - done);
-            out[done..done + count].copy_from_slice(&sector.as_flattened()[within..within + count]);
+            let to = &mut out[done..done + count];
+            let interned = match self {
+                SimBlock::Tagged(block) => block.lease.0.interned.bytes_of(tag),
+                SimBlock::Zero | SimBlock::Bare(_) => None,
+            };
+            match interned {
+                Some(bytes) => to.copy_from_slice(&bytes[within..within + count]),
+                None => {
+                    let sector = [tag.to_le_bytes(); SECTOR_BYTES / TAG_BYTES];
+                    to.copy_from_slice(&sector.as_flattened()[within..within + count]);
+                }
+            }
             done += count;
         }
     }
@@ -150,6 +166,10 @@ impl Block for SimBlock {
         self.tags() == other.tags()
     }
 
+    fn checksum(&self, seed: u32) -> u32 {
+        self.tags().iter().fold(mix(u64::from(seed)), |sum, tag| mix(sum ^ tag).wrapping_add(sum)) as u32
+    }
+
     fn sabotage_thaw(self) -> SimBlockMut {
         SimBlockMut(self)
     }
@@ -170,8 +190,16 @@ impl SimBlockMut {
         self.update(|tags| tags[sector] = tag);
     }
 
-    /// Copies `tags` to the sectors from `first` on.
+    /// Copies `tags` to the sectors from `first` on. A block without content starts to keep some when it is to hold any.
     pub(super) fn set_tags(&mut self, first: usize, from: &[u64]) {
+        if let SimBlock::Bare(block) = &self.0
+            && from.iter().any(|tag| *tag != 0)
+        {
+            // Two leases of one block for a moment: the second is counted like the one that goes.
+            let pool = Rc::clone(&block.0);
+            pool.out.set(pool.out.get() + 1);
+            self.0 = SimBlock::tagged([0; SECTORS_PER_BLOCK], Lease(pool));
+        }
         self.update(|tags| tags[first..first + from.len()].copy_from_slice(from));
     }
 
@@ -215,6 +243,18 @@ impl BlockMut for SimBlockMut {
             }
         });
     }
+
+    fn write_metadata(&mut self, at: usize, bytes: &[u8]) {
+        let range = sectors(at, bytes.len());
+        let pool = match &self.0 {
+            SimBlock::Tagged(block) => &block.lease.0,
+            SimBlock::Bare(lease) => &lease.0,
+            SimBlock::Zero => unreachable!("the shared zeroes are never writable"),
+        };
+        let (contents, _) = bytes.as_chunks::<SECTOR_BYTES>();
+        let tags: Vec<u64> = contents.iter().map(|content| pool.interned.tag_of(content)).collect();
+        self.set_tags(range.start, &tags);
+    }
 }
 
 #[cfg(test)]
@@ -222,7 +262,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Rc<Pool> {
-        Pool::new(2, Content::Tags)
+        Pool::new(2, Content::Tags, Rc::default())
     }
 
     #[test]
@@ -247,6 +287,29 @@ mod tests {
     }
 
     #[test]
+    fn metadata_comes_back_as_it_was_written_even_where_no_content_is_kept() {
+        for keep in [Content::Tags, Content::None] {
+            let pool = Pool::new(2, keep, Rc::default());
+            let bytes: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at % 251) as u8).collect();
+            let mut block = pool.alloc().unwrap();
+            block.write_metadata(0, &bytes);
+            let mut copy = pool.alloc().unwrap();
+            let block = block.freeze();
+            copy.copy_from(0, &block, 0, BLOCK_BYTES);
+            let (copy, mut out) = (copy.freeze(), vec![0; BLOCK_BYTES]);
+            copy.read_bytes(0, &mut out);
+            assert_eq!(out, bytes);
+            copy.read_bytes(100, &mut out[..1000]);
+            assert_eq!(out[..1000], bytes[100..1100]);
+            assert!(
+                copy.same(&block) && copy.checksum(1) == block.checksum(1) && copy.checksum(1) != block.checksum(2)
+            );
+            drop((block, copy));
+            assert_eq!(pool.out.get(), 0);
+        }
+    }
+
+    #[test]
     fn a_shared_block_does_not_thaw() {
         let pool = pool();
         let block = pool.alloc().unwrap().freeze();
@@ -259,7 +322,7 @@ mod tests {
     #[test]
     fn the_pool_ends_at_its_ceiling_and_gets_everything_back() {
         for keep in [Content::Tags, Content::None] {
-            let pool = Pool::new(2, keep);
+            let pool = Pool::new(2, keep, Rc::default());
             let (first, second) = (pool.alloc().unwrap(), pool.alloc().unwrap().freeze());
             let clone = second.clone();
             assert!(pool.alloc().is_none());

@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Waker};
 use super::block::Content;
 use super::disk_spec::{DiskCounts, SimDiskSpec, Timing, WriteCache};
 use super::fault::{Fault, FaultPlan, Ops};
-use super::image::{Change, CrashMode, Image, digest, part_of};
+use super::image::{Change, CrashMode, Image, Stored, digest, part_of};
+use super::interned::Interned;
 use super::timer::Event;
 use super::trace::{TraceOp, TracePhase};
 use super::world::Shared;
@@ -121,14 +122,34 @@ impl DiskInner {
         })
     }
 
-    /// The same disk in another world.
-    pub(super) fn adopt(&self, world: &Rc<Shared>) -> Rc<DiskInner> {
+    /// A disk that another world left.
+    pub(super) fn restore(world: &Rc<Shared>, name: &Path, stored: Stored) -> Rc<DiskInner> {
+        let disk = DiskInner::new(world, name, stored.spec);
+        disk.image.replace(stored.image);
+        disk.incarnation.set(stored.incarnation + 1);
+        disk
+    }
+
+    /// What of it outlives its world. The image stays behind empty.
+    pub(super) fn take_stored(&self) -> Stored {
+        let empty = Image::new(self.cache == WriteCache::Volatile, true);
+        Stored { image: self.image.replace(empty), ..self.stored_without_image() }
+    }
+
+    fn stored_without_image(&self) -> Stored {
         let geometry = Geometry { size_bytes: self.true_size.get(), ..self.geometry };
         let spec = SimDiskSpec { geometry, timing: self.timing.get(), cache: self.cache };
-        let disk = DiskInner::new(world, &self.name, spec);
-        disk.image.swap(&self.image);
-        disk.incarnation.set(self.incarnation.get() + 1);
-        disk
+        Stored { spec, incarnation: self.incarnation.get(), image: Image::new(false, true) }
+    }
+
+    /// What of it would outlive its world if that ended now and nothing unflushed survived, and what may survive: completed changes,
+    /// then those in flight, in the order in which they were submitted, and how many of them had completed.
+    pub(super) fn cut(&self) -> (Stored, Vec<Change>, usize) {
+        let mut image = self.image.borrow().clone();
+        let mut changes = image.undo_all();
+        let completed = changes.len();
+        changes.extend(self.changes_in_flight());
+        (Stored { image, ..self.stored_without_image() }, changes, completed)
     }
 
     fn geometry(&self) -> Geometry {
@@ -223,13 +244,13 @@ impl DiskInner {
             (_, Some(Fault::Error)) => Err(DiskError::Io("injected error".to_owned())),
             (Data::Write(_) | Data::Zero { .. }, Some(Fault::NoSpace)) => Err(DiskError::NoSpace),
             (Data::Write(_) | Data::Zero { .. }, Some(Fault::Lost)) => Ok(()),
-            (Data::Read(_), _) if self.world.spec.keep == Content::None => Ok(()),
+            (Data::Read(_), _) if self.world.spec.keep == Content::None && image.is_empty() => Ok(()),
             (Data::Read(pieces), fault) => {
                 let mut tags = self.scratch.take();
                 tags.resize((len / SECTOR) as usize, 0);
                 image.read(at / SECTOR, &mut tags);
                 if fault == Some(Fault::BitFlip) {
-                    flip(&mut tags, rng);
+                    self.flip(&mut tags);
                 }
                 let mut done = 0;
                 for piece in pieces.iter_mut() {
@@ -249,7 +270,7 @@ impl DiskInner {
                 }
                 let mut sector = at / SECTOR;
                 match fault {
-                    Some(Fault::BitFlip) => flip(&mut tags, rng),
+                    Some(Fault::BitFlip) => self.flip(&mut tags),
                     Some(Fault::Torn) => tags.truncate(rng.below(tags.len() as u64) as usize),
                     Some(Fault::Misdirected) => {
                         let aside = sector + u64::from(self.geometry.logical_block) / SECTOR;
@@ -286,11 +307,9 @@ impl DiskInner {
     fn gather(&self, pieces: &[Piece<SimBlock>]) -> Vec<u64> {
         let mut tags = self.scratch.take();
         tags.clear();
-        if self.world.spec.keep == Content::Tags {
-            for piece in pieces {
-                let first = piece.start() / SECTOR_BYTES;
-                tags.extend_from_slice(&piece.block.tags()[first..first + piece.len() / SECTOR_BYTES]);
-            }
+        for piece in pieces {
+            let first = piece.start() / SECTOR_BYTES;
+            tags.extend_from_slice(&piece.block.tags()[first..first + piece.len() / SECTOR_BYTES]);
         }
         tags
     }
@@ -377,6 +396,15 @@ impl DiskInner {
         });
     }
 
+    /// Changes one bit of one sector.
+    fn flip(&self, tags: &mut [u64]) {
+        let rng = &self.world.disk_rng;
+        if !tags.is_empty() {
+            let tag = &mut tags[rng.below(tags.len() as u64) as usize];
+            *tag = self.world.interned.flipped(*tag, rng.below(8 * SECTOR) as usize);
+        }
+    }
+
     fn land_part(&self, operation: &Operation) {
         if let Some(Data::Write(pieces)) = &operation.data {
             let tags = self.gather(pieces);
@@ -405,8 +433,15 @@ impl DiskInner {
 
     /// The world has ended: what `mode` leaves stays.
     pub(super) fn crash(&self, mode: CrashMode) {
-        let operations = self.operations.take();
-        let mut waiting: Vec<_> = operations.slots.into_iter().flatten().filter(|one| one.result.is_none()).collect();
+        let changes = self.changes_in_flight();
+        self.discard_operations();
+        self.image.borrow_mut().crash(mode, changes, self.unit(), &self.world.disk_rng);
+    }
+
+    /// What would land if everything in flight did, in the order of submission.
+    fn changes_in_flight(&self) -> Vec<Change> {
+        let operations = self.operations.borrow();
+        let mut waiting: Vec<_> = operations.slots.iter().flatten().filter(|one| one.result.is_none()).collect();
         waiting.sort_by_key(|operation| operation.sequence);
         let changes = waiting.iter().filter_map(|operation| {
             let tags = match operation.data.as_ref()? {
@@ -416,8 +451,12 @@ impl DiskInner {
             };
             Some(Change { sector: operation.at / SECTOR, tags })
         });
-        let changes = changes.collect();
-        self.image.borrow_mut().crash(mode, changes, self.unit(), &self.world.disk_rng);
+        changes.collect()
+    }
+
+    /// The bytes of the world's metadata.
+    pub(super) fn interned(&self) -> &Interned {
+        &self.world.interned
     }
 
     /// Forgets what is in flight, so that its buffers and wakers go.
@@ -522,12 +561,6 @@ impl Drop for Completion<'_> {
         operations.free.push(self.slot);
         drop(operations);
         drop(ended);
-    }
-}
-
-fn flip(tags: &mut [u64], rng: &super::Rng) {
-    if !tags.is_empty() {
-        tags[rng.below(tags.len() as u64) as usize] ^= 1 << rng.below(64);
     }
 }
 

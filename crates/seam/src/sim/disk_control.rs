@@ -82,6 +82,12 @@ impl DiskControl {
         self.0.image.borrow_mut().write(sector, tags);
     }
 
+    /// Flips one bit of a sector behind everybody's back, as silent damage that outlives every crash: bits count from 0 to 4095.
+    pub fn flip_bit(&self, sector: u64, bit: usize) {
+        let flipped = self.0.interned().flipped(self.tag(sector), bit);
+        self.0.image.borrow_mut().store(sector, &[flipped]);
+    }
+
     /// Writes that completed and were not flushed.
     pub fn unflushed(&self) -> usize {
         self.0.image.borrow().unflushed()

@@ -8,12 +8,14 @@
 //! that each replaced; a flush forgets the journal, a crash undoes all of it and lands again what the crash's mode lets survive.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
 use super::disk::DiskInner;
+use super::disk_spec::SimDiskSpec;
+use super::interned::Interned;
 use super::rng::{Rng, mix};
 use super::world::World;
 
@@ -67,6 +69,7 @@ pub(super) struct Change {
 }
 
 /// A change that was not flushed.
+#[derive(Clone)]
 struct Entry {
     sector: u64,
     len: usize,
@@ -75,7 +78,7 @@ struct Entry {
     sequence: u64,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Journal {
     entries: Vec<Entry>,
     tags: Vec<u64>,
@@ -83,18 +86,20 @@ struct Journal {
 }
 
 /// A disk's content.
+#[derive(Clone)]
 pub(super) struct Image {
-    chunks: FxHashMap<u64, Box<[u64; CHUNK_SECTORS as usize]>>,
+    /// Shared with the images of other points in time, copied when one of them is written.
+    chunks: FxHashMap<u64, Rc<[u64; CHUNK_SECTORS as usize]>>,
     journal: Journal,
     /// False: writes are durable as soon as they complete.
     volatile: bool,
-    /// False: nothing is kept at all.
+    /// False: only what is not zero is kept, and without a journal.
     keep: bool,
 }
 
 impl Image {
     pub(super) fn new(volatile: bool, keep: bool) -> Image {
-        Image { chunks: FxHashMap::default(), journal: Journal::default(), volatile, keep }
+        Image { chunks: FxHashMap::default(), journal: Journal::default(), volatile: volatile && keep, keep }
     }
 
     /// Copies the tags from `sector` on.
@@ -105,11 +110,13 @@ impl Image {
         });
     }
 
+    /// True when it holds nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
     /// Writes the tags from `sector` on.
     pub(super) fn write(&mut self, sector: u64, tags: &[u64]) {
-        if !self.keep {
-            return;
-        }
         if self.volatile {
             let start = self.journal.tags.len();
             self.journal.tags.resize(start + tags.len(), 0);
@@ -127,7 +134,7 @@ impl Image {
     /// Zeroes `count` sectors; whole chunks become holes if `unmap`. Where nothing is allocated nothing changes.
     pub(super) fn zero(&mut self, sector: u64, count: u64, unmap: bool) {
         let mut at = sector;
-        while at < sector + count && self.keep {
+        while at < sector + count && !self.is_empty() {
             let (chunk, inside) = (at / CHUNK_SECTORS, at % CHUNK_SECTORS);
             let len = (CHUNK_SECTORS - inside).min(sector + count - at);
             if self.chunks.contains_key(&chunk) {
@@ -204,7 +211,7 @@ impl Image {
         if !sector.is_multiple_of(CHUNK_SECTORS)
             && let Some(tags) = self.chunks.get_mut(&(sector / CHUNK_SECTORS))
         {
-            tags[(sector % CHUNK_SECTORS) as usize..].fill(0);
+            Rc::make_mut(tags)[(sector % CHUNK_SECTORS) as usize..].fill(0);
         }
         // A crash must not bring back what lies past the end: entries there are as good as flushed.
         self.journal.entries.retain_mut(|entry| {
@@ -255,7 +262,7 @@ impl Image {
     }
 
     /// Takes back what was not flushed and returns it, oldest first.
-    fn undo_all(&mut self) -> Vec<Change> {
+    pub(super) fn undo_all(&mut self) -> Vec<Change> {
         let journal = std::mem::take(&mut self.journal);
         self.journal.sequence = journal.sequence;
         for entry in journal.entries.iter().rev() {
@@ -268,13 +275,15 @@ impl Image {
         journal.entries.iter().map(new).collect()
     }
 
-    fn store(&mut self, sector: u64, tags: &[u64]) {
-        if !self.keep {
-            return;
-        }
+    /// Puts tags into the image as if they had always been there.
+    pub(super) fn store(&mut self, sector: u64, tags: &[u64]) {
         for_chunks(sector, tags.len(), |chunk, at, range| {
-            let to = self.chunks.entry(chunk).or_insert_with(|| Box::new([0; CHUNK_SECTORS as usize]));
-            to[at..at + range.len()].copy_from_slice(&tags[range]);
+            let tags = &tags[range];
+            if !self.keep && !self.chunks.contains_key(&chunk) && tags.iter().all(|tag| *tag == 0) {
+                return;
+            }
+            let to = self.chunks.entry(chunk).or_insert_with(|| Rc::new([0; CHUNK_SECTORS as usize]));
+            Rc::make_mut(to)[at..at + tags.len()].copy_from_slice(tags);
         });
     }
 }
@@ -333,9 +342,26 @@ fn for_chunks(sector: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops
     }
 }
 
+/// A disk between two worlds.
+pub(super) struct Stored {
+    pub(super) spec: SimDiskSpec,
+    pub(super) incarnation: u64,
+    pub(super) image: Image,
+}
+
 /// The disks of a world that has ended, for the next one.
 #[derive(Default)]
-pub struct DiskImages(BTreeMap<PathBuf, Rc<DiskInner>>);
+pub struct DiskImages {
+    pub(super) disks: BTreeMap<PathBuf, Stored>,
+    pub(super) interned: Rc<Interned>,
+}
+
+impl DiskImages {
+    /// Takes a disk out: it is not there in the next world.
+    pub fn remove(&mut self, name: impl AsRef<Path>) -> bool {
+        self.disks.remove(name.as_ref()).is_some()
+    }
+}
 
 impl World {
     /// Ends the world as it is: tasks are discarded, nothing more runs, and the disks keep what `mode` leaves of what was not flushed.
@@ -343,14 +369,16 @@ impl World {
         self.end();
         let disks = std::mem::take(&mut *self.shared.disks.borrow_mut());
         disks.values().for_each(|disk| disk.crash(mode));
-        DiskImages(disks)
+        let disks = disks.into_iter().map(|(name, disk)| (name, disk.take_stored())).collect();
+        DiskImages { disks, interned: Rc::clone(&self.shared.interned) }
     }
 
     /// Puts the disks of another world into this one. Faults are not carried over.
     pub fn adopt(&self, images: DiskImages) {
+        self.shared.interned.adopt(images.interned);
         let mut disks = self.shared.disks.borrow_mut();
-        for (name, disk) in images.0 {
-            let adopted = disk.adopt(&self.shared);
+        for (name, stored) in images.disks {
+            let adopted = DiskInner::restore(&self.shared, &name, stored);
             assert!(disks.insert(name, adopted).is_none(), "two disks of one name");
         }
     }

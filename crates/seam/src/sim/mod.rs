@@ -4,12 +4,14 @@
 //! seed, and a crash, a torn write or a lost flush can happen at any I/O.
 
 mod block;
+mod cut;
 mod disk;
 mod disk_control;
 mod disk_spec;
 mod executor;
 mod fault;
 mod image;
+mod interned;
 mod listener;
 mod rng;
 mod stream;
@@ -23,6 +25,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 pub use block::{Content, POISON, SimBlock, SimBlockMut};
+pub use cut::{Cut, CutChange, Survival};
 pub use disk::SimDisk;
 pub use disk_control::DiskControl;
 pub use disk_spec::{DiskCounts, Latency, SimDiskSpec, Timing, WriteCache};

@@ -561,3 +561,66 @@ fn a_simulated_disk_keeps_every_promise_of_a_disk() {
         assert_eq!(world.blocks_out(), 0);
     }
 }
+
+#[test]
+fn a_snapshot_holds_what_a_crash_at_that_instant_could_leave_and_the_world_goes_on() {
+    let first = world(3);
+    let control = first.add_disk("d", SimDiskSpec::new(SIZE));
+    let seam = first.seam();
+    let cut = first.block_on(async {
+        let disk = seam.open_disk(&what("d")).await.unwrap();
+        write(&first, &disk, 0, 1).await.unwrap();
+        disk.flush().await.unwrap();
+        write(&first, &disk, 0, 2).await.unwrap();
+        let (seam, block) = (seam.clone(), first.block([3; 8]).unwrap().freeze());
+        let writing = disk.clone();
+        seam.spawn(async move { writing.write(4096, vec![Piece::whole(block)]).await.unwrap() });
+        seam.sleep(Nanos(1)).await;
+        let cut = first.snapshot();
+        seam.sleep(Nanos::from_millis(1)).await;
+        cut
+    });
+    assert_eq!((control.tag(0), control.tag(8)), (2, 3));
+    let shape: Vec<_> = cut.changes().map(|change| (change.sector, change.completed, change.last_of_disk)).collect();
+    assert_eq!(shape, [(0, true, false), (8, false, true)]);
+    let left = |survival: &dyn Fn(usize) -> Survival| {
+        let next = world(4);
+        next.adopt(cut.images(survival));
+        let disk = next.disk("d").unwrap();
+        [disk.tag(0), disk.tag(7), disk.tag(8), disk.tag(15)]
+    };
+    assert_eq!(left(&|_| Survival::Lost), [1, 1, 0, 0]);
+    assert_eq!(left(&|_| Survival::Whole), [2, 2, 3, 3]);
+    assert_eq!(left(&|number| if number == 0 { Survival::First(1) } else { Survival::AllBut(1) }), [2, 1, 0, 3]);
+    assert_eq!(left(&|_| Survival::Scattered(1 << 7)), [1, 2, 0, 3]);
+}
+
+#[test]
+fn metadata_survives_a_crash_as_bytes_and_a_flipped_bit_is_one_bit() {
+    let bytes: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at % 253) as u8).collect();
+    for keep in [Content::Tags, Content::None] {
+        let first = World::new(WorldSpec { keep, ..WorldSpec::new(1) });
+        first.add_disk("d", SimDiskSpec::new(SIZE));
+        let seam = first.seam();
+        first.block_on(async {
+            let disk = seam.open_disk(&what("d")).await.unwrap();
+            let mut block = seam.alloc().unwrap();
+            block.write_metadata(0, &bytes);
+            disk.write(4096, vec![Piece::whole(block.freeze())]).await.unwrap();
+            disk.flush().await.unwrap();
+        });
+        let second = World::new(WorldSpec { keep, ..WorldSpec::new(2) });
+        second.adopt(first.crash(CrashMode::LoseAll));
+        second.disk("d").unwrap().flip_bit(9, 3);
+        let seam = second.seam();
+        let mut found = vec![0; BLOCK_BYTES];
+        second.block_on(async {
+            let disk = seam.open_disk(&what("d")).await.unwrap();
+            let (result, pieces) = disk.read(4096, vec![Piece::whole(seam.alloc().unwrap())]).await;
+            result.unwrap();
+            pieces.into_iter().next().unwrap().block.freeze().read_bytes(0, &mut found);
+        });
+        found[512] ^= 1 << 3;
+        assert_eq!(found, bytes);
+    }
+}

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use super::block::{Content, Pool};
 use super::executor::{MAIN, Ready, TaskOrder, Tasks};
+use super::interned::Interned;
 use super::rng::Rng;
 use super::timer::{Action, Event, Timers};
 use super::trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
@@ -91,6 +92,7 @@ pub(super) struct Shared {
     pub(super) timers: RefCell<Timers>,
     trace: RefCell<Trace>,
     pub(super) disks: RefCell<BTreeMap<PathBuf, Rc<super::disk::DiskInner>>>,
+    pub(super) interned: Rc<Interned>,
     pub(super) wires: super::listener::Wires,
     violations: RefCell<Vec<String>>,
     io_count: Cell<u64>,
@@ -161,7 +163,8 @@ impl World {
     /// An empty world at time 0.
     pub fn new(spec: WorldSpec) -> World {
         let seed = spec.seed;
-        let pool = Pool::new(spec.blocks, spec.keep);
+        let interned = Rc::<Interned>::default();
+        let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&interned));
         let shared = Shared {
             clock: Cell::new(Nanos::ZERO),
             engine_rng: Rng::new(seed, 1),
@@ -173,6 +176,7 @@ impl World {
             timers: RefCell::default(),
             trace: RefCell::new(Trace::new(spec.trace)),
             disks: RefCell::default(),
+            interned,
             wires: super::listener::Wires::default(),
             violations: RefCell::default(),
             io_count: Cell::new(0),
@@ -192,7 +196,8 @@ impl World {
 
     /// The world as another core of the engine sees it: the same clock, disks and wires, `blocks` buffers of its own.
     pub fn another_core(&self, blocks: usize) -> SimSeam {
-        SimSeam { world: Rc::clone(&self.shared), pool: Pool::new(blocks, self.shared.spec.keep) }
+        let pool = Pool::new(blocks, self.shared.spec.keep, Rc::clone(&self.shared.interned));
+        SimSeam { world: Rc::clone(&self.shared), pool }
     }
 
     /// What tells, once the world is over, whether anybody still holds a part of it.
@@ -371,7 +376,7 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// Handles to the world that somebody holds; the images of its disks are some until another world adopts them.
+    /// Handles to the world that somebody holds.
     pub fn world(&self) -> usize {
         self.shared.strong_count()
     }
