@@ -290,7 +290,7 @@ impl State {
             }
             self.failed.remove(start);
             // Whoever waits for the range waits for every part that is left of it, and for what takes the place of the rest.
-            let waits = self.waits.get(start).cloned().unwrap_or_default();
+            let Some(waits) = self.waits.get(start).cloned() else { continue };
             let right = cut.left.iter().filter(|(left, part)| left > start && part.end == range.end);
             let parts = right.map(|(left, _)| *left).chain((newer > *start).then_some(newer));
             for part in parts {

@@ -204,3 +204,27 @@ fn a_discard_that_arrives_under_a_write_that_fails_outlives_a_reconnect() {
         assert!(!found.contains(&1), "seed {seed}: the acknowledged discard is undone: {found:?}");
     }
 }
+/// Found beside it: of a discard that a reconnect cut off only the first part was waited for.
+#[test]
+fn a_discard_that_a_reconnect_cuts_off_is_acknowledged_when_all_of_it_is_on_the_backing() {
+    for seed in 0..20 {
+        let (rig, disk, volume) = written_through(seed);
+        let other = volume.clone();
+        let discarded = beside(&rig, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
+        // Cuts the range in two.
+        let (first, middle) = (volume.clone(), volume.clone());
+        let writes = [
+            beside(&rig, async move { write(&first, 0, 8, 2).await }),
+            beside(&rig, async move { write(&middle, 64, 8, 3).await }),
+        ];
+        disk.reconnect();
+        while discarded.borrow().is_none() {
+            rig.world.run_for(Nanos::from_micros(10)).unwrap();
+        }
+        assert_eq!(discarded.take(), Some(Ok(())), "seed {seed}");
+        let found: Vec<u64> = (0..128).map(|sector| disk.tag(sector)).collect();
+        assert_eq!((&found[8..64], &found[72..]), (&[0; 56][..], &[0; 56][..]), "seed {seed}");
+        rig.world.block_on(volume.destage_all()).unwrap();
+        assert!(writes.iter().all(|write| write.take() == Some(Ok(()))), "seed {seed}");
+    }
+}
