@@ -104,11 +104,21 @@ impl<S: Seam> Server<S> {
         self.0.shares.remove(id);
     }
 
-    /// Sends all clients of an export away: what is under way is finished and answered first.
-    pub fn disconnect(&self, export: &str) {
-        self.0.shares.clients.borrow().values().filter(|client| *client.export.borrow() == export).for_each(|client| {
-            client.ask(Stop::Drain);
-        });
+    /// Sends all clients of an export away and waits until they are gone: what is under way is finished and answered, for at
+    /// most `patience`. Clients that come meanwhile stay.
+    pub async fn disconnect(&self, export: &str, patience: Nanos) {
+        let mut leaving = self.0.shares.clients.borrow().clone();
+        leaving.retain(|_, client| *client.export.borrow() == export);
+        let is_over = || !leaving.keys().any(|number| self.0.shares.clients.borrow().contains_key(number));
+        leaving.values().for_each(|client| client.ask(Stop::Drain));
+        let deadline = self.0.seam.now() + patience;
+        while !is_over() && self.0.seam.now() < deadline {
+            self.0.seam.sleep(STOP_POLL).await;
+        }
+        leaving.values().for_each(|client| client.ask(Stop::Now));
+        while !is_over() {
+            self.0.seam.sleep(STOP_POLL).await;
+        }
     }
 
     /// Takes no further client and sends all away: what is under way is finished and answered, for at most `patience`.

@@ -9,6 +9,7 @@ use engine::{CacheMode, VolumeSpec};
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
+use super::stop::CLIENTS_PATIENCE;
 use crate::config::{BackingSpec, VolumeConfig, check_name};
 use crate::log;
 use crate::state::{AddedVolume, IdentityError, draw_incarnation, effective_mode, effective_policy};
@@ -153,8 +154,11 @@ impl Daemon {
         let core = &self.cores[placed.core];
         let volume = name.to_owned();
         let leave = core.call(async move |local: Rc<Local>| {
-            local.server.disconnect(&volume);
-            local.engine.detach(&volume).await
+            local.server.disconnect(&volume, CLIENTS_PATIENCE).await;
+            local.engine.detach(&volume).await?;
+            // Whoever came meanwhile holds the backing, too.
+            local.server.disconnect(&volume, seam::Nanos(0)).await;
+            Ok::<(), engine::RequestError>(())
         });
         let left = self.watched(core, name, &format!("destaging {name}"), progress, leave).await.map_err(core_gone)?;
         left.map_err(|error| {

@@ -11,8 +11,8 @@ use super::data_core::Local;
 use crate::log;
 use crate::units::show_bytes;
 
-/// Time that clients have for the answers to what they asked before the stop.
-const CLIENTS_PATIENCE: seam::Nanos = seam::Nanos::from_secs(5);
+/// Time that clients have for the answers to what they asked before a stop or a removal.
+pub const CLIENTS_PATIENCE: seam::Nanos = seam::Nanos::from_secs(5);
 /// How often the stop says how far it is.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before a failed destage is tried again.

@@ -11,7 +11,7 @@ mod slow;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
@@ -94,7 +94,7 @@ impl<S: Seam> Connection<S> {
         mut incoming: Incoming<S, R>,
         writer: W,
     ) {
-        let mut reading = pin!(self.read_requests(&mut incoming));
+        let mut reading = pin!(Some(self.read_requests(&mut incoming)));
         let mut writing = pin!(self.send_replies(writer));
         poll_fn(|context| {
             self.control.register(context);
@@ -104,8 +104,13 @@ impl<S: Seam> Connection<S> {
                     Stop::Drain => self.draining.set(true),
                     Stop::Now => return Poll::Ready(()),
                 }
-                if !self.draining.get() && reading.as_mut().poll(context).is_ready() {
+                let has_read = |reading: Pin<&mut _>| Future::poll(reading, context).is_ready();
+                if !self.draining.get() && reading.as_mut().as_pin_mut().is_none_or(has_read) {
                     self.draining.set(true);
+                }
+                if self.draining.get() {
+                    // A write of which only a part has come is none.
+                    reading.set(None);
                 }
                 if writing.as_mut().poll(context).is_ready() {
                     return Poll::Ready(());

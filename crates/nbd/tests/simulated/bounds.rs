@@ -231,12 +231,35 @@ fn a_stopping_server_answers_what_is_under_way_and_leaves_a_stalled_client_at_th
 }
 
 #[test]
+fn clients_of_a_volume_that_goes_leave_with_half_a_write_sent_and_with_replies_not_taken() {
+    with_server(41, Options::default(), async |seam, server| {
+        let (mut half, mut other) = (connect(&seam).await, connect(&seam).await);
+        half.go("vm1").await;
+        half.send(&[&write_of(32 << 20)[..], &sectors(1, 1000)].concat()).await;
+        other.go("vm1").await;
+        other.send(&write_of(65_536)[..20]).await;
+        seam.sleep(Nanos::from_millis(100)).await;
+        let before = seam.now();
+        server.disconnect("vm1", Nanos::from_secs(5)).await;
+        assert_eq!(server.clients_of("vm1"), 0);
+        assert!(seam.now().since(before) < Nanos::from_secs(1), "what is not whole is not waited for");
+
+        let _deaf = deaf_clients(&seam, 3).await;
+        seam.sleep(Nanos::from_millis(100)).await;
+        server.disconnect("vm1", Nanos::from_secs(5)).await;
+        assert_eq!((server.clients_of("vm1"), server.stats().connections), (0, 0));
+        seam.sleep(Nanos::from_secs(1)).await;
+        assert_eq!(seam.blocks_free(), seam.blocks_total());
+    });
+}
+
+#[test]
 fn clients_of_a_volume_that_goes_are_sent_away_and_others_stay() {
     with_server(37, Options::default(), async |seam, server| {
         let (mut client, mut idle) = (connect(&seam).await, connect(&seam).await);
         client.go("vm1").await;
         assert_eq!(server.clients_of("vm1"), 1);
-        server.disconnect("vm1");
+        server.disconnect("vm1", Nanos::from_secs(5)).await;
         assert!(client.is_closed().await);
         idle.go("vm1").await;
         assert!(idle.read(0, 512).await.is_ok());
