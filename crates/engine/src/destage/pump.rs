@@ -121,6 +121,9 @@ impl<S: Seam> Shard<S> {
             if self.stopping.get() && state.operations.is_empty() && state.filling.is_empty() {
                 return Some(Job::Stop);
             }
+            if self.holding.get() {
+                return None;
+            }
             if self.retry.take_due(now) {
                 state.failed.clear();
             }

@@ -67,32 +67,43 @@ impl<S: Seam> Shard<S> {
                 DiskError::Open(format!("the size {wanted} is no multiple of the backing's {logical} bytes")).into()
             );
         }
-        if wanted < old {
-            if discard_dirty && !wanted.is_multiple_of(BLOCK_BYTES as u64) {
-                let text = format!(
-                    "a size that discards dirty data must be a multiple of {BLOCK_BYTES} bytes, {wanted} is not"
-                );
-                return Err(DiskError::Open(text).into());
+        if wanted < old && discard_dirty && !wanted.is_multiple_of(BLOCK_BYTES as u64) {
+            let text =
+                format!("a size that discards dirty data must be a multiple of {BLOCK_BYTES} bytes, {wanted} is not");
+            return Err(DiskError::Open(text).into());
+        }
+        // Growing, the short last block becomes a whole one: what is cached of it has to be read again.
+        let forget_from = match () {
+            () if wanted < old => Some(wanted),
+            () if wanted > old => {
+                (!old.is_multiple_of(BLOCK_BYTES as u64)).then_some(old / BLOCK_BYTES as u64 * BLOCK_BYTES as u64)
             }
-            // Nothing that was promised is cut off unless that was said in so many words.
-            if !discard_dirty {
-                self.flush_all().await?;
-            }
-            self.quiesce().await;
-            self.drop_past(wanted);
-        } else if !old.is_multiple_of(BLOCK_BYTES as u64) {
-            // The short last block becomes a whole one: what is cached of it has to be read again.
+            () => None,
+        };
+        // Nothing that was promised is cut off unless that was said in so many words.
+        if forget_from.is_some() && !(wanted < old && discard_dirty) {
             self.flush_all().await?;
-            self.quiesce().await;
-            self.drop_past(old / BLOCK_BYTES as u64 * BLOCK_BYTES as u64);
         }
-        if size.is_some() {
-            self.disk.set_size(wanted).await?;
-        }
-        self.size_bytes.set(wanted);
+        // From here on nothing is on its way past an end that moves. What is dirty stays until the backing has its new size: where
+        // it cannot change, nothing is lost.
+        self.holding.set(true);
+        let result = self.change_size(wanted, size.is_some(), forget_from).await;
+        self.holding.set(false);
         self.work.notify();
         self.progress.notify();
-        Ok(wanted)
+        result.map(|()| wanted)
+    }
+
+    async fn change_size(&self, wanted: u64, of_backing: bool, forget_from: Option<u64>) -> Result<(), RequestError> {
+        self.quiesce().await;
+        if of_backing {
+            self.disk.set_size(wanted).await?;
+        }
+        if let Some(from) = forget_from {
+            self.drop_past(from);
+        }
+        self.size_bytes.set(wanted);
+        Ok(())
     }
 
     /// Waits until nothing of this shard is on its way to or from the backing.

@@ -66,6 +66,8 @@ pub struct Shard<S: Seam> {
     pub stopping: Cell<bool>,
     /// All that is dirty is to go.
     pub draining: Cell<bool>,
+    /// Nothing is sent to the backing for now: its size is being changed.
+    pub holding: Cell<bool>,
     /// A flush of the backing that nobody asked for is under way.
     pub flushing_alone: Cell<bool>,
     /// Last time the backing was flushed without being asked.

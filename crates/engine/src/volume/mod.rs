@@ -59,6 +59,7 @@ impl<S: Seam> Volume<S> {
             counters: Counters::default(),
             stopping: Cell::new(false),
             draining: Cell::new(false),
+            holding: Cell::new(false),
             flushing_alone: Cell::new(false),
             last_request: Cell::new(core.seam().now()),
             last_sync: Cell::new(core.seam().now()),

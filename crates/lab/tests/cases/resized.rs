@@ -1,8 +1,10 @@
 //! Volume grown and shrunk: dirty data goes to the backing first, what lay past the end never comes back, and a removed volume's
 //! blocks appear nowhere.
 
+use engine::AnyDisk;
 use lab::rig::{Rig, lively_disk, read, write};
 use seam::sim::{CrashMode, SimDiskSpec, WorldSpec};
+use seam::{DiskOpen, Seam};
 
 const MIB: u64 = 1 << 20;
 
@@ -47,6 +49,20 @@ fn case_19_shrinking_destages_first_and_a_short_last_block_keeps_its_content_as_
 }
 
 #[test]
+fn case_19_a_shrink_that_the_backing_refuses_drops_nothing_although_dirty_data_may_go() {
+    let rig = Rig::with_memory(1, 4 * MIB);
+    rig.add_disk("disk", SimDiskSpec::new(MIB));
+    // A handle without the right to write stands for storage that cannot change its size.
+    let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: true, lock_wait_ms: 0 };
+    let disk = rig.world.block_on(rig.seam.open_disk(&open)).unwrap();
+    let volume = rig.attach_disk("disk", AnyDisk::Plain(disk), |_| ()).unwrap();
+    rig.world.block_on(write(&volume, 1_920, 128, 2)).unwrap();
+    assert!(rig.world.block_on(volume.resize(Some(MIB / 2), true)).is_err());
+    assert_eq!((volume.size_bytes(), volume.stats().dirty_bytes), (MIB, 64 << 10));
+    assert_eq!(rig.world.block_on(read(&volume, 1_920, 128)).unwrap(), [2; 128], "acknowledged and gone");
+}
+
+#[test]
 fn case_19_the_blocks_of_a_removed_volume_never_appear_under_a_new_one_of_its_name() {
     let rig = Rig::with_memory(1, 16 * MIB);
     rig.add_disk("old", SimDiskSpec::new(MIB));
@@ -55,7 +71,7 @@ fn case_19_the_blocks_of_a_removed_volume_never_appear_under_a_new_one_of_its_na
     rig.world.block_on(write(&old, 0, 64, 7)).unwrap();
     rig.world.block_on(rig.core.detach("old")).unwrap();
     assert!(rig.world.block_on(read(&old, 0, 1)).is_err(), "it still serves");
-    let disk = engine::AnyDisk::Plain(rig.open("new"));
+    let disk = AnyDisk::Plain(rig.open("new"));
     let volume = rig.attach_disk("old", disk, |spec| spec.incarnation += 1).unwrap();
     assert_eq!(rig.world.block_on(read(&volume, 0, 64)).unwrap(), [0; 64]);
     assert_eq!(volume.stats().memory_hits, 0);
