@@ -2,6 +2,7 @@
 
 mod cases {
     mod backing_dies;
+    mod bad_sector;
     mod crashes;
     mod every_policy;
     mod fail_write_k;

@@ -5,6 +5,7 @@
 //! everything written dirty again.
 
 pub mod epochs;
+pub mod failures;
 pub mod order;
 pub mod pump;
 pub mod throttle;

@@ -124,9 +124,6 @@ impl<S: Seam> Shard<S> {
             if self.holding.get() {
                 return None;
             }
-            if self.retry.take_due(now) {
-                state.failed.clear();
-            }
             if let Some(job) = self.urgent_job(state, memory, *cursor) {
                 return Some(job);
             }
@@ -210,7 +207,8 @@ impl<S: Seam> Shard<S> {
     fn zero_job(&self, state: &mut State, want: &Want) -> Option<Job<S::Block>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
             let may = range.state == ZeroState::Dirty && want.takes(range.epoch, range.since);
-            (may && !state.failed.contains(&start) && !state.is_busy(&(start..range.end))).then_some(start)
+            (may && !state.failed.holds(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
+                .then_some(start)
         })?;
         self.start_zero(state, start)
     }
@@ -257,7 +255,7 @@ impl<S: Seam> Shard<S> {
 
     /// True when a dirty block may be written now.
     fn joins(&self, state: &State, memory: &Memory<S>, block: BlockNo) -> bool {
-        if state.is_busy(&(block.0..block.0 + 1)) || state.failed.contains(&block.0) {
+        if state.is_busy(&(block.0..block.0 + 1)) || state.failed.holds(block.0, || self.seam().now()) {
             return false;
         }
         let id = memory.find(self.number, block).expect("what is dirty has a slot");

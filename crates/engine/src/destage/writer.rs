@@ -49,9 +49,10 @@ pub struct ZeroJob {
     pub waits: Vec<Rc<WriteWait>>,
 }
 
-/// Growing pauses between attempts on a backing that refuses writes.
+/// Growing pauses between attempts on a backing that refuses every write. Single blocks that fail have pauses of their own.
 #[derive(Default)]
 pub struct Retry {
+    failed_in_row: Cell<u32>,
     pause: Cell<Nanos>,
     until: Cell<Nanos>,
 }
@@ -59,33 +60,30 @@ pub struct Retry {
 impl Retry {
     const FIRST: Nanos = Nanos::from_millis(100);
     const LONGEST: Nanos = Nanos::from_secs(10);
+    /// So many failures without a success between them are the backing's, not a block's.
+    const IN_ROW: u32 = 8;
 
     /// A write failed.
-    pub fn failed(&self, now: Nanos) {
-        if self.until.get() == Nanos::ZERO {
-            let pause = Nanos(self.pause.get().0 * 2).max(Retry::FIRST).min(Retry::LONGEST);
-            self.pause.set(pause);
-            self.until.set(now + pause);
+    pub fn failed(&self, error: &DiskError, now: Nanos) {
+        self.failed_in_row.set(self.failed_in_row.get().saturating_add(1));
+        if self.holds(now) || (*error != DiskError::Gone && self.failed_in_row.get() < Retry::IN_ROW) {
+            return;
         }
+        let pause = Nanos(self.pause.get().0 * 2).max(Retry::FIRST).min(Retry::LONGEST);
+        self.pause.set(pause);
+        self.until.set(now + pause);
     }
 
     /// A write succeeded.
     pub fn succeeded(&self) {
+        self.failed_in_row.set(0);
         self.pause.set(Nanos::ZERO);
+        self.until.set(Nanos::ZERO);
     }
 
     /// True while nothing should be tried that nobody waits for.
     pub fn holds(&self, now: Nanos) -> bool {
         now < self.until.get()
-    }
-
-    /// True once when a pause has ended.
-    pub fn take_due(&self, now: Nanos) -> bool {
-        let due = self.until.get() != Nanos::ZERO && now >= self.until.get();
-        if due {
-            self.until.set(Nanos::ZERO);
-        }
-        due
     }
 }
 
@@ -131,7 +129,7 @@ impl<S: Seam> Shard<S> {
                     Err(_) => {
                         state.sent_failed(memory, &target.sent, now);
                         if lost {
-                            state.failed.remove(&block.0);
+                            state.failed.remove(block.0);
                         }
                     }
                 }
@@ -146,7 +144,10 @@ impl<S: Seam> Shard<S> {
         match results.iter().find_map(|result| result.as_ref().err()) {
             Some(error) if !lost => {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
-                self.retry.failed(now);
+                match done {
+                    0 => self.retry.failed(error, now),
+                    _ => self.retry.succeeded(),
+                }
             }
             Some(_) => {}
             None => self.retry.succeeded(),
@@ -207,12 +208,12 @@ impl<S: Seam> Shard<S> {
                 Ok(()) => state.zeroes_done(job.operation),
                 Err(_) if !lost && !deferred && !job.waits.is_empty() => {
                     state.void(job.blocks.clone(), Sectors::ALL);
-                    state.zeroes_abandoned(job.operation);
+                    state.zeroes_abandoned(job.operation, now);
                 }
                 Err(_) => {
-                    state.zeroes_failed(job.operation);
+                    state.zeroes_failed(job.operation, now);
                     if lost {
-                        state.failed.retain(|start| !job.blocks.contains(start));
+                        state.failed.remove_all(job.blocks.clone());
                     }
                 }
             }
@@ -224,7 +225,7 @@ impl<S: Seam> Shard<S> {
             Ok(()) => self.retry.succeeded(),
             Err(error) if !lost => {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
-                self.retry.failed(now);
+                self.retry.failed(error, now);
             }
             Err(_) => {}
         }
@@ -255,14 +256,14 @@ impl<S: Seam> Shard<S> {
         self.with(|state, _| {
             state.filling.remove(&block.0);
             if let Err(error) = &result {
-                state.failed.insert(block.0);
+                state.failed.add(block.0, now);
                 let waits = state.take_waits(block.0..block.0 + 1);
                 waits.iter().for_each(|wait| wait.finish_one(Err(error)));
             }
         });
         if let Err(error) = result {
+            self.retry.failed(&error, now);
             *self.counters.last_error.borrow_mut() = Some(error);
-            self.retry.failed(now);
         }
         self.work.notify();
         self.progress.notify();
@@ -274,24 +275,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_up_to_a_bound_and_start_again_after_success() {
-        let retry = Retry::default();
-        let mut now = Nanos::from_secs(1);
+    fn a_volume_is_held_when_nothing_succeeds_and_not_for_a_bad_block_among_good_ones() {
+        let (retry, mut now) = (Retry::default(), Nanos::from_secs(1));
+        let bad = DiskError::Io("bad sector".into());
+        for _ in 0..100 {
+            retry.failed(&bad, now);
+            assert!(!retry.holds(now));
+            retry.succeeded();
+        }
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            retry.failed(now);
-            retry.failed(now);
-            assert!(retry.holds(now) && !retry.take_due(now));
-            let mut waited = 0;
-            while !retry.take_due(now) {
-                now += Nanos::from_millis(100);
-                waited += 100;
+            (0..Retry::IN_ROW).for_each(|_| retry.failed(&bad, now));
+            let begun = now;
+            while retry.holds(now) {
+                now += Retry::FIRST;
             }
-            pauses.push(waited);
+            pauses.push(now.since(begun).as_millis());
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
         retry.succeeded();
-        retry.failed(now);
-        assert!(!retry.holds(now + Retry::FIRST));
+        retry.failed(&DiskError::Gone, now);
+        assert!(retry.holds(now) && !retry.holds(now + Retry::FIRST));
     }
 }

@@ -75,7 +75,7 @@ impl<S: Seam> Shard<S> {
         let closed = self.with(|state, _| {
             state.flushing.running = true;
             state.flushing.stuck = false;
-            state.failed.clear();
+            state.failed.end_pauses();
             state.epochs.close()
         });
         let result = self.bring_closed_epochs().await;

@@ -13,6 +13,7 @@ use super::fill::Ticket;
 use super::flush::Flushing;
 use super::wait::WriteWait;
 use crate::destage::epochs::Epochs;
+use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
 use crate::destage::zeroes::{ZeroRange, ZeroRanges, ZeroState};
 use crate::memory::{BlockNo, Memory, SlotRef, Written};
@@ -78,7 +79,7 @@ pub struct State {
     /// Requests that wait for the next write of a block (by block).
     pub waits: BTreeMap<u64, Vec<Rc<WriteWait>>>,
     /// Blocks and ranges (by first block) whose last write failed.
-    pub failed: BTreeSet<u64>,
+    pub failed: Failures,
     /// Where flushes are.
     pub flushing: Flushing,
     /// Blocks whose missing sectors are being read so that they can be destaged.
@@ -199,7 +200,7 @@ impl State {
     /// A sent block is on the backing.
     pub fn sent_done<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &Sent) {
         self.epochs.remove(sent.epoch);
-        self.failed.remove(&sent.block.0);
+        self.failed.remove(sent.block.0);
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let Some(id) = memory.resolve(sent.slot) else { return };
@@ -219,7 +220,7 @@ impl State {
             self.epochs.remove(sent.epoch);
             return;
         };
-        self.failed.insert(sent.block.0);
+        self.failed.add(sent.block.0, now);
         memory.slot_mut(id).in_flight = None;
         self.epochs.remove(sent.epoch);
         self.redirty(memory, id, sent.epoch, now);
@@ -242,6 +243,7 @@ impl State {
         if slot.dirty.is_some() {
             return;
         }
+        self.failed.remove(sent.block.0);
         self.unclean -= 1;
         memory.settle(id, false);
         memory.remove(id);
@@ -259,7 +261,7 @@ impl State {
             self.epochs.remove(epoch);
             self.order.remove(slot.block);
         }
-        self.failed.remove(&slot.block.0);
+        self.failed.remove(slot.block.0);
         self.written_blocks -= u64::from(written.is_some());
         self.unclean -= u64::from(!was_clean);
         memory.settle(id, was_clean);
@@ -288,7 +290,7 @@ impl State {
             if counts(range) {
                 self.epochs.remove(range.epoch);
             }
-            self.failed.remove(start);
+            self.failed.remove(*start);
             // Whoever waits for the range waits for every part that is left of it, and for what takes the place of the rest.
             let Some(waits) = self.waits.get(start).cloned() else { continue };
             let right = cut.left.iter().filter(|(left, part)| left > start && part.end == range.end);
@@ -323,7 +325,7 @@ impl State {
             range.owed = false;
             let epoch = range.epoch;
             self.epochs.remove(epoch);
-            self.failed.remove(&start);
+            self.failed.remove(start);
             self.written.push_back((WrittenUnit::Zeroes(start), sequence));
         }
     }
@@ -344,23 +346,24 @@ impl State {
     }
 
     /// What is left of the ranges of operation `id` is dirty again.
-    pub fn zeroes_failed(&mut self, id: u64) {
+    pub fn zeroes_failed(&mut self, id: u64, now: Nanos) {
         for start in self.zeroes_of(id) {
             self.zeroes.get_mut(start).expect("just listed").state = ZeroState::Dirty;
-            self.failed.insert(start);
+            self.failed.add(start, now);
         }
     }
 
     /// What is left of the ranges of operation `id` is forgotten where nothing of it was ever acknowledged, else dirty again.
-    pub fn zeroes_abandoned(&mut self, id: u64) {
+    pub fn zeroes_abandoned(&mut self, id: u64, now: Nanos) {
         for start in self.zeroes_of(id) {
             let range = self.zeroes.get_mut(start).expect("just listed");
             if range.owed {
                 range.state = ZeroState::Dirty;
-                self.failed.insert(start);
+                self.failed.add(start, now);
                 continue;
             }
             let range = self.zeroes.remove(start).expect("just listed");
+            self.failed.remove(start);
             self.epochs.remove(range.epoch);
         }
     }

@@ -121,7 +121,7 @@ impl<S: Seam> Shard<S> {
             given => given,
         };
         state.void(span.block.0..span.block.0 + 1, sectors);
-        state.failed.remove(&span.block.0);
+        state.failed.remove(span.block.0);
         let epoch = state.epochs.current();
         let Some(id) = found else {
             let mut data = spare.expect("an absent block was given a buffer");
