@@ -14,5 +14,6 @@ mod cases {
     mod soak;
     mod state_matrix;
     mod torture_found;
+    mod whole_blocks_only;
     mod worlds_end;
 }

@@ -33,7 +33,7 @@ enum Job<B> {
     Write(WriteJob<B>, Permit),
     Zero(ZeroJob, Permit),
     /// A partial block that the backing cannot take in parts.
-    Fill(BlockNo),
+    Fill(BlockNo, Permit),
     Sync,
     Flush,
     LookOn,
@@ -79,9 +79,9 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move { shard.zero_out(job, permit).await });
             }
-            Job::Fill(block) => {
+            Job::Fill(block, permit) => {
                 let shard = Rc::clone(&shard);
-                shard.seam().clone().spawn(async move { shard.fill_for_destage(block).await });
+                shard.seam().clone().spawn(async move { shard.fill_for_destage(block, permit).await });
             }
             Job::Sync => {
                 let shard = Rc::clone(&shard);
@@ -305,8 +305,9 @@ impl<S: Seam> Shard<S> {
         } else if self.takes_sectors() {
             anchor.0..anchor.0 + 1
         } else {
+            let permit = self.dispatch.try_enter(Cause::Destage, BLOCK_BYTES as u64)?;
             state.filling.insert(anchor.0);
-            return Some(Job::Fill(anchor));
+            return Some(Job::Fill(anchor, permit));
         };
         let permit = self.dispatch.try_enter(Cause::Destage, (run.end - run.start) * BLOCK_BYTES as u64)?;
         let operation = state.begin_operation(run.clone());

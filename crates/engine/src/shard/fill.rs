@@ -8,7 +8,7 @@ use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Piece, Seam};
 
 use super::state::State;
 use super::{Shard, Span};
-use crate::backing::Cause;
+use crate::backing::{Cause, Permit};
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
@@ -117,9 +117,19 @@ impl<S: Seam> Shard<S> {
     /// Reads `blocks` from the backing, merges them into partial blocks, and admits the absent ones if `how` says so.
     pub async fn fill(&self, blocks: Range<u64>, how: Option<Admit>, cause: Cause) -> Result<Filled<S>, DiskError> {
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone()));
-        let result = self.fill_under(&ticket, blocks, how, cause).await;
+        let result = self.fill_under(&ticket, blocks, how, cause, None).await;
         self.state.borrow_mut().return_ticket(&ticket);
         result
+    }
+
+    /// Reads what a partial block lacks, with a place in the backing's queue that is held already: so there are never more such
+    /// fills, and buffers for them, than places.
+    pub async fn fill_partial(&self, block: u64, permit: Permit) -> Result<(), DiskError> {
+        let blocks = block..block + 1;
+        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone()));
+        let result = self.fill_under(&ticket, blocks, None, Cause::Destage, Some(permit)).await;
+        self.state.borrow_mut().return_ticket(&ticket);
+        result.map(drop)
     }
 
     async fn fill_under(
@@ -128,6 +138,7 @@ impl<S: Seam> Shard<S> {
         blocks: Range<u64>,
         how: Option<Admit>,
         cause: Cause,
+        permit: Option<Permit>,
     ) -> Result<Filled<S>, DiskError> {
         // What nobody waits for takes no buffers from those who wait.
         let patient = cause != Cause::Readahead;
@@ -141,7 +152,10 @@ impl<S: Seam> Shard<S> {
         let of_block = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
         let pieces: Vec<_> = blocks.clone().zip(buffers).map(of_block).collect();
         let bytes = seam::block::pieces_len(&pieces) as u64;
-        let permit = self.dispatch.enter(cause, bytes).await;
+        let permit = match permit {
+            Some(permit) => permit,
+            None => self.dispatch.enter(cause, bytes).await,
+        };
         let (result, pieces) = self.disk.read(blocks.start * BLOCK_BYTES as u64, pieces).await;
         drop(permit);
         self.counters.backing_read(cause, bytes, result.is_ok());
