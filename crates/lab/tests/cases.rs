@@ -8,6 +8,7 @@ mod cases {
     mod fail_write_k;
     mod flush_ends;
     mod idle;
+    mod many_discards;
     mod resized;
     mod scans;
     mod slow_backing;

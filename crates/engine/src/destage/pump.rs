@@ -10,7 +10,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use super::writer::{Target, WriteJob, ZeroJob};
-use super::zeroes::ZeroState;
+use super::zeroes::{RANGES_CROWDED, ZeroState};
 use crate::WritePolicy;
 use crate::backing::{Cause, Permit};
 use crate::memory::{BlockNo, Memory, Sectors};
@@ -49,6 +49,8 @@ struct Want {
     older_than: Option<Nanos>,
     /// All.
     any: bool,
+    /// All zero-ranges.
+    ranges: bool,
 }
 
 impl Want {
@@ -59,7 +61,7 @@ impl Want {
     }
 
     fn nothing(&self) -> bool {
-        !self.any && self.closed.is_none() && self.older_than.is_none()
+        !self.any && !self.ranges && self.closed.is_none() && self.older_than.is_none()
     }
 }
 
@@ -170,6 +172,7 @@ impl<S: Seam> Shard<S> {
             closed: (state.flushing.running && state.epochs.closing() > 0).then(|| state.epochs.closed()),
             older_than,
             any: !pause && (must_drain || self.is_pressed(unclean)),
+            ranges: !pause && state.zeroes.len() >= RANGES_CROWDED,
         }
     }
 
@@ -206,7 +209,7 @@ impl<S: Seam> Shard<S> {
 
     fn zero_job(&self, state: &mut State, want: &Want) -> Option<Job<S::Block>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
-            let may = range.state == ZeroState::Dirty && want.takes(range.epoch, range.since);
+            let may = range.state == ZeroState::Dirty && (want.ranges || want.takes(range.epoch, range.since));
             (may && !state.failed.holds(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
                 .then_some(start)
         })?;
@@ -343,7 +346,8 @@ impl<S: Seam> Shard<S> {
         }
         // The nearer the bound, the more often: writers get their room back in small portions.
         let portion = if self.pressure_percent(state.unclean()) >= 70 { 16 } else { 4 };
-        let many = state.written_blocks() * portion >= self.unclean_limit_seen().max(portion);
+        let many = state.written_blocks() * portion >= self.unclean_limit_seen().max(portion)
+            || state.written_ranges() * portion >= RANGES_CROWDED as u64;
         let old = now.since(self.last_sync.get()) >= self.age_max();
         let at_rest =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;

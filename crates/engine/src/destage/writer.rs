@@ -202,16 +202,16 @@ impl<S: Seam> Shard<S> {
         self.with(|state, _| {
             state.end_operation(job.operation);
             if lost {
-                state.await_zeroes(job.operation, job.blocks.start, &job.waits);
+                state.await_zeroes(job.operation, job.blocks.clone(), &job.waits);
             }
             match &result {
-                Ok(()) => state.zeroes_done(job.operation),
+                Ok(()) => state.zeroes_done(job.operation, job.blocks.clone()),
                 Err(_) if !lost && !deferred && !job.waits.is_empty() => {
                     state.void(job.blocks.clone(), Sectors::ALL);
-                    state.zeroes_abandoned(job.operation, now);
+                    state.zeroes_abandoned(job.operation, job.blocks.clone(), now);
                 }
                 Err(_) => {
-                    state.zeroes_failed(job.operation, now);
+                    state.zeroes_failed(job.operation, job.blocks.clone(), now);
                     if lost {
                         state.failed.remove_all(job.blocks.clone());
                     }

@@ -9,6 +9,13 @@ use seam::Nanos;
 
 use crate::memory::{BlockNo, Written};
 
+/// Most zero-ranges that a shard may have; past it whoever adds one waits for destage.
+pub const RANGES_MAX: usize = 1 << 12;
+/// So many are a reason for destage to work without being asked.
+pub const RANGES_CROWDED: usize = RANGES_MAX / 2;
+/// Longest range that neighbours are merged to, in blocks: others get their turn at the backing in between.
+const MERGED_BLOCKS_MAX: u64 = 1 << 16;
+
 /// How far a zero-range has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroState {
@@ -35,6 +42,15 @@ pub struct ZeroRange {
     pub may_unmap: bool,
     /// Something in it was acknowledged and only this range still has it: a failure must not take it along.
     pub owed: bool,
+}
+
+impl ZeroRange {
+    /// Neither could tell that they are one.
+    fn merges_with(&self, other: &ZeroRange) -> bool {
+        let dirty = self.state == ZeroState::Dirty && other.state == ZeroState::Dirty;
+        let same = (self.epoch, self.may_unmap, self.owed) == (other.epoch, other.may_unmap, other.owed);
+        dirty && same
+    }
 }
 
 /// The zero-ranges of a volume.
@@ -83,13 +99,38 @@ impl ZeroRanges {
         self.ranges.insert(start, range);
     }
 
+    /// The range before the one at `start`, if the two may become one.
+    pub fn left_to_merge(&self, start: u64) -> Option<u64> {
+        let range = self.ranges.get(&start)?;
+        let (left, before) = self.ranges.range(..start).next_back()?;
+        (before.end == start && before.merges_with(range) && range.end - left <= MERGED_BLOCKS_MAX).then_some(*left)
+    }
+
+    /// Makes the range at `right` a part of the one at `left`, which ends where it begins.
+    pub fn merge(&mut self, left: u64, right: u64) {
+        let taken = self.ranges.remove(&right).expect("a range that may be merged");
+        let kept = self.ranges.get_mut(&left).expect("a range that may be merged");
+        (kept.end, kept.since) = (taken.end, kept.since.min(taken.since));
+    }
+
+    /// The range that begins where the one at `start` ends.
+    pub fn next_of(&self, start: u64) -> Option<u64> {
+        let end = self.ranges.get(&start)?.end;
+        self.ranges.contains_key(&end).then_some(end)
+    }
+
+    /// First blocks of the ranges in `blocks` that operation `id` works on.
+    pub fn in_flight(&self, blocks: Range<u64>, id: u64) -> Vec<u64> {
+        let here = self.ranges.range(blocks).filter(|(_, range)| range.state == ZeroState::InFlight(id));
+        here.map(|(start, _)| *start).collect()
+    }
+
     /// Takes the range that begins at `start` away.
     pub fn remove(&mut self, start: u64) -> Option<ZeroRange> {
         self.ranges.remove(&start)
     }
 
-    /// Cuts `blocks` out of all ranges; what is left of them stays. Returns the parts that were cut out, and how many ranges
-    /// there are more (or less) than before, by epoch, so that counts can follow.
+    /// Cuts `blocks` out of all ranges; what is left of them stays. Returns both, so that counts can follow.
     pub fn cut(&mut self, blocks: Range<u64>) -> Cut {
         let mut cut = Cut::default();
         let starts: Vec<u64> = {
@@ -138,6 +179,20 @@ mod tests {
         assert_eq!((cut.removed.len(), cut.left.len()), (1, 2));
         assert!(zeroes.contains(BlockNo(13)) && !zeroes.contains(BlockNo(14)) && zeroes.contains(BlockNo(15)));
         assert!(!zeroes.contains(BlockNo(20)) && !zeroes.contains(BlockNo(9)));
+    }
+
+    #[test]
+    fn neighbours_become_one_only_where_nobody_could_tell_them_apart() {
+        let mut zeroes = ZeroRanges::default();
+        zeroes.insert(0, range(4));
+        zeroes.insert(4, range(8));
+        zeroes.insert(8, ZeroRange { may_unmap: true, ..range(12) });
+        zeroes.insert(12, ZeroRange { epoch: 2, may_unmap: true, ..range(16) });
+        zeroes.insert(17, range(20));
+        assert_eq!([4, 8, 12, 17].map(|start| zeroes.left_to_merge(start)), [Some(0), None, None, None]);
+        zeroes.merge(0, 4);
+        assert_eq!((zeroes.find(BlockNo(7)).map(|(start, _)| start), zeroes.len()), (Some(0), 4));
+        assert_eq!((zeroes.next_of(0), zeroes.next_of(12)), (Some(8), None));
     }
 
     #[test]

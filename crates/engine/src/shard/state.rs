@@ -95,6 +95,7 @@ pub struct State {
     next_operation: u64,
     written: VecDeque<(WrittenUnit, u64)>,
     written_blocks: u64,
+    written_ranges: u64,
     ages: VecDeque<(BlockNo, Nanos)>,
     unclean: u64,
 }
@@ -110,7 +111,7 @@ impl State {
         self.unclean + self.zeroes.len() as u64
     }
 
-    /// Units on the backing that await its flush.
+    /// Completions on the backing that await its flush: of a block that is written again and again, all.
     pub fn unflushed(&self) -> u64 {
         self.written.len() as u64
     }
@@ -118,6 +119,11 @@ impl State {
     /// Blocks on the backing that await its flush.
     pub fn written_blocks(&self) -> u64 {
         self.written_blocks
+    }
+
+    /// Zero-ranges on the backing that await its flush, those among them counted too that are no more.
+    pub fn written_ranges(&self) -> u64 {
+        self.written_ranges
     }
 
     /// Completions on the backing from here on are not covered by a flush that begins now.
@@ -271,11 +277,31 @@ impl State {
         Due { epoch, owed }
     }
 
-    /// Adds a dirty zero-range over blocks without slots and without ranges.
-    pub fn add_zeroes(&mut self, start: u64, range: ZeroRange) {
+    /// Adds a dirty zero-range over blocks without slots and without ranges, merged with its neighbours where nothing tells
+    /// them apart. Returns the first block of what it has become.
+    pub fn add_zeroes(&mut self, start: u64, range: ZeroRange) -> u64 {
         assert_eq!(range.state, ZeroState::Dirty, "a new range is dirty");
         self.epochs.add(range.epoch);
         self.zeroes.insert(start, range);
+        let start = self.merge_with_left(start).unwrap_or(start);
+        if let Some(next) = self.zeroes.next_of(start) {
+            self.merge_with_left(next);
+        }
+        start
+    }
+
+    fn merge_with_left(&mut self, right: u64) -> Option<u64> {
+        let left = self.zeroes.left_to_merge(right)?;
+        let (_, range) = self.zeroes.find(BlockNo(right)).expect("a range that may be merged");
+        self.zeroes.merge(left, right);
+        self.epochs.remove(range.epoch);
+        // All of it is tried again, and whoever waits for a part waits for the whole.
+        self.failed.remove(left);
+        self.failed.remove(right);
+        if let Some(waits) = self.waits.remove(&right) {
+            self.waits.entry(left).or_default().extend(waits);
+        }
+        Some(left)
     }
 
     /// Cuts `blocks` out of the zero-ranges. Returns what was due of what was cut, if anything was.
@@ -305,6 +331,7 @@ impl State {
                 // Found by its first block when its flush completes.
                 ZeroState::Written(written) => {
                     self.written.push_back((WrittenUnit::Zeroes(*start), written.sequence));
+                    self.written_ranges += 1;
                 }
                 ZeroState::Dirty | ZeroState::InFlight(_) => self.epochs.add(range.epoch),
             }
@@ -315,11 +342,11 @@ impl State {
         cut.removed.iter().map(|(_, range)| due(range)).reduce(Due::and)
     }
 
-    /// What is left of the ranges that operation `id` zeroed is on the backing.
-    pub fn zeroes_done(&mut self, id: u64) {
+    /// What is left of the ranges in `blocks` that operation `id` zeroed is on the backing.
+    pub fn zeroes_done(&mut self, id: u64, blocks: Range<u64>) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        for start in self.zeroes_of(id) {
+        for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("just listed");
             range.state = ZeroState::Written(Written { epoch: range.epoch, sequence });
             range.owed = false;
@@ -327,17 +354,18 @@ impl State {
             self.epochs.remove(epoch);
             self.failed.remove(start);
             self.written.push_back((WrittenUnit::Zeroes(start), sequence));
+            self.written_ranges += 1;
         }
     }
 
-    /// What is left of the ranges of operation `id` will be sent again, and `waits` wait for all of it; where nothing is left,
-    /// for what took the place of `start`, the first of its blocks.
-    pub fn await_zeroes(&mut self, id: u64, start: u64, waits: &[Rc<WriteWait>]) {
+    /// What is left of the ranges in `blocks` of operation `id` will be sent again, and `waits` wait for all of it; where nothing
+    /// is left, for what took the place of the first block.
+    pub fn await_zeroes(&mut self, id: u64, blocks: Range<u64>, waits: &[Rc<WriteWait>]) {
         if waits.is_empty() {
             return;
         }
-        let left = self.zeroes_of(id);
-        let places = if left.is_empty() { vec![start] } else { left };
+        let left = self.zeroes.in_flight(blocks.clone(), id);
+        let places = if left.is_empty() { vec![blocks.start] } else { left };
         for (number, place) in places.into_iter().enumerate() {
             // Each has been expected once.
             waits.iter().filter(|_| number > 0).for_each(|wait| wait.expect_one());
@@ -345,17 +373,17 @@ impl State {
         }
     }
 
-    /// What is left of the ranges of operation `id` is dirty again.
-    pub fn zeroes_failed(&mut self, id: u64, now: Nanos) {
-        for start in self.zeroes_of(id) {
+    /// What is left of the ranges in `blocks` of operation `id` is dirty again.
+    pub fn zeroes_failed(&mut self, id: u64, blocks: Range<u64>, now: Nanos) {
+        for start in self.zeroes.in_flight(blocks, id) {
             self.zeroes.get_mut(start).expect("just listed").state = ZeroState::Dirty;
             self.failed.add(start, now);
         }
     }
 
-    /// What is left of the ranges of operation `id` is forgotten where nothing of it was ever acknowledged, else dirty again.
-    pub fn zeroes_abandoned(&mut self, id: u64, now: Nanos) {
-        for start in self.zeroes_of(id) {
+    /// What is left of the ranges in `blocks` of operation `id` is forgotten where nothing of it was ever acknowledged, else dirty again.
+    pub fn zeroes_abandoned(&mut self, id: u64, blocks: Range<u64>, now: Nanos) {
+        for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("just listed");
             if range.owed {
                 range.state = ZeroState::Dirty;
@@ -366,11 +394,6 @@ impl State {
             self.failed.remove(start);
             self.epochs.remove(range.epoch);
         }
-    }
-
-    fn zeroes_of(&self, id: u64) -> Vec<u64> {
-        let mine = self.zeroes.iter().filter(|(_, range)| range.state == ZeroState::InFlight(id));
-        mine.map(|(start, _)| start).collect()
     }
 
     /// A flush of the backing succeeded that began when [`State::sequence`] was `covered`.
@@ -385,6 +408,7 @@ impl State {
             match unit {
                 WrittenUnit::Block(reference) => self.clean_block(memory, reference, sequence),
                 WrittenUnit::Zeroes(start) => {
+                    self.written_ranges -= 1;
                     let state = self.zeroes.get_mut(start).map(|range| range.state);
                     if matches!(state, Some(ZeroState::Written(written)) if written.sequence == sequence) {
                         self.zeroes.remove(start);
@@ -416,6 +440,7 @@ impl State {
     /// What the backing had written and not flushed may be lost there: it is dirty again.
     pub fn redirty_written<S: Seam>(&mut self, memory: &mut Memory<S>, now: Nanos) {
         self.losses += 1;
+        self.written_ranges = 0;
         for (unit, _) in std::mem::take(&mut self.written) {
             match unit {
                 WrittenUnit::Block(reference) => {

@@ -9,15 +9,13 @@ use super::state::Due;
 use super::wait::WriteWait;
 use super::write::How;
 use super::{Shard, ShardRef, Span, spans};
-use crate::destage::zeroes::{ZeroRange, ZeroState};
+use crate::destage::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BLOCKS_PER_PAGE, PageNo, Sectors};
 use crate::spec::Sabotage;
 use crate::{RequestError, WriteSource, ZeroFlags};
 
 /// Blocks of a range that are worked on at once; others get their turn in between.
 const STEP_BLOCKS: u64 = 1 << 16;
-/// Most zero-ranges that a shard may have; past it whoever adds one waits for destage.
-const RANGES_MAX: usize = 1 << 12;
 
 /// A source of zeroes for block edges.
 struct Zeroes;
@@ -56,7 +54,7 @@ impl<S: Seam> Shard<S> {
                 let step = next..whole.end.min(next + STEP_BLOCKS);
                 next = step.end;
                 self.make_room(step.start..step.start + 1).await;
-                self.progress.wait_for(|| (self.state.borrow().zeroes.len() < RANGES_MAX).then_some(())).await;
+                self.make_room_for_range().await;
                 self.zero_blocks(step, flags.may_unmap, &wait);
                 if next < whole.end {
                     self.seam().yield_now().await;
@@ -116,10 +114,17 @@ impl<S: Seam> Shard<S> {
             let epoch = due.oldest(state.epochs.current());
             let owed = due.owed;
             let range = ZeroRange { end: blocks.end, epoch, state: ZeroState::Dirty, since: now, may_unmap, owed };
-            state.add_zeroes(blocks.start, range);
+            let start = state.add_zeroes(blocks.start, range);
             if let Some(wait) = wait {
-                state.await_write(blocks.start, wait);
+                state.await_write(start, wait);
             }
         });
+    }
+
+    async fn make_room_for_range(&self) {
+        if self.state.borrow().zeroes.len() >= RANGES_CROWDED {
+            self.work.notify();
+        }
+        self.progress.wait_for(|| (self.state.borrow().zeroes.len() < RANGES_MAX).then_some(())).await;
     }
 }
