@@ -9,6 +9,7 @@ mod cases {
     mod flush_ends;
     mod idle;
     mod many_discards;
+    mod one_block_often;
     mod resized;
     mod scans;
     mod slow_backing;

@@ -346,7 +346,7 @@ impl<S: Seam> Shard<S> {
         }
         // The nearer the bound, the more often: writers get their room back in small portions.
         let portion = if self.pressure_percent(state.unclean()) >= 70 { 16 } else { 4 };
-        let many = state.written_blocks() * portion >= self.unclean_limit_seen().max(portion)
+        let many = state.unflushed() * portion >= self.unclean_limit_seen().max(portion)
             || state.written_ranges() * portion >= RANGES_CROWDED as u64;
         let old = now.since(self.last_sync.get()) >= self.age_max();
         let at_rest =
