@@ -17,7 +17,7 @@ impl<S: Seam> Shard<S> {
         let len = len.min(RANGE_BYTES_MAX);
         let blocks = blocks_of(at, len);
         // The ticket notices what changes while the backing is asked; what is newer here now is void from the start.
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone()));
+        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
         let logical = u64::from(self.disk.geometry().logical_block);
         let first = at / logical * logical;
         let answer = self.disk.allocation(first, (at + len).next_multiple_of(logical) - first).await;

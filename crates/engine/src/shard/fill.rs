@@ -18,16 +18,18 @@ use crate::wait::Signal;
 /// sectors concerned.
 pub struct Ticket {
     blocks: Range<u64>,
+    /// It brings content for whoever waits; a query or a read past a bad sector does not.
+    brings: bool,
     voided: RefCell<Vec<Sectors>>,
     over: Cell<bool>,
     signal: Signal,
 }
 
 impl Ticket {
-    fn new(blocks: Range<u64>) -> Rc<Self> {
+    fn new(blocks: Range<u64>, brings: bool) -> Rc<Self> {
         let count = (blocks.end - blocks.start) as usize;
         let voided = RefCell::new(vec![Sectors::NONE; count]);
-        Rc::new(Ticket { blocks, voided, over: Cell::new(false), signal: Signal::default() })
+        Rc::new(Ticket { blocks, brings, voided, over: Cell::new(false), signal: Signal::default() })
     }
 
     /// True when the block is among those to be read.
@@ -66,14 +68,21 @@ impl State {
     /// A fill under way whose content of these sectors will count.
     pub fn ticket_for(&self, block: BlockNo, sectors: Sectors) -> Option<&Rc<Ticket>> {
         let counts = |ticket: &&Rc<Ticket>| {
-            ticket.covers(block) && ticket.voided(block).without(sectors) == ticket.voided(block)
+            ticket.brings && ticket.covers(block) && ticket.voided(block).without(sectors) == ticket.voided(block)
         };
         self.tickets.iter().find(counts)
     }
 
-    /// Issues a ticket. What is newer in memory than on the backing is void from the start.
-    pub fn issue_ticket<S: Seam>(&mut self, memory: &Memory<S>, volume: u32, blocks: Range<u64>) -> Rc<Ticket> {
-        let ticket = Ticket::new(blocks.clone());
+    /// Issues a ticket. What is newer in memory than on the backing is void from the start. `brings`: others may wait for it
+    /// and find content in memory then.
+    pub fn issue_ticket<S: Seam>(
+        &mut self,
+        memory: &Memory<S>,
+        volume: u32,
+        blocks: Range<u64>,
+        brings: bool,
+    ) -> Rc<Ticket> {
+        let ticket = Ticket::new(blocks.clone(), brings);
         for block in blocks {
             if let Some(id) = memory.find(volume, BlockNo(block)) {
                 let slot = memory.slot(id);
@@ -116,7 +125,7 @@ impl<S: Seam> Filled<S> {
 impl<S: Seam> Shard<S> {
     /// Reads `blocks` from the backing, merges them into partial blocks, and admits the absent ones if `how` says so.
     pub async fn fill(&self, blocks: Range<u64>, how: Option<Admit>, cause: Cause) -> Result<Filled<S>, DiskError> {
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone()));
+        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), true));
         let result = self.fill_under(&ticket, blocks, how, cause, None).await;
         self.state.borrow_mut().return_ticket(&ticket);
         result
@@ -126,7 +135,7 @@ impl<S: Seam> Shard<S> {
     /// fills, and buffers for them, than places.
     pub async fn fill_partial(&self, block: u64, permit: Permit) -> Result<(), DiskError> {
         let blocks = block..block + 1;
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone()));
+        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), true));
         let result = self.fill_under(&ticket, blocks, None, Cause::Destage, Some(permit)).await;
         self.state.borrow_mut().return_ticket(&ticket);
         result.map(drop)
@@ -180,7 +189,7 @@ impl<S: Seam> Shard<S> {
     /// Reads one block's sectors alone, for a request whose block cannot be read whole; admits nothing.
     pub async fn fill_part(&self, span: &Span) -> Result<Filled<S>, DiskError> {
         let block = span.block.0;
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, block..block + 1));
+        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, block..block + 1, false));
         let piece = Piece::new(self.core.alloc().await, span.start, span.len);
         let permit = self.dispatch.enter(Cause::ClientRead, span.len as u64).await;
         let (result, pieces) = self.disk.read(block * BLOCK_BYTES as u64 + span.start as u64, vec![piece]).await;
@@ -241,5 +250,24 @@ impl<S: Seam> Shard<S> {
         let slot = memory.slot_mut(id);
         slot.data = Some(merged.freeze());
         slot.present = present.with(missing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use seam::sim::{World, WorldSpec};
+
+    use super::*;
+
+    #[test]
+    fn a_read_waits_for_a_fill_and_not_for_a_query_which_a_write_voids_all_the_same() {
+        let world = World::new(WorldSpec::new(1));
+        let (memory, mut state) = (Memory::new(world.seam()), State::new(0));
+        let query = state.issue_ticket(&memory, 0, 0..16, false);
+        assert!(state.ticket_for(BlockNo(3), Sectors::ALL).is_none());
+        state.void(3..4, Sectors::ALL);
+        assert_eq!((query.voided(BlockNo(3)), query.voided(BlockNo(4))), (Sectors::ALL, Sectors::NONE));
+        let fill = state.issue_ticket(&memory, 0, 0..16, true);
+        assert!(state.ticket_for(BlockNo(3), Sectors::ALL).is_some_and(|found| Rc::ptr_eq(found, &fill)));
     }
 }
