@@ -34,9 +34,23 @@ struct Waiter {
 #[derive(Default)]
 struct Class {
     in_flight: Cell<u32>,
-    served_bytes: Cell<u64>,
     limit: Cell<u32>,
     queue: RefCell<VecDeque<Rc<Waiter>>>,
+}
+
+impl Class {
+    /// Gives the free places to those who have waited longest: one place given back may have been one too many, and a limit that
+    /// rose is for all of them.
+    fn admit(&self) {
+        while self.in_flight.get() < self.limit.get() {
+            let Some(next) = self.queue.borrow_mut().pop_front() else { return };
+            self.in_flight.set(self.in_flight.get() + 1);
+            next.granted.set(true);
+            if let Some(waker) = next.waker.take() {
+                waker.wake();
+            }
+        }
+    }
 }
 
 struct Inner {
@@ -65,12 +79,11 @@ impl Dispatch {
         Dispatch(Rc::new(inner))
     }
 
-    /// Waits for a place in the order of arrival. `bytes` is what the request costs.
-    pub async fn enter(&self, cause: Cause, bytes: u64) -> Permit {
-        if let Some(permit) = self.try_enter(cause, bytes) {
+    /// Waits for a place in the order of arrival.
+    pub async fn enter(&self, cause: Cause) -> Permit {
+        if let Some(permit) = self.try_enter(cause) {
             return permit;
         }
-        self.charge(cause, bytes);
         let waiter = Rc::new(Waiter { granted: Cell::new(false), waker: RefCell::default() });
         self.class(cause).queue.borrow_mut().push_back(Rc::clone(&waiter));
         poll_fn(|context| {
@@ -85,13 +98,12 @@ impl Dispatch {
     }
 
     /// A place, if one is free and nobody waits.
-    pub fn try_enter(&self, cause: Cause, bytes: u64) -> Option<Permit> {
+    pub fn try_enter(&self, cause: Cause) -> Option<Permit> {
         let class = self.class(cause);
         if self.is_full(cause) || !class.queue.borrow().is_empty() {
             return None;
         }
         class.in_flight.set(class.in_flight.get() + 1);
-        self.charge(cause, bytes);
         Some(Permit { dispatch: self.clone(), cause })
     }
 
@@ -117,17 +129,9 @@ impl Dispatch {
             () if flush => 50.max(pressure),
             () => 20 + pressure.saturating_sub(50) * 8 / 5,
         };
-        self.class(Cause::Destage).limit.set((depth * percent / 100).max(1) as u32);
-    }
-
-    /// Bytes that were sent for a cause.
-    pub fn served_bytes(&self, cause: Cause) -> u64 {
-        self.class(cause).served_bytes.get()
-    }
-
-    fn charge(&self, cause: Cause, bytes: u64) {
-        let served = &self.class(cause).served_bytes;
-        served.set(served.get() + bytes);
+        let destage = self.class(Cause::Destage);
+        destage.limit.set((depth * percent / 100).max(1) as u32);
+        destage.admit();
     }
 
     fn class(&self, cause: Cause) -> &Class {
@@ -139,30 +143,25 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let class = self.dispatch.class(self.cause);
         class.in_flight.set(class.in_flight.get() - 1);
-        if class.in_flight.get() < class.limit.get()
-            && let Some(next) = class.queue.borrow_mut().pop_front()
-        {
-            class.in_flight.set(class.in_flight.get() + 1);
-            next.granted.set(true);
-            if let Some(waker) = next.waker.take() {
-                waker.wake();
-            }
-        }
+        class.admit();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use seam::sim::{World, WorldSpec};
+    use seam::{Nanos, Seam};
+
     use super::*;
 
     #[test]
     fn destage_always_has_a_place_and_more_when_dirty_data_nears_its_bound() {
         let dispatch = Dispatch::new(32);
-        let read = dispatch.try_enter(Cause::ClientRead, 4096).expect("the queue is empty");
+        let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
         let places = |pressure| {
             dispatch.set_destage_share(pressure, false);
             let mut held = Vec::new();
-            while let Some(permit) = dispatch.try_enter(Cause::Destage, 4096) {
+            while let Some(permit) = dispatch.try_enter(Cause::Destage) {
                 held.push(permit);
             }
             held.len()
@@ -170,5 +169,29 @@ mod tests {
         assert_eq!([places(0), places(50), places(75), places(100)], [6, 6, 19, 32]);
         drop(read);
         assert_eq!(places(0), 32, "nobody reads");
+    }
+
+    #[test]
+    fn a_limit_that_rises_admits_all_who_wait_up_to_it() {
+        let world = World::new(WorldSpec::new(1));
+        let (seam, dispatch) = (world.seam(), Dispatch::new(32));
+        let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
+        dispatch.set_destage_share(0, false);
+        let inside = Rc::new(Cell::new(0));
+        for _ in 0..30 {
+            let (dispatch, inside) = (dispatch.clone(), Rc::clone(&inside));
+            seam.spawn(async move {
+                let _place = dispatch.enter(Cause::Destage).await;
+                inside.set(inside.get() + 1);
+                std::future::pending::<()>().await;
+            });
+        }
+        let settle = || world.run_for(Nanos::from_millis(1)).expect("tasks that wait");
+        settle();
+        assert_eq!(inside.get(), 6);
+        drop(read);
+        dispatch.set_destage_share(0, false);
+        settle();
+        assert_eq!(inside.get(), 30);
     }
 }

@@ -277,7 +277,7 @@ impl<S: Seam> Shard<S> {
     }
 
     fn start_zero(&self, state: &mut State, start: u64) -> Option<Job<S::Block>> {
-        let permit = self.dispatch.try_enter(Cause::Destage, 0)?;
+        let permit = self.dispatch.try_enter(Cause::Destage)?;
         let end = state.zeroes.get_mut(start).expect("chosen a moment ago").end;
         let blocks = start..end;
         let operation = state.begin_operation(blocks.clone());
@@ -308,11 +308,11 @@ impl<S: Seam> Shard<S> {
         } else if self.takes_sectors() {
             anchor.0..anchor.0 + 1
         } else {
-            let permit = self.dispatch.try_enter(Cause::Destage, BLOCK_BYTES as u64)?;
+            let permit = self.dispatch.try_enter(Cause::Destage)?;
             state.filling.insert(anchor.0);
             return Some(Job::Fill(anchor, permit));
         };
-        let permit = self.dispatch.try_enter(Cause::Destage, (run.end - run.start) * BLOCK_BYTES as u64)?;
+        let permit = self.dispatch.try_enter(Cause::Destage)?;
         let operation = state.begin_operation(run.clone());
         let mut targets = Vec::with_capacity((run.end - run.start) as usize);
         for block in run.clone() {

@@ -163,7 +163,7 @@ impl<S: Seam> Shard<S> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
         let permit = match permit {
             Some(permit) => permit,
-            None => self.dispatch.enter(cause, bytes).await,
+            None => self.dispatch.enter(cause).await,
         };
         let (result, pieces) = self.disk.read(blocks.start * BLOCK_BYTES as u64, pieces).await;
         drop(permit);
@@ -191,7 +191,7 @@ impl<S: Seam> Shard<S> {
         let block = span.block.0;
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, block..block + 1, false));
         let piece = Piece::new(self.core.alloc().await, span.start, span.len);
-        let permit = self.dispatch.enter(Cause::ClientRead, span.len as u64).await;
+        let permit = self.dispatch.enter(Cause::ClientRead).await;
         let (result, pieces) = self.disk.read(block * BLOCK_BYTES as u64 + span.start as u64, vec![piece]).await;
         drop(permit);
         self.counters.backing_read(Cause::ClientRead, span.len as u64, result.is_ok());
