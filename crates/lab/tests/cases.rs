@@ -15,6 +15,7 @@ mod cases {
     mod slow_backing;
     mod soak;
     mod state_matrix;
+    mod stripes;
     mod torture_found;
     mod whole_blocks_only;
     mod worlds_end;

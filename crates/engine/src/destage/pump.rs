@@ -273,7 +273,12 @@ impl<S: Seam> Shard<S> {
 
     fn run_boundary(&self) -> u64 {
         let stripe = u64::from(self.disk.geometry().stripe_bytes) / BLOCK_BYTES as u64;
-        if stripe == 0 { RUN_BLOCKS } else { stripe.min(RUN_BLOCKS_MAX) }
+        match stripe {
+            0 => RUN_BLOCKS,
+            // Many small ones at once cost no more than one, and no stripe is written in part.
+            1..=RUN_BLOCKS => RUN_BLOCKS / stripe * stripe,
+            _ => stripe.min(RUN_BLOCKS_MAX),
+        }
     }
 
     fn start_zero(&self, state: &mut State, start: u64) -> Option<Job<S::Block>> {
