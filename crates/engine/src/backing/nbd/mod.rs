@@ -8,6 +8,7 @@
 //! repetition was answered and a newer write of the same block came; so writes are repeated only after the server had
 //! [`NbdOptions::settle`] to finish what it holds of the lost connection.
 
+mod coverage;
 mod disk;
 mod link;
 mod negotiate;

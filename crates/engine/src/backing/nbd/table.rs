@@ -1,6 +1,6 @@
 //! Requests without an answer: what was asked, where the answer goes, who waits for it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -8,6 +8,8 @@ use std::task::{Poll, Waker};
 
 use nbd_protocol::{Command, Request, command};
 use seam::{AllocationExtent, BlockMut, DiskError, DiskResult, Piece, PieceMut, Seam};
+
+use super::coverage::Coverage;
 
 /// What is asked.
 pub(super) enum Ask<S: Seam> {
@@ -25,8 +27,8 @@ pub(super) struct Slot<S: Seam> {
     pub(super) len: u32,
     /// A read's buffers.
     into: RefCell<Vec<PieceMut<S::BlockMut>>>,
-    /// Bytes of the answer so far.
-    received: Cell<u64>,
+    /// What of the answer has arrived.
+    received: RefCell<Coverage>,
     /// An error that the answer has named before its end.
     failed: RefCell<Option<DiskError>>,
     extents: RefCell<Vec<AllocationExtent>>,
@@ -41,7 +43,7 @@ impl<S: Seam> Slot<S> {
             at,
             len,
             into: RefCell::new(into),
-            received: Cell::new(0),
+            received: RefCell::default(),
             failed: RefCell::default(),
             extents: RefCell::default(),
             result: RefCell::default(),
@@ -104,7 +106,9 @@ impl<S: Seam> Slot<S> {
             }
             begin = end;
         }
-        self.received.set(self.received.get() + len as u64);
+        if !self.received.borrow_mut().add(first..last) {
+            self.fail(DiskError::Io("the server's answer names the same bytes twice, or is in too many pieces".into()));
+        }
     }
 
     /// Remembers that the answer has named an error.
@@ -114,7 +118,7 @@ impl<S: Seam> Slot<S> {
 
     /// The answer is whole.
     pub(super) fn answered(&self) {
-        let incomplete = matches!(self.ask, Ask::Read) && self.received.get() != u64::from(self.len)
+        let incomplete = matches!(self.ask, Ask::Read) && !self.received.borrow().is_whole(self.len as usize)
             || matches!(self.ask, Ask::Status) && self.extents.borrow().is_empty();
         self.finish(match self.failed.take() {
             Some(error) => Err(error),
@@ -132,7 +136,7 @@ impl<S: Seam> Slot<S> {
     }
 
     fn forget_answer(&self) {
-        self.received.set(0);
+        self.received.borrow_mut().clear();
         self.failed.take();
         self.extents.take();
     }
@@ -220,5 +224,27 @@ impl<S: Seam> Table<S> {
     pub(super) fn take_all(&mut self) -> Vec<Rc<Slot<S>>> {
         self.to_send.clear();
         std::mem::take(&mut self.open).into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use seam::sim::{World, WorldSpec};
+
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_came_twice_does_not_stand_for_one_that_is_missing() {
+        let world = World::new(WorldSpec::new(1));
+        let seam = world.seam();
+        let result = |starts: [u64; 2]| {
+            let buffer = Piece::whole(seam.alloc().expect("the pool has room"));
+            let slot: Rc<Slot<seam::sim::SimSeam>> = Slot::new(Ask::Read, 8192, 4096, vec![buffer]);
+            starts.into_iter().for_each(|start| slot.put_zeroes(8192 + start, 2048));
+            slot.answered();
+            world.block_on(slot.done())
+        };
+        assert_eq!((result([0, 2048]), result([2048, 0])), (Ok(()), Ok(())));
+        assert!(result([0, 0]).is_err());
     }
 }
