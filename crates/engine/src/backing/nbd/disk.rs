@@ -32,6 +32,8 @@ pub(super) struct Shared<S: Seam> {
     gone: Cell<bool>,
     /// The last handle was dropped.
     pub(super) closing: Cell<bool>,
+    /// The server has refused to zero fast.
+    zeroes_slowly: Cell<bool>,
     /// Receives so far.
     heard: Cell<u64>,
     waker: RefCell<Option<Waker>>,
@@ -107,6 +109,22 @@ impl<S: Seam> Shared<S> {
         self.facts.get().flags & flag != 0
     }
 
+    /// True as long as the server has not said otherwise, which it can only if it knows the question.
+    fn may_zero_fast(&self) -> bool {
+        self.can(flags::SEND_WRITE_ZEROES) && self.can(flags::SEND_FAST_ZERO) && !self.zeroes_slowly.get()
+    }
+
+    async fn zero(&self, at: u64, len: u64, may_unmap: bool, fast_only: bool) -> DiskResult<()> {
+        let starts = (at..at + len).step_by(RANGE_BYTES_MAX as usize);
+        let slots: Vec<_> = starts
+            .map(|start| {
+                let len = RANGE_BYTES_MAX.min(at + len - start) as u32;
+                self.submit(Ask::Zero { may_unmap, fast_only }, start, len, Vec::new())
+            })
+            .collect();
+        all_done(slots).await
+    }
+
     fn check_writable(&self) -> DiskResult<()> {
         let read_only = self.options.read_only || self.can(flags::READ_ONLY);
         if read_only { Err(DiskError::ReadOnly) } else { Ok(()) }
@@ -144,6 +162,7 @@ impl<S: Seam> NbdDisk<S> {
             table: RefCell::default(),
             gone: Cell::new(false),
             closing: Cell::new(false),
+            zeroes_slowly: Cell::new(false),
             heard: Cell::new(0),
             waker: RefCell::default(),
         });
@@ -171,7 +190,7 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
             physical_block: facts.preferred_block.min(block),
             stripe_bytes: if facts.preferred_block > block { facts.preferred_block } else { 0 },
             queue_depth: QUEUE_DEPTH,
-            fast_zero: facts.flags & flags::SEND_WRITE_ZEROES != 0,
+            fast_zero: self.shared().may_zero_fast(),
         }
     }
 
@@ -222,14 +241,14 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
         if !self.shared().can(flags::SEND_WRITE_ZEROES) {
             return Err(DiskError::Unsupported);
         }
-        let starts = (at..at + len).step_by(RANGE_BYTES_MAX as usize);
-        let slots: Vec<_> = starts
-            .map(|start| {
-                let len = RANGE_BYTES_MAX.min(at + len - start) as u32;
-                self.shared().submit(Ask::Zero { may_unmap }, start, len, Vec::new())
-            })
-            .collect();
-        all_done(slots).await
+        if self.shared().may_zero_fast() {
+            let result = self.shared().zero(at, len, may_unmap, true).await;
+            if result != Err(DiskError::Unsupported) {
+                return result;
+            }
+            self.shared().zeroes_slowly.set(true);
+        }
+        self.shared().zero(at, len, may_unmap, false).await
     }
 
     async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {

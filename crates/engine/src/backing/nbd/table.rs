@@ -16,7 +16,7 @@ pub(super) enum Ask<S: Seam> {
     Read,
     Write(Vec<Piece<S::Block>>),
     Flush,
-    Zero { may_unmap: bool },
+    Zero { may_unmap: bool, fast_only: bool },
     Status,
 }
 
@@ -147,8 +147,11 @@ impl<S: Seam> Slot<S> {
             Ask::Read => (Command::Read, 0),
             Ask::Write(_) => (Command::Write, 0),
             Ask::Flush => (Command::Flush, 0),
-            Ask::Zero { may_unmap: true } => (Command::WriteZeroes, 0),
-            Ask::Zero { may_unmap: false } => (Command::WriteZeroes, command::NO_HOLE),
+            Ask::Zero { may_unmap, fast_only } => {
+                let no_hole = if *may_unmap { 0 } else { command::NO_HOLE };
+                let fast = if *fast_only { command::FAST_ZERO } else { 0 };
+                (Command::WriteZeroes, no_hole | fast)
+            }
             Ask::Status => (Command::BlockStatus, 0),
         };
         Request { flags, command, cookie, offset: self.at, len: self.len }
