@@ -14,6 +14,10 @@ use super::table::Ask;
 /// Bytes of requests that leave in one call.
 const SEND_BYTES: usize = 1 << 20;
 
+/// A server that has a flush or a zero-range to do may be silent for that many times longer: a flush writes all that the server
+/// has gathered, and some servers answer nothing meanwhile. Called lost too early, all of it would be written again, and again too slowly.
+const SLOW_FACTOR: u32 = 10;
+
 /// A connection that was talked into the export.
 pub(super) struct Link<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> {
     pub(super) incoming: Incoming<S, R>,
@@ -74,10 +78,15 @@ impl<S: Seam> Shared<S> {
 
     /// Ends when the server owes an answer and has sent nothing for too long.
     async fn wait_for_silence(&self) {
-        let mut before = None;
+        let (mut before, mut silent) = (None, 0);
         loop {
-            let now = self.table.borrow().oldest().map(|oldest| (oldest, self.heard_count()));
-            if now.is_some() && now == before {
+            let (oldest, slow) = {
+                let table = self.table.borrow();
+                (table.oldest(), table.has_slow())
+            };
+            let now = oldest.map(|oldest| (oldest, self.heard_count()));
+            silent = if now.is_some() && now == before { silent + 1 } else { 0 };
+            if silent >= if slow { SLOW_FACTOR } else { 1 } {
                 return;
             }
             before = now;

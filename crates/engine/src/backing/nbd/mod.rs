@@ -37,7 +37,8 @@ pub struct NbdOptions {
     pub pause_max: Nanos,
     /// Time given to the server to finish with a lost connection before writes are repeated on the next one.
     pub settle: Nanos,
-    /// A server that owes answers and sends nothing at all for this long (and up to twice as long) counts as lost.
+    /// A server that owes answers and sends nothing at all for this long (and up to twice as long) counts as lost; where a flush
+    /// or a zero-range is among them, ten times as long.
     pub silence_max: Nanos,
 }
 

@@ -193,6 +193,11 @@ impl<S: Seam> Table<S> {
         self.open.is_empty()
     }
 
+    /// True when there is a request whose work has no bound that its length would tell.
+    pub(super) fn has_slow(&self) -> bool {
+        self.open.values().any(|slot| matches!(slot.ask, Ask::Flush | Ask::Zero { .. }))
+    }
+
     /// The request that has waited longest.
     pub(super) fn oldest(&self) -> Option<u64> {
         self.open.keys().next().copied()
