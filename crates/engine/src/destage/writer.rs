@@ -49,6 +49,11 @@ pub struct ZeroJob {
     pub waits: Vec<Rc<WriteWait>>,
 }
 
+/// True when an error says that the whole backing is not there, or is no longer what it was.
+fn is_away(error: &DiskError) -> bool {
+    matches!(error, DiskError::Gone | DiskError::Open(_))
+}
+
 /// Growing pauses between attempts on a backing that refuses every write. Single blocks that fail have pauses of their own.
 #[derive(Default)]
 pub struct Retry {
@@ -66,7 +71,7 @@ impl Retry {
     /// A write failed.
     pub fn failed(&self, error: &DiskError, now: Nanos) {
         self.failed_in_row.set(self.failed_in_row.get().saturating_add(1));
-        if self.holds(now) || (*error != DiskError::Gone && self.failed_in_row.get() < Retry::IN_ROW) {
+        if self.holds(now) || (!is_away(error) && self.failed_in_row.get() < Retry::IN_ROW) {
             return;
         }
         let pause = Nanos(self.pause.get().0 * 2).max(Retry::FIRST).min(Retry::LONGEST);
@@ -92,7 +97,7 @@ impl<S: Seam> Shard<S> {
     pub async fn write_out(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
         let incarnation = self.disk.incarnation();
         let mut results = vec![self.write_targets(job.first, &job.targets).await; 1];
-        if results[0].is_err() && job.targets.len() > 1 && results[0] != Err(DiskError::Gone) {
+        if job.targets.len() > 1 && results[0].as_ref().is_err_and(|error| !is_away(error)) {
             results.clear();
             for (place, target) in job.targets.iter().enumerate() {
                 results.push(self.write_targets(job.first + place as u64, std::slice::from_ref(target)).await);

@@ -5,5 +5,6 @@ mod backing;
 mod bounds;
 mod client;
 mod handshake;
+mod odd_servers;
 mod setting;
 mod transmission;

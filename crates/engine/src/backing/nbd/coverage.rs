@@ -32,7 +32,7 @@ impl Coverage {
 
     /// True when all of the first `len` bytes have arrived and nothing else.
     pub(super) fn is_whole(&self, len: usize) -> bool {
-        len == 0 || self.0 == [0..len]
+        len == 0 || matches!(&self.0[..], [all] if *all == (0..len))
     }
 
     /// Nothing has arrived.

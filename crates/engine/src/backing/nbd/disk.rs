@@ -28,8 +28,8 @@ pub(super) struct Shared<S: Seam> {
     facts: Cell<Facts>,
     incarnation: Cell<u64>,
     pub(super) table: RefCell<Table<S>>,
-    /// No connection for longer than the patience lasts.
-    gone: Cell<bool>,
+    /// No connection for longer than the patience lasts: what requests end with.
+    gone: RefCell<Option<DiskError>>,
     /// The last handle was dropped.
     pub(super) closing: Cell<bool>,
     /// The server has refused to zero fast.
@@ -76,31 +76,45 @@ impl<S: Seam> Shared<S> {
         self.table.borrow().has_changes()
     }
 
-    /// True when the server is back with the same export; then requests go to it.
-    pub(super) fn accept(&self, now: Facts) -> bool {
+    /// Lets requests go to the server that is back, if it has the same export and can take what is waiting; else says why not.
+    pub(super) fn accept(&self, now: Facts) -> DiskResult<()> {
         let before = self.facts.get();
-        if now.size_bytes < before.size_bytes || now.logical_block > before.logical_block {
-            return false;
-        }
-        self.facts.set(now);
-        self.gone.set(false);
-        true
+        let longest = self.table.borrow().longest_data();
+        let reason = match () {
+            () if now.size_bytes < before.size_bytes => {
+                format!("its size is {} bytes, it was {}", now.size_bytes, before.size_bytes)
+            }
+            () if now.logical_block > before.logical_block => {
+                format!("it takes blocks of {} bytes only, it took {}", now.logical_block, before.logical_block)
+            }
+            () if now.request_bytes_max < longest => {
+                format!("it takes requests of {} bytes, one of {longest} waits", now.request_bytes_max)
+            }
+            () => {
+                self.facts.set(now);
+                *self.gone.borrow_mut() = None;
+                return Ok(());
+            }
+        };
+        let text = format!("{} has come back as something else ({reason}); bring the old export back", self.target);
+        Err(DiskError::Open(text))
     }
 
     /// Fails all requests, and those to come until the server is back.
-    pub(super) fn give_up(&self) {
-        self.gone.set(true);
+    pub(super) fn give_up(&self, error: &DiskError) {
+        *self.gone.borrow_mut() = Some(error.clone());
         let all = self.table.borrow_mut().take_all();
-        all.iter().for_each(|slot| slot.finish(Err(DiskError::Gone)));
+        all.iter().for_each(|slot| slot.finish(Err(error.clone())));
     }
 
     fn submit(&self, ask: Ask<S>, at: u64, len: u32, into: Vec<PieceMut<S::BlockMut>>) -> Rc<Slot<S>> {
         let slot = Slot::new(ask, at, len, into);
-        if self.gone.get() {
-            slot.finish(Err(DiskError::Gone));
-        } else {
-            self.table.borrow_mut().add(Rc::clone(&slot));
-            self.wake();
+        match &*self.gone.borrow() {
+            Some(error) => slot.finish(Err(error.clone())),
+            None => {
+                self.table.borrow_mut().add(Rc::clone(&slot));
+                self.wake();
+            }
         }
         slot
     }
@@ -160,7 +174,7 @@ impl<S: Seam> NbdDisk<S> {
             facts: Cell::new(link.facts),
             incarnation: Cell::new(0),
             table: RefCell::default(),
-            gone: Cell::new(false),
+            gone: RefCell::default(),
             closing: Cell::new(false),
             zeroes_slowly: Cell::new(false),
             heard: Cell::new(0),

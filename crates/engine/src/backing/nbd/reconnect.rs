@@ -64,16 +64,18 @@ async fn reconnect<S: Seam>(shared: &Shared<S>) -> Option<SeamLink<S>> {
     let mut pause = shared.options.pause_min;
     loop {
         if shared.closing.get() {
-            shared.give_up();
+            shared.give_up(&DiskError::Gone);
             return None;
         }
-        if let Ok(link) = connect(&shared.seam, &shared.target, &shared.options).await
-            && shared.accept(link.facts)
-        {
-            return Some(link);
-        }
+        let why = match connect(&shared.seam, &shared.target, &shared.options).await {
+            Ok(link) => match shared.accept(link.facts) {
+                Ok(()) => return Some(link),
+                Err(refusal) => refusal,
+            },
+            Err(_) => DiskError::Gone,
+        };
         if shared.seam.now().since(since) >= shared.options.patience {
-            shared.give_up();
+            shared.give_up(&why);
         }
         let jitter = Nanos(shared.seam.random() % (pause.0 / 4 + 1));
         shared.seam.sleep(pause + jitter).await;

@@ -223,6 +223,12 @@ impl<S: Seam> Table<S> {
         flushes
     }
 
+    /// Bytes of the longest read or write.
+    pub(super) fn longest_data(&self) -> u32 {
+        let data = self.open.values().filter(|slot| matches!(slot.ask, Ask::Read | Ask::Write(_)));
+        data.map(|slot| slot.len).max().unwrap_or(0)
+    }
+
     /// True when there is a request that changes content.
     pub(super) fn has_changes(&self) -> bool {
         self.open.values().any(|slot| matches!(slot.ask, Ask::Write(_) | Ask::Zero { .. }))

@@ -1,0 +1,67 @@
+//! The NBD client as a disk, against servers that take their time or come back as something else.
+
+use engine::backing::nbd::{NbdDisk, NbdOptions};
+use nbd::{Options, Server};
+use seam::sim::{Latency, SimDiskSpec, Timing, World, WorldSpec};
+use seam::{BlockMut, Disk, DiskError, Nanos, Piece, Seam};
+
+use crate::setting::{SIZE, core, disk, listen, plain, serve, world};
+
+fn ones(world: &World) -> Vec<Piece<<seam::sim::SimSeam as Seam>::Block>> {
+    vec![Piece::whole(world.block([1; 8]).expect("the pool is large enough").freeze())]
+}
+
+async fn open(seam: &seam::sim::SimSeam) -> NbdDisk<seam::sim::SimSeam> {
+    let target = "nbd+unix:///vm1?socket=/run/nbd".parse().expect("a URI");
+    NbdDisk::open(seam, target, NbdOptions::default()).await.expect("the server listens")
+}
+
+#[test]
+fn a_server_whose_flush_takes_minutes_is_not_called_lost() {
+    let world = world(61);
+    let seam = world.seam();
+    let slow = Timing { flush: Latency::fixed(Nanos::from_secs(150)), ..Timing::default() };
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        disk(&world).set_timing(slow);
+        let export = open(&seam).await;
+        assert_eq!(export.write(0, ones(&world)).await, Ok(()));
+        assert_eq!((export.flush().await, export.incarnation()), (Ok(()), 0));
+        assert_eq!(disk(&world).durable_tag(0), 1);
+    });
+}
+
+#[test]
+fn an_export_that_comes_back_smaller_is_refused_and_the_error_says_so() {
+    let world = world(62);
+    let seam = world.seam();
+    world.block_on(async {
+        let core = core(&seam, plain()).await;
+        let server = Server::new(seam.clone(), core.clone(), Options::default());
+        listen(&seam, &server).await;
+        let export = open(&seam).await;
+        server.stop(Nanos::ZERO).await;
+        core.find("vm1").expect("attached").resize(Some(SIZE / 2), false).await.expect("a disk that can shrink");
+        listen(&seam, &Server::new(seam.clone(), core, Options::default())).await;
+        let Err(DiskError::Open(text)) = export.write(0, ones(&world)).await else { panic!("half of it is missing") };
+        assert!(text.contains("has come back as something else (its size is 33554432 bytes"), "{text}");
+        assert_eq!(disk(&world).tag(0), 0, "nothing goes to what is not the same");
+    });
+}
+
+#[test]
+fn a_server_that_cannot_zero_fast_is_asked_once_and_zeroes_all_the_same() {
+    let world = World::new(WorldSpec::new(63));
+    let seam = world.seam();
+    let mut spec = SimDiskSpec::new(SIZE);
+    spec.geometry.fast_zero = false;
+    world.add_disk("/disk", spec);
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let export = open(&seam).await;
+        assert!(export.geometry().fast_zero, "it has not said otherwise");
+        assert_eq!(export.write(0, ones(&world)).await, Ok(()));
+        assert_eq!((export.zero(0, 4096, false).await, disk(&world).tag(0)), (Ok(()), 0));
+        assert!(!export.geometry().fast_zero, "now it has");
+    });
+}
