@@ -44,9 +44,9 @@ pub enum ModelError {
     /// Not a power of two, or out of bounds.
     #[error("a stripe of {0} bytes a disk is not modelled; use a power of two from 4 KiB to 1 MiB")]
     Stripe(u64),
-    /// The volumes on it are larger than it is.
+    /// The volumes on it are larger than it is, or leave no gap that is large enough.
     #[error(
-        "the array holds {array_bytes} bytes and {used_bytes} are given away: no room for {wanted_bytes}; use more or larger disks"
+        "the array holds {array_bytes} bytes and {used_bytes} are given away: no room for {wanted_bytes} in one piece; use more or larger disks"
     )]
     Full {
         /// Its size.

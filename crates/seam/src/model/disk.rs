@@ -3,7 +3,8 @@
 //! The content lies on any other disk: on a simulated one in virtual time, in a sparse file in real time. A request goes to
 //! both at once and is done when both are.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::pin;
@@ -36,7 +37,8 @@ struct Inner<S: Seam> {
     free: RefCell<Vec<usize>>,
     /// The task that waits for the array's next event: the time it waits for, and how to wake it earlier.
     driver: RefCell<Option<(Nanos, Option<Waker>)>>,
-    used_bytes: Cell<u64>,
+    /// Where volumes lie: the offset of each and its room in bytes.
+    windows: RefCell<BTreeMap<u64, u64>>,
     done: RefCell<Vec<u64>>,
 }
 
@@ -54,8 +56,8 @@ impl<S: Seam> SharedArray<S> {
     pub fn new(seam: S, spec: ArraySpec) -> Result<Self, ModelError> {
         let array = RefCell::new(Array::new(spec)?);
         let (slots, free, done) = (RefCell::default(), RefCell::default(), RefCell::default());
-        let (driver, used_bytes) = (RefCell::new(None), Cell::new(0));
-        Ok(SharedArray(Rc::new(Inner { seam, array, slots, free, driver, used_bytes, done })))
+        let (driver, windows) = (RefCell::new(None), RefCell::default());
+        Ok(SharedArray(Rc::new(Inner { seam, array, slots, free, driver, windows, done })))
     }
 
     /// What it is made of.
@@ -66,6 +68,24 @@ impl<S: Seam> SharedArray<S> {
     /// Time that its disks have been busy, all together: divided by disks and time, its utilisation.
     pub fn busy(&self) -> Nanos {
         self.0.array.borrow().busy()
+    }
+
+    /// The first gap between volumes of `room_bytes` at least.
+    fn find_room(&self, room_bytes: u64) -> Option<u64> {
+        let (windows, mut start) = (self.0.windows.borrow(), 0);
+        for (offset, taken) in windows.iter() {
+            if offset - start >= room_bytes {
+                return Some(start);
+            }
+            start = offset + taken;
+        }
+        (start + room_bytes <= self.spec().size_bytes()).then_some(start)
+    }
+
+    /// Where the next volume behind `offset` begins, or the array ends.
+    fn end_of_room(&self, offset: u64) -> u64 {
+        let windows = self.0.windows.borrow();
+        windows.range(offset + 1..).next().map_or(self.spec().size_bytes(), |(next, _)| *next)
     }
 
     /// Hands a request to the array at once; the future is ready when it is done.
@@ -182,7 +202,12 @@ struct Window<S: Seam, D> {
     array: SharedArray<S>,
     content: D,
     offset: u64,
-    room_bytes: Cell<u64>,
+}
+
+impl<S: Seam, D> Drop for Window<S, D> {
+    fn drop(&mut self) {
+        self.array.0.windows.borrow_mut().remove(&self.offset);
+    }
 }
 
 /// A stretch of an array, with the content on a disk of its own. A clone is another handle to the same.
@@ -195,17 +220,17 @@ impl<S: Seam, D: Disk<S>> Clone for ModelledDisk<S, D> {
 }
 
 impl<S: Seam, D: Disk<S>> ModelledDisk<S, D> {
-    /// Puts `content` on the array, behind what lies there already.
+    /// Puts `content` on the array, where there is room between what lies there already; it leaves with the last handle.
     pub fn new(array: &SharedArray<S>, content: D) -> Result<Self, ModelError> {
-        let (spec, used_bytes) = (array.spec(), array.0.used_bytes.get());
+        let spec = array.spec();
         let wanted_bytes = content.geometry().size_bytes;
         let room_bytes = wanted_bytes.next_multiple_of(spec.row_bytes());
-        if used_bytes + room_bytes > spec.size_bytes() {
+        let Some(offset) = array.find_room(room_bytes) else {
+            let used_bytes = array.0.windows.borrow().values().sum();
             return Err(ModelError::Full { array_bytes: spec.size_bytes(), used_bytes, wanted_bytes });
-        }
-        array.0.used_bytes.set(used_bytes + room_bytes);
-        let window = Window { array: array.clone(), content, offset: used_bytes, room_bytes: Cell::new(room_bytes) };
-        Ok(ModelledDisk(Rc::new(window), PhantomData))
+        };
+        array.0.windows.borrow_mut().insert(offset, room_bytes);
+        Ok(ModelledDisk(Rc::new(Window { array: array.clone(), content, offset }), PhantomData))
     }
 
     /// Where the content lies.
@@ -329,17 +354,13 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
 
     async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
         let window = &self.0;
-        if size_bytes > window.room_bytes.get() {
-            // Only the last one on the array can grow into what is left of it.
-            let array = &window.array;
-            let room_bytes = size_bytes.next_multiple_of(array.spec().row_bytes());
-            let is_last = window.offset + window.room_bytes.get() == array.0.used_bytes.get();
-            if !is_last || window.offset + room_bytes > array.spec().size_bytes() {
-                return Err(DiskError::NoSpace);
-            }
-            window.room_bytes.set(room_bytes);
-            array.0.used_bytes.set(window.offset + room_bytes);
+        let array = &window.array;
+        let room_bytes = size_bytes.next_multiple_of(array.spec().row_bytes());
+        if window.offset + room_bytes > array.end_of_room(window.offset) {
+            return Err(DiskError::NoSpace);
         }
+        let before = array.0.windows.borrow().get(&window.offset).copied().unwrap_or(0);
+        array.0.windows.borrow_mut().insert(window.offset, room_bytes.max(before));
         window.content.set_size(size_bytes).await
     }
 }

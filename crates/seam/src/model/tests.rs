@@ -108,6 +108,21 @@ fn an_array_is_full_when_it_is_full() {
 }
 
 #[test]
+fn a_volume_that_is_taken_away_gives_its_room_back() {
+    let world = World::new(WorldSpec::new(1));
+    world.block_on(async {
+        let array = array(&world, raid5().fitted(2 * SIZE));
+        let kept = ModelledDisk::new(&array, content(&world, "kept", SIZE).await).unwrap();
+        for round in 0..10 {
+            let other = ModelledDisk::new(&array, content(&world, &round.to_string(), SIZE).await).unwrap();
+            write(&world, &other, SIZE - 4096, 1).await.unwrap();
+        }
+        kept.set_size(2 * SIZE).await.unwrap();
+        assert!(ModelledDisk::new(&array, content(&world, "late", SIZE).await).is_err());
+    });
+}
+
+#[test]
 fn arrays_that_cannot_be_built_say_why() {
     let text = |spec: ArraySpec| spec.check().unwrap_err().to_string();
     assert!(text(ArraySpec { disks: 2, ..raid5() }).contains("RAID 5 of 2 disks"));
