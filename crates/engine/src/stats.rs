@@ -114,8 +114,6 @@ pub struct Counters {
     pub readahead_bytes: Counter,
     /// Microseconds that writers waited for room.
     pub throttled_us: Counter,
-    /// Flushes that nobody waited for and that failed.
-    pub background_flushes_failed: Counter,
     /// Latency of reads.
     pub read_latency: Histogram,
     write_latency: Histogram,

@@ -97,10 +97,8 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
             Job::Flush => {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
-                    // A failure is counted and shown; what is dirty stays dirty and is tried again.
-                    if shard.flush_all().await.is_err() {
-                        shard.counters.add(&shard.counters.background_flushes_failed, 1);
-                    }
+                    // A failure is counted among the backing's and shown; what is dirty stays dirty and is tried again.
+                    let (Ok(()) | Err(_)) = shard.flush_all().await;
                     shard.flushing_alone.set(false);
                     shard.work.notify();
                 });

@@ -76,6 +76,10 @@ impl<S: Seam> Shard<S> {
         let throttle = &self.throttle;
         let requests = self.counters.requests();
         throttle.clients_busy.set(throttle.requests.replace(requests) != requests);
+        if throttle.clients_busy.get() {
+            // A hit does not look at the clock; that there were some is seen here.
+            self.last_request.set(self.seam().now());
+        }
         self.refresh_throttle();
         let pressure = self.pressure_percent(self.state.borrow().unclean()).min(SOFT_PERCENT);
         throttle.allowance.set((ALLOWANCE_MAX * pressure / SOFT_PERCENT).max(ALLOWANCE_MIN));

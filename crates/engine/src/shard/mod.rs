@@ -72,7 +72,7 @@ pub struct Shard<S: Seam> {
     pub flushing_alone: Cell<bool>,
     /// Last time the backing was flushed without being asked.
     pub last_sync: Cell<Nanos>,
-    /// Last time a client asked for something.
+    /// Last time a client asked for something; of hits alone, known to a tick while something is dirty.
     pub last_request: Cell<Nanos>,
 }
 

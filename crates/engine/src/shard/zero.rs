@@ -30,6 +30,7 @@ impl<S: Seam> Shard<S> {
     /// Makes a range read as zeroes; returns when the policy says that it may be acknowledged.
     pub async fn zero(self: &ShardRef<S>, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         let begun = self.seam().now();
+        self.last_request.set(begun);
         if flags.fast_only && !self.disk.geometry().fast_zero {
             return Err(RequestError::NotFast);
         }

@@ -1,7 +1,7 @@
 //! Clean is never written back, idle is idle.
 
 use engine::WriteFlags;
-use lab::rig::{Rig, Same, Target, write};
+use lab::rig::{Rig, Same, Target, read, write};
 use lab::workload::{Load, Pattern, play};
 use seam::Nanos;
 use seam::sim::{CrashMode, SimDiskSpec, WorldSpec};
@@ -39,4 +39,19 @@ fn case_21_without_clients_and_once_destaged_there_is_no_io() {
     let before = disk.counts();
     rig.world.run_for(Nanos::from_secs(3_600)).unwrap();
     assert_eq!(disk.counts(), before);
+}
+
+#[test]
+fn case_21_a_volume_whose_reads_are_all_hits_is_not_idle() {
+    let rig = Rig::with_memory(1, 16 * MIB);
+    let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    let volume = rig.attach("disk", |_| ()).unwrap();
+    rig.world.block_on(write(&volume, 0, 8, 3)).unwrap();
+    for _ in 0..500 {
+        assert_eq!(rig.world.block_on(read(&volume, 0, 8)).unwrap(), [3; 8]);
+        rig.world.run_for(Nanos::from_millis(10)).unwrap();
+    }
+    assert_eq!(disk.counts().writes, 0, "destaged for idleness among 500 reads");
+    rig.world.run_for(Nanos::from_secs(3)).unwrap();
+    assert_eq!(disk.counts().writes, 1);
 }
