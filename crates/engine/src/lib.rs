@@ -21,5 +21,5 @@ pub use core::{AttachError, Core};
 pub use memory::{HINTS_MAX, pool_bytes_for};
 pub use request::{GivenBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
 pub use spec::{CacheMode, CoreSpec, VolumeSpec, WritePolicy};
-pub use stats::{CoreStats, LatencySummary, VolumeStats};
+pub use stats::{BackingCount, CoreStats, LatencySummary, VolumeStats};
 pub use volume::Volume;

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use seam::{DiskError, Nanos};
 
-use crate::backing::Cause;
+use crate::backing::{Cause, Op};
 use crate::histogram::Histogram;
 
 /// Latency of one kind of request, in microseconds.
@@ -16,6 +16,19 @@ pub struct LatencySummary {
     pub p99_us: f64,
     /// 99.9 % took at most this.
     pub p999_us: f64,
+}
+
+/// What was asked of a backing in one way and for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackingCount {
+    /// In which way.
+    pub op: Op,
+    /// For which reason.
+    pub cause: Cause,
+    /// Requests.
+    pub requests: u64,
+    /// Their bytes; of a zero-range, those that read as zeroes after it.
+    pub bytes: u64,
 }
 
 /// What a volume has done since it was attached, and what it holds now.
@@ -61,6 +74,8 @@ pub struct VolumeStats {
     pub backing_write_bytes: u64,
     /// Requests that the backing failed.
     pub backing_errors: u64,
+    /// What of all this was asked for which reason, as far as anything was.
+    pub backing: Vec<BackingCount>,
     /// Bytes read ahead of sequential streams.
     pub readahead_bytes: u64,
     /// Time that writers were made to wait because dirty data is at its bound, in microseconds.
@@ -103,11 +118,8 @@ pub struct Counters {
     misses: Counter,
     /// Requests of clients that failed.
     pub errors: Counter,
-    backing_reads: Counter,
-    backing_writes: Counter,
-    backing_flushes: Counter,
-    backing_read_bytes: Counter,
-    backing_write_bytes: Counter,
+    /// Requests to the backing and their bytes, by what and why.
+    backing: [[(Counter, Counter); Cause::ALL.len()]; Op::ALL.len()],
     /// Requests that the backing failed.
     pub backing_errors: Counter,
     /// Bytes read ahead.
@@ -159,27 +171,30 @@ impl Counters {
         self.write_latency.add(latency.max(Nanos::from_micros(1)));
     }
 
-    /// A read of the backing ended.
-    pub fn backing_read(&self, _cause: Cause, bytes: u64, ok: bool) {
-        self.add(&self.backing_reads, 1);
-        self.add(&self.backing_read_bytes, bytes);
+    /// A request to the backing ended.
+    pub fn backing(&self, op: Op, cause: Cause, bytes: u64, ok: bool) {
+        let (requests, all_bytes) = &self.backing[op as usize][cause as usize];
+        self.add(requests, 1);
+        self.add(all_bytes, bytes);
         self.add(&self.backing_errors, u64::from(!ok));
     }
 
-    /// A write or zero-range to the backing ended.
-    pub fn backing_write(&self, _cause: Cause, bytes: u64, ok: bool) {
-        self.add(&self.backing_writes, 1);
-        self.add(&self.backing_write_bytes, bytes);
-        self.add(&self.backing_errors, u64::from(!ok));
+    /// Requests to the backing of one kind, and their bytes.
+    fn asked(&self, op: Op) -> (u64, u64) {
+        let causes = self.backing[op as usize].iter();
+        causes.fold((0, 0), |sum, (requests, bytes)| (sum.0 + requests.get(), sum.1 + bytes.get()))
     }
 
-    /// A flush of the backing ended.
-    pub fn backing_flush(&self, result: &Result<(), DiskError>) {
-        self.add(&self.backing_flushes, 1);
-        if let Err(error) = result {
-            self.add(&self.backing_errors, 1);
-            *self.last_error.borrow_mut() = Some(error.clone());
+    fn backing_counts(&self) -> Vec<BackingCount> {
+        let mut counts = Vec::new();
+        for (_, op) in Op::ALL {
+            for (_, cause) in Cause::ALL {
+                let (requests, bytes) = &self.backing[op as usize][cause as usize];
+                counts.push(BackingCount { op, cause, requests: requests.get(), bytes: bytes.get() });
+            }
         }
+        counts.retain(|count| count.requests > 0);
+        counts
     }
 
     /// The counters, as they are shown.
@@ -195,11 +210,12 @@ impl Counters {
             partial_hits: self.partial_hits.get(),
             misses: self.misses.get(),
             errors: self.errors.get(),
-            backing_reads: self.backing_reads.get(),
-            backing_writes: self.backing_writes.get(),
-            backing_flushes: self.backing_flushes.get(),
-            backing_read_bytes: self.backing_read_bytes.get(),
-            backing_write_bytes: self.backing_write_bytes.get(),
+            backing_reads: self.asked(Op::Read).0,
+            backing_writes: self.asked(Op::Write).0 + self.asked(Op::Zero).0,
+            backing_flushes: self.asked(Op::Flush).0,
+            backing_read_bytes: self.asked(Op::Read).1,
+            backing_write_bytes: self.asked(Op::Write).1,
+            backing: self.backing_counts(),
             backing_errors: self.backing_errors.get(),
             readahead_bytes: self.readahead_bytes.get(),
             throttled_us: self.throttled_us.get(),

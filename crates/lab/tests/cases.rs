@@ -3,6 +3,7 @@
 mod cases {
     mod backing_dies;
     mod bad_sector;
+    mod causes;
     mod crashes;
     mod every_policy;
     mod fail_write_k;

@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 pub enum Cause {
     /// A client reads what is not in memory.
     ClientRead,
-    /// Dirty data goes to the backing.
+    /// Dirty data goes to the backing, or is made durable there.
     Destage,
     /// A stream is read ahead, or a client asked for a prefetch.
     Readahead,
@@ -24,6 +24,25 @@ impl Cause {
     /// All of them, by their names in metrics.
     pub const ALL: [(&'static str, Cause); 3] =
         [("client-read", Cause::ClientRead), ("destage", Cause::Destage), ("readahead", Cause::Readahead)];
+}
+
+/// What is asked of a backing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Op {
+    /// To read.
+    Read,
+    /// To write.
+    Write,
+    /// To zero or discard a range.
+    Zero,
+    /// To make durable what it has.
+    Flush,
+}
+
+impl Op {
+    /// All of them, by their names in metrics.
+    pub const ALL: [(&'static str, Op); 4] =
+        [("read", Op::Read), ("write", Op::Write), ("zero", Op::Zero), ("flush", Op::Flush)];
 }
 
 struct Waiter {

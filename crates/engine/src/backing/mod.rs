@@ -8,7 +8,7 @@ use seam::{AllocationExtent, Disk, DiskResult, Geometry, Piece, PieceMut, Seam};
 
 use self::nbd::NbdDisk;
 
-pub use dispatch::{Cause, Dispatch, Permit};
+pub use dispatch::{Cause, Dispatch, Op, Permit};
 
 /// Any kind of storage that a volume can lie on.
 pub enum AnyDisk<S: Seam> {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
 
-use crate::backing::{Cause, Permit};
+use crate::backing::{Cause, Op, Permit};
 use crate::memory::{BlockNo, Sectors};
 use crate::shard::state::Sent;
 use crate::shard::wait::WriteWait;
@@ -182,7 +182,7 @@ impl<S: Seam> Shard<S> {
     async fn write_pieces(&self, at: u64, pieces: Vec<Piece<S::Block>>) -> Result<(), DiskError> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
         let result = self.disk.write(at, pieces).await;
-        self.counters.backing_write(Cause::Destage, bytes, result.is_ok());
+        self.counters.backing(Op::Write, Cause::Destage, bytes, result.is_ok());
         result
     }
 
@@ -191,8 +191,9 @@ impl<S: Seam> Shard<S> {
         let incarnation = self.disk.incarnation();
         let at = job.blocks.start * BLOCK_BYTES as u64;
         let end = (job.blocks.end * BLOCK_BYTES as u64).min(self.size_bytes.get());
-        let mut result = self.disk.zero(at, end.saturating_sub(at), job.may_unmap).await;
-        self.counters.backing_write(Cause::Destage, 0, result.is_ok());
+        let bytes = end.saturating_sub(at);
+        let mut result = self.disk.zero(at, bytes, job.may_unmap).await;
+        self.counters.backing(Op::Zero, Cause::Destage, bytes, result.is_ok());
         if result == Err(DiskError::Unsupported) {
             result = self.write_zeroes(job.blocks.clone()).await;
         }

@@ -8,7 +8,7 @@ use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Piece, Seam};
 
 use super::state::State;
 use super::{Shard, Span};
-use crate::backing::{Cause, Permit};
+use crate::backing::{Cause, Op, Permit};
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
@@ -167,7 +167,7 @@ impl<S: Seam> Shard<S> {
         };
         let (result, pieces) = self.disk.read(blocks.start * BLOCK_BYTES as u64, pieces).await;
         drop(permit);
-        self.counters.backing_read(cause, bytes, result.is_ok());
+        self.counters.backing(Op::Read, cause, bytes, result.is_ok());
         result?;
         let mut content = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -194,7 +194,7 @@ impl<S: Seam> Shard<S> {
         let permit = self.dispatch.enter(Cause::ClientRead).await;
         let (result, pieces) = self.disk.read(block * BLOCK_BYTES as u64 + span.start as u64, vec![piece]).await;
         drop(permit);
-        self.counters.backing_read(Cause::ClientRead, span.len as u64, result.is_ok());
+        self.counters.backing(Op::Read, Cause::ClientRead, span.len as u64, result.is_ok());
         self.state.borrow_mut().return_ticket(&ticket);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();

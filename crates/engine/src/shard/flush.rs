@@ -3,6 +3,7 @@
 use seam::{Disk, DiskError, Seam};
 
 use super::{Shard, ShardRef};
+use crate::backing::{Cause, Op};
 use crate::spec::Sabotage;
 use crate::{RequestError, WritePolicy};
 
@@ -155,7 +156,10 @@ impl<S: Seam> Shard<S> {
                 state.sequence()
             });
             let result = self.disk.flush().await;
-            self.counters.backing_flush(&result);
+            self.counters.backing(Op::Flush, Cause::Destage, 0, result.is_ok());
+            if let Err(error) = &result {
+                *self.counters.last_error.borrow_mut() = Some(error.clone());
+            }
             self.notice_reconnect();
             let now = self.seam().now();
             let lost = self.with(|state, memory| {
