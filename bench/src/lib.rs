@@ -2,7 +2,9 @@
 
 pub mod ceiling;
 pub mod cells;
+pub mod destage;
 pub mod fio;
+pub mod limited;
 pub mod machine;
 pub mod process;
 pub mod report;

@@ -24,13 +24,13 @@ struct Arguments {
     /// Folder on a real disk for the file that misses are read from
     #[arg(long, default_value = "target")]
     directory: PathBuf,
-    /// Where to write the report
-    #[arg(long, default_value = "docs/benchmarks.md")]
-    out: PathBuf,
+    /// Where to write the report [default: docs/benchmarks.md, or the screen when only parts are measured]
+    #[arg(long)]
+    out: Option<PathBuf>,
     /// The daemon to measure; left out if it is not there
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
-    /// Measure these sections alone: hits, placed, misses, stalled
+    /// Measure these sections alone: hits, placed, misses, limited, destage, stalled
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -90,9 +90,19 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             sections.extend(placed(&started.servers, effort)?);
         }
     }
-    if wanted("misses") {
+    if wanted("misses") || wanted("limited") {
         let folder = tempfile::tempdir_in(&arguments.directory)?;
-        sections.push(misses(folder.path(), &programs, effort, &mut left_out)?);
+        let (effort, file) = (Effort { size_bytes: MISS_BYTES, ..effort }, fill_file(folder.path())?);
+        if wanted("misses") {
+            sections.push(misses(&file, folder.path(), &programs, effort, &mut left_out)?);
+        }
+        if wanted("limited") {
+            sections.push(bench::limited::section(&file, folder.path(), &programs, effort)?);
+        }
+    }
+    if wanted("destage") {
+        let folder = tempfile::tempdir_in(&arguments.directory)?;
+        sections.push(bench::destage::section(folder.path(), &programs, effort)?);
     }
     if wanted("stalled") {
         sections.extend(stalled(&programs, effort, &mut left_out)?);
@@ -100,8 +110,15 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     left_out.sort();
     left_out.dedup();
     let how = format!("{} rounds of {} s a cell", arguments.rounds, arguments.seconds);
-    std::fs::write(&arguments.out, page(&machine, &how, &sections, &left_out))?;
-    eprintln!("written to {}", arguments.out.display());
+    let page = page(&machine, &how, &sections, &left_out);
+    let whole = arguments.only.is_empty().then(|| PathBuf::from("docs/benchmarks.md"));
+    match arguments.out.clone().or(whole) {
+        Some(path) => {
+            std::fs::write(&path, page)?;
+            eprintln!("written to {}", path.display());
+        }
+        None => println!("{page}"),
+    }
     Ok(())
 }
 
@@ -157,19 +174,23 @@ fn placed(servers: &[Server], effort: Effort) -> Result<Vec<Section>, Box<dyn Er
     Ok(sections)
 }
 
+/// A file of [`MISS_BYTES`] with content in every block, or reading it would be no work.
+fn fill_file(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let path = folder.join("misses.img");
+    let fill = Cell { name: "fill", pattern: "write", bytes: 1 << 20, depth: 4, connections: 1 };
+    std::fs::File::create(&path)?.set_len(MISS_BYTES)?;
+    fio::run(&fill, &Target::File(path.display().to_string()), MISS_BYTES, 0, None)?;
+    Ok(path)
+}
+
 fn misses(
+    file: &Path,
     folder: &Path,
     programs: &Programs,
     effort: Effort,
     left_out: &mut Vec<String>,
 ) -> Result<Section, Box<dyn Error>> {
-    let effort = Effort { size_bytes: MISS_BYTES, ..effort };
-    let path = folder.join("misses.img");
-    let fill = Cell { name: "fill", pattern: "write", bytes: 1 << 20, depth: 4, connections: 1 };
-    // Every block has content on the disk, or reading it would be no work.
-    std::fs::File::create(&path)?.set_len(MISS_BYTES)?;
-    fio::run(&fill, &Target::File(path.display().to_string()), MISS_BYTES, 0, None)?;
-    let content = Content::File(path);
+    let content = Content::File(file.to_owned());
     let mut measured = Vec::new();
     for cell in &MISSES {
         // One at a time: they would lock each other out.

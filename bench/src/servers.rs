@@ -15,6 +15,8 @@ pub enum Content {
     Memory(u64),
     /// This file, with hardly any memory in front of it.
     File(PathBuf),
+    /// This NBD URI, with hardly any memory in front of it.
+    Export(String),
 }
 
 /// A kind of server.
@@ -126,16 +128,32 @@ fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io
             (bytes * 8, path)
         }
         Content::File(path) => (32 << 20, path.clone()),
+        Content::Export(uri) => (32 << 20, uri.into()),
     };
-    let (socket, at, state) = (socket.display(), folder.display(), folder.join("state"));
+    let volume = (HOTSET_EXPORT, backing.display().to_string());
+    daemon(folder, socket, memory, &[volume], program)
+}
+
+/// A daemon with `memory` bytes that serves volumes (name, backing) on `socket`.
+fn daemon(
+    folder: &Path,
+    socket: &Path,
+    memory: u64,
+    volumes: &[(&str, String)],
+    program: &Path,
+) -> io::Result<Command> {
+    let (socket, control, state) = (socket.display(), control_socket(folder), folder.join("state"));
     fs::create_dir_all(&state)?;
-    let text = format!(
-        "[state]\ndirectory = \"{}\"\n\n[memory]\nsize = \"{} MiB\"\n\n[control]\nsocket = \"{at}/control.sock\"\n\n\
-         [nbd]\nlisten = [\"unix:{socket}\"]\n\n[[volume]]\nname = \"{HOTSET_EXPORT}\"\nbacking = \"{}\"\n",
+    let mut text = format!(
+        "[state]\ndirectory = \"{}\"\n\n[memory]\nsize = \"{} MiB\"\n\n[control]\nsocket = \"{}\"\n\n\
+         [nbd]\nlisten = [\"unix:{socket}\"]\n",
         state.display(),
         memory >> 20,
-        backing.display()
+        control.display()
     );
+    for (name, backing) in volumes {
+        text += &format!("\n[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\n");
+    }
     let config = folder.join("hotset.toml");
     fs::write(&config, text)?;
     let mut command = Command::new(program);
@@ -151,6 +169,7 @@ fn qemu(content: &Content, folder: &Path, socket: &Path) -> io::Result<Command> 
             (path, "off")
         }
         Content::File(path) => (path.clone(), "on"),
+        Content::Export(uri) => return Err(io::Error::other(format!("qemu-s-d is not asked to serve {uri}"))),
     };
     let mut command = Command::new("qemu-storage-daemon");
     let node = format!("driver=file,node-name=d,filename={},aio=io_uring,cache.direct={direct}", file.display());
@@ -158,4 +177,49 @@ fn qemu(content: &Content, folder: &Path, socket: &Path) -> io::Result<Command> 
     command.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())]);
     command.args(["--export", "type=nbd,id=e,node-name=d,name=,writable=on"]);
     Ok(command)
+}
+
+/// An export of `file` by qemu-storage-daemon that is held to `iops` requests a second; its URI comes with it.
+pub fn throttled(file: &Path, folder: &Path, iops: u32) -> io::Result<(Server, String)> {
+    let socket = folder.join("limited.sock");
+    let mut command = Command::new("qemu-storage-daemon");
+    command.args(["--object", &format!("throttle-group,id=limit,x-iops-total={iops}")]);
+    let node = format!("driver=file,node-name=f,filename={},aio=io_uring,cache.direct=on", file.display());
+    command.args(["--blockdev", &node]);
+    command.args(["--blockdev", "driver=throttle,node-name=d,throttle-group=limit,file=f"]);
+    command.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())]);
+    command.args(["--export", "type=nbd,id=e,node-name=d,name=,writable=on"]);
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let process = Some(Process::start(command, &socket)?);
+    Ok((Server { kind: Kind::Qemu, target: Target::Nbd(uri.clone()), process }, uri))
+}
+
+/// A daemon with two volumes, `hit` and `dirty`.
+pub struct TwoVolumes {
+    /// Where to ask for each.
+    pub targets: [Target; 2],
+    /// Its control socket.
+    pub control: PathBuf,
+    /// Held for its drop.
+    #[expect(dead_code, reason = "stops the daemon when dropped")]
+    process: Process,
+}
+
+/// Starts a daemon with volumes of `sizes` bytes on sparse files in `folder`, and memory for all of both.
+pub fn two_volumes(folder: &Path, programs: &Programs, sizes: [u64; 2]) -> io::Result<TwoVolumes> {
+    let socket = folder.join("two.sock");
+    let names = ["hit", "dirty"];
+    let mut volumes = Vec::new();
+    for (name, size) in names.into_iter().zip(sizes) {
+        let path = folder.join(format!("{name}.img"));
+        fs::File::create(&path)?.set_len(size)?;
+        volumes.push((name, path.display().to_string()));
+    }
+    let command = daemon(folder, &socket, 3 * (sizes[0] + sizes[1]), &volumes, &programs.hotset)?;
+    let targets = names.map(|name| Target::Nbd(format!("nbd+unix:///{name}?socket={}", socket.display())));
+    Ok(TwoVolumes { targets, control: control_socket(folder), process: Process::start(command, &socket)? })
+}
+
+fn control_socket(folder: &Path) -> PathBuf {
+    folder.join("control.sock")
 }

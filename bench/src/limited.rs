@@ -1,0 +1,31 @@
+//! Misses on a backing that does 20,000 requests a second and no more: what a cache in the way costs there.
+
+use std::io;
+use std::path::Path;
+
+use crate::cells::Cell;
+use crate::report::{Ratio, Section};
+use crate::run::{Effort, measure};
+use crate::servers::{Content, Kind, Programs, throttled};
+
+/// What the backing does at most, in requests a second.
+const IOPS: u32 = 20_000;
+
+const CELL: Cell =
+    Cell { name: "4 KiB random read, depth 32", pattern: "randread", bytes: 4096, depth: 32, connections: 1 };
+
+/// Measures the daemon on a limited export of `file`, and that export itself.
+pub fn section(file: &Path, folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
+    let (limited, uri) = throttled(file, folder, IOPS)?;
+    let hotset = Kind::Hotset.start(&Content::Export(uri), folder, programs)?;
+    let measured = measure(&CELL, &[hotset, limited], effort, None)?;
+    Ok(Section {
+        title: "Misses on a limited backing".into(),
+        text: format!(
+            "Random reads through Hotset with 32 MiB of memory, whose backing is an NBD export of qemu-storage-daemon held to {IOPS} \
+             requests a second, and of that export itself."
+        ),
+        ratios: vec![Ratio { name: "to the export", of: Kind::Hotset, to: &[Kind::Qemu] }],
+        measured: vec![measured],
+    })
+}
