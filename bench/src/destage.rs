@@ -38,6 +38,8 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let daemon = two_volumes(folder, programs, [HIT_BYTES, DIRTY_BYTES])?;
     let [hit, dirty] = &daemon.targets;
     fio::run(&FILL, hit, HIT_BYTES, 0, None)?;
+    // A file system that has to find room for each block would be measured with it.
+    fio::run(&FILL, dirty, DIRTY_BYTES, 0, None)?;
     let mut text = "A volume that is in memory as a whole is asked while another one's dirty blocks, scattered over 1 GiB, go to their file \
                     as fast as it takes them (`hotset volume flush`), and without that, interleaved. At least 0.8 is wanted.\n\n\
                     | | quiet | beside destage | ratio | destage was at work |\n| --- | ---: | ---: | ---: | ---: |\n"
