@@ -140,6 +140,7 @@ impl<S: Seam> Shard<S> {
             if state.flushing.running
                 && state.epochs.closing() > 0
                 && !under_way
+                && self.may_destage(false, state.unclean())
                 && !self.dispatch.is_full(Cause::Destage)
             {
                 state.flushing.stuck = true;
@@ -224,7 +225,8 @@ impl<S: Seam> Shard<S> {
         if self.dispatch.is_full(Cause::Destage) {
             return None;
         }
-        if want.closed.is_none() && !self.may_destage_quietly(state.unclean()) {
+        let quietly = want.closed.is_none();
+        if !self.may_destage(quietly, state.unclean()) {
             return None;
         }
         let boundary = self.run_boundary();
@@ -239,9 +241,7 @@ impl<S: Seam> Shard<S> {
                 Ok(Some(run)) => {
                     *cursor = BlockNo(run.end);
                     let first = BlockNo(run.start);
-                    if want.closed.is_none() {
-                        self.note_quiet_run(run.end - run.start);
-                    }
+                    self.note_run(quietly, run.end - run.start);
                     return self.start_write(state, memory, run, first);
                 }
                 Ok(None) => *cursor = BlockNo(0),

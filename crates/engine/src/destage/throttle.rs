@@ -85,17 +85,24 @@ impl<S: Seam> Shard<S> {
         throttle.allowance.set((ALLOWANCE_MAX * pressure / SOFT_PERCENT).max(ALLOWANCE_MIN));
     }
 
-    /// True when destage that nobody waits for may send another run now.
-    pub fn may_destage_quietly(&self, unclean: u64) -> bool {
+    /// True when destage may send another run now; `quietly`: nobody waits for it.
+    pub fn may_destage(&self, quietly: bool, unclean: u64) -> bool {
         let throttle = &self.throttle;
-        let unbound = !throttle.clients_busy.get() || self.pressure_percent(unclean) >= SOFT_PERCENT;
-        unbound || throttle.allowance.get() > 0
+        if self.pressure_percent(unclean) >= SOFT_PERCENT {
+            return true;
+        }
+        let held = quietly && throttle.clients_busy.get() && throttle.allowance.get() == 0;
+        !held && self.core.may_destage()
     }
 
-    /// A run of `blocks` is sent that nobody waits for.
-    pub fn note_quiet_run(&self, blocks: u64) {
-        let allowance = &self.throttle.allowance;
-        allowance.set(allowance.get().saturating_sub(1 + blocks / BLOCKS_A_UNIT));
+    /// A run of `blocks` is sent; `quietly`: nobody waits for it.
+    pub fn note_run(&self, quietly: bool, blocks: u64) {
+        let units = 1 + blocks / BLOCKS_A_UNIT;
+        self.core.note_destage(units);
+        if quietly {
+            let allowance = &self.throttle.allowance;
+            allowance.set(allowance.get().saturating_sub(units));
+        }
     }
 
     /// Measures the pace and takes over the limit that the other volumes leave.

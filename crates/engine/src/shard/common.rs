@@ -11,6 +11,11 @@ use crate::memory::Memory;
 
 /// How often volumes with dirty data look at the clock.
 const TICK: Nanos = Nanos::from_millis(50);
+/// Requests between two ticks from which on a core's clients are busy: 2,000 a second.
+const BUSY_REQUESTS: u64 = 100;
+/// What destage of all volumes together may spend between two ticks while clients are busy, even if a flush waits for it: about a
+/// seventh of a core.
+const DESTAGE_ALLOWANCE: u64 = 512;
 /// How long to wait for a buffer before looking again.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
@@ -22,14 +27,18 @@ pub struct Common<S: Seam> {
     /// All shards, in the order they were attached; each holds this, so this holds none of them.
     shards: RefCell<Vec<Weak<Shard<S>>>>,
     ticking: Cell<bool>,
+    /// Requests of all clients at the last tick.
+    requests: Cell<u64>,
+    /// What destage may still spend before the next tick; `None`: without limit.
+    allowance: Cell<Option<u64>>,
 }
 
 impl<S: Seam> Common<S> {
     /// Memory over all of the seam's pool, and no shard yet.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
-        let (shards, ticking) = Default::default();
-        Common { seam, spec, memory, shards, ticking }
+        let (shards, ticking, requests, allowance) = Default::default();
+        Common { seam, spec, memory, shards, ticking, requests, allowance }
     }
 
     /// The world.
@@ -104,6 +113,23 @@ impl<S: Seam> Common<S> {
         self.seam.sleep(ALLOC_PAUSE).await;
     }
 
+    fn renew_allowance(&self) {
+        let requests = self.shards().iter().map(|shard| shard.counters.requests()).sum();
+        // A volume that left takes its count along.
+        let new: u64 = u64::saturating_sub(requests, self.requests.replace(requests));
+        self.allowance.set((new >= BUSY_REQUESTS).then_some(DESTAGE_ALLOWANCE));
+    }
+
+    /// True when destage may send another run before the next tick without taking too much of the core from clients.
+    pub fn may_destage(&self) -> bool {
+        self.allowance.get() != Some(0)
+    }
+
+    /// Destage has spent `units`; the last run may overdraw.
+    pub fn note_destage(&self, units: u64) {
+        self.allowance.set(self.allowance.get().map(|left| left.saturating_sub(units)));
+    }
+
     /// Ticks until nothing is dirty any more: an idle engine has no timer.
     pub fn keep_ticking(self: &Rc<Self>) {
         if self.ticking.replace(true) {
@@ -115,6 +141,7 @@ impl<S: Seam> Common<S> {
             while more {
                 common.seam.sleep(TICK).await;
                 more = false;
+                common.renew_allowance();
                 for shard in common.shards() {
                     shard.tick_throttle();
                     if shard.state.borrow().unclean() > 0 {

@@ -101,3 +101,36 @@ fn case_20_a_clean_cache_detaches_in_under_a_second() {
     rig.world.block_on(rig.core.detach("disk")).unwrap();
     assert!(rig.world.now().since(begun) < Nanos::from_secs(1));
 }
+
+#[test]
+fn case_20_a_large_flush_leaves_busy_clients_most_of_the_core_and_ends() {
+    let took = |busy: bool| {
+        let rig = Rig::with_memory(1, 64 * MIB);
+        let timing = Timing::between(Nanos::from_micros(5), Nanos::from_micros(15));
+        rig.add_disk("dirty", SimDiskSpec { timing, ..SimDiskSpec::new(64 * MIB) });
+        rig.add_disk("hit", lively_disk(MIB));
+        let (dirty, hit) = (rig.attach("dirty", |_| ()).unwrap(), rig.attach("hit", |_| ()).unwrap());
+        rig.world.block_on(async {
+            for block in 0..2500 {
+                // No two are neighbours, so each is a run of its own.
+                write(&dirty, block * 16, 8, 1).await.expect("the disk is whole");
+            }
+        });
+        let stop = Rc::new(Cell::new(!busy));
+        let (stopped, seam) = (Rc::clone(&stop), rig.seam.clone());
+        rig.seam.spawn(async move {
+            while !stopped.get() {
+                hit.read(0, 4096, &mut Vec::new()).await.expect("the disk is whole");
+                seam.sleep(Nanos::from_micros(100)).await;
+            }
+        });
+        rig.world.run_for(Nanos::from_millis(100)).unwrap();
+        let begun = rig.world.now();
+        rig.world.block_on(dirty.flush()).unwrap();
+        stop.set(true);
+        rig.world.now().since(begun)
+    };
+    let (alone, beside) = (took(false), took(true));
+    assert!(alone < Nanos::from_millis(50), "{alone} with nobody to wait for");
+    assert!((Nanos::from_millis(90)..Nanos::from_millis(400)).contains(&beside), "{beside} beside busy clients");
+}
