@@ -133,6 +133,8 @@ pub struct VolumeSpec {
     pub incarnation: u64,
     /// When writes are acknowledged.
     pub policy: WritePolicy,
+    /// Whether the cache takes part, from the start.
+    pub mode: CacheMode,
     /// Writes are refused.
     pub read_only: bool,
     /// Volumes with the same datastore share spindles.
@@ -150,6 +152,7 @@ impl VolumeSpec {
             name: name.to_owned(),
             incarnation,
             policy: WritePolicy::default(),
+            mode: CacheMode::default(),
             read_only: false,
             datastore: String::new(),
             labels: BTreeMap::new(),

@@ -48,7 +48,7 @@ impl<S: Seam> Volume<S> {
             dispatch: Dispatch::new(geometry.queue_depth),
             size_bytes: Cell::new(geometry.size_bytes),
             policy: Cell::new(spec.policy),
-            mode: Cell::default(),
+            mode: Cell::new(spec.mode),
             defer: spec.defer,
             state: RefCell::new(State::new(backing.disk.incarnation())),
             throttle: Default::default(),

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use control::{Answer, ErrorKind, Failure, ProgressSender};
-use engine::{CacheMode, VolumeSpec};
+use engine::VolumeSpec;
 
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
@@ -50,13 +50,14 @@ impl Daemon {
         };
         let spec = VolumeSpec {
             policy,
+            mode,
             read_only: config.read_only,
             datastore: config.datastore.clone(),
             labels: config.labels.clone(),
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, incarnation)
         };
-        let attached = core.call(async move |local: Rc<Local>| attach_here(&local, number, spec, mode).await).await;
+        let attached = core.call(async move |local: Rc<Local>| attach_here(&local, number, spec)).await;
         let attached = attached.map_err(core_gone)?;
         attached.map_err(|error| Failure::new(ErrorKind::Failed, error))?;
         Ok(Placed { incarnation, identity: facts.identity, core: core.index(), geometry: facts.geometry })
@@ -150,8 +151,8 @@ impl Daemon {
 
     /// Takes a volume out of service: clients are sent away, everything is destaged and flushed. On an error it goes on being
     /// served.
-    pub async fn detach(&self, name: &str, placed: &Placed, progress: &ProgressSender) -> Result<(), Failure> {
-        let core = &self.cores[placed.core];
+    pub async fn detach(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
+        let core = &self.cores[core];
         let volume = name.to_owned();
         let leave = core.call(async move |local: Rc<Local>| {
             local.server.disconnect(&volume, CLIENTS_PATIENCE).await;
@@ -210,7 +211,7 @@ impl Daemon {
         let known = self.volumes.borrow().get(name).cloned().ok_or_else(|| Failure::no_volume(name))?;
         if let Standing::Serving(placed) = &known.standing {
             self.stand(name, Standing::Removing(placed.clone()));
-            if let Err(failure) = self.detach(name, placed, progress).await {
+            if let Err(failure) = self.detach(name, placed.core, progress).await {
                 self.stand(name, Standing::Serving(placed.clone()));
                 return Err(failure);
             }
@@ -257,11 +258,9 @@ impl Daemon {
     }
 }
 
-async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, mode: CacheMode) -> Result<(), String> {
+/// What fails here leaves nothing attached: a volume that is served is one that the daemon knows is served.
+fn attach_here(local: &Local, number: u64, spec: VolumeSpec) -> Result<(), String> {
     let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
-    let volume = local.engine.attach(spec, backing).map_err(|error| error.to_string())?;
-    if mode != CacheMode::Active {
-        volume.set_mode(mode).await.map_err(|error| error.to_string())?;
-    }
+    local.engine.attach(spec, backing).map_err(|error| error.to_string())?;
     Ok(())
 }

@@ -125,15 +125,17 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
         }
     }
     daemon.stop.ask();
-    daemon.drain().await;
+    let complete = daemon.drain().await;
     tokio::time::sleep(LAST_WORDS).await;
     // The server may have failed already.
     let _ = quit.send(true);
     let _ = control.await;
-    if started.is_ok() {
-        log::info("stopped; the backings are complete");
+    started?;
+    if !complete {
+        return Err(Failure::failed(stop::INCOMPLETE));
     }
-    started
+    log::info("stopped; the backings are complete");
+    Ok(())
 }
 
 async fn start_cores(config: &Config, ended: mpsc::UnboundedSender<usize>) -> Result<Vec<DataCore>, Failure> {
@@ -226,10 +228,12 @@ async fn obey_signals(daemon: Rc<Daemon>) {
     let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = signals else {
         return log::error("signals cannot be received; stop the daemon with `hotset stop`");
     };
+    // A stop that was asked for by command is none of them.
+    let mut stopping = false;
     loop {
         tokio::select! {
-            _ = terminate.recv() => stop_or_exit(&daemon, "SIGTERM"),
-            _ = interrupt.recv() => stop_or_exit(&daemon, "SIGINT"),
+            _ = terminate.recv() => stop_or_exit(&daemon, "SIGTERM", &mut stopping),
+            _ = interrupt.recv() => stop_or_exit(&daemon, "SIGINT", &mut stopping),
             _ = hangup.recv() => {
                 let daemon = daemon.clone();
                 tokio::task::spawn_local(async move { reload_by_signal(&daemon).await });
@@ -238,8 +242,8 @@ async fn obey_signals(daemon: Rc<Daemon>) {
     }
 }
 
-fn stop_or_exit(daemon: &Daemon, signal: &str) {
-    if daemon.stop.is_stopping() {
+fn stop_or_exit(daemon: &Daemon, signal: &str, stopping: &mut bool) {
+    if std::mem::replace(stopping, true) {
         log::warn(format!("{signal} again: ending at once; what was flushed is on the backings, what was not is lost"));
         std::process::exit(i32::from(EXIT_FAILED));
     }

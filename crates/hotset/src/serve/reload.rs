@@ -43,7 +43,7 @@ impl Daemon {
         };
         if let Standing::Serving(placed) = &known.standing {
             self.stand(name, Standing::Removing(placed.clone()));
-            if let Err(failure) = self.detach(name, placed, &progress).await {
+            if let Err(failure) = self.detach(name, placed.core, &progress).await {
                 self.stand(name, Standing::Serving(placed.clone()));
                 return failure.message;
             }

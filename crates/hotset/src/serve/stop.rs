@@ -3,10 +3,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::{Answer, Failure, ProgressSender};
+use control::{Answer, ErrorKind, Failure, ProgressSender};
 use tokio::sync::watch;
 
-use super::daemon::{Daemon, Placed, Standing};
+use super::daemon::Daemon;
 use super::data_core::Local;
 use crate::log;
 use crate::units::show_bytes;
@@ -18,6 +18,9 @@ const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before a failed destage is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
+/// Why a stop failed.
+pub const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: what was flushed is on the backings, what was not is lost";
+
 /// How far a stop is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
@@ -28,6 +31,8 @@ pub enum Phase {
     Stopping,
     /// The backings are complete; the process ends.
     Stopped,
+    /// A data core ended before its volumes' backings were complete; the process ends.
+    Failed,
 }
 
 /// A stop, from all sides.
@@ -58,17 +63,16 @@ impl Stop {
 
     /// Waits until it is asked for.
     pub async fn asked(&self) {
-        self.reached(Phase::Stopping).await;
+        self.reached(|phase| phase != Phase::Running).await;
     }
 
-    async fn reached(&self, phase: Phase) {
+    async fn reached(&self, reached: impl Fn(Phase) -> bool) -> Phase {
         let mut watched = self.0.subscribe();
-        let reached = |now: &Phase| *now == phase || *now == Phase::Stopped;
-        watched.wait_for(reached).await.expect("the sender lives as long as this");
+        *watched.wait_for(|phase| reached(*phase)).await.expect("the sender lives as long as this")
     }
 
-    fn finish(&self) {
-        self.0.send_replace(Phase::Stopped);
+    fn finish(&self, complete: bool) {
+        self.0.send_replace(if complete { Phase::Stopped } else { Phase::Failed });
     }
 }
 
@@ -78,11 +82,14 @@ impl Daemon {
         log::info("stop asked for by command");
         self.stop.ask();
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
-        let stopped = self.stop.reached(Phase::Stopped);
-        let mut stopped = std::pin::pin!(stopped);
+        let ended = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
+        let mut ended = std::pin::pin!(ended);
         loop {
             tokio::select! {
-                () = &mut stopped => return Ok(Answer::Said(vec!["stopped; the backings are complete".to_owned()])),
+                phase = &mut ended => return match phase {
+                    Phase::Failed => Err(Failure::new(ErrorKind::Failed, INCOMPLETE)),
+                    _ => Ok(Answer::Said(vec!["stopped; the backings are complete".to_owned()])),
+                },
                 _ = tick.tick() => {
                     if let Some(dirty_bytes) = self.dirty_bytes().await.filter(|dirty_bytes| *dirty_bytes > 0) {
                         progress.say("destaging", dirty_bytes);
@@ -103,31 +110,43 @@ impl Daemon {
         Some(dirty_bytes)
     }
 
-    /// Sends all clients away, destages every volume however long it takes, and notes that they are clean.
-    pub async fn drain(self: &Rc<Self>) {
+    /// Sends all clients away, destages every volume however long it takes, and notes that they are clean. False when a data core
+    /// ended before that was done.
+    pub async fn drain(self: &Rc<Self>) -> bool {
         self.notifier.say("STOPPING=1\nSTATUS=waiting for requests under way");
         for core in &self.cores {
             // A core that is gone has no clients left.
             let _ = core.call(async |local: Rc<Local>| local.server.stop(CLIENTS_PATIENCE).await).await;
         }
         let mut volumes = tokio::task::JoinSet::new();
-        for (name, known) in self.volumes.borrow().iter() {
-            if let Standing::Serving(placed) | Standing::Removing(placed) = &known.standing {
-                let (daemon, name, placed) = (self.clone(), name.clone(), placed.clone());
-                volumes.spawn_local(async move { daemon.drain_volume(&name, &placed).await });
+        let mut complete = true;
+        for core in &self.cores {
+            // The engine's own list: what it serves is drained, whatever the daemon believes.
+            let list = |local: &Local| -> Vec<_> {
+                let named = |volume: &engine::Volume<_>| (volume.name().to_owned(), volume.spec().incarnation);
+                local.engine.volumes().iter().map(named).collect()
+            };
+            let Ok(served) = core.call(async move |local: Rc<Local>| list(&local)).await else {
+                complete = false;
+                continue;
+            };
+            for (name, incarnation) in served {
+                let (daemon, core) = (self.clone(), core.index());
+                volumes.spawn_local(async move { daemon.drain_volume(&name, core, incarnation).await });
             }
         }
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         while !volumes.is_empty() {
             tokio::select! {
-                _ = volumes.join_next() => {}
+                drained = volumes.join_next() => complete &= matches!(drained, Some(Ok(true))),
                 _ = tick.tick() => self.say_progress(volumes.len()).await,
             }
         }
         for core in &self.cores {
             core.join().await;
         }
-        self.stop.finish();
+        self.stop.finish(complete);
+        complete
     }
 
     async fn say_progress(&self, volumes: usize) {
@@ -141,18 +160,23 @@ impl Daemon {
         }
     }
 
-    async fn drain_volume(&self, name: &str, placed: &Placed) {
+    /// True when the volume's backing is complete.
+    async fn drain_volume(&self, name: &str, core: usize, incarnation: u64) -> bool {
         let (progress, _) = ProgressSender::new();
         loop {
-            let gone = self.cores[placed.core].call(async |_| ()).await.is_err();
-            match self.detach(name, placed, &progress).await {
-                Ok(()) => break,
-                Err(_) if gone => {
-                    return log::error(format!("volume {name}: its data core has ended; it is not clean"));
+            let result = self.detach(name, core, &progress).await;
+            let volume = name.to_owned();
+            let attached =
+                self.cores[core].call(async move |local: Rc<Local>| local.engine.find(&volume).is_some()).await;
+            match (result, attached) {
+                (Ok(()), _) => break,
+                (Err(_), Err(_)) => {
+                    log::error(format!("volume {name}: its data core has ended; it is not clean"));
+                    return false;
                 }
                 // A removal got there first.
-                Err(_) if !self.volumes.borrow().contains_key(name) => return,
-                Err(failure) => {
+                (Err(_), Ok(false)) => return true,
+                (Err(failure), Ok(true)) => {
                     let patience = format!("{}; trying again, a second signal gives up", failure.message);
                     log::error(&patience);
                     self.notifier.patience(&patience);
@@ -160,8 +184,9 @@ impl Daemon {
                 }
             }
         }
-        if let Err(error) = self.state.borrow_mut().change(|state| state.mark_clean(placed.incarnation)) {
+        if let Err(error) = self.state.borrow_mut().change(|state| state.mark_clean(incarnation)) {
             log::error(error.to_string());
         }
+        true
     }
 }

@@ -1,6 +1,6 @@
 //! Promises of transmission: every command, right and wrong.
 
-use engine::{VolumeSpec, WritePolicy};
+use engine::{CacheMode, VolumeSpec, WritePolicy};
 use nbd::Options;
 use nbd_protocol::{Command, Errno, command, flags};
 use seam::sim::{Fault, Ops, Rule, When};
@@ -221,5 +221,17 @@ fn a_slow_request_holds_up_no_later_one() {
         let early = client.ask(Command::Read, 0, 8192, 4096, b"").await;
         assert_eq!(client.part(0).await.map(|(cookie, _, _)| cookie), Some(early));
         assert_eq!(client.part(0).await.map(|(cookie, _, _)| cookie), Some(late));
+    });
+}
+
+#[test]
+fn a_volume_that_comes_back_paused_is_served_paused_though_its_backing_cannot_flush() {
+    let world = world(24);
+    let seam = world.seam();
+    world.block_on(async {
+        disk(&world).add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
+        let paused = VolumeSpec { mode: CacheMode::Paused, ..plain() };
+        let core = crate::setting::core(&seam, paused).await;
+        assert_eq!(core.find("vm1").expect("attached").mode(), CacheMode::Paused);
     });
 }
