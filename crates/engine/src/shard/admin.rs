@@ -6,6 +6,24 @@ use super::{Shard, ShardRef};
 use crate::memory::Sectors;
 use crate::{CacheMode, RequestError, WritePolicy};
 
+/// Nothing is sent to the backing as long as this is there.
+struct Hold<'a, S: Seam>(&'a Shard<S>);
+
+impl<'a, S: Seam> Hold<'a, S> {
+    fn new(shard: &'a Shard<S>) -> Self {
+        shard.holding.set(true);
+        Hold(shard)
+    }
+}
+
+impl<S: Seam> Drop for Hold<'_, S> {
+    fn drop(&mut self) {
+        self.0.holding.set(false);
+        self.0.work.notify();
+        self.0.progress.notify();
+    }
+}
+
 impl<S: Seam> Shard<S> {
     /// Changes when writes are acknowledged. Where the new policy promises more than the old one, what is dirty is brought to
     /// the backing first; on an error the old policy stays.
@@ -86,12 +104,9 @@ impl<S: Seam> Shard<S> {
         }
         // From here on nothing is on its way past an end that moves. What is dirty stays until the backing has its new size: where
         // it cannot change, nothing is lost.
-        self.holding.set(true);
-        let result = self.change_size(wanted, size.is_some(), forget_from).await;
-        self.holding.set(false);
-        self.work.notify();
-        self.progress.notify();
-        result.map(|()| wanted)
+        let _held = Hold::new(self);
+        self.change_size(wanted, size.is_some(), forget_from).await?;
+        Ok(wanted)
     }
 
     async fn change_size(&self, wanted: u64, of_backing: bool, forget_from: Option<u64>) -> Result<(), RequestError> {
