@@ -51,6 +51,12 @@ fn a_bad_size_is_shown_how_to_write_one() {
 }
 
 #[test]
+fn more_memory_than_the_machine_has_is_refused() {
+    let problems = problems_of("[memory]\nsize = \"4096 TiB\"\n");
+    assert!(problems.contains("is more than this machine can give"), "{problems}");
+}
+
+#[test]
 fn too_little_memory_is_refused() {
     assert_snapshot!(problems_of("[memory]\nsize = \"1 MiB\"\n"));
 }

@@ -10,7 +10,9 @@ use super::backing::split_host_port;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Size, Wrong, check_tables};
 use super::volumes::{read_arrays, read_datastores, read_volumes};
-use super::{Config, Cores, DEFAULT_SOCKET, MEMORY_MIN_BYTES, NbdConfig, Problems, TlsConfig, TlsMode};
+use super::{
+    Config, Cores, DEFAULT_SOCKET, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, NbdConfig, Problems, TlsConfig, TlsMode,
+};
 use crate::units::show_bytes;
 
 const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
@@ -77,7 +79,23 @@ fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
         let what = format!("{} of memory is too small to work with", show_bytes(bytes));
         source.problem(&span, what, format!("give at least {}", show_bytes(MEMORY_MIN_BYTES)));
     }
+    let most = machine_bytes().map_or(MEMORY_MAX_BYTES, |machine| machine.min(MEMORY_MAX_BYTES));
+    if bytes > most {
+        let what = format!(
+            "{} of memory is more than this machine can give, which is {}",
+            show_bytes(bytes),
+            show_bytes(most)
+        );
+        source.problem(&span, what, "give it less, and leave some to the system".to_owned());
+    }
     bytes
+}
+
+/// All of the machine's memory, as far as the system says.
+fn machine_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 impl Setting for Cores {

@@ -25,6 +25,8 @@ pub use volumes::check_name;
 pub const DEFAULT_SOCKET: &str = "/run/hotset/control.sock";
 /// The least memory that a cache can work with, in bytes.
 pub const MEMORY_MIN_BYTES: u64 = 16 << 20;
+/// Most that `[memory] size` may be on any machine: what the numbers of a pool's blocks reach.
+pub const MEMORY_MAX_BYTES: u64 = 16 << 40;
 
 /// Which processors serve data.
 #[derive(Clone, Debug, PartialEq, Eq)]
