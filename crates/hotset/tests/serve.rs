@@ -265,6 +265,21 @@ fn a_reload_adds_removes_and_changes_and_keeps_the_old_on_errors() {
 }
 
 #[test]
+fn a_reload_leaves_a_volume_alone_that_was_added_by_command_under_a_name_of_the_file() {
+    let site = Site::with_two();
+    let mut daemon = site.start();
+    daemon.command(&["volume", "remove", "a"]);
+    let other = site.path("other.img");
+    fs::File::create(&other).and_then(|file| file.set_len(1 << 20)).expect("the folder can be written");
+    daemon.command(&["volume", "add", "a", "--backing", other.to_str().expect("a plain path")]);
+    site.write("[[volume]]\nname = \"b\"\nbacking = \"b.img\"\nsize = \"4 MiB\"\n");
+    daemon.signal("HUP");
+    daemon.wait_for("the end of the reload", |daemon| daemon.log().contains("nothing has changed"));
+    assert_eq!(daemon.show("a")["size_bytes"], 1 << 20);
+    daemon.stop();
+}
+
+#[test]
 fn a_volume_is_grown_by_command() {
     let site = Site::with_two();
     let daemon = site.start();

@@ -18,12 +18,17 @@ impl Daemon {
         })?;
         let old = self.config.borrow().clone();
         let mut said = not_live(&old, &fresh);
-        for gone in old.volumes.iter().filter(|volume| !fresh.volumes.iter().any(|other| other.name == volume.name)) {
-            said.push(self.reload_gone(&gone.name).await);
+        // Compared with what is served, not with the file as it was: what could not be done then is tried again now.
+        let is_fresh = |name: &String| fresh.volumes.iter().any(|volume| volume.name == *name);
+        let known: Vec<String> = {
+            let volumes = self.volumes.borrow();
+            volumes.iter().filter(|(_, known)| known.from_file).map(|(name, _)| name.clone()).collect()
+        };
+        for gone in known.iter().filter(|name| !is_fresh(name)) {
+            said.push(self.reload_gone(gone).await);
         }
         for volume in &fresh.volumes {
-            let before = old.volumes.iter().find(|other| other.name == volume.name);
-            said.extend(self.reload_volume(before, volume).await);
+            said.extend(self.reload_volume(volume).await);
         }
         // What cannot be changed live stays as it was started, so that the next reload names it again.
         *self.config.borrow_mut() = Config { volumes: fresh.volumes, datastores: fresh.datastores, ..old };
@@ -35,11 +40,12 @@ impl Daemon {
 
     async fn reload_gone(&self, name: &str) -> String {
         let (progress, _) = ProgressSender::new();
-        let Some(known) = self.volumes.borrow().get(name).cloned() else {
-            return format!("volume {name}: gone from the file, and removed before");
-        };
         let Ok(_busy) = self.begin(name) else {
-            return format!("volume {name}: not removed, it is being changed right now");
+            return format!("volume {name}: not removed, it is being changed right now; the next reload tries again");
+        };
+        let known = self.volumes.borrow().get(name).cloned();
+        let Some(known) = known.filter(|known| known.from_file) else {
+            return format!("volume {name}: gone from the file, and removed before");
         };
         if let Standing::Serving(placed) = &known.standing {
             self.stand(name, Standing::Removing(placed.clone()));
@@ -56,14 +62,17 @@ impl Daemon {
         format!("volume {name}: removed; its backing is complete")
     }
 
-    async fn reload_volume(&self, before: Option<&VolumeConfig>, now: &VolumeConfig) -> Vec<String> {
+    async fn reload_volume(&self, now: &VolumeConfig) -> Vec<String> {
         let name = &now.name;
         let Ok(_busy) = self.begin(name) else {
-            return vec![format!("volume {name}: not looked at, it is being changed right now")];
+            let text =
+                format!("volume {name}: not looked at, it is being changed right now; the next reload tries again");
+            return vec![text];
         };
         let known = self.volumes.borrow().get(name).cloned();
+        let removed = self.state.borrow().state().removed.get(name) == Some(&now.entry());
         match known {
-            None if before == Some(now) => Vec::new(),
+            None if removed => Vec::new(),
             None => vec![self.reload_fresh(now).await],
             Some(known) if !known.from_file => {
                 vec![format!("volume {name}: not looked at, one of that name was added by command")]
@@ -99,30 +108,38 @@ impl Daemon {
                 "volume {name}: a changed backing, size, defer or read_only needs a restart to take effect"
             ));
         }
+        let mut applied = fixed;
         if old.policy != now.policy {
-            said.push(self.reload_policy(old, now).await);
+            let result = self.reload_policy(old, now).await;
+            if result.is_err() {
+                applied.policy = old.policy;
+            }
+            said.push(result.unwrap_or_else(|text| text));
         }
         if old.datastore != now.datastore || old.labels != now.labels {
-            said.push(format!("volume {name}: datastore and labels taken over"));
+            said.push(format!(
+                "volume {name}: datastore and labels taken over; NBD clients are told of a changed vm after a restart"
+            ));
         }
         if let Some(known) = self.volumes.borrow_mut().get_mut(name) {
-            known.config = fixed;
+            known.config = applied;
         }
         said
     }
 
-    async fn reload_policy(&self, old: &VolumeConfig, now: &VolumeConfig) -> String {
+    /// What was done, or why it was not.
+    async fn reload_policy(&self, old: &VolumeConfig, now: &VolumeConfig) -> Result<String, String> {
         let (name, policy) = (&now.name, now.policy);
-        let Ok(placed) = self.placed(name) else { return format!("volume {name}: not served") };
+        let Ok(placed) = self.placed(name) else { return Err(format!("volume {name}: not served")) };
         let noted = self.state.borrow_mut().change(|state| {
             state.expire_override(placed.incarnation, crate::state::POLICY, &policy.to_string());
         });
         let (progress, _) = ProgressSender::new();
         let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
         match (noted, self.on_volume(name, &placed, "changing the policy", &progress, work).await) {
-            (Ok(()), Ok(())) => format!("volume {name}: policy {} became {policy}", old.policy),
-            (Err(error), _) => format!("volume {name}: {error}"),
-            (_, Err(failure)) => failure.message,
+            (Ok(()), Ok(())) => Ok(format!("volume {name}: policy {} became {policy}", old.policy)),
+            (Err(error), _) => Err(format!("volume {name}: {error}")),
+            (_, Err(failure)) => Err(failure.message),
         }
     }
 }
