@@ -138,7 +138,8 @@ fn percent_decode(text: &str) -> Result<String, String> {
             bytes.push(byte);
             continue;
         }
-        let digits = rest.get(..2).and_then(|digits| std::str::from_utf8(digits).ok()).ok_or_else(wrong)?;
+        let digits = rest.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit)).ok_or_else(wrong)?;
+        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
         bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
         rest = &rest[2..];
     }
@@ -151,6 +152,14 @@ mod tests {
 
     fn parse(text: &str) -> Result<BackingSpec, String> {
         BackingSpec::parse(text, Path::new("/etc/hotset"))
+    }
+
+    #[test]
+    fn an_escape_is_two_digits_and_no_sign() {
+        assert_eq!(parse("file:///a%20b"), Ok(BackingSpec::Path("/a b".into())));
+        for wrong in ["file:///a%+1", "file:///a%2", "file:///a%"] {
+            assert!(parse(wrong).is_err_and(|error| error.contains("%25")), "{wrong}");
+        }
     }
 
     #[test]
