@@ -13,8 +13,6 @@ pub const READ_ONLY: u16 = 1 << 1;
 pub const SEND_FLUSH: u16 = 1 << 2;
 /// Export: understands force-unit-access.
 pub const SEND_FUA: u16 = 1 << 3;
-/// Export: a medium that turns.
-pub const ROTATIONAL: u16 = 1 << 4;
 /// Export: understands trim.
 pub const SEND_TRIM: u16 = 1 << 5;
 /// Export: understands write-zeroes.
