@@ -1,4 +1,4 @@
-//! Dependencies between crates point one way: binary → front ends, lab → engine → seam.
+//! Dependencies between crates point one way: binary → front ends, lab → engine → flash → seam.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,30 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 15] = [
+const LAYERS: [(&str, u32); 16] = [
     ("seam", 0),
     ("qos", 0),
     ("nbd-protocol", 0),
-    ("engine", 1),
-    ("control", 2),
-    ("nbd", 2),
-    ("iscsi", 2),
-    ("vhost-user", 2),
-    ("lab", 3),
-    ("hotset", 4),
-    ("bench", 5),
-    ("fuzz", 5),
-    ("tidy", 5),
-    ("e2e", 5),
-    ("powercut", 6),
+    ("flash", 1),
+    ("engine", 2),
+    ("control", 3),
+    ("nbd", 3),
+    ("iscsi", 3),
+    ("vhost-user", 3),
+    ("lab", 4),
+    ("hotset", 5),
+    ("bench", 6),
+    ("fuzz", 6),
+    ("tidy", 6),
+    ("e2e", 6),
+    ("powercut", 7),
 ];
 
 /// What only the seam's real world and the binary's side may depend on.
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
 /// Crates that know no executor and no operating system.
-const PURE: [&str; 4] = ["engine", "nbd", "nbd-protocol", "qos"];
+const PURE: [&str; 5] = ["flash", "engine", "nbd", "nbd-protocol", "qos"];
 
 /// Dependencies against the direction, crates without a layer, executors where none may be.
 pub fn check(sources: &[Source]) -> Vec<Violation> {

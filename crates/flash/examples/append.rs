@@ -1,0 +1,97 @@
+//! The log's appends beside a bare loop that does as much to the same files: 8 blocks and a header to two files, both flushed.
+//!
+//! `cargo run --release -p flash --example append [FOLDER]` prints batches a second of both, run in turn, and their ratio.
+
+use flash::{Content, FormatOptions, OpenOptions, Owner, Record, Store};
+use seam::real::{RealCoreSpec, RealSeam, run_core};
+use seam::{BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
+
+const SIZE: u64 = 256 << 20;
+const BLOCKS: u64 = 8;
+const ROUNDS: usize = 5;
+const TURN: Nanos = Nanos::from_secs(1);
+
+type RealBlock = <RealSeam as Seam>::Block;
+
+fn block(seam: &RealSeam, number: u64) -> RealBlock {
+    let mut block = seam.alloc().expect("the pool has room");
+    block.write_bytes(0, &number.to_le_bytes().repeat(seam::BLOCK_BYTES / 8));
+    block.freeze()
+}
+
+/// Batches of eight blocks that the log takes in a second.
+async fn log(seam: &RealSeam, store: &Store<RealSeam>) -> f64 {
+    let (start, mut done) = (seam.now(), 0);
+    while seam.now().since(start) < TURN {
+        let record = |number| {
+            let owner = Owner { incarnation: 1, block: done * BLOCKS + number };
+            Record { owner, epoch: 1, content: Content::Data(block(seam, done + number)) }
+        };
+        let positions = store.append((0..BLOCKS).map(record).collect()).await.expect("healthy files");
+        store.retire(&positions);
+        done += 1;
+    }
+    done as f64 / seam.now().since(start).as_secs_f64()
+}
+
+/// The same without a log.
+async fn bare(seam: &RealSeam, disks: &[<RealSeam as Seam>::Disk]) -> f64 {
+    let (start, mut done) = (seam.now(), 0);
+    while seam.now().since(start) < TURN {
+        let at = (1 << 20) + done * (BLOCKS + 1) * 4096 % (SIZE - (2 << 20));
+        let blocks: Vec<_> = (0..=BLOCKS).map(|number| block(seam, done + number)).collect();
+        let (left, answer) = (std::rc::Rc::new(std::cell::Cell::new(disks.len())), seam.clone());
+        for disk in disks {
+            let (disk, blocks, left) = (disk.clone(), blocks.clone(), std::rc::Rc::clone(&left));
+            seam.spawn(async move {
+                disk.write(at, blocks.into_iter().map(Piece::whole).collect()).await.expect("a healthy file");
+                disk.flush().await.expect("a healthy file");
+                left.set(left.get() - 1);
+            });
+        }
+        while left.get() > 0 {
+            answer.yield_now().await;
+        }
+        done += 1;
+    }
+    done as f64 / seam.now().since(start).as_secs_f64()
+}
+
+fn main() {
+    let folder = match std::env::args().nth(1) {
+        Some(folder) => tempfile::tempdir_in(folder),
+        None => tempfile::tempdir(),
+    };
+    let folder = folder.expect("a temporary directory");
+    let path =
+        |name| DiskOpen { path: folder.path().join(name), create_bytes: Some(SIZE), read_only: false, lock_wait_ms: 0 };
+    let (flash, plain) = ([path("log-0"), path("log-1")], [path("bare-0"), path("bare-1")]);
+    let run = run_core(RealCoreSpec::new(64 << 20), |seam| async move {
+        let mut disks = Vec::new();
+        for what in flash.iter().chain(&plain) {
+            let disk = seam.open_disk(what).await.expect("a new file");
+            // Written once, so that neither side pays for the file system's allocation.
+            for at in (0..SIZE).step_by(1 << 20) {
+                let blocks = (0..256).map(|_| Piece::whole(seam.zero_block())).collect();
+                disk.write(at, blocks).await.expect("room for four files");
+            }
+            disk.flush().await.expect("a healthy file");
+            disks.push(disk);
+        }
+        let bare_disks = disks.split_off(2);
+        Store::format(&seam, &disks, FormatOptions::default()).await.expect("empty files");
+        let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("a new store");
+        let mut rates = Vec::new();
+        for _ in 0..ROUNDS {
+            rates.push((log(&seam, &store).await, bare(&seam, &bare_disks).await));
+        }
+        rates
+    });
+    let rates = run.expect("io_uring is allowed here");
+    for (log, bare) in &rates {
+        println!("log {log:>8.0}  bare {bare:>8.0}  ratio {:.2}", log / bare);
+    }
+    let mut ratios: Vec<_> = rates.iter().map(|(log, bare)| log / bare).collect();
+    ratios.sort_by(f64::total_cmp);
+    println!("median ratio {:.2}", ratios[ROUNDS / 2]);
+}

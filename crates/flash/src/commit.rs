@@ -1,0 +1,220 @@
+//! Group commit: one batch in flight; what is asked meanwhile goes into the next. A batch is one sequential write and one flush on
+//! every member in service, and its appends return when all of them have it (R6).
+//!
+//! One batch at a time is also what recovery rests on: a batch that has a successor was durable, so only the last one can be torn.
+
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Block, DiskResult, Seam};
+
+use crate::device::{block_of, buffer, place};
+use crate::error::StoreError;
+use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, data_seed};
+use crate::membership::{failures_of, give_back, save_tail, take_out};
+use crate::record::{Content, Position};
+use crate::store::{Inner, Request, Sabotage, State};
+use crate::wait::{Boxed, join};
+
+/// Writes batches until nothing waits.
+pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
+    loop {
+        // Whoever was just answered, or asks in this moment, joins the next batch instead of waiting for the one after it.
+        inner.seam.yield_now().await;
+        match next_requests(&inner).await {
+            Some(requests) => commit(&inner, requests).await,
+            None => return,
+        }
+    }
+}
+
+/// What goes into the next batch, with room for it in the open segment; `None`, and the task is over, when nothing waits.
+async fn next_requests<S: Seam>(inner: &Inner<S>) -> Option<Vec<Request<S>>> {
+    loop {
+        let must_save_tail = {
+            let mut guard = inner.state.borrow_mut();
+            let state = &mut *guard;
+            if let Some(error) = state.failed.clone() {
+                let pending = std::mem::take(&mut state.pending);
+                pending.into_iter().for_each(|request| request.answer.give(Err(error.clone())));
+            }
+            let Some(front) = state.pending.front() else {
+                state.committing = false;
+                state.idle.drain(..).for_each(|answer| answer.give(()));
+                return None;
+            };
+            let needed = 1 + front.data_blocks();
+            if needed <= room(state) || state.segments.open_next(state.superblock.boot, state.next) {
+                return Some(take_fitting(state));
+            }
+            let tail = state.segments.tail(state.next);
+            if tail > state.segments.durable_tail && state.segments.free() > 0 {
+                true
+            } else {
+                let front = state.pending.pop_front().expect("it was looked at just now");
+                front.answer.give(Err(StoreError::Full));
+                false
+            }
+        };
+        if must_save_tail && save_tail(inner).await.is_err() {
+            // The store has failed; the next turn tells everybody.
+            continue;
+        }
+    }
+}
+
+/// Blocks left in the open segment.
+fn room<S: Seam>(state: &State<S>) -> u32 {
+    let blocks = (state.superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
+    state.segments.open.map_or(0, |open| blocks - open.offset)
+}
+
+fn take_fitting<S: Seam>(state: &mut State<S>) -> Vec<Request<S>> {
+    let (mut blocks_left, mut records_left) = (room(state) - 1, RECORDS_MAX);
+    let mut taken = Vec::new();
+    while let Some(front) = state.pending.front()
+        && front.records.len() <= records_left
+        && front.data_blocks() <= blocks_left
+    {
+        records_left -= front.records.len();
+        blocks_left -= front.data_blocks();
+        taken.extend(state.pending.pop_front());
+    }
+    assert!(!taken.is_empty(), "there was room for the first of them");
+    taken
+}
+
+async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
+    let spare = inner.state.borrow_mut().spare.pop();
+    let header_buffer = match spare {
+        Some(buffer) => buffer,
+        None => buffer(&inner.seam).await,
+    };
+    let (header, segment_bytes) = assemble(&inner.state.borrow(), &requests);
+    let tail = {
+        let segments = &mut inner.state.borrow_mut().segments;
+        let live = header.records.iter().filter(|record| record.kind != RecordKind::Retire).count();
+        segments.get_mut(header.segment).live += live as u32;
+        segments.tail(header.sequence)
+    };
+    let header = BatchHeader { tail, ..header };
+    let (raw, checksum) = header.encode();
+    let mut blocks = vec![block_of::<S>(header_buffer, &raw)];
+    let data = requests.iter().flat_map(|request| &request.records).filter_map(|record| match &record.content {
+        Content::Data(block) => Some(block.clone()),
+        _ => None,
+    });
+    blocks.extend(data);
+    let at = place(segment_bytes, header.segment, header.offset);
+    let result = write(inner, at, &blocks, &requests, &header).await;
+    let header_block = blocks.swap_remove(0);
+    drop(blocks);
+    give_back(inner, header_block);
+    match result {
+        Ok(()) => committed(inner, &header, checksum, requests),
+        Err(error) => requests.into_iter().for_each(|request| request.answer.give(Err(error.clone()))),
+    }
+}
+
+/// The header of a batch of these requests at the open place.
+fn assemble<S: Seam>(state: &State<S>, requests: &[Request<S>]) -> (BatchHeader, u64) {
+    let open = state.segments.open.expect("a segment was opened for the batch");
+    let first = state.segments.get(open.segment).first;
+    let boot = state.superblock.boot;
+    let entry = |record: &crate::Record<S>| {
+        let (blocks, kind) = match &record.content {
+            Content::Data(block) => {
+                let seed = data_seed(record.owner.incarnation, record.owner.block, boot, first);
+                (1, RecordKind::Data { checksum: block.checksum(seed) })
+            }
+            Content::Zero { blocks, may_unmap } => (*blocks, RecordKind::Zero { may_unmap: *may_unmap }),
+            Content::Retire { blocks } => (*blocks, RecordKind::Retire),
+        };
+        let (incarnation, block) = (record.owner.incarnation, record.owner.block);
+        RecordEntry { incarnation, block, epoch: record.epoch, blocks, kind }
+    };
+    let header = BatchHeader {
+        store: state.superblock.store,
+        boot,
+        sequence: state.next,
+        tail: state.segments.durable_tail,
+        segment: open.segment,
+        offset: open.offset,
+        first,
+        previous: state.previous,
+        records: requests.iter().flat_map(|request| &request.records).map(entry).collect(),
+    };
+    (header, state.superblock.segment_bytes)
+}
+
+/// Makes the batch durable on every member in service. Who fails is taken out, durably, before this returns (R10).
+async fn write<S: Seam>(
+    inner: &Inner<S>,
+    at: u64,
+    blocks: &[S::Block],
+    requests: &[Request<S>],
+    header: &BatchHeader,
+) -> Result<(), StoreError> {
+    let devices = inner.in_service();
+    let flush = inner.sabotage != Sabotage::SkipFlush;
+    let early = match inner.sabotage {
+        Sabotage::AckBeforeMirror => devices.first().map(|device| device.member),
+        _ => None,
+    };
+    let writes = devices.iter().map(|device| {
+        let write: Boxed<'_, DiskResult<()>> = Box::pin(async move {
+            let result = device.write_durably(at, blocks.to_vec(), flush).await;
+            if early == Some(device.member) && result.is_ok() {
+                acknowledge(header, requests);
+            }
+            result
+        });
+        write
+    });
+    let results = join(writes.collect()).await;
+    let failures = failures_of(&devices, results);
+    if inner.sabotage == Sabotage::AckBeforeMembership && failures.len() < devices.len() {
+        acknowledge(header, requests);
+        // As long as a survivor's flush takes, or longer.
+        inner.seam.sleep(seam::Nanos::from_millis(5)).await;
+    }
+    take_out(inner, failures).await
+}
+
+fn committed<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32, requests: Vec<Request<S>>) {
+    {
+        let mut state = inner.state.borrow_mut();
+        state.next = header.sequence + 1;
+        state.previous = checksum;
+        let segments = &mut state.segments;
+        if header.offset == 0 {
+            // Recovery looks at the first batch of each segment before it follows the log: what only a later one says of the tail
+            // it would learn too late.
+            segments.durable_tail = segments.durable_tail.max(header.tail);
+        }
+        segments.get_mut(header.segment).last = header.sequence;
+        let open = segments.open.as_mut().expect("the segment stays open while a batch is written");
+        open.offset += header.blocks();
+    }
+    acknowledge(header, &requests);
+}
+
+fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[Request<S>]) {
+    let mut positions = positions(header).into_iter();
+    for request in requests {
+        request.answer.give(Ok(positions.by_ref().take(request.records.len()).collect()));
+    }
+}
+
+/// Where each record of a batch lies.
+pub fn positions(header: &BatchHeader) -> Vec<Position> {
+    let mut index = header.offset;
+    let position = |record: &RecordEntry| match record.kind {
+        RecordKind::Data { checksum } => {
+            index += 1;
+            Position { segment: header.segment, index, checksum, live: true }
+        }
+        RecordKind::Zero { .. } => Position { segment: header.segment, index: header.offset, checksum: 0, live: true },
+        RecordKind::Retire => Position { segment: header.segment, index: header.offset, checksum: 0, live: false },
+    };
+    header.records.iter().map(position).collect()
+}

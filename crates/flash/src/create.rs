@@ -1,0 +1,95 @@
+//! Making a store of devices: what is on them must be nothing, or given up.
+
+use seam::{BLOCK_BYTES, Block, Disk, Seam};
+
+use crate::device::{Device, block_of, buffer, raw};
+use crate::error::StoreError;
+use crate::format::superblock::{MemberEntry, MemberState, NoSuperblock, PLACES, Superblock};
+use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
+
+/// A store has at least so many segments: one open, one live, one to move on to, one that waits for its tail.
+const SEGMENTS_MIN: u64 = 4;
+/// Blocks read at once while looking whether a device is empty.
+const LOOK_BLOCKS: usize = 32;
+
+/// How a store is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FormatOptions {
+    /// Bytes of a segment, a power of two; by the devices' size where it is not given.
+    pub segment_bytes: Option<u64>,
+    /// Destroy what the devices hold.
+    pub force: bool,
+}
+
+/// Makes a store of one or two devices; nothing is opened.
+pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions) -> Result<(), StoreError> {
+    if !matches!(disks.len(), 1 | 2) {
+        return Err(StoreError::DeviceCount(disks.len()));
+    }
+    let devices: Vec<Device<S>> =
+        (0..).zip(disks).map(|(member, disk)| Device { member, disk: disk.clone() }).collect();
+    let smallest = disks.iter().map(|disk| disk.geometry().size_bytes).min().expect("there is a device");
+    let segment_bytes = options.segment_bytes.unwrap_or_else(|| segment_bytes_for(smallest));
+    assert!(
+        segment_bytes.is_power_of_two() && segment_bytes >= 2 * BLOCK_BYTES as u64,
+        "a segment of {segment_bytes} bytes"
+    );
+    for device in &devices {
+        let size_bytes = device.disk.geometry().size_bytes;
+        let least_bytes = FIRST_SEGMENT_BYTES + SEGMENTS_MIN * segment_bytes;
+        if size_bytes < least_bytes {
+            return Err(StoreError::TooSmall { device: device.name(), size_bytes, least_bytes });
+        }
+        if !options.force {
+            is_empty(seam, device).await?;
+        }
+    }
+    let uuid = || {
+        let mut uuid: Uuid = [0; 16];
+        uuid[..8].copy_from_slice(&seam.random().to_le_bytes());
+        uuid[8..].copy_from_slice(&seam.random().to_le_bytes());
+        uuid
+    };
+    let member = |_| MemberEntry { uuid: uuid(), state: MemberState::InService };
+    let mut superblock = Superblock {
+        store: uuid(),
+        revision: 0,
+        generation: 1,
+        member: 0,
+        members: devices.iter().map(member).collect(),
+        segment_bytes,
+        segments: u32::try_from((smallest - FIRST_SEGMENT_BYTES) / segment_bytes).unwrap_or(u32::MAX),
+        boot: 0,
+        tail: 1,
+    };
+    // Both places: an older store's superblock must not come back when the newer one is damaged.
+    for place in [1, 0] {
+        superblock.revision += 1;
+        for device in &devices {
+            superblock.member = device.member;
+            let block = block_of::<S>(buffer(seam).await, &superblock.encode());
+            device.write_durably(PLACES[place], vec![block], true).await.map_err(|error| device.failed(error))?;
+        }
+    }
+    Ok(())
+}
+
+/// A segment is about a 256th of the device, 1 to 64 MiB.
+fn segment_bytes_for(device_bytes: u64) -> u64 {
+    (device_bytes / 256).next_power_of_two().clamp(1 << 20, 64 << 20)
+}
+
+async fn is_empty<S: Seam>(seam: &S, device: &Device<S>) -> Result<(), StoreError> {
+    for at in (0..FIRST_SEGMENT_BYTES).step_by(LOOK_BLOCKS * BLOCK_BYTES) {
+        let blocks = device.read_blocks(seam, at, LOOK_BLOCKS).await.map_err(|error| device.failed(error))?;
+        let mut places = blocks.iter().zip((at..).step_by(BLOCK_BYTES));
+        if let Some((block, at)) = places.find(|(block, _)| !block.is_zero(0, BLOCK_BYTES)) {
+            let what = match PLACES.contains(&at).then(|| Superblock::decode(&raw(block))) {
+                Some(Ok(_) | Err(NoSuperblock::Unknown(_))) => "a flash store already".to_owned(),
+                _ => format!("something at byte {at}"),
+            };
+            return Err(StoreError::NotEmpty { device: device.name(), what });
+        }
+    }
+    Ok(())
+}

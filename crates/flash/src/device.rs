@@ -1,0 +1,95 @@
+//! One device of the store: metadata blocks and durable writes, the way both the write path and recovery need them.
+
+use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, DiskResult, Nanos, Piece, Seam};
+
+use crate::error::StoreError;
+use crate::format::{FIRST_SEGMENT_BYTES, Raw};
+
+/// How often a write is repeated whose disk reconnected before it was flushed.
+const RECONNECTS_MAX: u32 = 3;
+
+/// A device.
+pub struct Device<S: Seam> {
+    /// Its number in the store.
+    pub member: u32,
+    /// What it is read and written by.
+    pub disk: S::Disk,
+}
+
+impl<S: Seam> Clone for Device<S> {
+    fn clone(&self) -> Self {
+        Device { member: self.member, disk: self.disk.clone() }
+    }
+}
+
+impl<S: Seam> Device<S> {
+    /// How people know it.
+    pub fn name(&self) -> String {
+        self.disk.identity()
+    }
+
+    /// An error of this device.
+    pub fn failed(&self, error: DiskError) -> StoreError {
+        StoreError::Disk { device: self.name(), error }
+    }
+
+    /// Reads one block as bytes.
+    pub async fn read_raw(&self, seam: &S, at: u64) -> DiskResult<Box<Raw>> {
+        let block = self.read_blocks(seam, at, 1).await?.pop().expect("one block was read");
+        Ok(raw(&block))
+    }
+
+    /// Reads `count` blocks in one request.
+    pub async fn read_blocks(&self, seam: &S, at: u64, count: usize) -> DiskResult<Vec<S::Block>> {
+        let mut pieces = Vec::with_capacity(count);
+        for _ in 0..count {
+            pieces.push(Piece::whole(buffer(seam).await));
+        }
+        let (result, pieces) = self.disk.read(at, pieces).await;
+        result?;
+        Ok(pieces.into_iter().map(|piece| piece.block.freeze()).collect())
+    }
+
+    /// Writes and flushes. A disk that reconnected in between may have lost the write, so it is written again.
+    pub async fn write_durably(&self, at: u64, blocks: Vec<S::Block>, flush: bool) -> DiskResult<()> {
+        for _ in 0..RECONNECTS_MAX {
+            let incarnation = self.disk.incarnation();
+            self.disk.write(at, blocks.iter().cloned().map(Piece::whole).collect()).await?;
+            if flush {
+                self.disk.flush().await?;
+            }
+            if self.disk.incarnation() == incarnation {
+                return Ok(());
+            }
+        }
+        Err(DiskError::Io("the device keeps reconnecting before what was written is flushed".to_owned()))
+    }
+}
+
+/// The bytes of a block.
+pub fn raw(block: &impl Block) -> Box<Raw> {
+    let mut raw = Box::new([0; BLOCK_BYTES]);
+    block.read_bytes(0, &mut *raw);
+    raw
+}
+
+/// A block of these bytes.
+pub fn block_of<S: Seam>(mut buffer: S::BlockMut, raw: &Raw) -> S::Block {
+    buffer.write_metadata(0, raw);
+    buffer.freeze()
+}
+
+/// A buffer, waited for.
+pub async fn buffer<S: Seam>(seam: &S) -> S::BlockMut {
+    loop {
+        match seam.alloc() {
+            Some(buffer) => return buffer,
+            None => seam.sleep(Nanos::from_millis(1)).await,
+        }
+    }
+}
+
+/// Byte of a device at which a segment's block lies.
+pub fn place(segment_bytes: u64, segment: u32, index: u32) -> u64 {
+    FIRST_SEGMENT_BYTES + u64::from(segment) * segment_bytes + u64::from(index) * BLOCK_BYTES as u64
+}

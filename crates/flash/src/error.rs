@@ -1,0 +1,91 @@
+//! What can go wrong with a store, said so that a person can act on it.
+
+use seam::DiskError;
+
+/// Why the store refuses or fails.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No segment is free; nothing of the request was written.
+    #[error("the flash log is full: destage what is oldest in it, then try again")]
+    Full,
+    /// No member is left that could take writes; what was being written may or may not be found by the next opening.
+    #[error(
+        "no flash device is left in service ({0}): nothing more is acknowledged; replace the devices and open the store again"
+    )]
+    Failed(String),
+    /// No copy of a block is good.
+    #[error("block {block} of volume {incarnation:016x} has no good copy on flash: its newest content is lost")]
+    Lost {
+        /// The volume.
+        incarnation: u64,
+        /// The block.
+        block: u64,
+    },
+    /// A device that is to be formatted holds something.
+    #[error("{device} holds {what}: give another device, or --force to destroy that")]
+    NotEmpty {
+        /// The device.
+        device: String,
+        /// What was found.
+        what: String,
+    },
+    /// A device is too small.
+    #[error("{device} is too small: {size_bytes} bytes, at least {least_bytes} are needed")]
+    TooSmall {
+        /// The device.
+        device: String,
+        /// Its size.
+        size_bytes: u64,
+        /// What is needed.
+        least_bytes: u64,
+    },
+    /// The number of devices is not one that a store can have.
+    #[error("{0} flash devices were given: a store has one or two")]
+    DeviceCount(usize),
+    /// A device is no member of any store.
+    #[error("{device} holds no flash store ({why}): format it, or name the right device")]
+    NoStore {
+        /// The device.
+        device: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The devices do not belong together.
+    #[error("{device} belongs to another flash store: name the devices of one store")]
+    OtherStore {
+        /// The device that differs from the first.
+        device: String,
+    },
+    /// Two members were each written without the other.
+    #[error(
+        "the flash devices were used apart from each other and hold different data: open the store with the one whose data is to be \
+         kept, format the other, then add it"
+    )]
+    Diverged,
+    /// A member in service was not given.
+    #[error(
+        "flash device number {member} of the store is missing and was in service when the store was last used: attach it, or accept \
+         that it is missing (accept_missing), which takes it out for good: what it holds counts as old from then on"
+    )]
+    MemberMissing {
+        /// Its number in the store, counted from 0.
+        member: u32,
+    },
+    /// The log is broken where it cannot be.
+    #[error(
+        "the flash log is damaged: batch {sequence} cannot be read from any device, and later ones exist; opening would lose what was \
+         acknowledged. Attach a missing mirror, or rescue what is left"
+    )]
+    Damaged {
+        /// The first batch that is missing.
+        sequence: u64,
+    },
+    /// A device cannot be read where it must be.
+    #[error("{device}: {error}")]
+    Disk {
+        /// The device.
+        device: String,
+        /// What it said.
+        error: DiskError,
+    },
+}

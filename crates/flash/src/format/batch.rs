@@ -1,0 +1,230 @@
+//! A batch: one header block, then the data blocks that its records speak of. The header is the commit record; a batch counts when
+//! its header and all its data carry the right checksums.
+
+use super::bytes::{get, get_u32, get_u64, put};
+use super::{Raw, Uuid, VERSION, is_sealed, seal};
+
+/// Records that a header has room for.
+pub const RECORDS_MAX: usize = 99;
+
+const MAGIC: [u8; 8] = *b"HOTSETLB";
+const RECORDS_AT: usize = 128;
+const RECORD_BYTES: usize = 40;
+/// The only kind of segment yet.
+const KIND_LOG: u32 = 1;
+
+/// What a record says about its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// One block's content, the checksum of which is `checksum`.
+    Data {
+        /// The block's checksum under [`data_seed`].
+        checksum: u32,
+    },
+    /// They read as zeroes.
+    Zero {
+        /// Their space may be released.
+        may_unmap: bool,
+    },
+    /// Older records of them are dead.
+    Retire,
+}
+
+/// One record of a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordEntry {
+    /// The volume.
+    pub incarnation: u64,
+    /// First block.
+    pub block: u64,
+    /// The volume's epoch.
+    pub epoch: u64,
+    /// Blocks, 1 for data.
+    pub blocks: u32,
+    /// What it says.
+    pub kind: RecordKind,
+}
+
+/// Everything in a batch's header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchHeader {
+    /// Identity of the store.
+    pub store: Uuid,
+    /// The opening in which it was written.
+    pub boot: u64,
+    /// +1 a batch, over all openings.
+    pub sequence: u64,
+    /// Batches of lower sequence are dead.
+    pub tail: u64,
+    /// The log segment that it lies in.
+    pub segment: u32,
+    /// Blocks from the segment's start to the header.
+    pub offset: u32,
+    /// Sequence of the segment's first batch: the segment's generation.
+    pub first: u64,
+    /// Checksum of the header before, 0 where there was none.
+    pub previous: u32,
+    /// What it holds.
+    pub records: Vec<RecordEntry>,
+}
+
+impl BatchHeader {
+    /// Blocks of the batch, header included.
+    pub fn blocks(&self) -> u32 {
+        1 + self.data().count() as u32
+    }
+
+    /// The records with data: record, block of the segment that holds it, checksum.
+    pub fn data(&self) -> impl Iterator<Item = (&RecordEntry, u32, u32)> {
+        let data = self.records.iter().filter_map(|record| match record.kind {
+            RecordKind::Data { checksum } => Some((record, checksum)),
+            _ => None,
+        });
+        data.zip(self.offset + 1..).map(|((record, checksum), index)| (record, index, checksum))
+    }
+
+    /// The bytes on the device, and their checksum for the next batch's chain.
+    pub fn encode(&self) -> (Box<Raw>, u32) {
+        assert!((1..=RECORDS_MAX).contains(&self.records.len()), "{} records in a batch", self.records.len());
+        let mut raw = Box::new([0; seam::BLOCK_BYTES]);
+        let out = &mut *raw;
+        put(out, 0, &MAGIC);
+        put(out, 8, &VERSION.to_le_bytes());
+        put(out, 12, &(self.records.len() as u32).to_le_bytes());
+        put(out, 16, &self.store);
+        put(out, 32, &self.boot.to_le_bytes());
+        put(out, 40, &self.sequence.to_le_bytes());
+        put(out, 48, &self.tail.to_le_bytes());
+        put(out, 56, &self.segment.to_le_bytes());
+        put(out, 60, &self.offset.to_le_bytes());
+        put(out, 64, &self.first.to_le_bytes());
+        put(out, 72, &self.previous.to_le_bytes());
+        put(out, 76, &KIND_LOG.to_le_bytes());
+        for (index, record) in self.records.iter().enumerate() {
+            let at = RECORDS_AT + index * RECORD_BYTES;
+            let (kind, flags, checksum) = match record.kind {
+                RecordKind::Data { checksum } => (1, 0, checksum),
+                RecordKind::Zero { may_unmap } => (2, u8::from(may_unmap), 0),
+                RecordKind::Retire => (3, 0, 0),
+            };
+            put(out, at, &record.incarnation.to_le_bytes());
+            put(out, at + 8, &record.block.to_le_bytes());
+            put(out, at + 16, &record.epoch.to_le_bytes());
+            put(out, at + 24, &record.blocks.to_le_bytes());
+            put(out, at + 28, &checksum.to_le_bytes());
+            put(out, at + 32, &[kind, flags]);
+        }
+        let checksum = seal(out);
+        (raw, checksum)
+    }
+
+    /// Reads what [`BatchHeader::encode`] wrote, with its checksum; `None` for anything else.
+    pub fn decode(raw: &Raw) -> Option<(BatchHeader, u32)> {
+        if get::<8>(raw, 0) != MAGIC {
+            return None;
+        }
+        let checksum = is_sealed(raw)?;
+        let count = get_u32(raw, 12) as usize;
+        if get_u32(raw, 8) != VERSION || get_u32(raw, 76) != KIND_LOG || !(1..=RECORDS_MAX).contains(&count) {
+            return None;
+        }
+        let records = (0..count).map(|index| decode_record(raw, RECORDS_AT + index * RECORD_BYTES));
+        let header = BatchHeader {
+            store: get(raw, 16),
+            boot: get_u64(raw, 32),
+            sequence: get_u64(raw, 40),
+            tail: get_u64(raw, 48),
+            segment: get_u32(raw, 56),
+            offset: get_u32(raw, 60),
+            first: get_u64(raw, 64),
+            previous: get_u32(raw, 72),
+            records: records.collect::<Option<_>>()?,
+        };
+        let sane = header.first <= header.sequence && header.tail <= header.sequence;
+        sane.then_some((header, checksum))
+    }
+}
+
+fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
+    let (block, blocks) = (get_u64(raw, at + 8), get_u32(raw, at + 24));
+    let kind = match get::<2>(raw, at + 32) {
+        [1, _] if blocks == 1 => RecordKind::Data { checksum: get_u32(raw, at + 28) },
+        [2, flags] => RecordKind::Zero { may_unmap: flags & 1 != 0 },
+        [3, _] => RecordKind::Retire,
+        _ => return None,
+    };
+    block.checked_add(u64::from(blocks))?;
+    (blocks > 0).then_some(())?;
+    Some(RecordEntry { incarnation: get_u64(raw, at), block, epoch: get_u64(raw, at + 16), blocks, kind })
+}
+
+/// What a data block's checksum starts from: who it belongs to, and which life of which segment it was written in, so that a write
+/// that was lost or went astray leaves a wrong checksum, too.
+pub fn data_seed(incarnation: u64, block: u64, boot: u64, first: u64) -> u32 {
+    let mut bytes = [0; 32];
+    for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation, block, boot, first]) {
+        to.copy_from_slice(&number.to_le_bytes());
+    }
+    crc32c::crc32c(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(records: usize) -> BatchHeader {
+        let kinds = [RecordKind::Data { checksum: 77 }, RecordKind::Zero { may_unmap: true }, RecordKind::Retire];
+        let record = |index: usize| RecordEntry {
+            incarnation: 1 << 60,
+            block: index as u64,
+            epoch: 4,
+            blocks: 1,
+            kind: kinds[index % 3],
+        };
+        BatchHeader {
+            store: [3; 16],
+            boot: 2,
+            sequence: 40,
+            tail: 30,
+            segment: 5,
+            offset: 9,
+            first: 38,
+            previous: 0xdead_beef,
+            records: (0..records).map(record).collect(),
+        }
+    }
+
+    #[test]
+    fn a_header_comes_back_full_or_not() {
+        for records in [1, 7, RECORDS_MAX] {
+            let (raw, checksum) = sample(records).encode();
+            assert_eq!(BatchHeader::decode(&raw), Some((sample(records), checksum)));
+        }
+        let places: Vec<_> = sample(7).data().map(|(record, index, _)| (record.block, index)).collect();
+        assert_eq!((places, sample(7).blocks()), (vec![(0, 10), (3, 11), (6, 12)], 4));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let (raw, _) = sample(RECORDS_MAX).encode();
+        for bit in 0..raw.len() * 8 {
+            let mut damaged = raw.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(BatchHeader::decode(&damaged), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_header_torn_at_any_sector_is_none() {
+        let (new, _) = sample(RECORDS_MAX).encode();
+        let mut older = sample(RECORDS_MAX);
+        older.sequence = 39;
+        older.records.iter_mut().for_each(|record| record.epoch = 3);
+        let (old, _) = older.encode();
+        for cut in 1..8 {
+            let mut torn = old.clone();
+            torn[..cut * 512].copy_from_slice(&new[..cut * 512]);
+            assert_eq!(BatchHeader::decode(&torn), None, "torn after sector {cut}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The superblock: what a device is a part of. Two places a device, written alternately, so that a torn write leaves the other.
+
+use super::bytes::{get, get_u32, get_u64, put};
+use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, is_sealed, seal};
+
+/// Where the two superblocks lie, in bytes; revision *r* goes to place *r* mod 2.
+pub const PLACES: [u64; 2] = [0, 64 << 10];
+/// Members that the format has room for.
+pub const MEMBERS_MAX: usize = 8;
+
+const MAGIC: [u8; 8] = *b"HOTSETFL";
+const MEMBERS_AT: usize = 128;
+const MEMBER_BYTES: usize = 32;
+
+/// Whether a member is read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// It holds everything that was acknowledged.
+    InService,
+    /// It was taken out; what it holds may be old.
+    Lost,
+}
+
+/// A device of the store, as every member knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberEntry {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Whether it is in service.
+    pub state: MemberState,
+}
+
+/// Everything in a superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Identity of the store.
+    pub store: Uuid,
+    /// +1 with every write of a superblock.
+    pub revision: u64,
+    /// +1 with every change of the members.
+    pub generation: u64,
+    /// Which of the members this device is.
+    pub member: u32,
+    /// All members.
+    pub members: Vec<MemberEntry>,
+    /// Bytes of a segment, a power of two.
+    pub segment_bytes: u64,
+    /// Segments of a device.
+    pub segments: u32,
+    /// +1 with every opening.
+    pub boot: u64,
+    /// Batches of lower sequence are dead.
+    pub tail: u64,
+}
+
+/// Why a block is no superblock that this version may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoSuperblock {
+    /// Something else, or a damaged one.
+    Other,
+    /// A sound one that this version does not understand; says what it wants.
+    Unknown(String),
+}
+
+impl Superblock {
+    /// The bytes on the device.
+    pub fn encode(&self) -> Box<Raw> {
+        assert!(self.members.len() <= MEMBERS_MAX && (self.member as usize) < self.members.len());
+        let mut raw = Box::new([0; seam::BLOCK_BYTES]);
+        let out = &mut *raw;
+        put(out, 0, &MAGIC);
+        put(out, 8, &VERSION.to_le_bytes());
+        put(out, 12, &(seam::BLOCK_BYTES as u32).to_le_bytes());
+        // 16 and 24: compatible and incompatible features, none yet.
+        put(out, 32, &self.store);
+        put(out, 48, &self.revision.to_le_bytes());
+        put(out, 56, &self.member.to_le_bytes());
+        put(out, 60, &(self.members.len() as u32).to_le_bytes());
+        put(out, 64, &self.generation.to_le_bytes());
+        put(out, 72, &self.segment_bytes.to_le_bytes());
+        put(out, 80, &u64::from(self.segments).to_le_bytes());
+        put(out, 88, &FIRST_SEGMENT_BYTES.to_le_bytes());
+        put(out, 96, &self.boot.to_le_bytes());
+        put(out, 104, &self.tail.to_le_bytes());
+        // 112: the owner's epoch, none yet.
+        for (index, member) in self.members.iter().enumerate() {
+            let at = MEMBERS_AT + index * MEMBER_BYTES;
+            put(out, at, &member.uuid);
+            let state: u32 = match member.state {
+                MemberState::InService => 1,
+                MemberState::Lost => 2,
+            };
+            put(out, at + 16, &state.to_le_bytes());
+        }
+        seal(out);
+        raw
+    }
+
+    /// Reads what [`Superblock::encode`] wrote; every field is checked.
+    pub fn decode(raw: &Raw) -> Result<Superblock, NoSuperblock> {
+        if get::<8>(raw, 0) != MAGIC || is_sealed(raw).is_none() {
+            return Err(NoSuperblock::Other);
+        }
+        let version = get_u32(raw, 8);
+        if version != VERSION {
+            return Err(NoSuperblock::Unknown(format!("format version {version}, known is {VERSION}")));
+        }
+        let incompatible = get_u64(raw, 24);
+        if incompatible != 0 {
+            return Err(NoSuperblock::Unknown(format!("features {incompatible:#x} that this version lacks")));
+        }
+        let count = get_u32(raw, 60) as usize;
+        let (segment_bytes, segments) = (get_u64(raw, 72), get_u64(raw, 80));
+        let member = get_u32(raw, 56);
+        let sane = (1..=MEMBERS_MAX).contains(&count)
+            && (member as usize) < count
+            && segment_bytes.is_power_of_two()
+            && (8 << 10..=1 << 30).contains(&segment_bytes)
+            && (1..=u64::from(u32::MAX)).contains(&segments)
+            && get_u64(raw, 88) == FIRST_SEGMENT_BYTES;
+        if !sane {
+            return Err(NoSuperblock::Unknown("fields out of their ranges under a sound checksum".to_owned()));
+        }
+        let mut members = Vec::with_capacity(count);
+        for index in 0..count {
+            let at = MEMBERS_AT + index * MEMBER_BYTES;
+            let state = match get_u32(raw, at + 16) {
+                1 => MemberState::InService,
+                2 => MemberState::Lost,
+                other => return Err(NoSuperblock::Unknown(format!("a member in the unknown state {other}"))),
+            };
+            members.push(MemberEntry { uuid: get(raw, at), state });
+        }
+        Ok(Superblock {
+            store: get(raw, 32),
+            revision: get_u64(raw, 48),
+            generation: get_u64(raw, 64),
+            member,
+            members,
+            segment_bytes,
+            segments: segments as u32,
+            boot: get_u64(raw, 96),
+            tail: get_u64(raw, 104),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Superblock {
+        let member = |number, state| MemberEntry { uuid: [number; 16], state };
+        Superblock {
+            store: [9; 16],
+            revision: 7,
+            generation: 3,
+            member: 1,
+            members: vec![member(1, MemberState::Lost), member(2, MemberState::InService)],
+            segment_bytes: 1 << 20,
+            segments: 12,
+            boot: 5,
+            tail: 99,
+        }
+    }
+
+    #[test]
+    fn a_superblock_comes_back() {
+        assert_eq!(Superblock::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let raw = sample().encode();
+        for bit in 0..raw.len() * 8 {
+            let mut damaged = raw.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Superblock::decode(&damaged), Err(NoSuperblock::Other), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_later_version_and_unknown_features_are_refused_by_name() {
+        for (at, value) in [(8, 2), (24, 1)] {
+            let mut raw = sample().encode();
+            raw[at] = value;
+            seal(&mut raw);
+            assert!(matches!(Superblock::decode(&raw), Err(NoSuperblock::Unknown(_))));
+        }
+    }
+}

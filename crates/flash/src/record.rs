@@ -1,0 +1,78 @@
+//! What goes into the log and what comes back from it.
+
+use seam::Seam;
+
+/// Whose block it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    /// The volume's identity.
+    pub incarnation: u64,
+    /// The block's number in it.
+    pub block: u64,
+}
+
+/// What a record says.
+pub enum Content<S: Seam> {
+    /// The block's content.
+    Data(S::Block),
+    /// So many blocks from this one on read as zeroes.
+    Zero {
+        /// How many, at least 1.
+        blocks: u32,
+        /// Their space may be released.
+        may_unmap: bool,
+    },
+    /// Older records of so many blocks from this one on are dead (the durable tombstone of R8).
+    Retire {
+        /// How many, at least 1.
+        blocks: u32,
+    },
+}
+
+/// One record to be appended.
+pub struct Record<S: Seam> {
+    /// The block, or the first of several.
+    pub owner: Owner,
+    /// The volume's epoch.
+    pub epoch: u64,
+    /// What it says.
+    pub content: Content<S>,
+}
+
+/// Where a record lies, and the checksum of its block. Of use only until it was retired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    pub(crate) segment: u32,
+    /// Block of the segment: the data's own, or the header's.
+    pub(crate) index: u32,
+    pub(crate) checksum: u32,
+    /// It holds its segment until it is retired; tombstones do not.
+    pub(crate) live: bool,
+}
+
+/// What a live record that recovery found says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveredContent {
+    /// The block's content lies in the log.
+    Data,
+    /// So many blocks from this one on read as zeroes.
+    Zero {
+        /// How many.
+        blocks: u32,
+        /// Their space may be released.
+        may_unmap: bool,
+    },
+}
+
+/// A live record that recovery found: the newest of its blocks. To be retired once, like one that was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// The block, or the first of several.
+    pub owner: Owner,
+    /// The volume's epoch.
+    pub epoch: u64,
+    /// Where it lies.
+    pub position: Position,
+    /// What it says.
+    pub content: RecoveredContent,
+}

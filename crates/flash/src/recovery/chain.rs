@@ -1,0 +1,274 @@
+//! Following the log: from the tail on, each batch names the checksum of the one before.
+//!
+//! A batch that has a successor was durable on every member in service when the successor was written, so its header is enough. The
+//! last one counts only if all of it is there, on whichever mirrors. Where the next batch may lie in two places, the later boot epoch
+//! is right: that boot found that the chain ended before what the earlier one has there.
+
+use std::collections::BTreeMap;
+
+use seam::{BLOCK_BYTES, Block, DiskResult, Seam};
+
+use crate::device::{Device, place, raw};
+use crate::error::StoreError;
+use crate::format::batch::{BatchHeader, data_seed};
+use crate::format::superblock::Superblock;
+use crate::membership::Failure;
+use crate::store::Sabotage;
+
+/// Blocks read at once while looking through the rest of a segment.
+const LOOK_BLOCKS: u32 = 32;
+
+/// A batch of the log.
+pub struct Link {
+    /// Its header.
+    pub header: BatchHeader,
+    /// The header's checksum.
+    pub checksum: u32,
+    /// Blocks of the batch (0 is the header) that a device lacks: (index into the devices, block).
+    lacking: Vec<(usize, u32)>,
+}
+
+/// The log.
+pub struct Chain {
+    /// Its batches, oldest first.
+    pub links: Vec<Link>,
+    /// Batches below it are dead.
+    pub tail: u64,
+    /// Sequence of the next batch.
+    pub next: u64,
+    /// Segments of a device.
+    pub segments: u32,
+}
+
+/// What is remembered of a segment's first batch.
+struct Head {
+    segment: u32,
+    boot: u64,
+    previous: u32,
+}
+
+struct Follower<'a, S: Seam> {
+    seam: &'a S,
+    devices: &'a [Device<S>],
+    superblock: &'a Superblock,
+    heads: BTreeMap<u64, Vec<Head>>,
+    /// A segment whose first block no device gives.
+    unreadable: Option<StoreError>,
+}
+
+/// Finds the log on `devices`.
+pub async fn follow<S: Seam>(
+    seam: &S,
+    devices: &[Device<S>],
+    superblock: &Superblock,
+    sabotage: Sabotage,
+) -> Result<Chain, StoreError> {
+    let mut follower = Follower { seam, devices, superblock, heads: BTreeMap::new(), unreadable: None };
+    let tail = follower.find_heads().await;
+    let mut links: Vec<Link> = Vec::new();
+    while let Some(link) = follower.next(links.last(), tail).await? {
+        links.push(link);
+    }
+    if let Some(error) = follower.unreadable.take() {
+        return Err(error);
+    }
+    if let Some(last) = links.last_mut()
+        && !follower.is_whole(last).await?
+        && sabotage != Sabotage::ReplayTorn
+    {
+        links.pop();
+    }
+    let next = links.last().map_or(tail, |link| link.header.sequence + 1);
+    follower.is_the_end(links.last(), next).await?;
+    Ok(Chain { links, tail, next, segments: superblock.segments })
+}
+
+impl<S: Seam> Follower<'_, S> {
+    fn blocks(&self) -> u32 {
+        (self.superblock.segment_bytes / BLOCK_BYTES as u64) as u32
+    }
+
+    /// The header at a place as each device has it, and the error of the last device if none could be read.
+    async fn headers(&self, segment: u32, offset: u32) -> (Vec<Option<(BatchHeader, u32)>>, Option<StoreError>) {
+        let at = place(self.superblock.segment_bytes, segment, offset);
+        let (mut headers, mut error, mut read) = (Vec::new(), None, false);
+        for device in self.devices {
+            match device.read_raw(self.seam, at).await {
+                Ok(raw) => {
+                    read = true;
+                    headers.push(self.decode(&raw, segment, offset));
+                }
+                Err(why) => {
+                    error = Some(device.failed(why));
+                    headers.push(None);
+                }
+            }
+        }
+        (headers, error.filter(|_| !read))
+    }
+
+    fn decode(&self, raw: &crate::format::Raw, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
+        let (header, checksum) = BatchHeader::decode(raw)?;
+        let here = header.store == self.superblock.store
+            && (header.segment, header.offset) == (segment, offset)
+            && header.blocks() <= self.blocks() - offset;
+        here.then_some((header, checksum))
+    }
+
+    /// Reads the first block of every segment. Returns the tail: the newest that any superblock or header says. (What a header says of
+    /// the tail was true when it was written, whether its batch counts or not.)
+    async fn find_heads(&mut self) -> u64 {
+        let mut tail = self.superblock.tail;
+        for segment in 0..self.superblock.segments {
+            let (headers, error) = self.headers(segment, 0).await;
+            if let Some(error) = error {
+                self.unreadable = Some(error);
+            }
+            for (header, _) in headers.into_iter().flatten() {
+                tail = tail.max(header.tail);
+                let heads = self.heads.entry(header.sequence).or_default();
+                let known = heads.iter().any(|head| head.segment == segment && head.boot == header.boot);
+                if !known {
+                    heads.push(Head { segment, boot: header.boot, previous: header.previous });
+                }
+            }
+        }
+        tail
+    }
+
+    /// The batch after `last`, or the one at the tail.
+    async fn next(&self, last: Option<&Link>, tail: u64) -> Result<Option<Link>, StoreError> {
+        let sequence = last.map_or(tail, |last| last.header.sequence + 1);
+        let follows =
+            |boot: u64, previous: u32| last.is_none_or(|last| previous == last.checksum && boot >= last.header.boot);
+        let heads = self.heads.get(&sequence).into_iter().flatten();
+        let head = heads.filter(|head| follows(head.boot, head.previous)).max_by_key(|head| head.boot);
+        // A later boot's first batch goes before what lies behind the last one in its own segment.
+        let inside = last.and_then(|last| {
+            let offset = last.header.offset + last.header.blocks();
+            (offset < self.blocks()).then_some((last.header.segment, offset, last.header.boot, last.header.first))
+        });
+        let mut places = Vec::new();
+        places.extend(head.map(|head| (head.segment, 0, head.boot, sequence)));
+        if head.is_none_or(|head| last.is_some_and(|last| head.boot == last.header.boot)) {
+            places.extend(inside);
+        }
+        for (segment, offset, boot, first) in places {
+            let (headers, error) = self.headers(segment, offset).await;
+            let fits = |(header, _): &&(BatchHeader, u32)| {
+                (header.sequence, header.boot, header.first) == (sequence, boot, first)
+                    && follows(boot, header.previous)
+            };
+            let good = headers.iter().flatten().find(fits).cloned();
+            match (good, error) {
+                (Some((header, checksum)), _) => {
+                    let lacks = |(_, found): &(usize, &Option<(BatchHeader, u32)>)| {
+                        found.as_ref().is_none_or(|(_, sum)| *sum != checksum)
+                    };
+                    let lacking = headers.iter().enumerate().filter(lacks).map(|(device, _)| (device, 0)).collect();
+                    return Ok(Some(Link { header, checksum, lacking }));
+                }
+                (None, Some(error)) => return Err(error),
+                (None, None) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// True when every data block of the batch is good on some device. Notes which devices lack which.
+    async fn is_whole(&self, link: &mut Link) -> Result<bool, StoreError> {
+        let Link { header, lacking, .. } = link;
+        for (record, index, checksum) in header.data() {
+            let seed = data_seed(record.incarnation, record.block, header.boot, header.first);
+            let at = place(self.superblock.segment_bytes, header.segment, index);
+            let (mut good, mut error, mut read) = (false, None, false);
+            for (number, device) in self.devices.iter().enumerate() {
+                let sound = match device.read_blocks(self.seam, at, 1).await {
+                    Ok(blocks) => {
+                        read = true;
+                        blocks[0].checksum(seed) == checksum
+                    }
+                    Err(why) => {
+                        error = Some(device.failed(why));
+                        false
+                    }
+                };
+                good |= sound;
+                if !sound {
+                    lacking.push((number, index - header.offset));
+                }
+            }
+            if !good {
+                // What cannot be read may have been acknowledged: that is not for a recovery to decide.
+                return match error.filter(|_| !read) {
+                    Some(error) => Err(error),
+                    None => Ok(false),
+                };
+            }
+        }
+        Ok(true)
+    }
+
+    /// Refuses a log whose end is none: a batch behind the missing one proves that the missing one was acknowledged.
+    async fn is_the_end(&self, last: Option<&Link>, next: u64) -> Result<(), StoreError> {
+        let damaged = Err(StoreError::Damaged { sequence: next });
+        if self.heads.range(next + 1..).next().is_some() {
+            return damaged;
+        }
+        let Some(last) = last else { return Ok(()) };
+        let (segment, mut offset) = (last.header.segment, last.header.offset + last.header.blocks());
+        while offset < self.blocks() {
+            let count = LOOK_BLOCKS.min(self.blocks() - offset);
+            for device in self.devices {
+                let at = place(self.superblock.segment_bytes, segment, offset);
+                // A device that cannot say so proves nothing.
+                let blocks = device.read_blocks(self.seam, at, count as usize).await.unwrap_or_default();
+                let later = |(block, offset): (&S::Block, u32)| {
+                    self.decode(&raw(block), segment, offset).is_some_and(|(header, _)| header.sequence > next)
+                };
+                if blocks.iter().zip(offset..).any(later) {
+                    return damaged;
+                }
+            }
+            offset += count;
+        }
+        Ok(())
+    }
+}
+
+/// Copies to each device what it lacks of the log, and flushes. Returns who did not take it.
+pub async fn repair<S: Seam>(seam: &S, devices: &[Device<S>], chain: &Chain, segment_bytes: u64) -> Vec<Failure> {
+    let mut failures: Vec<Failure> = Vec::new();
+    for link in &chain.links {
+        for (number, index) in &link.lacking {
+            let device = &devices[*number];
+            if failures.iter().any(|(member, _)| *member == device.member) {
+                continue;
+            }
+            if let Err(error) = copy(seam, devices, *number, link, *index, segment_bytes).await {
+                failures.push((device.member, error));
+            }
+        }
+    }
+    failures
+}
+
+/// Copies one block of a batch to device number `to` from one that has it.
+async fn copy<S: Seam>(
+    seam: &S,
+    devices: &[Device<S>],
+    to: usize,
+    link: &Link,
+    index: u32,
+    segment_bytes: u64,
+) -> DiskResult<()> {
+    let at = place(segment_bytes, link.header.segment, link.header.offset + index);
+    let lacks = |number: usize| link.lacking.contains(&(number, index));
+    for (_, from) in devices.iter().enumerate().filter(|(number, _)| !lacks(*number)) {
+        if let Ok(blocks) = from.read_blocks(seam, at, 1).await {
+            return devices[to].write_durably(at, blocks, true).await;
+        }
+    }
+    // It was there a moment ago; the mirror stays without it, as after any later damage.
+    Ok(())
+}

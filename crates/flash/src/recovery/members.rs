@@ -1,0 +1,105 @@
+//! Which devices are members, and which of them hold everything that was acknowledged (R10).
+
+use seam::Seam;
+
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::format::superblock::{MemberState, NoSuperblock, PLACES, Superblock};
+
+/// The members of a store as the newest superblock has them.
+pub struct Members<S: Seam> {
+    /// In service, and here.
+    pub devices: Vec<Device<S>>,
+    /// Here, and taken out earlier.
+    pub stale: Vec<Device<S>>,
+    /// The newest superblock; members that are missing are lost in it, in a new generation.
+    pub superblock: Superblock,
+    /// Which of its two places each member's next superblock goes to. Counted by the devices themselves: after a crash one may be
+    /// a revision ahead of the other, and its only sound superblock must not be what is overwritten first.
+    pub next_places: Vec<usize>,
+}
+
+/// Reads the superblocks of `disks` and sorts the devices.
+pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], accept_missing: bool) -> Result<Members<S>, StoreError> {
+    let mut found: Vec<(Device<S>, Superblock)> = Vec::new();
+    let mut places: Vec<(u32, usize)> = Vec::new();
+    let mut refused = None;
+    for disk in disks {
+        let mut device = Device { member: 0, disk: disk.clone() };
+        match read_superblock(seam, &device).await {
+            Ok((superblock, place)) => {
+                places.push((superblock.member, 1 - place));
+                device.member = superblock.member;
+                found.push((device, superblock));
+            }
+            Err(error) => refused = Some(error),
+        }
+    }
+    // A device that cannot be recognised is as good as missing.
+    match refused {
+        Some(error) if !accept_missing || found.is_empty() => return Err(error),
+        None if found.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
+        _ => {}
+    }
+    let newest = found.iter().map(|(_, superblock)| superblock).max_by_key(|one| (one.generation, one.revision));
+    let mut newest = newest.expect("there is one").clone();
+    for (index, (device, superblock)) in found.iter().enumerate() {
+        if superblock.store != newest.store || superblock.members.len() != newest.members.len() {
+            return Err(StoreError::OtherStore { device: device.name() });
+        }
+        if found[..index].iter().any(|(other, _)| other.member == device.member) {
+            return Err(StoreError::OtherStore { device: device.name() });
+        }
+        let same_generation = superblock.generation == newest.generation;
+        let lost_who_serves = superblock
+            .members
+            .iter()
+            .zip(&newest.members)
+            .any(|(then, now)| then.state == MemberState::Lost && now.state == MemberState::InService);
+        if lost_who_serves || (same_generation && superblock.members != newest.members) {
+            return Err(StoreError::Diverged);
+        }
+    }
+    let (mut devices, mut stale) = (Vec::new(), Vec::new());
+    for (device, _) in found {
+        let serves = newest.members[device.member as usize].state == MemberState::InService;
+        if serves { devices.push(device) } else { stale.push(device) }
+    }
+    devices.sort_by_key(|device| device.member);
+    let mut changed = false;
+    for member in 0..newest.members.len() {
+        let here = devices.iter().any(|device| device.member as usize == member);
+        if newest.members[member].state == MemberState::InService && !here {
+            if !accept_missing {
+                return Err(StoreError::MemberMissing { member: member as u32 });
+            }
+            newest.members[member].state = MemberState::Lost;
+            changed = true;
+        }
+    }
+    newest.generation += u64::from(changed);
+    let mut next_places = vec![0; newest.members.len()];
+    for (member, place) in places {
+        next_places[member as usize] = place;
+    }
+    Ok(Members { devices, stale, superblock: newest, next_places })
+}
+
+/// The newer of a device's two superblocks, and its place.
+async fn read_superblock<S: Seam>(seam: &S, device: &Device<S>) -> Result<(Superblock, usize), StoreError> {
+    let mut best: Option<(Superblock, usize)> = None;
+    let mut why = "no superblock".to_owned();
+    for (place, at) in PLACES.into_iter().enumerate() {
+        match device.read_raw(seam, at).await {
+            Ok(raw) => match Superblock::decode(&raw) {
+                Ok(superblock) if best.as_ref().is_none_or(|(best, _)| superblock.revision > best.revision) => {
+                    best = Some((superblock, place));
+                }
+                Ok(_) | Err(NoSuperblock::Other) => {}
+                Err(NoSuperblock::Unknown(what)) => why = what,
+            },
+            Err(error) => why = error.to_string(),
+        }
+    }
+    best.ok_or_else(|| StoreError::NoStore { device: device.name(), why })
+}

@@ -1,0 +1,132 @@
+//! Opening a store after whatever happened to it. Every step can be cut off and done again: nothing that is committed is changed,
+//! only bad copies of it are, and the superblocks are written last.
+//!
+//! 1. `members.rs`: the superblocks say who is in service; who is missing, stale or foreign is found out before anything is read.
+//! 2. All devices are flushed: after a killed process what is read here might otherwise be lost by a power cut later.
+//! 3. `chain.rs`: the log is followed from the tail on, on all mirrors at once.
+//! 4. `newest.rs`: of each block the newest record counts.
+//! 5. What one mirror lacks is copied to it; then a superblock with the next boot epoch and the tail goes to all.
+
+mod chain;
+mod members;
+mod newest;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use seam::{Disk, DiskResult, Seam};
+
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::format::superblock::MemberState;
+use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
+use crate::record::Recovered;
+use crate::segments::{Segment, Segments};
+use crate::store::{Inner, MemberStatus, Sabotage, State, Store, report};
+use crate::wait::{Boxed, join};
+use chain::Chain;
+use members::Members;
+
+/// How a store is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Take members out that are in service and not there.
+    pub accept_missing: bool,
+    /// Break a rule on purpose.
+    #[doc(hidden)]
+    pub sabotage: Sabotage,
+}
+
+/// Opens a store.
+pub async fn open<S: Seam>(
+    seam: &S,
+    disks: &[S::Disk],
+    options: OpenOptions,
+) -> Result<(Store<S>, Vec<Recovered>), StoreError> {
+    let members = members::find::<S>(seam, disks, options.accept_missing).await?;
+    let mut failures = flush(&members.devices).await;
+    let devices = serving(&members.devices, &failures);
+    if devices.is_empty() {
+        return Err(StoreError::Failed(text(&failures)));
+    }
+    let chain = chain::follow(seam, &devices, &members.superblock, options.sabotage).await?;
+    failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await);
+    let (recovered, live) = newest::newest(&chain);
+    let inner = inner(seam, members, &chain, &live, options.sabotage);
+    for _ in 0..SPARE_BLOCKS {
+        let buffer = crate::device::buffer(seam).await;
+        inner.state.borrow_mut().spare.push(buffer);
+    }
+    take_out(&inner, failures).await?;
+    // To both places, so that no single damaged block brings an older boot epoch, tail or membership back.
+    for _ in 0..2 {
+        let failures = write_superblocks(&inner).await;
+        take_out(&inner, failures).await?;
+    }
+    Ok((Store(Rc::new(inner)), recovered))
+}
+
+async fn flush<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
+    let flushes = devices.iter().map(|device| {
+        let flush: Boxed<'_, DiskResult<()>> = Box::pin(device.disk.flush());
+        flush
+    });
+    failures_of(devices, join(flushes.collect()).await)
+}
+
+fn serving<S: Seam>(devices: &[Device<S>], failures: &[Failure]) -> Vec<Device<S>> {
+    let failed = |device: &&Device<S>| !failures.iter().any(|(member, _)| *member == device.member);
+    devices.iter().filter(failed).cloned().collect()
+}
+
+fn text(failures: &[Failure]) -> String {
+    let each: Vec<_> = failures.iter().map(|(member, error)| format!("number {member}: {error}")).collect();
+    each.join(", ")
+}
+
+/// The store as recovery found it, in the next opening.
+fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sabotage: Sabotage) -> Inner<S> {
+    let mut superblock = members.superblock;
+    superblock.boot += 1;
+    superblock.tail = chain.tail;
+    let mut reports = Vec::new();
+    for (member, entry) in (0..).zip(&superblock.members) {
+        let device = members.devices.iter().find(|device| device.member == member);
+        let stale = members.stale.iter().find(|device| device.member == member);
+        let status = match (entry.state, stale) {
+            (MemberState::InService, _) => MemberStatus::InService,
+            (MemberState::Lost, Some(_)) => MemberStatus::Stale,
+            (MemberState::Lost, None) => MemberStatus::Lost("not there when the store was opened".to_owned()),
+        };
+        reports.push(report(member, device.or(stale), status));
+    }
+    let mut table: Vec<(u32, Segment)> = Vec::new();
+    for link in &chain.links {
+        let header = &link.header;
+        match table.last_mut() {
+            Some((number, segment)) if *number == header.segment => segment.last = header.sequence,
+            _ => {
+                let live = live[header.segment as usize];
+                let (boot, first, last) = (header.boot, header.first, header.sequence);
+                table.push((header.segment, Segment { boot, first, last, live, pins: 0 }));
+            }
+        }
+    }
+    let mut segments = Segments::new(superblock.segments, &table, chain.tail);
+    segments.sabotage_reuse = sabotage == Sabotage::ReuseBeforeTail;
+    let state = State {
+        superblock,
+        segments,
+        pending: VecDeque::new(),
+        committing: false,
+        next: chain.next,
+        previous: chain.links.last().map_or(0, |link| link.checksum),
+        reports,
+        next_places: members.next_places,
+        failed: None,
+        spare: Vec::new(),
+        idle: Vec::new(),
+    };
+    Inner { seam: seam.clone(), devices: members.devices, state: RefCell::new(state), sabotage }
+}

@@ -1,0 +1,150 @@
+//! Which segments hold what (R7). The log is a chain of segments in the order of their batches; its front is dead once it has no live
+//! record, and may be written again when a tail behind it is durable on every member: a recovery that starts at an older tail would
+//! look for batches that are gone, one that starts at a newer tail never sees them.
+
+use std::collections::VecDeque;
+
+/// One segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Segment {
+    /// The opening in which its batches were written.
+    pub boot: u64,
+    /// Sequence of its first batch: its generation.
+    pub first: u64,
+    /// Sequence of its last batch.
+    pub last: u64,
+    /// Records that are neither retired nor dead.
+    pub live: u32,
+    /// Reads under way; what is read is not written again.
+    pub pins: u32,
+}
+
+/// Where the next batch goes.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenSegment {
+    /// The segment.
+    pub segment: u32,
+    /// Its next block.
+    pub offset: u32,
+}
+
+/// All segments.
+pub struct Segments {
+    table: Vec<Segment>,
+    /// Segments of the log, oldest first; the last one is open, if `open` says so.
+    chain: VecDeque<u32>,
+    /// Left the chain; wait for the durable tail to pass them, oldest first.
+    dead: VecDeque<u32>,
+    /// May be written.
+    free: VecDeque<u32>,
+    /// Where the next batch goes.
+    pub open: Option<OpenSegment>,
+    /// Recovery starts here or later, whatever happens.
+    pub durable_tail: u64,
+    /// Breaks R7 on purpose.
+    pub sabotage_reuse: bool,
+}
+
+impl Segments {
+    /// `count` segments, of which `chain` (number, content) holds the log, oldest first.
+    pub fn new(count: u32, chain: &[(u32, Segment)], durable_tail: u64) -> Segments {
+        let mut table = vec![Segment::default(); count as usize];
+        let mut used = vec![false; count as usize];
+        for (number, segment) in chain {
+            table[*number as usize] = *segment;
+            used[*number as usize] = true;
+        }
+        // After the newest one, so that all wear alike over restarts, too.
+        let start = chain.last().map_or(0, |(number, _)| number + 1);
+        let free = (start..count).chain(0..start).filter(|number| !used[*number as usize]).collect();
+        let chain = chain.iter().map(|(number, _)| *number).collect();
+        Segments { table, chain, dead: VecDeque::new(), free, open: None, durable_tail, sabotage_reuse: false }
+    }
+
+    /// One segment.
+    pub fn get(&self, number: u32) -> &Segment {
+        &self.table[number as usize]
+    }
+
+    /// One segment, to be changed.
+    pub fn get_mut(&mut self, number: u32) -> &mut Segment {
+        &mut self.table[number as usize]
+    }
+
+    /// Batches below this sequence are dead; `next` is the sequence of the next batch.
+    pub fn tail(&mut self, next: u64) -> u64 {
+        let open = self.open.map(|open| open.segment);
+        while let Some(front) = self.chain.front().copied()
+            && open != Some(front)
+            && self.get(front).live == 0
+        {
+            self.chain.pop_front();
+            self.dead.push_back(front);
+        }
+        self.chain.front().map_or(next, |front| self.get(*front).first)
+    }
+
+    /// Opens a free segment for a first batch of sequence `first`, if there is one; else the open one stays open.
+    pub fn open_next(&mut self, boot: u64, first: u64) -> bool {
+        self.tail(first);
+        let (durable_tail, anyhow) = (self.durable_tail, self.sabotage_reuse);
+        let mut waiting = VecDeque::new();
+        while let Some(number) = self.dead.pop_front() {
+            let segment = self.get(number);
+            let provably_dead = segment.last < durable_tail || anyhow;
+            if provably_dead && segment.pins == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
+        }
+        self.dead = waiting;
+        let Some(number) = self.free.pop_front() else { return false };
+        assert!(self.get(number).pins == 0, "a free segment is read by nobody");
+        *self.get_mut(number) = Segment { boot, first, last: first, live: 0, pins: 0 };
+        self.chain.push_back(number);
+        self.open = Some(OpenSegment { segment: number, offset: 0 });
+        true
+    }
+
+    /// Nothing more is written: the tail may pass the open segment, too.
+    pub fn close_open(&mut self) {
+        self.open = None;
+    }
+
+    /// Segments that could be written now or once a tail is durable.
+    pub fn free(&self) -> usize {
+        self.free.len() + self.dead.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_segment_is_used_again_only_behind_a_durable_tail() {
+        let mut segments = Segments::new(2, &[], 1);
+        assert!(segments.open_next(1, 1));
+        segments.get_mut(0).last = 4;
+        assert!(segments.open_next(1, 5));
+        assert_eq!(segments.tail(6), 5);
+        assert!(!segments.open_next(1, 6), "the first is dead, and not provably");
+        segments.durable_tail = 5;
+        assert!(segments.open_next(1, 6));
+        assert_eq!(segments.open.unwrap().segment, 0);
+    }
+
+    #[test]
+    fn a_live_record_holds_its_segment_and_all_behind_it() {
+        let mut segments = Segments::new(3, &[], 1);
+        for first in 1..=3 {
+            assert!(segments.open_next(1, first));
+            segments.get_mut(first as u32 - 1).live = u32::from(first == 1);
+        }
+        segments.durable_tail = segments.tail(4);
+        assert_eq!(segments.durable_tail, 1);
+        assert!(!segments.open_next(1, 4));
+        segments.get_mut(0).live = 0;
+        segments.durable_tail = segments.tail(4);
+        assert_eq!(segments.durable_tail, 3, "the open one is part of the log, whatever it holds");
+        segments.get_mut(0).pins = 1;
+        assert!(segments.open_next(1, 4) && segments.open.unwrap().segment == 1, "what is read is not written");
+    }
+}

@@ -1,0 +1,249 @@
+//! The store as its owner sees it: append, read, retire, and who is in service.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Disk, Seam};
+
+use crate::create::{FormatOptions, format};
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::format::batch::RECORDS_MAX;
+use crate::format::superblock::{MemberState, Superblock};
+use crate::record::{Content, Owner, Position, Record, Recovered};
+use crate::recovery::{OpenOptions, open};
+use crate::segments::Segments;
+use crate::wait::Answer;
+
+/// A rule that the store breaks on purpose, so that a test can show that its checker notices.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sabotage {
+    /// None.
+    #[default]
+    None,
+    /// An append is acknowledged when the first member has it.
+    AckBeforeMirror,
+    /// Batches are not flushed.
+    SkipFlush,
+    /// A block is returned without being checked.
+    SkipChecksum,
+    /// The last batch counts even if its data is torn.
+    ReplayTorn,
+    /// A segment is used again before the tail behind it is durable.
+    ReuseBeforeTail,
+    /// A failed member is taken out after the acknowledgement that relies on fewer copies.
+    AckBeforeMembership,
+}
+
+/// Whether a member serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberStatus {
+    /// It holds everything that was acknowledged.
+    InService,
+    /// It was taken out, or is missing; says why.
+    Lost(String),
+    /// It is here and was taken out earlier; what it holds is old and is not read.
+    Stale,
+}
+
+/// A member for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberReport {
+    /// Its number in the store.
+    pub member: u32,
+    /// The device, where it is here.
+    pub device: Option<String>,
+    /// Its size, where it is here.
+    pub size_bytes: Option<u64>,
+    /// Whether it serves.
+    pub status: MemberStatus,
+}
+
+/// An append that waits for its batch.
+pub(crate) struct Request<S: Seam> {
+    pub(crate) records: Vec<Record<S>>,
+    pub(crate) answer: Answer<Result<Vec<Position>, StoreError>>,
+}
+
+impl<S: Seam> Request<S> {
+    /// Blocks of data in it.
+    pub(crate) fn data_blocks(&self) -> u32 {
+        self.records.iter().filter(|record| matches!(record.content, Content::Data(_))).count() as u32
+    }
+}
+
+pub(crate) struct State<S: Seam> {
+    /// As the members in service know it; the member's own number is set when one is written.
+    pub(crate) superblock: Superblock,
+    pub(crate) segments: Segments,
+    pub(crate) pending: VecDeque<Request<S>>,
+    /// A task is writing batches.
+    pub(crate) committing: bool,
+    /// Sequence of the next batch.
+    pub(crate) next: u64,
+    /// Checksum of the last batch's header, 0 if there is none.
+    pub(crate) previous: u32,
+    pub(crate) reports: Vec<MemberReport>,
+    /// Which of its two places each member's next superblock goes to: the one that does not hold its newest.
+    pub(crate) next_places: Vec<usize>,
+    /// Why nothing can be written any more.
+    pub(crate) failed: Option<StoreError>,
+    /// Buffers for headers and superblocks, so that a full pool stops no commit.
+    pub(crate) spare: Vec<S::BlockMut>,
+    /// Who waits until nothing is being written.
+    pub(crate) idle: Vec<Answer<()>>,
+}
+
+pub(crate) struct Inner<S: Seam> {
+    pub(crate) seam: S,
+    /// The devices that serve or served since the opening.
+    pub(crate) devices: Vec<Device<S>>,
+    pub(crate) state: RefCell<State<S>>,
+    pub(crate) sabotage: Sabotage,
+}
+
+impl<S: Seam> Inner<S> {
+    pub(crate) fn in_service(&self) -> Vec<Device<S>> {
+        let state = self.state.borrow();
+        let serves =
+            |device: &&Device<S>| state.superblock.members[device.member as usize].state == MemberState::InService;
+        self.devices.iter().filter(serves).cloned().collect()
+    }
+}
+
+/// An open store. A clone is another handle to the same, on the same core.
+pub struct Store<S: Seam>(pub(crate) Rc<Inner<S>>);
+
+impl<S: Seam> Clone for Store<S> {
+    fn clone(&self) -> Self {
+        Store(Rc::clone(&self.0))
+    }
+}
+
+impl<S: Seam> Store<S> {
+    /// Makes a store of one or two devices. Refuses devices that hold anything unless told to destroy it.
+    pub async fn format(seam: &S, disks: &[S::Disk], options: FormatOptions) -> Result<(), StoreError> {
+        format(seam, disks, options).await
+    }
+
+    /// Opens a store after whatever happened to it, and says what is live in its log, oldest first. Can be repeated, and cut off
+    /// anywhere.
+    pub async fn open(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<(Self, Vec<Recovered>), StoreError> {
+        open(seam, disks, options).await
+    }
+
+    /// The most records of one append.
+    pub fn records_max(&self) -> usize {
+        let segment = self.0.state.borrow().superblock.segment_bytes as usize / BLOCK_BYTES;
+        RECORDS_MAX.min(segment - 1)
+    }
+
+    /// Appends `records`, all in one batch, and returns their positions when they are durable on every member in service.
+    ///
+    /// After [`StoreError::Full`] nothing was written. After any other error recovery may find the records or not.
+    ///
+    /// # Panics
+    /// With no records, or more than [`Store::records_max`].
+    pub async fn append(&self, records: Vec<Record<S>>) -> Result<Vec<Position>, StoreError> {
+        assert!((1..=self.records_max()).contains(&records.len()), "{} records in one append", records.len());
+        for record in &records {
+            let blocks = match record.content {
+                Content::Data(_) => 1,
+                Content::Zero { blocks, .. } | Content::Retire { blocks } => blocks,
+            };
+            let fits = record.owner.block.checked_add(u64::from(blocks)).is_some();
+            assert!(blocks > 0 && fits, "a record of {blocks} blocks from {} on", record.owner.block);
+        }
+        let answer = Answer::default();
+        let start = {
+            let mut state = self.0.state.borrow_mut();
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            state.pending.push_back(Request { records, answer: answer.clone() });
+            !std::mem::replace(&mut state.committing, true)
+        };
+        if start {
+            self.0.seam.spawn(crate::commit::run(Rc::clone(&self.0)));
+        }
+        answer.wait().await
+    }
+
+    /// Reads the block that was appended at `position` into `buffer`. Checked; a bad copy is replaced by its mirror's.
+    pub async fn read(&self, owner: Owner, position: Position, buffer: S::BlockMut) -> Result<S::Block, StoreError> {
+        crate::read::read(&self.0, owner, position, buffer).await
+    }
+
+    /// What lay at these positions is dead: on the backing and flushed there, or older than a durable record of the same blocks.
+    /// Each position is retired once.
+    ///
+    /// # Panics
+    /// When one was retired before.
+    pub fn retire(&self, positions: &[Position]) {
+        let mut state = self.0.state.borrow_mut();
+        for position in positions.iter().filter(|position| position.live) {
+            let live = &mut state.segments.get_mut(position.segment).live;
+            *live = live.checked_sub(1).expect("a position is retired once");
+        }
+    }
+
+    /// All members of the store.
+    pub fn members(&self) -> Vec<MemberReport> {
+        self.0.state.borrow().reports.clone()
+    }
+
+    /// Members that serve.
+    pub fn copies(&self) -> usize {
+        self.0.in_service().len()
+    }
+
+    /// The membership's generation: +1 with every change.
+    pub fn generation(&self) -> u64 {
+        self.0.state.borrow().superblock.generation
+    }
+
+    /// Segments that are free, or will be as soon as a tail is durable; of how many.
+    pub fn room(&self) -> (usize, usize) {
+        let mut state = self.0.state.borrow_mut();
+        let next = state.next;
+        state.segments.tail(next);
+        (state.segments.free(), state.superblock.segments as usize)
+    }
+
+    /// Waits for what is being written and moves the durable tail as far as it goes, to the end if nothing is live, so that the next
+    /// opening finds nothing. Appends that come after it fail.
+    pub async fn close(self) -> Result<(), StoreError> {
+        loop {
+            let answer = {
+                let mut state = self.0.state.borrow_mut();
+                if !state.committing {
+                    break;
+                }
+                let answer = Answer::default();
+                state.idle.push(answer.clone());
+                answer
+            };
+            answer.wait().await;
+        }
+        {
+            let mut state = self.0.state.borrow_mut();
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            state.failed = Some(StoreError::Failed("the store was closed".to_owned()));
+            state.segments.close_open();
+        }
+        crate::membership::save_tail(&self.0).await
+    }
+}
+
+pub(crate) fn report<S: Seam>(member: u32, device: Option<&Device<S>>, status: MemberStatus) -> MemberReport {
+    MemberReport {
+        member,
+        device: device.map(Device::name),
+        size_bytes: device.map(|device| device.disk.geometry().size_bytes),
+        status,
+    }
+}

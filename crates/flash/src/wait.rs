@@ -1,0 +1,68 @@
+//! Waiting inside one core, without an executor: several futures at once, and one answer from another task.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// A future on the heap.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Runs all `futures` and returns their results in order.
+pub async fn join<T>(mut futures: Vec<Boxed<'_, T>>) -> Vec<T> {
+    let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut waits = false;
+        for (future, result) in futures.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
+            match future.as_mut().poll(context) {
+                Poll::Ready(value) => *result = Some(value),
+                Poll::Pending => waits = true,
+            }
+        }
+        if waits { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    results.into_iter().map(|result| result.expect("every future has ended")).collect()
+}
+
+/// An answer that another task gives once.
+pub struct Answer<T>(Rc<RefCell<(Option<T>, Option<Waker>)>>);
+
+impl<T> Clone for Answer<T> {
+    fn clone(&self) -> Self {
+        Answer(Rc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Answer<T> {
+    fn default() -> Self {
+        Answer(Rc::new(RefCell::new((None, None))))
+    }
+}
+
+impl<T> Answer<T> {
+    /// Gives it.
+    pub fn give(&self, value: T) {
+        let mut inner = self.0.borrow_mut();
+        inner.0 = Some(value);
+        let waker = inner.1.take();
+        drop(inner);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits for it.
+    pub async fn wait(self) -> T {
+        poll_fn(|context| {
+            let mut inner = self.0.borrow_mut();
+            match inner.0.take() {
+                Some(value) => Poll::Ready(value),
+                None => {
+                    inner.1 = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}

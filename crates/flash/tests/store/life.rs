@@ -1,0 +1,123 @@
+//! What clients do with a store: two writers, overwrites, zeroes, tombstones, reads, destaging when it is full.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use flash::{Content, Owner, Record, Store, StoreError};
+use seam::sim::{Rng, SimSeam};
+use seam::{BlockMut, Nanos, Seam};
+
+use crate::model::{Model, What};
+
+/// Blocks of each volume that are written.
+const BLOCKS: u64 = 8;
+
+/// One life of a store.
+#[derive(Clone)]
+pub struct Life {
+    pub seam: SimSeam,
+    pub store: Store<SimSeam>,
+    pub model: Rc<RefCell<Model>>,
+    /// What was found wrong while it lived.
+    pub wrong: Rc<RefCell<Option<String>>>,
+}
+
+impl Life {
+    /// Lets `writers` do `steps` each, and returns when all are done.
+    pub async fn run(&self, seed: u64, writers: u64, steps: u64) {
+        let left = Rc::new(Cell::new(writers));
+        for writer in 0..writers {
+            let (life, left) = (self.clone(), Rc::clone(&left));
+            self.seam.spawn(async move {
+                let rng = Rng::new(seed, 100 + writer);
+                for _ in 0..steps {
+                    if life.step(writer, &rng).await.is_err() {
+                        break;
+                    }
+                }
+                left.set(left.get() - 1);
+            });
+        }
+        while left.get() > 0 {
+            self.seam.sleep(Nanos::from_micros(50)).await;
+        }
+    }
+
+    async fn step(&self, writer: u64, rng: &Rng) -> Result<(), StoreError> {
+        match rng.below(10) {
+            0 => self.read(rng).await,
+            1 => {
+                self.destage();
+                Ok(())
+            }
+            _ => self.write(writer, rng).await,
+        }
+    }
+
+    /// Calls the oldest record dead.
+    pub fn destage(&self) {
+        let position = self.model.borrow_mut().destage_oldest();
+        self.store.retire(position.as_slice());
+    }
+
+    async fn write(&self, writer: u64, rng: &Rng) -> Result<(), StoreError> {
+        let mut records = Vec::new();
+        let mut numbers = Vec::new();
+        for _ in 0..1 + rng.below(3) {
+            // Writers meet in a third volume.
+            let incarnation = if rng.below(4) == 0 { 7 } else { 1 + writer };
+            let owner = Owner { incarnation, block: rng.below(BLOCKS) };
+            let blocks = (1 + rng.below(BLOCKS - owner.block)) as u32;
+            let (content, blocks, what) = match rng.below(8) {
+                0 => (Content::Zero { blocks, may_unmap: true }, blocks, What::Zero),
+                1 => (Content::Retire { blocks }, blocks, What::Gone),
+                _ => {
+                    let tag = self.model.borrow_mut().tag();
+                    let mut block = self.seam.alloc().expect("the pool has room");
+                    (0..8).for_each(|sector| block.set_tag(sector, tag));
+                    (Content::Data(block.freeze()), 1, What::Data(tag))
+                }
+            };
+            numbers.push(self.model.borrow_mut().submit(owner, blocks, what));
+            records.push(Record { owner, epoch: 1, content });
+        }
+        match self.store.append(records).await {
+            Ok(positions) => {
+                for (number, position) in numbers.into_iter().zip(positions) {
+                    let dead = self.model.borrow_mut().ack(number, position);
+                    self.store.retire(&dead);
+                }
+                Ok(())
+            }
+            Err(StoreError::Full) => {
+                numbers.into_iter().for_each(|number| self.model.borrow_mut().void(number));
+                if self.model.borrow().live() == 0 {
+                    self.say("full with nothing live".to_owned());
+                }
+                self.destage();
+                self.destage();
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn read(&self, rng: &Rng) -> Result<(), StoreError> {
+        let Some((owner, position, tag)) = self.model.borrow().readable(rng.next()) else { return Ok(()) };
+        let buffer = self.seam.alloc().expect("the pool has room");
+        let read = self.store.read(owner, position, buffer).await;
+        // What was called dead meanwhile may have been anything.
+        if self.model.borrow().is_current(owner, tag) {
+            match read {
+                Ok(block) if block.tags() != [tag; 8] => self.say(format!("{owner:?} reads as {:x?}", block.tags())),
+                Err(error) => self.say(error.to_string()),
+                Ok(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn say(&self, what: String) {
+        self.wrong.borrow_mut().get_or_insert(what);
+    }
+}

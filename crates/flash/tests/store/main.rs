@@ -1,0 +1,9 @@
+//! The store in the simulated world: lives cut at every I/O, lives from seeds with faults, and what members and damage lead to.
+
+mod cuts;
+mod life;
+mod members;
+mod model;
+mod sabotage;
+mod seeds;
+mod world;

@@ -1,0 +1,278 @@
+//! Members missing, stale, apart, damaged, foreign.
+
+use flash::format::FIRST_SEGMENT_BYTES;
+use flash::{Content, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Store, StoreError};
+use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
+use seam::{BlockMut, Seam};
+
+use crate::model::{What, read_all};
+use crate::world::{NAMES, SMALL, after, disks, empty, formatted, open, open_named};
+
+const ACCEPT: OpenOptions = OpenOptions { accept_missing: true, sabotage: flash::Sabotage::None };
+
+fn owner(block: u64) -> Owner {
+    Owner { incarnation: 5, block }
+}
+
+async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64, tag: u64) -> Result<Position, StoreError> {
+    let mut buffer = seam.alloc().expect("the pool has room");
+    (0..8).for_each(|sector| buffer.set_tag(sector, tag));
+    let record = Record { owner: owner(block), epoch: 1, content: Content::Data(buffer.freeze()) };
+    Ok(store.append(vec![record]).await?[0])
+}
+
+async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> Result<u64, StoreError> {
+    Ok(store.read(owner(block), position, seam.alloc().expect("the pool has room")).await?.tags()[0])
+}
+
+/// A world in which blocks 0 to `count` were appended, one batch each, block *n* with tag *n* + 100.
+fn written(count: u64) -> World {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        for block in 0..count {
+            append(&seam, &store, block, block + 100).await.unwrap();
+        }
+    });
+    after(2, world.crash(CrashMode::LoseAll))
+}
+
+/// Opens the store and checks that all of [`written`] is there.
+fn all_there(world: &World, count: u64, options: OpenOptions) -> Vec<Recovered> {
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, recovered) = open(world, &seam, options).await.unwrap();
+        let found = read_all(&seam, &store, &recovered).await.unwrap();
+        let expected: Vec<_> = (0..count).map(|block| (owner(block), What::Data(block + 100))).collect();
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), expected);
+        recovered
+    })
+}
+
+fn without(mut images: DiskImages, name: &str) -> World {
+    assert!(images.remove(name));
+    after(3, images)
+}
+
+#[test]
+fn a_missing_member_is_refused_until_that_is_accepted_and_is_stale_when_it_returns() {
+    let world = written(5);
+    let seam = world.seam();
+    world.block_on(async {
+        let refused = open_named(&seam, &NAMES[..1], OpenOptions::default()).await.err();
+        assert_eq!(refused, Some(StoreError::MemberMissing { member: 1 }));
+        let (store, recovered) = open_named(&seam, &NAMES[..1], ACCEPT).await.unwrap();
+        assert_eq!((recovered.len(), store.copies()), (5, 1));
+        append(&seam, &store, 0, 900).await.unwrap();
+        drop(store);
+        let (store, recovered) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        assert_eq!(store.members()[1].status, MemberStatus::Stale);
+        let found = read_all(&seam, &store, &recovered).await.unwrap();
+        assert_eq!((found.len(), found[&owner(0)]), (5, What::Data(900)));
+        drop(store);
+        let refused = open_named(&seam, &NAMES[1..], OpenOptions::default()).await.err();
+        assert_eq!(refused, Some(StoreError::MemberMissing { member: 0 }));
+    });
+}
+
+#[test]
+fn members_that_were_used_apart_are_refused_together() {
+    let world = written(3);
+    let seam = world.seam();
+    world.block_on(async {
+        for name in NAMES {
+            let (store, _) = open_named(&seam, &[name], ACCEPT).await.unwrap();
+            append(&seam, &store, 0, 7).await.unwrap();
+        }
+        for options in [OpenOptions::default(), ACCEPT] {
+            assert_eq!(open(&world, &seam, options).await.err(), Some(StoreError::Diverged));
+        }
+    });
+}
+
+#[test]
+fn with_both_members_lost_nothing_is_acknowledged() {
+    let world = written(1);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        for name in NAMES {
+            world.disk(name).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
+        }
+        for _ in 0..2 {
+            assert!(matches!(append(&seam, &store, 1, 1).await, Err(StoreError::Failed(_))));
+        }
+        assert!(store.members().iter().all(|member| matches!(member.status, MemberStatus::Lost(_))));
+    });
+}
+
+#[test]
+fn any_damage_of_one_mirror_is_survived_and_repaired() {
+    let count = 6;
+    let world = written(count);
+    // The superblocks, and each block of the segments in use, on the mirror that is read first.
+    let per_segment = SMALL.segment_bytes / 4096;
+    let blocks = (0..2 * count).map(|block| (block / per_segment % 2, FIRST_SEGMENT_BYTES + block * 4096));
+    let places = [(0, 0), (1, 64 << 10), (1, 0), (0, 64 << 10)].into_iter().chain(blocks);
+    let mut images = world.crash(CrashMode::LoseAll);
+    for (number, (mirror, at)) in places.enumerate() {
+        let world = after(9, images);
+        let damaged = world.disk(NAMES[mirror as usize]).unwrap();
+        (0..8).for_each(|sector| damaged.flip_bit(at / 512 + sector, number * 8 % 512));
+        all_there(&world, count, OpenOptions::default());
+        world.run_for(seam::Nanos::from_millis(10)).unwrap();
+        images = world.crash(CrashMode::LoseAll);
+    }
+    let cut = after(10, images);
+    let images = cut.snapshot();
+    for name in NAMES {
+        let alone = without(images.images(|_| seam::sim::Survival::Lost), name);
+        all_there(&alone, count, ACCEPT);
+    }
+}
+
+#[test]
+fn a_mirror_with_a_thousand_random_blocks_loses_nothing() {
+    let count = 6;
+    let world = written(count);
+    let control = world.disk(NAMES[1]).unwrap();
+    let rng = seam::sim::Rng::new(4, 4);
+    let blocks = (FIRST_SEGMENT_BYTES + SMALL.segments * SMALL.segment_bytes) / 4096;
+    for _ in 0..1_000 {
+        let block = rng.below(blocks);
+        let tags: Vec<_> = (0..8).map(|_| rng.next()).collect();
+        control.set_tags(block * 8, &tags);
+    }
+    let seam = world.seam();
+    world.block_on(async {
+        // With both of its superblocks gone it is no member that anybody knows, and that has to be accepted.
+        let refused = open(&world, &seam, OpenOptions::default()).await.err();
+        assert!(matches!(refused, Some(StoreError::NoStore { .. })));
+    });
+    all_there(&world, count, ACCEPT);
+}
+
+#[test]
+fn a_block_without_a_good_copy_is_an_error_for_that_block_alone() {
+    let world = written(4);
+    let recovered = all_there(&world, 4, OpenOptions::default());
+    let seam = world.seam();
+    // The second batch: header, data.
+    let sector = (FIRST_SEGMENT_BYTES + 3 * 4096) / 512;
+    NAMES.iter().for_each(|name| world.disk(name).unwrap().flip_bit(sector, 9));
+    world.block_on(async {
+        let (store, again) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        assert_eq!(again, recovered);
+        for one in again {
+            let tag = read(&seam, &store, one.owner.block, one.position).await;
+            match one.owner.block {
+                1 => assert_eq!(tag, Err(StoreError::Lost { incarnation: 5, block: 1 })),
+                block => assert_eq!(tag, Ok(block + 100)),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_header_without_a_good_copy_inside_the_log_is_refused_not_taken_for_its_end() {
+    let world = written(4);
+    let sector = (FIRST_SEGMENT_BYTES + 2 * 4096) / 512;
+    NAMES.iter().for_each(|name| world.disk(name).unwrap().flip_bit(sector, 9));
+    let seam = world.seam();
+    let refused = world.block_on(async { open(&world, &seam, OpenOptions::default()).await.err() });
+    assert_eq!(refused, Some(StoreError::Damaged { sequence: 2 }));
+}
+
+#[test]
+fn a_device_that_holds_anything_is_formatted_only_by_force() {
+    let world = written(1);
+    let seam = world.seam();
+    let spec = || SimDiskSpec::new(FIRST_SEGMENT_BYTES + SMALL.segments * SMALL.segment_bytes);
+    world.add_disk("other", spec()).set_tags(2047, &[1]);
+    world.add_disk("small", SimDiskSpec::new(FIRST_SEGMENT_BYTES + 4096));
+    world.block_on(async {
+        let options = FormatOptions { segment_bytes: Some(SMALL.segment_bytes), force: false };
+        let force = FormatOptions { force: true, ..options };
+        for name in ["other", NAMES[0]] {
+            let disks = disks(&seam, &[name]).await;
+            assert!(matches!(Store::format(&seam, &disks, options).await, Err(StoreError::NotEmpty { .. })));
+        }
+        let small = disks(&seam, &["small"]).await;
+        assert!(matches!(Store::format(&seam, &small, force).await, Err(StoreError::TooSmall { .. })));
+        let other = disks(&seam, &["other"]).await;
+        Store::format(&seam, &other, force).await.unwrap();
+        drop(other);
+        let mixed = open_named(&seam, &["other", NAMES[0]], OpenOptions::default()).await.err();
+        assert!(matches!(mixed, Some(StoreError::OtherStore { .. })));
+        let (store, recovered) = open_named(&seam, &["other"], OpenOptions::default()).await.unwrap();
+        assert_eq!((recovered.len(), store.copies()), (0, 1));
+    });
+}
+
+#[test]
+fn a_store_that_was_closed_with_nothing_live_opens_empty_and_goes_on() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        for round in 0..20 {
+            let (store, recovered) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+            assert!(recovered.is_empty(), "round {round}: {recovered:?}");
+            let position = append(&seam, &store, 1, round + 1).await.unwrap();
+            assert_eq!(read(&seam, &store, 1, position).await, Ok(round + 1));
+            store.retire(&[position]);
+            store.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_full_log_says_so_writes_nothing_and_goes_on_after_destaging() {
+    let world = empty(1);
+    world.add_disk("one", SimDiskSpec::new(FIRST_SEGMENT_BYTES + 4 * (32 << 10)));
+    let seam = world.seam();
+    world.block_on(async {
+        let disk = disks(&seam, &["one"]).await;
+        let options = FormatOptions { segment_bytes: Some(32 << 10), force: false };
+        Store::format(&seam, &disk, options).await.unwrap();
+        let (store, _) = Store::open(&seam, &disk, OpenOptions::default()).await.unwrap();
+        let mut positions = Vec::new();
+        loop {
+            match append(&seam, &store, positions.len() as u64, 1).await {
+                Ok(position) => positions.push(position),
+                Err(error) => break assert_eq!(error, StoreError::Full),
+            }
+        }
+        assert_eq!((positions.len(), store.room().0), (16, 0), "four batches of two blocks a segment");
+        let writes = world.disk("one").unwrap().counts().writes;
+        assert_eq!(append(&seam, &store, 99, 1).await, Err(StoreError::Full));
+        assert_eq!(world.disk("one").unwrap().counts().writes, writes);
+        // Out of order: only the oldest segment's death makes room.
+        store.retire(&positions[4..]);
+        assert_eq!(append(&seam, &store, 99, 1).await, Err(StoreError::Full));
+        store.retire(&positions[..4]);
+        for block in 0..40 {
+            let position = append(&seam, &store, block, 2).await.unwrap();
+            store.retire(&[position]);
+        }
+    });
+}
+
+#[test]
+fn appends_of_one_moment_share_a_batch() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let before = world.disk(NAMES[0]).unwrap().counts();
+        for block in 0..6 {
+            let (seam, store) = (seam.clone(), store.clone());
+            seam.clone().spawn(async move { append(&seam, &store, block, 1).await.map(drop).unwrap() });
+        }
+        seam.sleep(seam::Nanos::from_millis(5)).await;
+        let after = world.disk(NAMES[0]).unwrap().counts();
+        // The first may find nobody to share with; the others then share the next.
+        assert!((1..=2).contains(&(after.writes - before.writes)));
+        assert_eq!(after.writes - before.writes, after.flushes - before.flushes);
+    });
+}

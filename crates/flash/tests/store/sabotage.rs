@@ -1,0 +1,48 @@
+//! The checkers can fail: each rule that the store breaks on purpose is caught, by lives that pass without that.
+
+use flash::Sabotage;
+
+use crate::{cuts, seeds};
+
+/// Lives that are tried before a sabotage counts as not noticed.
+const SEEDS: u64 = 6;
+
+fn is_caught_by_a_cut(sabotage: Sabotage) {
+    let caught = (0..SEEDS).find_map(|seed| Some((seed, cuts::campaign(seed, sabotage, u64::MAX).err()?)));
+    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not noticed in {SEEDS} lives"));
+    println!("{sabotage:?}: seed {seed}, {what}");
+    cuts::campaign(seed, Sabotage::None, u64::MAX).expect("the same life passes without it");
+}
+
+#[test]
+fn an_acknowledgement_before_the_mirror_is_durable_is_caught() {
+    is_caught_by_a_cut(Sabotage::AckBeforeMirror);
+}
+
+#[test]
+fn a_skipped_flush_is_caught() {
+    is_caught_by_a_cut(Sabotage::SkipFlush);
+}
+
+#[test]
+fn a_replay_past_a_torn_batch_is_caught() {
+    is_caught_by_a_cut(Sabotage::ReplayTorn);
+}
+
+#[test]
+fn a_segment_used_again_before_its_tail_is_durable_is_caught() {
+    is_caught_by_a_cut(Sabotage::ReuseBeforeTail);
+}
+
+#[test]
+fn an_acknowledgement_before_the_membership_is_durable_is_caught() {
+    is_caught_by_a_cut(Sabotage::AckBeforeMembership);
+}
+
+#[test]
+fn a_skipped_checksum_is_caught() {
+    let caught = (0..1_000).find_map(|seed| Some((seed, seeds::life(seed, Sabotage::SkipChecksum).err()?)));
+    let (seed, what) = caught.expect("a skipped checksum is noticed in a thousand lives");
+    println!("seed {seed}: {what}");
+    seeds::life(seed, Sabotage::None).expect("the same seed passes without it");
+}

@@ -1,0 +1,96 @@
+//! Lives from seeds: random shapes, faults on one of the mirrors, several boots, each ended by a crash.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use flash::{MemberStatus, OpenOptions, Sabotage, StoreError};
+use seam::Nanos;
+use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, When, World};
+
+use crate::life::Life;
+use crate::model::{Model, read_all};
+use crate::world::{NAMES, Shape, after, formatted, open};
+
+/// Runs the life of `seed`.
+pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
+    let rng = Rng::new(seed, 50);
+    let devices = if rng.below(4) == 0 { 1 } else { 2 };
+    let shape = Shape { devices, segment_bytes: 4096 << (3 + rng.below(3)), segments: 4 + rng.below(6) };
+    // Always the same: once it was taken out, the other is all there is.
+    let victim = NAMES[rng.below(2) as usize];
+    let mut world = formatted(seed, shape);
+    let model = Rc::<RefCell<Model>>::default();
+    let options = OpenOptions { accept_missing: false, sabotage };
+    for boot in 0..2 + rng.below(4) {
+        let suffering = devices == 2 && plan_faults(&world, &rng, victim);
+        let wrong = Rc::<RefCell<Option<String>>>::default();
+        let seam = world.seam();
+        let (writers, steps, cut_short) = (1 + rng.below(3), 1 + rng.below(30), rng.coin());
+        if cut_short {
+            world.crash_at_io(world.io_count() + 1 + rng.below(400));
+        }
+        let lived = world.run_until(async {
+            let (store, recovered) = match open(&world, &seam, options).await {
+                Ok(opened) => opened,
+                // A member that fails while it is opened may be refused: the next boot tries again without its fault.
+                Err(_) if suffering => return Ok(()),
+                Err(error) => return Err(format!("boot {boot}: {error}")),
+            };
+            let found = read_all(&seam, &store, &recovered).await?;
+            model.borrow().check(&found)?;
+            model.borrow_mut().settle(&recovered, &found);
+            let (seam, model, wrong) = (seam.clone(), Rc::clone(&model), Rc::clone(&wrong));
+            let life = Life { seam, store: store.clone(), model, wrong };
+            life.run(rng.next(), writers, steps).await;
+            if store.members().iter().all(|member| member.status != MemberStatus::InService) {
+                return Err("both members are out, and one had no fault".to_owned());
+            }
+            drop(life);
+            match store.close().await {
+                Ok(()) | Err(StoreError::Failed(_)) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        match lived {
+            Ok(lived) => lived?,
+            Err(seam::sim::Stop::CrashPoint) => {}
+            Err(stop) => return Err(format!("boot {boot}: {stop}")),
+        }
+        if let Some(what) = wrong.take() {
+            return Err(format!("boot {boot}: {what}"));
+        }
+        world = after(rng.next(), world.crash(CrashMode::Any));
+    }
+    let seam = world.seam();
+    let last = world.run_until(async {
+        let (store, recovered) = open(&world, &seam, options).await.map_err(|error| error.to_string())?;
+        let found = read_all(&seam, &store, &recovered).await?;
+        model.borrow().check(&found)
+    });
+    last.map_err(|stop| stop.to_string())?
+}
+
+/// Gives one of two members something to suffer from. The other is sound, so nothing may be lost.
+fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
+    let control = world.disk(victim).expect("both are there");
+    let share = When::PerMillion(1 + rng.below(30_000) as u32);
+    let rule = match rng.below(10) {
+        0 => Rule::new(Fault::Error, Ops::WRITE, share),
+        1 => Rule::new(Fault::Error, Ops::FLUSH, share),
+        2 => Rule::new(Fault::Vanish, Ops::ALL, When::Nth(rng.below(300))),
+        3 => Rule::new(Fault::Reconnect, Ops::ALL, share),
+        4 => Rule::new(Fault::Stall(Nanos::from_millis(20)), Ops::ALL, share),
+        5 => Rule::new(Fault::BitFlip, Ops::READ, share),
+        6 => Rule::new(Fault::Error, Ops::READ, share),
+        _ => return false,
+    };
+    control.add_fault(rule);
+    true
+}
+
+#[test]
+fn a_thousand_lives_with_faults_lose_nothing() {
+    for seed in 0..1_000 {
+        life(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}

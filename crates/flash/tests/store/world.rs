@@ -1,0 +1,79 @@
+//! Worlds with one or two flash devices.
+
+use flash::format::FIRST_SEGMENT_BYTES;
+use flash::{FormatOptions, OpenOptions, Recovered, Store, StoreError};
+use seam::sim::{DiskImages, SimDisk, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
+use seam::{DiskOpen, Nanos, Seam};
+
+/// Names of the devices.
+pub const NAMES: [&str; 2] = ["flash-0", "flash-1"];
+
+/// How the devices of a world look.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub devices: usize,
+    pub segment_bytes: u64,
+    pub segments: u64,
+}
+
+/// Small segments, so that the log wraps soon.
+pub const SMALL: Shape = Shape { devices: 2, segment_bytes: 32 << 10, segments: 6 };
+
+/// A world that takes its tasks in an order of the seed, with room for `blocks` buffers.
+pub fn empty(seed: u64) -> World {
+    let time_max = Nanos::from_secs(3600);
+    World::new(WorldSpec { order: TaskOrder::Seeded, blocks: 600, time_max, ..WorldSpec::new(seed) })
+}
+
+/// A world that goes on with what a crash left.
+pub fn after(seed: u64, images: DiskImages) -> World {
+    let world = empty(seed);
+    world.adopt(images);
+    world
+}
+
+/// A world with a new store.
+pub fn formatted(seed: u64, shape: Shape) -> World {
+    let world = empty(seed);
+    for name in &NAMES[..shape.devices] {
+        let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + shape.segments * shape.segment_bytes);
+        let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
+        world.add_disk(name, SimDiskSpec { timing, ..spec });
+    }
+    let seam = world.seam();
+    world.block_on(async {
+        let disks = disks(&seam, &NAMES[..shape.devices]).await;
+        let options = FormatOptions { segment_bytes: Some(shape.segment_bytes), force: false };
+        Store::format(&seam, &disks, options).await.expect("empty devices are formatted");
+    });
+    world
+}
+
+/// Opens devices by name.
+pub async fn disks(seam: &SimSeam, names: &[&str]) -> Vec<SimDisk> {
+    let mut disks = Vec::new();
+    for name in names {
+        let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 10 };
+        disks.push(seam.open_disk(&what).await.expect("the device is there"));
+    }
+    disks
+}
+
+/// Opens the store on whichever devices the world has.
+pub async fn open(
+    world: &World,
+    seam: &SimSeam,
+    options: OpenOptions,
+) -> Result<(Store<SimSeam>, Vec<Recovered>), StoreError> {
+    let names: Vec<_> = NAMES.into_iter().filter(|name| world.disk(name).is_some()).collect();
+    open_named(seam, &names, options).await
+}
+
+/// Opens the store on these devices.
+pub async fn open_named(
+    seam: &SimSeam,
+    names: &[&str],
+    options: OpenOptions,
+) -> Result<(Store<SimSeam>, Vec<Recovered>), StoreError> {
+    Store::open(seam, &disks(seam, names).await, options).await
+}
