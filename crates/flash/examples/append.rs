@@ -1,6 +1,11 @@
-//! The log's appends beside a bare loop that does as much to the same files: 8 blocks and a header to two files, both flushed.
+//! The log's appends beside a bare loop that does as much to files of the same kind: 8 blocks and a header to two files,
+//! both flushed.
 //!
 //! `cargo run --release -p flash --example append [FOLDER]` prints batches a second of both, run in turn, and their ratio.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 
 use flash::{Content, FormatOptions, OpenOptions, Owner, Record, Store};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
@@ -40,18 +45,18 @@ async fn bare(seam: &RealSeam, disks: &[<RealSeam as Seam>::Disk]) -> f64 {
     while seam.now().since(start) < TURN {
         let at = (1 << 20) + done * (BLOCKS + 1) * 4096 % (SIZE - (2 << 20));
         let blocks: Vec<_> = (0..=BLOCKS).map(|number| block(seam, done + number)).collect();
-        let (left, answer) = (std::rc::Rc::new(std::cell::Cell::new(disks.len())), seam.clone());
-        for disk in disks {
-            let (disk, blocks, left) = (disk.clone(), blocks.clone(), std::rc::Rc::clone(&left));
-            seam.spawn(async move {
-                disk.write(at, blocks.into_iter().map(Piece::whole).collect()).await.expect("a healthy file");
-                disk.flush().await.expect("a healthy file");
-                left.set(left.get() - 1);
-            });
-        }
-        while left.get() > 0 {
-            answer.yield_now().await;
-        }
+        let write = async |disk: &<RealSeam as Seam>::Disk| {
+            disk.write(at, blocks.iter().cloned().map(Piece::whole).collect()).await.expect("a healthy file");
+            disk.flush().await.expect("a healthy file");
+        };
+        let (mut first, mut second) = (pin!(write(&disks[0])), pin!(write(&disks[1])));
+        let (mut first_done, mut second_done) = (false, false);
+        poll_fn(|context| {
+            first_done = first_done || first.as_mut().poll(context).is_ready();
+            second_done = second_done || second.as_mut().poll(context).is_ready();
+            if first_done && second_done { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
         done += 1;
     }
     done as f64 / seam.now().since(start).as_secs_f64()

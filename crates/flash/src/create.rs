@@ -61,6 +61,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         segments: u32::try_from((smallest - FIRST_SEGMENT_BYTES) / segment_bytes).unwrap_or(u32::MAX),
         boot: 0,
         tail: 1,
+        begin: 1,
     };
     // Both places: an older store's superblock must not come back when the newer one is damaged.
     for place in [1, 0] {

@@ -51,6 +51,8 @@ pub struct Superblock {
     pub boot: u64,
     /// Batches of lower sequence are dead.
     pub tail: u64,
+    /// Sequence with which this boot epoch began: batches of earlier ones do not count from it on.
+    pub begin: u64,
 }
 
 /// Why a block is no superblock that this version may use.
@@ -83,6 +85,7 @@ impl Superblock {
         put(out, 96, &self.boot.to_le_bytes());
         put(out, 104, &self.tail.to_le_bytes());
         // 112: the owner's epoch, none yet.
+        put(out, 120, &self.begin.to_le_bytes());
         for (index, member) in self.members.iter().enumerate() {
             let at = MEMBERS_AT + index * MEMBER_BYTES;
             put(out, at, &member.uuid);
@@ -141,6 +144,7 @@ impl Superblock {
             segments: segments as u32,
             boot: get_u64(raw, 96),
             tail: get_u64(raw, 104),
+            begin: get_u64(raw, 120),
         })
     }
 }
@@ -161,6 +165,7 @@ mod tests {
             segments: 12,
             boot: 5,
             tail: 99,
+            begin: 120,
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use seam::{BLOCK_BYTES, Block, DiskResult, Seam};
+use seam::{BLOCK_BYTES, Block, Seam};
 
 use crate::device::{Device, place, raw};
 use crate::error::StoreError;
@@ -17,6 +17,9 @@ use crate::store::Sabotage;
 
 /// Blocks read at once while looking through the rest of a segment.
 const LOOK_BLOCKS: u32 = 32;
+
+/// Reads of a block that was good a moment ago before the opening is given up.
+const COPY_TRIES: usize = 8;
 
 /// A batch of the log.
 pub struct Link {
@@ -112,7 +115,10 @@ impl<S: Seam> Follower<'_, S> {
         let here = header.store == self.superblock.store
             && (header.segment, header.offset) == (segment, offset)
             && header.blocks() <= self.blocks() - offset;
-        here.then_some((header, checksum))
+        // An earlier opening found that the log ended before it, and its owner has gone on from there: it stays dead, even if a
+        // device gives now what it did not give then.
+        let void = header.boot < self.superblock.boot && header.sequence >= self.superblock.begin;
+        (here && !void).then_some((header, checksum))
     }
 
     /// Reads the first block of every segment. Returns the tail: the newest that any superblock or header says. (What a header says of
@@ -237,7 +243,12 @@ impl<S: Seam> Follower<'_, S> {
 }
 
 /// Copies to each device what it lacks of the log, and flushes. Returns who did not take it.
-pub async fn repair<S: Seam>(seam: &S, devices: &[Device<S>], chain: &Chain, segment_bytes: u64) -> Vec<Failure> {
+pub async fn repair<S: Seam>(
+    seam: &S,
+    devices: &[Device<S>],
+    chain: &Chain,
+    segment_bytes: u64,
+) -> Result<Vec<Failure>, StoreError> {
     let mut failures: Vec<Failure> = Vec::new();
     for link in &chain.links {
         for (number, index) in &link.lacking {
@@ -245,30 +256,38 @@ pub async fn repair<S: Seam>(seam: &S, devices: &[Device<S>], chain: &Chain, seg
             if failures.iter().any(|(member, _)| *member == device.member) {
                 continue;
             }
-            if let Err(error) = copy(seam, devices, *number, link, *index, segment_bytes).await {
+            let at = place(segment_bytes, link.header.segment, link.header.offset + index);
+            let block = good_copy(seam, devices, link, *index, at).await?;
+            if let Err(error) = device.write_durably(at, vec![block], true).await {
                 failures.push((device.member, error));
             }
         }
     }
-    failures
+    Ok(failures)
 }
 
-/// Copies one block of a batch to device number `to` from one that has it.
-async fn copy<S: Seam>(
+/// A block of a batch, checked again: what is copied may be the only good copy from then on.
+async fn good_copy<S: Seam>(
     seam: &S,
     devices: &[Device<S>],
-    to: usize,
     link: &Link,
     index: u32,
-    segment_bytes: u64,
-) -> DiskResult<()> {
-    let at = place(segment_bytes, link.header.segment, link.header.offset + index);
+    at: u64,
+) -> Result<S::Block, StoreError> {
+    let header = &link.header;
     let lacks = |number: usize| link.lacking.contains(&(number, index));
-    for (_, from) in devices.iter().enumerate().filter(|(number, _)| !lacks(*number)) {
-        if let Ok(blocks) = from.read_blocks(seam, at, 1).await {
-            return devices[to].write_durably(at, blocks, true).await;
+    for (_, from) in devices.iter().enumerate().filter(|(number, _)| !lacks(*number)).cycle().take(COPY_TRIES) {
+        let Ok(mut blocks) = from.read_blocks(seam, at, 1).await else { continue };
+        let block = blocks.pop().expect("one block was read");
+        let good = match header.data().find(|(_, place, _)| *place == header.offset + index) {
+            Some((record, _, checksum)) => {
+                block.checksum(data_seed(record.incarnation, record.block, header.boot, header.first)) == checksum
+            }
+            None => BatchHeader::decode(&raw(&block)).is_some_and(|(_, checksum)| checksum == link.checksum),
+        };
+        if good {
+            return Ok(block);
         }
     }
-    // It was there a moment ago; the mirror stays without it, as after any later damage.
-    Ok(())
+    Err(StoreError::Damaged { sequence: header.sequence })
 }

@@ -51,7 +51,7 @@ pub async fn open<S: Seam>(
         return Err(StoreError::Failed(text(&failures)));
     }
     let chain = chain::follow(seam, &devices, &members.superblock, options.sabotage).await?;
-    failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await);
+    failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await?);
     let (recovered, live) = newest::newest(&chain);
     let inner = inner(seam, members, &chain, &live, options.sabotage);
     for _ in 0..SPARE_BLOCKS {
@@ -90,6 +90,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
     let mut superblock = members.superblock;
     superblock.boot += 1;
     superblock.tail = chain.tail;
+    superblock.begin = chain.next;
     let mut reports = Vec::new();
     for (member, entry) in (0..).zip(&superblock.members) {
         let device = members.devices.iter().find(|device| device.member == member);

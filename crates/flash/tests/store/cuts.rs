@@ -170,7 +170,7 @@ async fn script(life: Script, fail: impl Fn()) {
         let found = read_all(&seam, &store, &recovered).await.expect("what lives can be read");
         model.borrow_mut().settle(&recovered, &found);
         let (seam, model, wrong) = (seam.clone(), Rc::clone(&model), Rc::clone(&wrong));
-        let life = Life { seam, store: store.clone(), model, wrong };
+        let life = Life { seam, store: store.clone(), model, wrong, full_in_vain: Rc::default() };
         life.run(seed + round, 2, 12).await;
         if round == 1 {
             fail();

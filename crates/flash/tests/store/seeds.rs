@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use flash::{MemberStatus, OpenOptions, Sabotage, StoreError};
+use flash::{MemberStatus, OpenOptions, Recovered, Sabotage, Store, StoreError};
 use seam::Nanos;
-use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, When, World};
+use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimSeam, When, World};
 
 use crate::life::Life;
 use crate::model::{Model, read_all};
@@ -30,7 +30,7 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
             world.crash_at_io(world.io_count() + 1 + rng.below(400));
         }
         let lived = world.run_until(async {
-            let (store, recovered) = match open(&world, &seam, options).await {
+            let (store, recovered) = match open_as_told(&world, &seam, options).await {
                 Ok(opened) => opened,
                 // A member that fails while it is opened may be refused: the next boot tries again without its fault.
                 Err(_) if suffering => return Ok(()),
@@ -40,7 +40,7 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
             model.borrow().check(&found)?;
             model.borrow_mut().settle(&recovered, &found);
             let (seam, model, wrong) = (seam.clone(), Rc::clone(&model), Rc::clone(&wrong));
-            let life = Life { seam, store: store.clone(), model, wrong };
+            let life = Life { seam, store: store.clone(), model, wrong, full_in_vain: Rc::default() };
             life.run(rng.next(), writers, steps).await;
             if store.members().iter().all(|member| member.status != MemberStatus::InService) {
                 return Err("both members are out, and one had no fault".to_owned());
@@ -63,18 +63,30 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     }
     let seam = world.seam();
     let last = world.run_until(async {
-        let (store, recovered) = open(&world, &seam, options).await.map_err(|error| error.to_string())?;
+        let (store, recovered) = open_as_told(&world, &seam, options).await.map_err(|error| error.to_string())?;
         let found = read_all(&seam, &store, &recovered).await?;
         model.borrow().check(&found)
     });
     last.map_err(|stop| stop.to_string())?
 }
 
+/// Opens the store. A member that lied about both of its superblocks is refused, and the refusal says what to do.
+async fn open_as_told(
+    world: &World,
+    seam: &SimSeam,
+    options: OpenOptions,
+) -> Result<(Store<SimSeam>, Vec<Recovered>), StoreError> {
+    match open(world, seam, options).await {
+        Err(StoreError::NoStore { .. }) => open(world, seam, OpenOptions { accept_missing: true, ..options }).await,
+        other => other,
+    }
+}
+
 /// Gives one of two members something to suffer from. The other is sound, so nothing may be lost.
 fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
     let control = world.disk(victim).expect("both are there");
     let share = When::PerMillion(1 + rng.below(30_000) as u32);
-    let rule = match rng.below(10) {
+    let rule = match rng.below(16) {
         0 => Rule::new(Fault::Error, Ops::WRITE, share),
         1 => Rule::new(Fault::Error, Ops::FLUSH, share),
         2 => Rule::new(Fault::Vanish, Ops::ALL, When::Nth(rng.below(300))),
@@ -82,6 +94,11 @@ fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
         4 => Rule::new(Fault::Stall(Nanos::from_millis(20)), Ops::ALL, share),
         5 => Rule::new(Fault::BitFlip, Ops::READ, share),
         6 => Rule::new(Fault::Error, Ops::READ, share),
+        7 => Rule::new(Fault::Lost, Ops::WRITE, share),
+        8 => Rule::new(Fault::Torn, Ops::WRITE, share),
+        9 => Rule::new(Fault::BitFlip, Ops::WRITE, share),
+        10 => Rule::new(Fault::Misdirected, Ops::WRITE, share),
+        11 => Rule::new(Fault::FlushLies, Ops::FLUSH, When::PerMillion(300_000)),
         _ => return false,
     };
     control.add_fault(rule);
@@ -90,7 +107,8 @@ fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
 
 #[test]
 fn a_thousand_lives_with_faults_lose_nothing() {
-    for seed in 0..1_000 {
+    let seeds = std::env::var("HOTSET_FLASH_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"));
+    for seed in 0..seeds {
         life(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
 }

@@ -15,8 +15,9 @@ use crate::SECTOR_BYTES;
 /// Bytes in a tag.
 pub(super) const TAG_BYTES: usize = 8;
 /// The upper bits of a tag that stands for bytes in the table. Another tag may have them by chance; then the table has no such entry.
-const MARKER: u64 = 0x6d65_7461 << 32;
-const MARKER_BITS: u64 = !0 << 32;
+/// The rest is 48 bits of hash, so that a world with thousands of sectors all but never meets a collision.
+const MARKER: u64 = 0x6d65 << 48;
+const MARKER_BITS: u64 = !0 << 48;
 
 type Sector = [u8; SECTOR_BYTES];
 
