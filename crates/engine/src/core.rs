@@ -1,12 +1,14 @@
 //! One core's part of the engine: the volumes that it serves.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use flash::{Recovered, Store};
 use seam::{BLOCK_BYTES, Seam};
 
 use crate::shard::common::Common;
-use crate::{Backing, CoreSpec, CoreStats, RequestError, Volume, VolumeSpec};
+use crate::{Backing, CacheMode, CoreSpec, CoreStats, RequestError, Volume, VolumeSpec, WritePolicy};
 
 /// Why a volume could not be attached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,11 +19,21 @@ pub enum AttachError {
     /// Another volume has that identity.
     #[error("a volume with the identity {0:016x} exists already")]
     SameIncarnation(u64),
+    /// The flash log holds data of it that a volume without the log would not see.
+    #[error(
+        "the flash log holds data of \"{0}\" that is not on its backing: attach it with policy write-back and active, then change that"
+    )]
+    DirtyOnFlash(String),
+    /// What the flash log holds of it could not be taken over.
+    #[error("what the flash log holds of \"{0}\" could not be read: {1}; it stays there")]
+    Recovery(String, RequestError),
 }
 
 struct Inner<S: Seam> {
     common: Rc<Common<S>>,
     volumes: RefCell<Vec<Volume<S>>>,
+    /// What the flash log holds of volumes that were not attached yet.
+    found: RefCell<Vec<Recovered>>,
     next_number: Cell<u32>,
 }
 
@@ -40,8 +52,8 @@ impl<S: Seam> Clone for Core<S> {
 impl<S: Seam> Core<S> {
     /// An engine without volumes, over all of the seam's pool.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
-        let (volumes, next_number) = Default::default();
-        Core(Rc::new(Inner { common: Rc::new(Common::new(seam, spec)), volumes, next_number }))
+        let (volumes, found, next_number) = Default::default();
+        Core(Rc::new(Inner { common: Rc::new(Common::new(seam, spec)), volumes, found, next_number }))
     }
 
     /// The world it runs in.
@@ -54,8 +66,55 @@ impl<S: Seam> Core<S> {
         self.0.common.spec()
     }
 
-    /// Starts to serve a volume.
+    /// From now on the flash log answers the flushes of volumes that are attached later; `found` is what it holds of them, each taken
+    /// over by [`Core::attach_recovered`].
+    pub fn open_log(&self, store: Store<S>, found: Vec<Recovered>) {
+        self.0.common.set_log(Some(store));
+        *self.0.found.borrow_mut() = found;
+    }
+
+    /// The flash log.
+    pub fn log(&self) -> Option<Store<S>> {
+        self.0.common.log()
+    }
+
+    /// Identities of volumes of which the flash log holds something that nobody has asked for yet.
+    pub fn unclaimed(&self) -> BTreeSet<u64> {
+        self.0.found.borrow().iter().map(|record| record.owner.incarnation).collect()
+    }
+
+    /// Starts to serve a volume, with what the flash log holds of it. On an error the log keeps that.
+    pub async fn attach_recovered(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
+        let mine = |record: &Recovered| record.owner.incarnation == spec.incarnation;
+        let found: Vec<Recovered> = self.0.found.borrow().iter().copied().filter(mine).collect();
+        if found.is_empty() {
+            return self.attach(spec, backing);
+        }
+        if spec.policy != WritePolicy::WriteBack || spec.mode != CacheMode::Active {
+            return Err(AttachError::DirtyOnFlash(spec.name));
+        }
+        let incarnation = spec.incarnation;
+        let volume = self.make(spec, backing)?;
+        if let Err(error) = volume.recover(found).await {
+            volume.give_up();
+            return Err(AttachError::Recovery(volume.name().to_owned(), error));
+        }
+        self.0.found.borrow_mut().retain(|record| record.owner.incarnation != incarnation);
+        self.0.volumes.borrow_mut().push(volume.clone());
+        Ok(volume)
+    }
+
+    /// Starts to serve a volume of which the flash log holds nothing.
     pub fn attach(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
+        if self.unclaimed().contains(&spec.incarnation) {
+            return Err(AttachError::DirtyOnFlash(spec.name));
+        }
+        let volume = self.make(spec, backing)?;
+        self.0.volumes.borrow_mut().push(volume.clone());
+        Ok(volume)
+    }
+
+    fn make(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         let volumes = &self.0.volumes;
         if volumes.borrow().iter().any(|other| other.name() == spec.name) {
             return Err(AttachError::Exists(spec.name));
@@ -66,7 +125,6 @@ impl<S: Seam> Core<S> {
         let number = self.0.next_number.get();
         self.0.next_number.set(number + 1);
         let volume = Volume::new(Rc::clone(&self.0.common), number, spec, backing);
-        volumes.borrow_mut().push(volume.clone());
         self.0.common.add(volume.shard());
         Ok(volume)
     }

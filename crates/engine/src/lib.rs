@@ -7,6 +7,7 @@ pub mod backing;
 pub mod core;
 mod destage;
 mod histogram;
+mod log;
 mod memory;
 pub mod policy;
 pub mod request;

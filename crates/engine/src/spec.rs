@@ -122,6 +122,10 @@ pub enum Sabotage {
     OverwriteInFlight,
     /// Allocation status of the backing is reported for a dirty block (R4).
     ZeroForDirty,
+    /// A flush is acknowledged before its records are durable in the flash log (R6).
+    AckBeforeLog,
+    /// What reached the backing past the flash log gets no tombstone there (R8).
+    NoTombstones,
 }
 
 /// What a volume is.

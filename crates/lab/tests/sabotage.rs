@@ -26,6 +26,16 @@ fn a_flush_acknowledged_early_is_caught() {
 }
 
 #[test]
+fn a_flush_acknowledged_before_the_flash_log_has_it_is_caught() {
+    is_caught(Sabotage::AckBeforeLog);
+}
+
+#[test]
+fn a_missing_tombstone_is_caught() {
+    is_caught(Sabotage::NoTombstones);
+}
+
+#[test]
 fn a_lost_partial_write_is_caught() {
     is_caught(Sabotage::LosePartialWrite);
 }

@@ -170,7 +170,7 @@ impl<S: Seam> Shard<S> {
         Want {
             closed: (state.flushing.running && state.epochs.closing() > 0).then(|| state.epochs.closed()),
             older_than,
-            any: !pause && (must_drain || self.is_pressed(unclean)),
+            any: !pause && (must_drain || self.is_pressed(unclean) || self.core.log_is_crowded()),
             ranges: !pause && state.zeroes.len() >= RANGES_CROWDED,
         }
     }
@@ -354,7 +354,9 @@ impl<S: Seam> Shard<S> {
         let old = now.since(self.last_sync.get()) >= self.age_max();
         let at_rest =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;
-        if many || old || at_rest {
+        // Records of the log are let go by a flush of the backing.
+        let crowded = self.core.log_is_crowded() && state.operations.is_empty();
+        if many || old || at_rest || crowded {
             self.last_sync.set(now);
             self.flushing_alone.set(true);
             return Some(Job::Sync);

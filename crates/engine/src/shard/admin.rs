@@ -34,6 +34,12 @@ impl<S: Seam> Shard<S> {
             self.policy.set(old);
             return Err(error);
         }
+        if !self.logs()
+            && let Err(error) = self.bury_from(0).await
+        {
+            self.policy.set(old);
+            return Err(error);
+        }
         if policy == WritePolicy::None {
             self.invalidate();
         }
@@ -48,6 +54,12 @@ impl<S: Seam> Shard<S> {
         if mode != CacheMode::Active
             && old == CacheMode::Active
             && let Err(error) = self.flush_all().await
+        {
+            self.mode.set(old);
+            return Err(error);
+        }
+        if !self.logs()
+            && let Err(error) = self.bury_from(0).await
         {
             self.mode.set(old);
             return Err(error);
@@ -106,6 +118,9 @@ impl<S: Seam> Shard<S> {
         // it cannot change, nothing is lost.
         let _held = Hold::new(self);
         self.change_size(wanted, size.is_some(), forget_from).await?;
+        if wanted < old {
+            self.bury_from(wanted.div_ceil(BLOCK_BYTES as u64)).await?;
+        }
         Ok(wanted)
     }
 

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
+use flash::Store;
 use seam::{Nanos, Seam};
 
 use super::{Shard, ShardRef};
@@ -16,6 +17,8 @@ const BUSY_REQUESTS: u64 = 100;
 /// What destage of all volumes together may spend between two ticks while clients are busy, even if a flush waits for it: about a
 /// seventh of a core.
 const DESTAGE_ALLOWANCE: u64 = 512;
+/// The log is crowded when less than this part of its segments is free.
+const LOG_ROOM_PART: usize = 4;
 /// How long to wait for a buffer before looking again.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
@@ -27,6 +30,8 @@ pub struct Common<S: Seam> {
     /// All shards, in the order they were attached; each holds this, so this holds none of them.
     shards: RefCell<Vec<Weak<Shard<S>>>>,
     ticking: Cell<bool>,
+    /// The flash log, if there is one.
+    log: RefCell<Option<Store<S>>>,
     /// Requests of all clients at the last tick.
     requests: Cell<u64>,
     /// What destage may still spend before the next tick; `None`: without limit.
@@ -37,8 +42,8 @@ impl<S: Seam> Common<S> {
     /// Memory over all of the seam's pool, and no shard yet.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
-        let (shards, ticking, requests, allowance) = Default::default();
-        Common { seam, spec, memory, shards, ticking, requests, allowance }
+        let (shards, ticking, log, requests, allowance) = Default::default();
+        Common { seam, spec, memory, shards, ticking, log, requests, allowance }
     }
 
     /// The world.
@@ -54,6 +59,45 @@ impl<S: Seam> Common<S> {
     /// The cache that all volumes share.
     pub fn memory(&self) -> &RefCell<Memory<S>> {
         &self.memory
+    }
+
+    /// Lets the log answer flushes, until it is taken away by `None`.
+    pub fn set_log(&self, store: Option<Store<S>>) {
+        *self.log.borrow_mut() = store;
+    }
+
+    /// True when there is a flash log.
+    pub fn has_log(&self) -> bool {
+        self.log.borrow().is_some()
+    }
+
+    /// The flash log.
+    pub fn log(&self) -> Option<Store<S>> {
+        self.log.borrow().clone()
+    }
+
+    /// True when the log needs records to be let go soon.
+    pub fn log_is_crowded(&self) -> bool {
+        self.log.borrow().as_ref().is_some_and(|store| {
+            let (free, all) = store.room();
+            free * LOG_ROOM_PART < all
+        })
+    }
+
+    /// The log is full: every shard brings to its backing what holds it.
+    pub fn press_log(&self) {
+        for shard in self.shards() {
+            shard.work.notify();
+            let idle = {
+                let state = shard.state.borrow();
+                state.ledger.len() > 0 && state.ledger.has_changed() && !state.logging.is_running()
+            };
+            if idle {
+                // What has changed since its last flush may be all that keeps old records alive; a failure shows at the next flush.
+                let shard = Rc::clone(&shard);
+                self.seam.spawn(async move { drop(shard.flush_log().await) });
+            }
+        }
     }
 
     /// One more shard, which all others leave room.

@@ -42,7 +42,7 @@ impl<S: Seam> Shard<S> {
         if self.policy.get() == WritePolicy::WriteBackVolatile {
             return Ok(());
         }
-        self.flush_all().await
+        if self.log_matters() { self.flush_log().await } else { self.flush_all().await }
     }
 
     /// Makes everything that was acknowledged before this call durable on the backing.
@@ -173,6 +173,7 @@ impl<S: Seam> Shard<S> {
                 }
                 lost
             });
+            self.let_go();
             self.progress.notify();
             if lost {
                 self.work.notify();

@@ -36,6 +36,8 @@ pub struct Shard<S: Seam> {
     pub core: Rc<Common<S>>,
     /// The volume's number on this core.
     pub number: u32,
+    /// The volume's identity.
+    pub incarnation: u64,
     /// The storage.
     pub disk: AnyDisk<S>,
     /// The way to the storage: who may send how much.

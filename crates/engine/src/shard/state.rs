@@ -16,6 +16,8 @@ use crate::destage::epochs::Epochs;
 use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
 use crate::destage::zeroes::{ZeroRange, ZeroRanges, ZeroState};
+use crate::log::Logging;
+use crate::log::ledger::Ledger;
 use crate::memory::{BlockNo, Memory, SlotRef, Written};
 
 /// A write or zero operation on its way to the backing.
@@ -80,6 +82,10 @@ pub struct State {
     pub waits: BTreeMap<u64, Vec<Rc<WriteWait>>>,
     /// Blocks and ranges (by first block) whose last write failed.
     pub failed: Failures,
+    /// What lies in the flash log.
+    pub ledger: Ledger,
+    /// Where flushes are that the log answers.
+    pub logging: Logging,
     /// Where flushes are.
     pub flushing: Flushing,
     /// Blocks whose missing sectors are being read so that they can be destaged.
@@ -200,6 +206,7 @@ impl State {
         assert!(slot.in_flight.is_none(), "a block is written once at a time");
         slot.in_flight = Some(epoch);
         self.order.remove(slot.block);
+        self.ledger.sent(slot.block.0);
         Sent { slot: reference, block: slot.block, epoch }
     }
 
@@ -217,6 +224,7 @@ impl State {
         self.written_blocks += u64::from(slot.written.is_none());
         slot.written = Some(Written { epoch, sequence });
         self.written.push_back((WrittenUnit::Block(sent.slot), sequence));
+        self.ledger.sent_done(sent.block.0, sequence);
     }
 
     /// A sent block did not reach the backing: it is dirty again, in the older of its epochs.
@@ -227,6 +235,7 @@ impl State {
             return;
         };
         self.failed.add(sent.block.0, now);
+        self.ledger.sent_failed(sent.block.0);
         memory.slot_mut(id).in_flight = None;
         self.epochs.remove(sent.epoch);
         self.redirty(memory, id, sent.epoch, now);
@@ -416,6 +425,7 @@ impl State {
                 }
             }
         }
+        self.ledger.flushed(covered);
         self.synced = self.synced.max(covered.min(self.next_sequence));
     }
 
@@ -440,6 +450,7 @@ impl State {
     /// What the backing had written and not flushed may be lost there: it is dirty again.
     pub fn redirty_written<S: Seam>(&mut self, memory: &mut Memory<S>, now: Nanos) {
         self.losses += 1;
+        self.ledger.lost();
         self.written_ranges = 0;
         for (unit, _) in std::mem::take(&mut self.written) {
             match unit {

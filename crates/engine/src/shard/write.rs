@@ -57,7 +57,9 @@ impl<S: Seam> Shard<S> {
     ) -> Result<(), RequestError> {
         let begun = self.seam().now();
         self.make_room(blocks_of(at, len as u64)).await;
-        let wait = (flags.fua || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
+        // The log makes it durable sooner than the backing.
+        let logged = flags.fua && self.logs();
+        let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
         let losses = self.state.borrow().losses;
         for span in spans(at, len) {
             loop {
@@ -77,6 +79,9 @@ impl<S: Seam> Shard<S> {
         }
         self.note_dirty(begun);
         self.await_written(wait, flags.fua, losses).await?;
+        if flags.fua && self.log_matters() {
+            self.flush_log().await?;
+        }
         self.counters.write_done(len as u64, self.seam().now().since(begun));
         Ok(())
     }
@@ -122,6 +127,7 @@ impl<S: Seam> Shard<S> {
         };
         state.void(span.block.0..span.block.0 + 1, sectors);
         state.failed.remove(span.block.0);
+        state.ledger.change(span.block.0);
         let epoch = state.epochs.current();
         let Some(id) = found else {
             let mut data = spare.expect("an absent block was given a buffer");

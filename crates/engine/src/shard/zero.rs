@@ -64,6 +64,9 @@ impl<S: Seam> Shard<S> {
         }
         self.note_dirty(begun);
         self.await_written(wait, flags.fua, losses).await?;
+        if flags.fua && self.log_matters() {
+            self.flush_log().await?;
+        }
         self.counters.add(&self.counters.zeroes, 1);
         Ok(())
     }
@@ -95,6 +98,7 @@ impl<S: Seam> Shard<S> {
         let now = self.seam().now();
         self.with(|state, memory| {
             state.void(blocks.clone(), Sectors::ALL);
+            state.ledger.change_range(blocks.clone());
             let mut due = Due { epoch: None, owed: wait.is_none() };
             let pages = blocks.start / BLOCKS_PER_PAGE as u64..blocks.end.div_ceil(BLOCKS_PER_PAGE as u64);
             for page in pages {

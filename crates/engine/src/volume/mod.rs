@@ -45,6 +45,7 @@ impl<S: Seam> Volume<S> {
         let geometry = backing.disk.geometry();
         let shard = Rc::new(Shard {
             number,
+            incarnation: spec.incarnation,
             dispatch: Dispatch::new(geometry.queue_depth),
             size_bytes: Cell::new(geometry.size_bytes),
             policy: Cell::new(spec.policy),
@@ -66,6 +67,10 @@ impl<S: Seam> Volume<S> {
             disk: backing.disk,
             core,
         });
+        if shard.core.has_log() {
+            let blocks_max = shard.seam().blocks_total();
+            shard.state.borrow_mut().ledger.open(blocks_max);
+        }
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
         Volume(Rc::new(Inner { spec, shard, gate: Gate::default() }))
     }
@@ -235,7 +240,10 @@ impl<S: Seam> Volume<S> {
 
     /// Destages all that is dirty now and flushes the backing, whatever the policy.
     pub async fn destage_all(&self) -> Result<(), RequestError> {
-        self.0.shard.flush_all().await
+        let shard = &self.0.shard;
+        shard.flush_all().await?;
+        // Durable is what a recovery leaves alone.
+        if shard.log_matters() { shard.flush_log().await } else { Ok(()) }
     }
 
     /// Grows or shrinks the volume to what the backing now has (`None`) or to `size_bytes`, growing or cutting the backing where it
@@ -252,7 +260,7 @@ impl<S: Seam> Volume<S> {
         let shard = &self.0.shard;
         shard.draining.set(true);
         shard.work.notify();
-        if let Err(error) = shard.flush_all().await {
+        if let Err(error) = shard.leave_log().await {
             shard.draining.set(false);
             closed.open_again();
             return Err(error);
@@ -261,6 +269,38 @@ impl<S: Seam> Volume<S> {
         shard.stopping.set(true);
         shard.work.notify();
         Ok(())
+    }
+
+    /// Refuses new requests, waits for those under way, and leaves what is dirty in the flash log, where the next start finds it. Where
+    /// the log does not answer flushes, drains. True when something is left there.
+    pub async fn park(&self) -> Result<bool, RequestError> {
+        if !self.0.shard.logs() {
+            self.drain().await?;
+            return Ok(false);
+        }
+        let closed = self.0.gate.close().await?;
+        let shard = &self.0.shard;
+        if let Err(error) = shard.flush_log().await {
+            closed.open_again();
+            return Err(error);
+        }
+        shard.stopping.set(true);
+        shard.work.notify();
+        Ok(shard.state.borrow().ledger.has_records())
+    }
+
+    /// Stops without a word to anybody: what the log holds of it stays there.
+    pub(crate) fn give_up(&self) {
+        let shard = &self.0.shard;
+        shard.holding.set(true);
+        shard.stopping.set(true);
+        shard.work.notify();
+        shard.core.remove(shard);
+    }
+
+    /// Takes into memory what the flash log holds of the volume; before anybody asks for it.
+    pub(crate) async fn recover(&self, records: Vec<flash::Recovered>) -> Result<(), RequestError> {
+        self.0.shard.recover(records).await
     }
 
     async fn enter(&self) -> Result<gate::Inside<'_>, RequestError> {

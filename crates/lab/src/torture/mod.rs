@@ -6,6 +6,7 @@ pub mod campaign;
 mod client;
 pub mod content;
 mod fate;
+pub mod flash;
 pub mod history;
 pub mod model;
 pub mod options;

@@ -6,6 +6,7 @@ use engine::WritePolicy;
 use seam::Nanos;
 use seam::sim::{CrashMode, Fault, TaskOrder};
 
+use super::flash::FlashOptions;
 use crate::random::Random;
 
 /// Client operations of a run, over all its lives.
@@ -111,6 +112,8 @@ pub struct Options {
     pub crash_mode: Option<CrashMode>,
     /// A canary: what the backings do to one in fifty requests and say nothing, so that a test sees the harness notice. Never drawn.
     pub canary: Option<Fault>,
+    /// The flash log, if there is one.
+    pub flash: Option<FlashOptions>,
     /// The volumes.
     pub volumes: Vec<VolumeOptions>,
 }
@@ -145,6 +148,7 @@ impl Options {
             resizes: random.percent(30),
             crash_mode: None,
             canary: None,
+            flash: FlashOptions::draw(seed),
             volumes,
         }
     }
@@ -193,6 +197,9 @@ impl fmt::Display for Options {
             "  troubles {:?} every {}, admin {}, resizes {}",
             self.troubles, self.trouble_pause, self.admin, self.resizes
         )?;
+        if let Some(flash) = &self.flash {
+            writeln!(f, "  {flash}")?;
+        }
         if let Some(mode) = self.crash_mode {
             writeln!(f, "  every crash leaves {mode:?}")?;
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use engine::spec::Sabotage;
-use engine::{Backing, Core, CoreSpec, VolumeSpec};
+use engine::{Backing, Core, CoreSpec, VolumeSpec, WritePolicy};
 use seam::sim::{
     Content, CrashMode, DiskControl, DiskImages, Remains, SimDisk, SimDiskSpec, Stop, Timing, TraceMode, World,
     WorldSpec, WriteCache,
@@ -86,7 +86,7 @@ impl Run {
             None => add_disks(&world, &options),
         }
         let operations = share(options.operations, options.lives.len(), number);
-        let begun = world.run_until(begin(&world, self, operations));
+        let begun = world.run_until(begin(&world, self, number, operations));
         let life = match begun {
             Ok(Ok(life)) => Rc::new(life),
             Ok(Err(what)) => return Err(self.violation(None, Finding { what, sector: None })),
@@ -134,6 +134,7 @@ impl Run {
             world.crash_at_io(world.io_count() + count);
         }
         life.subjects.iter().for_each(|subject| fate::sing(life, subject));
+        life.options.flash.iter().for_each(|flash| flash.live(world));
         populate(life, random);
         let crash_when_spent = matches!(end, End::CrashAtIo(_) | End::Crash);
         let worked = world.run_until(life.until(|life| life.spent() && (crash_when_spent || life.busy.get() == 0)));
@@ -234,6 +235,7 @@ fn disk_name(number: usize) -> PathBuf {
 }
 
 fn add_disks(world: &World, options: &Options) {
+    options.flash.iter().for_each(|flash| flash.add_disks(world));
     for (index, volume) in options.volumes.iter().enumerate() {
         let geometry = Geometry {
             size_bytes: volume.size_bytes,
@@ -259,7 +261,7 @@ fn fill(disk: &DiskControl, number: u16, volume: &VolumeOptions) {
 }
 
 /// Opens the disks, attaches the volumes, reads everything back.
-async fn begin(world: &World, run: &Run, operations: u64) -> Result<Life, String> {
+async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Result<Life, String> {
     let options = &run.options;
     let seam = world.seam();
     let spec = CoreSpec {
@@ -269,6 +271,10 @@ async fn begin(world: &World, run: &Run, operations: u64) -> Result<Life, String
         sabotage: run.sabotage,
     };
     let core = Core::new(seam.clone(), spec);
+    if let Some(flash) = &options.flash {
+        let last = number.checked_sub(1).map(|last| options.lives[last]);
+        flash.open(&seam, &core, number == 0, last == Some(End::Orderly)).await?;
+    }
     let mut subjects = Vec::new();
     for (index, (volume, model)) in options.volumes.iter().zip(&run.models).enumerate() {
         let path = disk_name(index);
@@ -280,7 +286,15 @@ async fn begin(world: &World, run: &Run, operations: u64) -> Result<Life, String
         }
         let mut spec = VolumeSpec::new(&format!("volume{}", index + 1), index as u64 + 1);
         (spec.policy, spec.defer) = (volume.policy, volume.defer);
-        let attached = core.attach(spec, Backing::plain(disk.clone())).map_err(|error| error.to_string())?;
+        // What lies in the log may be there because an administrator had changed the policy.
+        if core.unclaimed().contains(&spec.incarnation) {
+            spec.policy = WritePolicy::WriteBack;
+        }
+        let attached = core.attach_recovered(spec, Backing::plain(disk.clone())).await;
+        let attached = attached.map_err(|error| error.to_string())?;
+        if attached.policy() != volume.policy {
+            attached.set_policy(volume.policy).await.map_err(|error| error.to_string())?;
+        }
         let control = world.disk(&path).expect("added when the first world began");
         let parts = SubjectParts { number: index as u16 + 1, volume: attached, disk, control };
         subjects.push(Subject::new(parts, volume.clone(), Rc::clone(model)));

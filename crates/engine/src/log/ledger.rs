@@ -1,0 +1,271 @@
+//! What of a volume lies in the flash log, and what has changed since.
+//!
+//! A record of the log may be let go when something durable stands for it: a newer record, or the backing, once a write that was
+//! sent after the record was taken has completed and a flush of the backing has covered it. Which of these steps a block has come
+//! to is its [`Way`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use flash::Position;
+
+/// Ranges that are listed at most; past it everything counts as changed.
+const RANGES_MAX: usize = 1024;
+
+/// How far a block's content of the log, or newer, has come on its way to the backing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Nowhere yet.
+    Here,
+    /// It is being written there.
+    Sent,
+    /// It is there; the number of its completion, which a flush has yet to cover.
+    Written(u64),
+    /// It is durable there.
+    Durable,
+}
+
+struct Entry {
+    /// `None` while its record is being appended.
+    position: Option<Position>,
+    /// The older record of the block, until the new one is durable.
+    older: Option<Position>,
+    way: Way,
+}
+
+/// What has changed since the last flush.
+#[derive(Debug, Default)]
+pub struct Changed {
+    /// Blocks that were written.
+    pub blocks: BTreeSet<u64>,
+    /// Ranges that were zeroed: first block to the one behind the last.
+    pub ranges: BTreeMap<u64, u64>,
+    /// More has changed than could be listed.
+    pub everything: bool,
+}
+
+impl Changed {
+    /// True when there is nothing to make durable.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.ranges.is_empty() && !self.everything
+    }
+
+    fn range(&mut self, range: Range<u64>) {
+        self.ranges.entry(range.start).and_modify(|end| *end = range.end.max(*end)).or_insert(range.end);
+        if self.ranges.len() > RANGES_MAX {
+            self.all();
+        }
+    }
+
+    fn all(&mut self) {
+        *self = Changed { everything: true, ..Changed::default() };
+    }
+
+    /// Both.
+    pub fn join(&mut self, other: Changed, blocks_max: usize) {
+        if other.everything {
+            return self.all();
+        }
+        self.blocks.extend(other.blocks);
+        other.ranges.into_iter().for_each(|(start, end)| self.range(start..end));
+        if self.blocks.len() > blocks_max {
+            self.all();
+        }
+    }
+}
+
+/// A volume's part of the log.
+#[derive(Default)]
+pub struct Ledger {
+    /// Changes are noted.
+    on: bool,
+    /// A recovery might find records of the volume.
+    records: bool,
+    changed: Changed,
+    blocks_max: usize,
+    entries: BTreeMap<u64, Entry>,
+    written: VecDeque<(u64, u64)>,
+    /// Positions that may be let go.
+    freed: Vec<Position>,
+}
+
+impl Ledger {
+    /// From now on changes are noted, at most so many blocks one by one.
+    pub fn open(&mut self, blocks_max: usize) {
+        (self.on, self.blocks_max) = (true, blocks_max);
+    }
+
+    /// A recovery has found records of the volume.
+    pub fn found(&mut self) {
+        self.records = true;
+    }
+
+    /// True when a recovery might find records of the volume.
+    pub fn has_records(&self) -> bool {
+        self.records
+    }
+
+    /// Records that hold their segments.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The block's newest content is not in the log.
+    pub fn change(&mut self, block: u64) {
+        if self.on && !self.changed.everything {
+            self.changed.blocks.insert(block);
+            if self.changed.blocks.len() > self.blocks_max {
+                self.changed.all();
+            }
+        }
+    }
+
+    /// As [`Ledger::change`], for a range.
+    pub fn change_range(&mut self, blocks: Range<u64>) {
+        if self.on && !self.changed.everything {
+            self.changed.range(blocks);
+        }
+    }
+
+    /// Takes the list of what has changed; a new one begins.
+    pub fn take_changed(&mut self) -> Changed {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// What was taken could not be made durable.
+    pub fn give_back(&mut self, changed: Changed) {
+        self.changed.join(changed, self.blocks_max);
+    }
+
+    /// True when something has changed.
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// The block's content goes into the log; it is on its way to the backing as `way` says.
+    pub fn take(&mut self, block: u64, way: Way) {
+        self.records = true;
+        let older = self.entries.remove(&block).and_then(|entry| entry.position);
+        self.entries.insert(block, Entry { position: None, older, way });
+        if let Way::Written(sequence) = way {
+            self.written.push_back((block, sequence));
+        }
+    }
+
+    /// The record of a block that was taken is durable.
+    pub fn logged(&mut self, block: u64, position: Position) {
+        let entry = self.entries.get_mut(&block).expect("it was taken");
+        entry.position = Some(position);
+        self.freed.extend(entry.older.take());
+        if entry.way == Way::Durable {
+            self.let_go(block);
+        }
+    }
+
+    /// The record of a block that was taken could not be made durable; the older one, if there is one, may be all that a recovery finds.
+    pub fn not_logged(&mut self, block: u64) {
+        let entry = self.entries.get_mut(&block).expect("it was taken");
+        entry.position = entry.older.take();
+        match entry.position {
+            // What was on its way when the content was taken may be older than the older record: nothing is concluded from it.
+            Some(_) => entry.way = Way::Here,
+            None => {
+                self.entries.remove(&block);
+            }
+        }
+    }
+
+    /// A recovery found the block's newest content at `position`.
+    pub fn adopt(&mut self, block: u64, position: Position) {
+        self.records = true;
+        self.changed.blocks.remove(&block);
+        self.entries.insert(block, Entry { position: Some(position), older: None, way: Way::Here });
+    }
+
+    /// Tombstones of these blocks are durable.
+    pub fn buried(&mut self, blocks: Range<u64>) {
+        let mut later = self.entries.split_off(&blocks.start);
+        let mut behind = later.split_off(&blocks.end);
+        self.entries.append(&mut behind);
+        for entry in later.into_values() {
+            assert!(entry.position.is_some(), "no record is appended while a tombstone is");
+            self.freed.extend(entry.position);
+        }
+    }
+
+    /// Tombstones of the whole volume are durable: no recovery finds anything of it.
+    pub fn buried_all(&mut self) {
+        self.buried(0..u64::MAX);
+        self.records = false;
+    }
+
+    /// The block's newest content is being written to the backing.
+    pub fn sent(&mut self, block: u64) {
+        if let Some(entry) = self.entries.get_mut(&block) {
+            entry.way = Way::Sent;
+        }
+    }
+
+    /// What was sent of the block is there.
+    pub fn sent_done(&mut self, block: u64, sequence: u64) {
+        if let Some(entry) = self.entries.get_mut(&block)
+            && entry.way == Way::Sent
+        {
+            entry.way = Way::Written(sequence);
+            self.written.push_back((block, sequence));
+        }
+    }
+
+    /// What was sent of the block did not get there.
+    pub fn sent_failed(&mut self, block: u64) {
+        if let Some(entry) = self.entries.get_mut(&block)
+            && entry.way == Way::Sent
+        {
+            entry.way = Way::Here;
+        }
+    }
+
+    /// A flush of the backing covered what completed below `covered`.
+    pub fn flushed(&mut self, covered: u64) {
+        for _ in 0..self.written.len() {
+            let (block, sequence) = self.written.pop_front().expect("counted");
+            if sequence >= covered {
+                self.written.push_back((block, sequence));
+                continue;
+            }
+            let Some(entry) = self.entries.get_mut(&block).filter(|entry| entry.way == Way::Written(sequence)) else {
+                continue;
+            };
+            entry.way = Way::Durable;
+            if entry.position.is_some() {
+                self.let_go(block);
+            }
+        }
+    }
+
+    /// The backing may have lost what it had not flushed.
+    pub fn lost(&mut self) {
+        for (block, sequence) in std::mem::take(&mut self.written) {
+            if let Some(entry) = self.entries.get_mut(&block).filter(|entry| entry.way == Way::Written(sequence)) {
+                entry.way = Way::Here;
+            }
+        }
+    }
+
+    /// Lets go the records of all blocks whose newest content is durably on the backing, as `durable` says; none is being appended.
+    pub fn let_go_if(&mut self, durable: impl Fn(u64) -> bool) {
+        let blocks: Vec<u64> = self.entries.keys().copied().filter(|block| durable(*block)).collect();
+        blocks.into_iter().for_each(|block| self.let_go(block));
+    }
+
+    /// Positions that may be let go since the last call.
+    pub fn take_freed(&mut self) -> Vec<Position> {
+        std::mem::take(&mut self.freed)
+    }
+
+    fn let_go(&mut self, block: u64) {
+        let entry = self.entries.remove(&block).expect("just looked at");
+        self.freed.extend(entry.position);
+        self.freed.extend(entry.older);
+    }
+}

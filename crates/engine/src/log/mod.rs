@@ -1,0 +1,310 @@
+//! Flushes answered from the mirrored flash log: what has changed since the last flush is appended, and the flush is acknowledged when
+//! that is durable on every device in service (R6). Destage goes its own way and pace; what it brought durably to the backing lets
+//! the log's records go (`ledger.rs`).
+//!
+//! A block that has reached the backing durably without a record of its newest content gets a tombstone before the flush is
+//! acknowledged, or a recovery could bring an older record back over it (R8). Zero-ranges go through the backing and get tombstones.
+
+pub mod ledger;
+mod recover;
+
+use flash::{Content, Owner, Record, Store, StoreError};
+use seam::{DiskError, Nanos, Seam};
+
+use crate::backing::Cause;
+use crate::memory::{BlockNo, Memory, Sectors};
+use crate::shard::state::State;
+use crate::shard::{Shard, ShardRef};
+use crate::spec::Sabotage;
+use crate::{CacheMode, RequestError, WritePolicy};
+use ledger::{Changed, Way};
+
+/// How long to wait for room in a full log, and how often.
+const FULL_PAUSE: Nanos = Nanos::from_millis(50);
+const FULL_PATIENCE: u32 = 1200;
+/// More blocks than a volume may ever have had: a recovery may find records past an end that has moved.
+const BLOCKS_EVER: u64 = 1 << 34;
+/// Longest range of one tombstone, in blocks.
+const TOMBSTONE_BLOCKS_MAX: u64 = 1 << 31;
+
+/// Flushes of one shard that the log answers: one at a time; the next one covers all that come meanwhile.
+#[derive(Default)]
+pub struct Logging {
+    running: bool,
+    /// Flushes that began, and the last of them that succeeded.
+    begun: u64,
+    durable: u64,
+    ended: u64,
+    failure: Option<RequestError>,
+}
+
+impl Logging {
+    /// True while one is under way.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+}
+
+/// What became of a chunk of blocks.
+enum Chunk<S: Seam> {
+    Records(Vec<Record<S>>),
+    /// This partial block has to be filled first (R3).
+    Fill(u64),
+    /// Something in it can only go through the backing.
+    ThroughBacking,
+}
+
+fn failed(error: &StoreError) -> RequestError {
+    DiskError::Io(error.to_string()).into()
+}
+
+impl<S: Seam> Shard<S> {
+    fn store(&self) -> Option<Store<S>> {
+        self.core.log()
+    }
+
+    /// True when a flush is answered by the log.
+    pub fn logs(&self) -> bool {
+        self.core.has_log() && self.policy.get() == WritePolicy::WriteBack && self.mode.get() == CacheMode::Active
+    }
+
+    /// True when durability is the log's business too: it answers, or a recovery might find something in it.
+    pub fn log_matters(&self) -> bool {
+        self.core.has_log() && (self.logs() || self.state.borrow().ledger.has_records())
+    }
+
+    /// Makes everything that was acknowledged before this call durable, in the log or on the backing.
+    pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
+        let target = self.state.borrow().logging.begun + 1;
+        let mut failed_once = false;
+        loop {
+            let (running, ended) = {
+                let logging = &self.state.borrow().logging;
+                if logging.durable >= target {
+                    return Ok(());
+                }
+                (logging.running, logging.ended)
+            };
+            if running {
+                self.progress.wait_for(|| (self.state.borrow().logging.ended > ended).then_some(())).await;
+                let failure = self.state.borrow().logging.failure.clone();
+                match failure.filter(|_| std::mem::replace(&mut failed_once, true)) {
+                    Some(error) => return Err(error),
+                    None => continue,
+                }
+            }
+            let (number, changed) = self.with(|state, _| {
+                state.logging.running = true;
+                state.logging.begun += 1;
+                (state.logging.begun, state.ledger.take_changed())
+            });
+            let result = self.make_durable(&changed).await;
+            self.with(|state, _| {
+                let logging = &mut state.logging;
+                logging.running = false;
+                logging.ended += 1;
+                logging.failure = result.clone().err();
+                match result {
+                    Ok(()) => logging.durable = number,
+                    Err(_) => state.ledger.give_back(changed),
+                }
+            });
+            self.let_go();
+            self.progress.notify();
+            result?;
+        }
+    }
+
+    /// No recovery shall find anything of the volume in the log: everything is on the backing, and the log says so.
+    pub async fn leave_log(self: &ShardRef<S>) -> Result<(), RequestError> {
+        self.flush_all().await?;
+        self.bury_from(0).await
+    }
+
+    /// No recovery shall find anything in the log of block `first` and those behind it; what is durable on the backing stands.
+    pub async fn bury_from(self: &ShardRef<S>, first: u64) -> Result<(), RequestError> {
+        if !self.state.borrow().ledger.has_records() {
+            return Ok(());
+        }
+        self.progress.wait_for(|| (!self.state.borrow().logging.running).then_some(())).await;
+        self.state.borrow_mut().logging.running = true;
+        let result = self.bury(first..BLOCKS_EVER).await;
+        self.with(|state, _| {
+            state.logging.running = false;
+            state.logging.ended += 1;
+            if result.is_ok() && first == 0 {
+                state.ledger.buried_all();
+            }
+        });
+        self.let_go();
+        self.progress.notify();
+        result
+    }
+
+    /// Lets go what the log need not hold any longer.
+    pub fn let_go(&self) {
+        let freed = self.state.borrow_mut().ledger.take_freed();
+        if let Some(store) = self.store().filter(|_| !freed.is_empty()) {
+            store.retire(&freed);
+        }
+    }
+
+    async fn make_durable(self: &ShardRef<S>, changed: &Changed) -> Result<(), RequestError> {
+        if changed.everything {
+            self.flush_all().await?;
+            return self.bury(0..BLOCKS_EVER).await;
+        }
+        if !changed.ranges.is_empty() {
+            self.flush_all().await?;
+            for (start, end) in &changed.ranges {
+                self.bury(*start..*end).await?;
+            }
+        }
+        let blocks: Vec<u64> = changed.blocks.iter().copied().collect();
+        let most = self.store().map_or(1, |store| store.records_max());
+        for chunk in blocks.chunks(most) {
+            self.log_chunk(chunk).await?;
+        }
+        Ok(())
+    }
+
+    async fn log_chunk(self: &ShardRef<S>, blocks: &[u64]) -> Result<(), RequestError> {
+        let mut patience = FULL_PATIENCE;
+        loop {
+            let records = match self.with(|state, memory| self.take_chunk(state, memory, blocks)) {
+                Chunk::Records(records) if records.is_empty() => return Ok(()),
+                Chunk::Records(records) => records,
+                // A fill that fails leaves the sectors to the backing.
+                Chunk::Fill(block) if self.fill(block..block + 1, None, Cause::Destage).await.is_ok() => continue,
+                Chunk::Fill(_) | Chunk::ThroughBacking => {
+                    self.flush_all().await?;
+                    for run in blocks.chunk_by(|block, next| block + 1 == *next) {
+                        self.bury(run[0]..run[0] + run.len() as u64).await?;
+                    }
+                    return Ok(());
+                }
+            };
+            let taken: Vec<Option<u64>> = records
+                .iter()
+                .map(|record| matches!(record.content, Content::Data(_)).then_some(record.owner.block))
+                .collect();
+            let tombstones: Vec<(u64, u64)> = records
+                .iter()
+                .filter_map(|record| match record.content {
+                    Content::Retire { blocks } => Some((record.owner.block, record.owner.block + u64::from(blocks))),
+                    _ => None,
+                })
+                .collect();
+            let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
+            if self.sabotage(Sabotage::AckBeforeLog) {
+                self.seam().spawn(async move { drop(store.append(records).await) });
+                self.with(|state, _| taken.into_iter().flatten().for_each(|block| state.ledger.not_logged(block)));
+                return Ok(());
+            }
+            let result = store.append(records).await;
+            self.with(|state, _| match &result {
+                Ok(positions) => {
+                    for (block, position) in taken.iter().zip(positions) {
+                        if let Some(block) = block {
+                            state.ledger.logged(*block, *position);
+                        }
+                    }
+                    tombstones.iter().for_each(|(start, end)| state.ledger.buried(*start..*end));
+                }
+                Err(_) => taken.iter().flatten().for_each(|block| state.ledger.not_logged(*block)),
+            });
+            self.let_go();
+            match result {
+                Ok(_) => return Ok(()),
+                Err(StoreError::Full) if patience > 0 => {
+                    patience -= 1;
+                    // What is on the backing needs no room in the log.
+                    self.make_log_room().await?;
+                }
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+    }
+
+    /// The records of a chunk of blocks, with their content as it is now.
+    fn take_chunk(&self, state: &mut State, memory: &mut Memory<S>, blocks: &[u64]) -> Chunk<S> {
+        let may_log = self.logs();
+        for block in blocks {
+            match memory.find(self.number, BlockNo(*block)).map(|id| memory.slot(id)) {
+                None if state.zeroes.contains(BlockNo(*block)) => return Chunk::ThroughBacking,
+                Some(slot) if !slot.is_clean() && !may_log => return Chunk::ThroughBacking,
+                Some(slot) if !slot.is_clean() && slot.present != Sectors::ALL => return Chunk::Fill(*block),
+                _ => {}
+            }
+        }
+        let mut records: Vec<Record<S>> = Vec::new();
+        for block in blocks {
+            let owner = Owner { incarnation: self.incarnation, block: *block };
+            let epoch = state.epochs.current();
+            let slot = memory.find(self.number, BlockNo(*block)).map(|id| memory.slot(id));
+            let Some(slot) = slot.filter(|slot| !slot.is_clean()) else {
+                // It is durably on the backing.
+                if state.ledger.has_records() && !self.sabotage(Sabotage::NoTombstones) {
+                    records.push(Record { owner, epoch, content: Content::Retire { blocks: 1 } });
+                }
+                continue;
+            };
+            let way = match (slot.dirty, slot.in_flight, slot.written) {
+                (None, None, Some(written)) => Way::Written(written.sequence),
+                (None, Some(_), _) => Way::Sent,
+                _ => Way::Here,
+            };
+            let data = slot.data.clone().expect("a slot in use has content");
+            state.ledger.take(*block, way);
+            records.push(Record { owner, epoch, content: Content::Data(data) });
+        }
+        Chunk::Records(records)
+    }
+
+    /// Makes tombstones of the range durable, if a recovery could find anything of the volume.
+    async fn bury(self: &ShardRef<S>, blocks: std::ops::Range<u64>) -> Result<(), RequestError> {
+        let mut start = blocks.start;
+        while start < blocks.end {
+            if !self.state.borrow().ledger.has_records() || self.sabotage(Sabotage::NoTombstones) {
+                return Ok(());
+            }
+            let end = blocks.end.min(start + TOMBSTONE_BLOCKS_MAX);
+            let mut patience = FULL_PATIENCE;
+            loop {
+                let owner = Owner { incarnation: self.incarnation, block: start };
+                let (epoch, content) =
+                    (self.state.borrow().epochs.current(), Content::Retire { blocks: (end - start) as u32 });
+                let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
+                match store.append(vec![Record { owner, epoch, content }]).await {
+                    Ok(_) => break,
+                    Err(StoreError::Full) if patience > 0 => {
+                        patience -= 1;
+                        self.make_log_room().await?;
+                    }
+                    Err(error) => return Err(failed(&error)),
+                }
+            }
+            self.state.borrow_mut().ledger.buried(start..end);
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// The log is full: brings this volume to its backing and waits for the others, which are told.
+    async fn make_log_room(self: &ShardRef<S>) -> Result<(), RequestError> {
+        self.core.press_log();
+        self.flush_all().await?;
+        // A block that is clean has its newest content durably on the backing. Should its record come back before the tail has passed it,
+        // that is what the last flush promised: what came later has not been promised yet.
+        self.with(|state, memory| {
+            let clean = |block: u64| match memory.find(self.number, BlockNo(block)) {
+                Some(id) => memory.slot(id).is_clean(),
+                None => !state.zeroes.contains(BlockNo(block)),
+            };
+            state.ledger.let_go_if(clean);
+        });
+        self.let_go();
+        self.seam().sleep(FULL_PAUSE).await;
+        Ok(())
+    }
+}

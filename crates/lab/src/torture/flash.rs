@@ -1,0 +1,103 @@
+//! The flash log under torture: what is drawn for it, its devices, and their one failure.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use engine::Core;
+use flash::{FormatOptions, OpenOptions, Store};
+use seam::sim::{Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, World, WriteCache};
+use seam::{DiskOpen, Geometry, Nanos, Seam};
+
+use crate::random::Random;
+
+/// Where segments begin.
+const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
+
+/// What is drawn for the log.
+#[derive(Clone, Debug)]
+pub struct FlashOptions {
+    /// Devices, 1 or 2.
+    pub devices: usize,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Segments of each device.
+    pub segments: u64,
+    /// When in each life the first of two devices fails for the rest of it.
+    pub fails_at: Option<Nanos>,
+}
+
+impl FlashOptions {
+    /// Draws everything, or that there is no log, apart from all else that is drawn from the seed.
+    pub fn draw(seed: u64) -> Option<FlashOptions> {
+        let mut random = Random::new(seed, 9_000);
+        if random.percent(50) {
+            return None;
+        }
+        let devices = random.pick(&[1, 2, 2, 2]);
+        Some(FlashOptions {
+            devices,
+            segment_bytes: random.pick(&[16, 64, 256]) << 10,
+            segments: random.between(6, 40),
+            fails_at: (devices == 2 && random.percent(30)).then(|| Nanos::from_micros(random.between(1, 300_000))),
+        })
+    }
+
+    fn path(device: usize) -> PathBuf {
+        PathBuf::from(format!("flash{}", device + 1))
+    }
+
+    /// Puts the devices into a first world.
+    pub fn add_disks(&self, world: &World) {
+        for device in 0..self.devices {
+            let geometry = Geometry {
+                size_bytes: FIRST_SEGMENT_BYTES + self.segments * self.segment_bytes,
+                logical_block: 512,
+                physical_block: 512,
+                stripe_bytes: 0,
+                queue_depth: 32,
+                fast_zero: true,
+            };
+            let timing = Timing::between(Nanos::from_micros(10), Nanos::from_micros(200));
+            world.add_disk(FlashOptions::path(device), SimDiskSpec { geometry, timing, cache: WriteCache::Volatile });
+        }
+    }
+
+    /// Opens the log for an engine; a first life formats it. `empty`: nothing may be found in it.
+    pub async fn open(&self, seam: &SimSeam, core: &Core<SimSeam>, first: bool, empty: bool) -> Result<(), String> {
+        let mut disks = Vec::new();
+        for device in 0..self.devices {
+            let path = FlashOptions::path(device);
+            let open = DiskOpen { path, create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+            disks.push(seam.open_disk(&open).await.map_err(|error| error.to_string())?);
+        }
+        if first {
+            let options = FormatOptions { segment_bytes: Some(self.segment_bytes), ..FormatOptions::default() };
+            Store::format(seam, &disks, options).await.map_err(|error| error.to_string())?;
+        }
+        let (store, found) =
+            Store::open(seam, &disks, OpenOptions::default()).await.map_err(|error| error.to_string())?;
+        if empty && let Some(record) = found.first() {
+            return Err(format!("after an orderly stop the log still holds {record:?} and {} more", found.len() - 1));
+        }
+        core.open_log(store, found);
+        Ok(())
+    }
+
+    /// Begins the life of the devices: one may fail in it.
+    pub fn live(&self, world: &World) {
+        if let Some(at) = self.fails_at {
+            let device = world.disk(FlashOptions::path(0)).expect("added when the first world began");
+            device.add_fault(Rule::new(Fault::Error, Ops::ALL, When::Between(world.now() + at, Nanos(u64::MAX))));
+        }
+    }
+}
+
+impl fmt::Display for FlashOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} flash devices of {} segments of {} KiB", self.devices, self.segments, self.segment_bytes >> 10)?;
+        match self.fails_at {
+            Some(at) => write!(f, ", the first fails after {at}"),
+            None => Ok(()),
+        }
+    }
+}
