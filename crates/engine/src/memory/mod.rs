@@ -82,6 +82,17 @@ impl<S: Seam> Memory<S> {
         }
     }
 
+    /// As [`Memory::hint`], for the first blocks of one request.
+    pub fn hint_run(&self, volume: u32, blocks: std::ops::Range<u64>) {
+        if blocks.end - blocks.start < 2 {
+            return;
+        }
+        let mut run = [BlockNo(0); HINTS_MAX];
+        let count = blocks.clone().count().min(HINTS_MAX);
+        run.iter_mut().zip(blocks).for_each(|(block, number)| *block = BlockNo(number));
+        self.hint(volume, &run[..count]);
+    }
+
     /// The slots of a page's places; `None` where nothing of the page is here.
     pub fn page_slots(&self, volume: u32, page: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
         self.index.page_slots(volume, page)

@@ -9,7 +9,7 @@ use seam::{BLOCK_BYTES, Disk, DiskError, Piece, Seam};
 use super::fill::{Filled, Ticket};
 use super::state::State;
 use super::wait::WriteWait;
-use super::{Shard, ShardRef, Span, spans};
+use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::backing::Cause;
 use crate::memory::{Memory, Sectors};
 use crate::policy::Admit;
@@ -28,6 +28,7 @@ impl<S: Seam> Shard<S> {
         }
         let before = out.len();
         let whole = self.with(|state, memory| {
+            memory.hint_run(self.number, blocks_of(at, len as u64));
             spans(at, len).all(|span| match self.look(state, memory, &span) {
                 Some(piece) => {
                     out.push(piece);

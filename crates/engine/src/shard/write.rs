@@ -38,6 +38,7 @@ impl<S: Seam> Shard<S> {
         let absorbed = self.with(|state, memory| {
             let keep = self.keeps_writes();
             let how = How { keep, owed: true, now };
+            memory.hint_run(self.number, blocks_of(at, len as u64));
             spans(at, len).all(|span| self.absorb(state, memory, &span, source, how).is_some())
         });
         self.note_dirty(now);
