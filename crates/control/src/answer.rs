@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{StatusReport, VolumeReport};
+use crate::{FlashReport, StatusReport, VolumeReport};
 
 /// One line from the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +31,8 @@ pub struct Progress {
 pub enum Answer {
     /// Of `status`.
     Status(Box<StatusReport>),
+    /// Of `flash list`.
+    Flash(Box<FlashReport>),
     /// Of `volume list`.
     Volumes(Vec<VolumeReport>),
     /// Of `volume show` and everything that changed one volume.

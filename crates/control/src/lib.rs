@@ -12,6 +12,6 @@ mod wire;
 
 pub use answer::{Answer, ErrorKind, Failure, Progress, Reply};
 pub use client::{Client, ClientError};
-pub use report::{LatencyReport, StatusReport, VolumeReport, VolumeState};
+pub use report::{FlashReport, LatencyReport, StatusReport, VolumeReport, VolumeState};
 pub use request::Request;
 pub use server::{Handler, Limits, ProgressSender, ServerError, serve};

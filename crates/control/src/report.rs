@@ -134,8 +134,11 @@ pub struct VolumeReport {
     pub written_bytes: u64,
     /// Age of the oldest dirty block.
     pub dirty_age_ms: u64,
-    /// Bytes written to flash; none in this version.
+    /// Bytes written to flash; not counted in this version.
     pub flash_written_bytes: u64,
+    /// In the flash log and not durable on the backing.
+    #[serde(default)]
+    pub flash_dirty_bytes: u64,
     /// Reads of the backing.
     pub backing_reads: u64,
     /// Writes to the backing.
@@ -192,6 +195,7 @@ impl VolumeReport {
             written_bytes: 0,
             dirty_age_ms: 0,
             flash_written_bytes: 0,
+            flash_dirty_bytes: 0,
             backing_reads: 0,
             backing_writes: 0,
             backing_flushes: 0,
@@ -251,6 +255,48 @@ pub struct CoreReport {
     pub index_bytes: u64,
 }
 
+/// A device of the flash log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlashDeviceReport {
+    /// Its number in the store, from 0.
+    pub number: u32,
+    /// Its path; empty when it is not there.
+    pub device: String,
+    /// Its size; 0 when it is not there.
+    pub size_bytes: u64,
+    /// `in-service`, `lost` or `stale`.
+    pub state: String,
+    /// Why it is not in service.
+    pub reason: String,
+}
+
+/// The flash log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlashReport {
+    /// It answers flushes.
+    pub in_use: bool,
+    /// Identity of the store, 32 hexadecimal digits; empty when it is not in use.
+    pub store: String,
+    /// Its devices.
+    pub devices: Vec<FlashDeviceReport>,
+    /// Devices in service.
+    pub copies: usize,
+    /// One copy is enough, as configured.
+    pub allow_single_copy: bool,
+    /// Segments of the log that are free.
+    pub free_segments: usize,
+    /// Segments of the log.
+    pub segments: usize,
+    /// What is in the log and not durable on its backing.
+    pub dirty_bytes: u64,
+    /// Volumes that this belongs to.
+    pub volumes: Vec<String>,
+    /// Volumes with data in the log that are not served.
+    pub unclaimed: usize,
+    /// What is wrong now.
+    pub alerts: Vec<String>,
+}
+
 /// The whole daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
@@ -268,6 +314,9 @@ pub struct StatusReport {
     pub listen: Vec<String>,
     /// Configured memory.
     pub memory_bytes: u64,
+    /// The flash log; absent when none is configured.
+    #[serde(default)]
+    pub flash: Option<FlashReport>,
     /// Data cores.
     pub cores: Vec<CoreReport>,
     /// Volumes.

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Request {
     /// Everything on one screen.
     Status {},
+    /// The flash log and its devices.
+    FlashList {},
     /// Every volume.
     VolumeList {},
     /// One volume.

@@ -9,6 +9,7 @@ use seam::{BLOCK_BYTES, Disk, Seam};
 use crate::create::{FormatOptions, format};
 use crate::device::Device;
 use crate::error::StoreError;
+use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{MemberState, Superblock};
 use crate::record::{Content, Owner, Position, Record, Recovered};
@@ -197,6 +198,11 @@ impl<S: Seam> Store<S> {
     /// Members that serve.
     pub fn copies(&self) -> usize {
         self.0.in_service().len()
+    }
+
+    /// The store's identity, drawn when it was made.
+    pub fn uuid(&self) -> Uuid {
+        self.0.state.borrow().superblock.store
     }
 
     /// The membership's generation: +1 with every change.

@@ -75,6 +75,11 @@ enum Command {
         #[arg(long)]
         times: Option<u64>,
     },
+    /// Look at the flash log
+    Flash {
+        #[command(subcommand)]
+        action: commands::flash::Action,
+    },
     /// Act on volumes
     Volume {
         #[command(subcommand)]
@@ -136,6 +141,7 @@ impl Cli {
             Command::Demo { headless, seconds } => crate::demo::run(seconds, Show::new(headless, json)),
             Command::Status => commands::status::run(socket, json),
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
+            Command::Flash { action } => commands::flash::run(socket, &action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),
             Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),
             Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),

@@ -1,7 +1,7 @@
 //! A running `hotset serve`.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -85,11 +85,16 @@ impl Daemon {
     /// Starts one and does not wait.
     pub fn launch(site: &Site) -> Daemon {
         fs::write(site.config(), site.config_text()).expect("the folder can be written");
+        Daemon::launch_with(site, &site.config())
+    }
+
+    /// As [`Daemon::launch`], with another configuration in the site's folder.
+    pub fn launch_with(site: &Site, config: &Path) -> Daemon {
         let log = site.folder.join("daemon.log");
         let out = File::options().append(true).create(true).open(&log).expect("the folder can be written");
         let mut command = Command::new(binary());
         command.envs(site.sabotage.map(|fault| (SABOTAGE, fault)));
-        command.arg("serve").arg("--config").arg(site.config()).stdin(Stdio::null());
+        command.arg("serve").arg("--config").arg(config).stdin(Stdio::null());
         command.stdout(out.try_clone().expect("a descriptor is left")).stderr(out);
         let child = command.spawn().expect("the daemon can be started");
         Daemon { child, log, endpoint: site.endpoint(), socket: site.folder.join("control.sock") }

@@ -133,6 +133,11 @@ impl<S: Seam> Volume<S> {
         stats
     }
 
+    /// Bytes in the flash log that are not durable on the backing.
+    pub fn log_bytes(&self) -> u64 {
+        self.0.shard.state.borrow().ledger.len() as u64 * BLOCK_BYTES as u64
+    }
+
     /// Says that the blocks at `offsets` (the first [`HINTS_MAX`] of them) will be asked for in a moment: brings near what that will
     /// touch, and does nothing else.
     pub fn hint(&self, offsets: &[u64]) {

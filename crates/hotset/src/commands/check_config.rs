@@ -6,13 +6,13 @@ use control::report::OverrideReport;
 use serde_json::json;
 
 use crate::cli::{EXIT_USAGE, Failure};
-use crate::config::{Config, Problems};
+use crate::config::{Config, Problem, Problems};
 use crate::serve::override_reports;
 use crate::state::StateDir;
 
 /// Checks `file`; prints what is wrong with it, or that it is good.
 pub fn run(file: &Path, json: bool) -> Result<(), Failure> {
-    let checked = Config::load(file);
+    let checked = Config::load(file).and_then(devices_are_there);
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
@@ -26,6 +26,14 @@ pub fn run(file: &Path, json: bool) -> Result<(), Failure> {
     }
     let quiet = |_: Problems| Failure { message: String::new(), code: EXIT_USAGE };
     checked.map(|_| ()).map_err(quiet)
+}
+
+/// The daemon serves without a flash device that is gone; who checks a file wants to know.
+fn devices_are_there(config: Config) -> Result<Config, Problems> {
+    let flash = config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(|device| flash.missing(device)));
+    let problem = |(what, remedy)| Problem { line: 0, column: 0, what, remedy };
+    let problems: Vec<Problem> = flash.map(problem).collect();
+    if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
 }
 
 /// Changes made by command that the state directory holds; none where it may not be read.

@@ -2,6 +2,7 @@
 
 pub mod check_config;
 mod daemon;
+pub mod flash;
 pub mod shell;
 pub mod status;
 pub mod stop;

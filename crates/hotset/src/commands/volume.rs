@@ -164,6 +164,6 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             said.iter().for_each(|line| println!("{line}"));
             Ok(())
         }
-        Answer::Status(_) => Err(unexpected()),
+        Answer::Status(_) | Answer::Flash(_) => Err(unexpected()),
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod array;
 pub mod backing;
+mod flash;
 pub mod keys;
 mod load;
 pub mod problem;
@@ -75,6 +76,17 @@ pub struct NbdConfig {
     pub tls: Option<TlsConfig>,
 }
 
+/// Where what is dirty is kept, mirrored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlashConfig {
+    /// One or two devices or files.
+    pub devices: Vec<PathBuf>,
+    /// Size of files that are to be created.
+    pub size_bytes: Option<u64>,
+    /// One copy is enough to acknowledge a flush.
+    pub allow_single_copy: bool,
+}
+
 /// One `[[array]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayConfig {
@@ -138,6 +150,8 @@ pub struct Config {
     pub state_directory: PathBuf,
     /// All memory that caching may take, in bytes.
     pub memory_bytes: u64,
+    /// The flash log, if there is to be one.
+    pub flash: Option<FlashConfig>,
     /// What the commands talk to.
     pub control_socket: PathBuf,
     /// Where NBD clients connect.

@@ -160,6 +160,11 @@ impl<'a> Section<'a> {
         None
     }
 
+    /// True when the table is in the file.
+    pub fn is_there(&self) -> bool {
+        self.table.is_some()
+    }
+
     /// True when the key is in the file, readable or not.
     pub fn has(&self, name: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(name))

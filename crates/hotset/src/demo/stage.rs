@@ -45,6 +45,7 @@ impl Stage {
             cores: Cores::Auto,
             state_directory: folder.path().join("state"),
             memory_bytes: MEMORY_BYTES,
+            flash: None,
             control_socket: folder.path().join("control.sock"),
             nbd: NbdConfig { listen: vec![Address::Unix(socket)], socket_owner: None, socket_mode: 0o600, tls: None },
             arrays: Vec::new(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::report::Quantiles;
-use control::{StatusReport, VolumeReport};
+use control::{FlashReport, StatusReport, VolumeReport};
 
 use super::style::Style;
 use super::table::{Side, Table};
@@ -13,6 +13,7 @@ use crate::units::{show_bytes, show_count, show_micros, show_percent};
 pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -> String {
     let mut text = head(now, style);
     text += &memory(now, style);
+    text += &now.flash.as_ref().map_or(String::new(), |report| flash(report, style));
     text += "\n";
     text += &match now.volumes.is_empty() {
         true => "no volumes; add [[volume]] to the configuration, or `hotset volume add`\n".to_owned(),
@@ -65,6 +66,30 @@ fn memory(now: &StatusReport, style: Style) -> String {
         connections,
         plural(connections),
     )
+}
+
+/// The flash log in a line, and each device in one.
+pub fn flash(now: &FlashReport, style: Style) -> String {
+    let label = style.bold("flash  ");
+    if !now.in_use {
+        return format!("{label}  {}\n", style.warn("not used"));
+    }
+    let mut text = format!(
+        "{label}  {} cop{} in service, {} of {} log segments free, {} not on the backings\n",
+        now.copies,
+        if now.copies == 1 { "y" } else { "ies" },
+        now.free_segments,
+        now.segments,
+        show_bytes(now.dirty_bytes),
+    );
+    for device in &now.devices {
+        let name = if device.device.is_empty() { format!("number {}", device.number) } else { device.device.clone() };
+        text += &match device.state.as_str() {
+            "in-service" => format!("         {name}, {}, in service\n", show_bytes(device.size_bytes)),
+            state => format!("         {name}, {}\n", style.warn(&format!("{state}: {}", device.reason))),
+        };
+    }
+    text
 }
 
 fn plural(count: u64) -> &'static str {

@@ -84,6 +84,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("", String::new()),
         ("in memory", show_bytes(volume.memory_bytes)),
         ("dirty", format!("{}, the oldest for {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
+        ("on flash alone", show_bytes(volume.flash_dirty_bytes)),
         ("written, unflushed", show_bytes(volume.written_bytes)),
         ("", String::new()),
         ("backing reads", requests(volume.backing_reads, volume.backing_read_bytes)),

@@ -66,14 +66,19 @@ impl Daemon {
         let policy = policy.parse::<WritePolicy>().map_err(invalid)?;
         let _busy = self.begin(name)?;
         let placed = self.placed(name)?;
+        if policy == WritePolicy::WriteBack && self.wants_two_copies().await {
+            let text = format!(
+                "volume {name} stays as it is: fewer than two flash devices are in service, and allow_single_copy is not set"
+            );
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
         let file = self.file_policy(name);
         let before = self.state.borrow().state().clone();
         let note = self.state.borrow_mut().change(|state| {
             state.set_override(placed.incarnation, POLICY, &policy.to_string(), &file);
         });
         note.map_err(state_failed)?;
-        let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
-        if let Err(failure) = self.on_volume(name, &placed, "changing the policy", progress, work).await {
+        if let Err(failure) = self.change_policy(name, &placed, policy, progress).await {
             let undone = self.state.borrow_mut().change(|state| {
                 let held = before.by_name(name).and_then(|record| record.overrides.get(POLICY).cloned());
                 let value = held.map_or_else(|| file.clone(), |held| held.value);
@@ -84,6 +89,23 @@ impl Daemon {
         }
         log::info(format!("volume {name}: policy {policy} by command"));
         self.show(name).await
+    }
+
+    /// Changes the policy; what the state directory says of the flash log is true before, while and after it changes.
+    pub(super) async fn change_policy(
+        &self,
+        name: &str,
+        placed: &Placed,
+        policy: WritePolicy,
+        progress: &ProgressSender,
+    ) -> Result<(), Failure> {
+        let read_only = self.volumes.borrow().get(name).is_some_and(|known| known.config.read_only);
+        if policy == WritePolicy::WriteBack {
+            self.note_policy_on_flash(placed, policy, read_only)?;
+        }
+        let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
+        self.on_volume(name, placed, "changing the policy", progress, work).await?;
+        self.note_policy_on_flash(placed, policy, read_only)
     }
 
     /// The policy that the volume's own entry asks for.

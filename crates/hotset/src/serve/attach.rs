@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use control::{Answer, ErrorKind, Failure, ProgressSender};
-use engine::VolumeSpec;
+use engine::{CacheMode, VolumeSpec, WritePolicy};
 
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
@@ -48,6 +48,7 @@ impl Daemon {
             let record = state.state().by_name(&config.name);
             (effective_policy(record, config.policy), effective_mode(record))
         };
+        let may_log = policy == WritePolicy::WriteBack && !config.read_only;
         let spec = VolumeSpec {
             policy,
             mode,
@@ -57,10 +58,16 @@ impl Daemon {
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, incarnation)
         };
-        let attached = core.call(async move |local: Rc<Local>| attach_here(&local, number, spec)).await;
+        let file_policy = config.policy;
+        let attached =
+            core.call(async move |local: Rc<Local>| attach_here(&local, number, spec, file_policy).await).await;
         let attached = attached.map_err(core_gone)?;
-        attached.map_err(|error| Failure::new(ErrorKind::Failed, error))?;
-        Ok(Placed { incarnation, identity: facts.identity, core: core.index(), geometry: facts.geometry })
+        let may_hold = attached.map_err(|error| Failure::new(ErrorKind::Conflict, error))?;
+        let placed = Placed { incarnation, identity: facts.identity, core: core.index(), geometry: facts.geometry };
+        if !may_log && !may_hold {
+            self.note_policy_on_flash(&placed, policy, config.read_only)?;
+        }
+        Ok(placed)
     }
 
     fn open_plan(&self, config: &VolumeConfig) -> Result<OpenPlan, Failure> {
@@ -129,14 +136,26 @@ impl Daemon {
         let drawn = draw_incarnation().map_err(|error| {
             Failure::new(ErrorKind::Failed, format!("cannot draw an identity from /dev/urandom: {error}"))
         })?;
-        let served = self.served();
+        let (served, store) = (self.served(), self.flash_store());
         let mut state = self.state.borrow_mut();
         let unclean = Cell::new(false);
         let identified = state.change(|state| {
             let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
             unclean.set(known.is_some_and(|record| !record.clean));
-            let incarnation = state.identify(&config.name, &facts.identity, adopt, &served, || drawn)?;
+            let held = state.store_of(&facts.identity).map(str::to_owned).filter(|held| store.as_ref() != Some(held));
+            if let Some(held) = held.as_ref().filter(|_| !adopt) {
+                return Err(IdentityError::OnFlash { name: config.name.clone(), why: self.why_no_flash(held) });
+            }
+            let mut incarnation = state.identify(&config.name, &facts.identity, adopt, &served, || drawn)?;
+            if held.is_some() {
+                state.give_up_flash(incarnation, drawn);
+                incarnation = drawn;
+            }
             state.expire_override(incarnation, crate::state::POLICY, &config.policy.to_string());
+            let policy = effective_policy(state.by_name(&config.name), config.policy);
+            if store.is_some() && policy == WritePolicy::WriteBack && !config.read_only {
+                state.mark_on_flash(incarnation, store.as_deref());
+            }
             Ok::<u64, IdentityError>(incarnation)
         });
         let identified = identified.map_err(state_failed)?;
@@ -259,8 +278,37 @@ impl Daemon {
 }
 
 /// What fails here leaves nothing attached: a volume that is served is one that the daemon knows is served.
-fn attach_here(local: &Local, number: u64, spec: VolumeSpec) -> Result<(), String> {
+/// True when something of it may be in the flash log.
+async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: WritePolicy) -> Result<bool, String> {
     let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
-    local.engine.attach(spec, backing).map_err(|error| error.to_string())?;
-    Ok(())
+    if local.engine.log().is_none() {
+        return local.engine.attach(spec, backing).map(|_| false).map_err(|error| error.to_string());
+    }
+    let on_flash = local.engine.unclaimed().contains(&spec.incarnation);
+    if on_flash && spec.read_only {
+        return Err(
+            "the flash log holds data of it that is not on its backing; serve it without read_only, then change that"
+                .to_owned(),
+        );
+    }
+    // A change by command that a crash overtook is made again once the volume has what is on flash.
+    let (policy, mode) = (spec.policy, spec.mode);
+    let again = on_flash && file_policy == WritePolicy::WriteBack;
+    let spec = match again {
+        true => VolumeSpec { policy: file_policy, mode: CacheMode::Active, ..spec },
+        false => spec,
+    };
+    let volume = local.engine.attach_recovered(spec, backing).await.map_err(|error| error.to_string())?;
+    if !again {
+        return Ok(false);
+    }
+    // It is served whatever becomes of this: as it was before the command.
+    let mut changed = volume.set_policy(policy).await;
+    if changed.is_ok() {
+        changed = volume.set_mode(mode).await;
+    }
+    if let Err(error) = &changed {
+        log::warn(format!("volume {}: {policy}, {mode} by command could not be restored: {error}", volume.name()));
+    }
+    Ok(changed.is_err())
 }

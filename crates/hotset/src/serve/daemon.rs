@@ -9,6 +9,7 @@ use control::{Answer, ErrorKind, Failure, Handler, ProgressSender, Request};
 use seam::Geometry;
 
 use super::data_core::{CoreGone, DataCore};
+use super::flash::Flash;
 use super::notify::Notifier;
 use super::stop::Stop;
 use crate::config::{Config, VolumeConfig};
@@ -60,6 +61,8 @@ pub struct Daemon {
     pub state: RefCell<StateDir>,
     /// The data cores.
     pub cores: Vec<DataCore>,
+    /// The flash log.
+    pub flash: RefCell<Flash>,
     /// All volumes, by name.
     pub volumes: RefCell<BTreeMap<String, Known>>,
     /// Volumes with a change under way.
@@ -103,6 +106,7 @@ impl Daemon {
             config: RefCell::new(config),
             state: RefCell::new(state),
             cores,
+            flash: RefCell::default(),
             volumes: RefCell::default(),
             busy: RefCell::default(),
             listen: RefCell::default(),
@@ -169,12 +173,16 @@ impl Daemon {
 
     async fn act(&self, request: Request, progress: &ProgressSender) -> Result<Answer, Failure> {
         if self.stop.is_stopping()
-            && !matches!(request, Request::Status {} | Request::VolumeList {} | Request::Stop { .. })
+            && !matches!(
+                request,
+                Request::Status {} | Request::VolumeList {} | Request::FlashList {} | Request::Stop { .. }
+            )
         {
             return Err(Failure::new(ErrorKind::Unavailable, "the daemon is stopping"));
         }
         match request {
             Request::Status {} => Ok(Answer::Status(Box::new(self.status().await))),
+            Request::FlashList {} => Ok(Answer::Flash(Box::new(self.flash_report().await.unwrap_or_default()))),
             Request::VolumeList {} => Ok(Answer::Volumes(self.volume_reports().await)),
             Request::VolumeShow { name } => self.show(&name).await,
             Request::VolumeSet { name, settings } => self.set(&name, &settings, progress).await,
@@ -192,7 +200,7 @@ impl Daemon {
             Request::VolumeRemove { name } => self.remove(&name, progress).await,
             Request::VolumeAdopt { name } => self.adopt(&name).await,
             Request::Reload {} => self.reload().await.map(Answer::Said),
-            Request::Stop { .. } => self.stop_and_wait(progress).await,
+            Request::Stop { destage } => self.stop_and_wait(destage, progress).await,
         }
     }
 }

@@ -7,6 +7,7 @@ mod actions;
 mod attach;
 mod daemon;
 mod data_core;
+mod flash;
 mod listen;
 mod notify;
 mod open;
@@ -116,6 +117,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     if started.is_ok() {
         ready();
         tokio::task::spawn_local(feed_watchdog(daemon.clone()));
+        tokio::task::spawn_local(daemon.clone().watch_flash());
         tokio::select! {
             () = daemon.stop.asked() => {}
             Some(core) = has_ended.recv() => {
@@ -124,7 +126,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
             }
         }
     }
-    daemon.stop.ask();
+    daemon.stop.ask(false);
     let complete = daemon.drain().await;
     tokio::time::sleep(LAST_WORDS).await;
     // The server may have failed already.
@@ -134,7 +136,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     if !complete {
         return Err(Failure::failed(stop::INCOMPLETE));
     }
-    log::info("stopped; the backings are complete");
+    log::info(daemon.stop.said());
     Ok(())
 }
 
@@ -174,6 +176,7 @@ fn load_tls(config: &TlsConfig) -> Result<nbd::Tls, Failure> {
 /// Attaches the volumes and opens the door to clients. A volume that cannot be served keeps nobody else from being served.
 async fn start_serving(daemon: &Rc<Daemon>) -> Result<(), Failure> {
     daemon.notifier.status("opening volumes");
+    daemon.open_flash().await.map_err(|failure| Failure::failed(failure.message))?;
     let wanted = wanted_volumes(daemon);
     let mut unopened = 0;
     for (config, from_file) in wanted {
@@ -186,6 +189,7 @@ async fn start_serving(daemon: &Rc<Daemon>) -> Result<(), Failure> {
     if unopened > 0 && daemon.volumes.borrow().len() == unopened {
         return Err(Failure::failed("none of the volumes can be served"));
     }
+    daemon.keep_two_copies().await;
     let listening = daemon.listen_nbd().await.map_err(Failure::failed)?;
     let count = daemon.served().len();
     let plural = if count == 1 { "" } else { "s" };
@@ -244,11 +248,15 @@ async fn obey_signals(daemon: Rc<Daemon>) {
 
 fn stop_or_exit(daemon: &Daemon, signal: &str, stopping: &mut bool) {
     if std::mem::replace(stopping, true) {
-        log::warn(format!("{signal} again: ending at once; what was flushed is on the backings, what was not is lost"));
+        log::warn(format!("{signal} again: ending at once; what was flushed is safe, what was not is lost"));
         std::process::exit(i32::from(EXIT_FAILED));
     }
-    log::info(format!("{signal}: stopping; destaging what is dirty, a second signal ends at once"));
-    daemon.stop.ask();
+    let how = match daemon.flash_store() {
+        Some(_) => "leaving what is dirty in the flash log",
+        None => "destaging what is dirty",
+    };
+    log::info(format!("{signal}: stopping; {how}, a second signal ends at once"));
+    daemon.stop.ask(false);
 }
 
 async fn reload_by_signal(daemon: &Daemon) {

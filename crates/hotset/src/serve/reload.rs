@@ -1,8 +1,6 @@
 //! Reading the configuration again: what can be applied live is, what cannot is named, and errors keep the old one.
 
 use control::{ErrorKind, Failure, ProgressSender};
-use engine::Volume;
-use seam::real::RealSeam;
 
 use super::daemon::{Daemon, Standing};
 use crate::config::{Config, VolumeConfig};
@@ -135,8 +133,7 @@ impl Daemon {
             state.expire_override(placed.incarnation, crate::state::POLICY, &policy.to_string());
         });
         let (progress, _) = ProgressSender::new();
-        let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
-        match (noted, self.on_volume(name, &placed, "changing the policy", &progress, work).await) {
+        match (noted, self.change_policy(name, &placed, policy, &progress).await) {
             (Ok(()), Ok(())) => Ok(format!("volume {name}: policy {} became {policy}", old.policy)),
             (Err(error), _) => Err(format!("volume {name}: {error}")),
             (_, Err(failure)) => Err(failure.message),
@@ -150,6 +147,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("cores", old.cores != fresh.cores),
         ("[state] directory", old.state_directory != fresh.state_directory),
         ("[memory] size", old.memory_bytes != fresh.memory_bytes),
+        ("[flash]", old.flash != fresh.flash),
         ("[control] socket", old.control_socket != fresh.control_socket),
         ("[nbd]", old.nbd != fresh.nbd),
         ("[[array]]", old.arrays != fresh.arrays),

@@ -6,7 +6,7 @@ use engine::spec::Sabotage;
 /// The variable that names the fault, in words joined by hyphens.
 const VARIABLE: &str = "HOTSET_SABOTAGE";
 
-const ALL: [(&str, Sabotage); 7] = [
+const ALL: [(&str, Sabotage); 9] = [
     ("flush-early", Sabotage::FlushEarly),
     ("lose-partial-write", Sabotage::LosePartialWrite),
     ("stale-after-discard", Sabotage::StaleAfterDiscard),
@@ -14,6 +14,8 @@ const ALL: [(&str, Sabotage); 7] = [
     ("no-tickets", Sabotage::NoTickets),
     ("overwrite-in-flight", Sabotage::OverwriteInFlight),
     ("zero-for-dirty", Sabotage::ZeroForDirty),
+    ("ack-before-log", Sabotage::AckBeforeLog),
+    ("no-tombstones", Sabotage::NoTombstones),
 ];
 
 /// The fault that the environment asks for.

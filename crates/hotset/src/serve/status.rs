@@ -21,6 +21,7 @@ struct Counted {
     policy: String,
     mode: CacheMode,
     size_bytes: u64,
+    flash_dirty_bytes: u64,
 }
 
 impl Daemon {
@@ -39,11 +40,13 @@ impl Daemon {
     /// `status`.
     pub async fn status(&self) -> StatusReport {
         let (cores, volumes) = self.reports().await;
+        let flash = self.flash_report().await;
         let config = self.config.borrow();
         let mut alerts: Vec<String> = Vec::new();
         for report in &volumes {
             alerts.extend(report.alerts.iter().map(|alert| format!("{}: {alert}", report.name)));
         }
+        alerts.extend(flash.iter().flat_map(|flash| flash.alerts.iter().cloned()));
         let silent = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
         alerts.extend(silent.map(|core| format!("data core {} does not answer", core.index())));
         StatusReport {
@@ -54,6 +57,7 @@ impl Daemon {
             configuration: config.file.display().to_string(),
             listen: self.listen.borrow().clone(),
             memory_bytes: config.memory_bytes,
+            flash,
             cores,
             volumes,
             overrides: self.overrides(),
@@ -127,7 +131,8 @@ fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
     };
     let counted = volumes.iter().map(|volume| {
         let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
-        (volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes })
+        let (stats, flash_dirty_bytes) = (volume.stats(), volume.log_bytes());
+        (volume.name().to_owned(), Counted { stats, policy, mode, size_bytes, flash_dirty_bytes })
     });
     (report, counted.collect())
 }
@@ -172,6 +177,7 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
         report.alerts.push(format!("flushes are answered from memory: a crash may lose up to {age} of writes"));
     }
     report.size_bytes = counted.size_bytes;
+    report.flash_dirty_bytes = counted.flash_dirty_bytes;
     report.count(counted.stats);
     report
 }

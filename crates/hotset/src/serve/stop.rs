@@ -1,5 +1,6 @@
-//! The clean stop: no new requests, drain, destage with progress, flush, note, end.
+//! The clean stop: no new requests, drain; what is dirty goes to the flash log, or is destaged with progress; flush, note, end.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::sync::watch;
 use super::daemon::Daemon;
 use super::data_core::Local;
 use crate::log;
+use crate::state::{State, draw_incarnation};
 use crate::units::show_bytes;
 
 /// Time that clients have for the answers to what they asked before a stop or a removal.
@@ -35,30 +37,56 @@ pub enum Phase {
     Failed,
 }
 
+/// How a volume's part of a stop ended.
+enum Ended {
+    /// Its backing is complete.
+    Complete,
+    /// What its backing lacks is in the flash log: its incarnation, its name, the bytes.
+    Parked(u64, String, u64),
+    /// Its data core has ended.
+    Failed,
+}
+
+/// What a stop says that left nothing on flash.
+const COMPLETE: &str = "stopped; the backings are complete";
+
 /// A stop, from all sides.
-pub struct Stop(watch::Sender<Phase>);
+pub struct Stop {
+    phase: watch::Sender<Phase>,
+    /// The backings are to be complete, flash or not.
+    destage: Cell<bool>,
+    said: RefCell<String>,
+}
 
 impl Default for Stop {
     fn default() -> Self {
-        Stop(watch::Sender::new(Phase::Running))
+        let said = RefCell::new(COMPLETE.to_owned());
+        Stop { phase: watch::Sender::new(Phase::Running), destage: Cell::new(false), said }
     }
 }
 
 impl Stop {
-    /// Asks for it; asking again changes nothing.
-    pub fn ask(&self) {
-        self.0.send_if_modified(|phase| {
+    /// Asks for it, with the backings complete afterwards (`destage`) or what is dirty left on flash, if there is any; asking again
+    /// changes nothing.
+    pub fn ask(&self, destage: bool) {
+        self.phase.send_if_modified(|phase| {
             let first = *phase == Phase::Running;
             if first {
                 *phase = Phase::Stopping;
+                self.destage.set(destage);
             }
             first
         });
     }
 
+    /// How it ended, for people.
+    pub fn said(&self) -> String {
+        self.said.borrow().clone()
+    }
+
     /// True once it was asked for.
     pub fn is_stopping(&self) -> bool {
-        *self.0.borrow() != Phase::Running
+        *self.phase.borrow() != Phase::Running
     }
 
     /// Waits until it is asked for.
@@ -67,20 +95,20 @@ impl Stop {
     }
 
     async fn reached(&self, reached: impl Fn(Phase) -> bool) -> Phase {
-        let mut watched = self.0.subscribe();
+        let mut watched = self.phase.subscribe();
         *watched.wait_for(|phase| reached(*phase)).await.expect("the sender lives as long as this")
     }
 
     fn finish(&self, complete: bool) {
-        self.0.send_replace(if complete { Phase::Stopped } else { Phase::Failed });
+        self.phase.send_replace(if complete { Phase::Stopped } else { Phase::Failed });
     }
 }
 
 impl Daemon {
-    /// `stop`: asks for it and answers when the backings are complete.
-    pub async fn stop_and_wait(&self, progress: &ProgressSender) -> Result<Answer, Failure> {
+    /// `stop`: asks for it and answers when the backings are complete, or what they lack is on flash.
+    pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
         log::info("stop asked for by command");
-        self.stop.ask();
+        self.stop.ask(destage);
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         let ended = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
         let mut ended = std::pin::pin!(ended);
@@ -88,7 +116,7 @@ impl Daemon {
             tokio::select! {
                 phase = &mut ended => return match phase {
                     Phase::Failed => Err(Failure::new(ErrorKind::Failed, INCOMPLETE)),
-                    _ => Ok(Answer::Said(vec!["stopped; the backings are complete".to_owned()])),
+                    _ => Ok(Answer::Said(vec![self.stop.said()])),
                 },
                 _ = tick.tick() => {
                     if let Some(dirty_bytes) = self.dirty_bytes().await.filter(|dirty_bytes| *dirty_bytes > 0) {
@@ -110,16 +138,17 @@ impl Daemon {
         Some(dirty_bytes)
     }
 
-    /// Sends all clients away, destages every volume however long it takes, and notes that they are clean. False when a data core
-    /// ended before that was done.
+    /// Sends all clients away, and notes volumes as clean once what is dirty is in the flash log; without one, or where that is asked for,
+    /// once they are destaged, however long it takes. False when a data core ended before that was done.
     pub async fn drain(self: &Rc<Self>) -> bool {
+        let park = self.flash_store().is_some() && !self.stop.destage.get();
         self.notifier.say("STOPPING=1\nSTATUS=waiting for requests under way");
         for core in &self.cores {
             // A core that is gone has no clients left.
             let _ = core.call(async |local: Rc<Local>| local.server.stop(CLIENTS_PATIENCE).await).await;
         }
         let mut volumes = tokio::task::JoinSet::new();
-        let mut complete = true;
+        let (mut complete, mut parked, mut left) = (true, Vec::new(), Vec::new());
         for core in &self.cores {
             // The engine's own list: what it serves is drained, whatever the daemon believes.
             let list = |local: &Local| -> Vec<_> {
@@ -132,15 +161,35 @@ impl Daemon {
             };
             for (name, incarnation) in served {
                 let (daemon, core) = (self.clone(), core.index());
-                volumes.spawn_local(async move { daemon.drain_volume(&name, core, incarnation).await });
+                volumes.spawn_local(async move {
+                    match park {
+                        true => daemon.park_volume(&name, core, incarnation).await,
+                        false => daemon.drain_volume(&name, core, incarnation).await,
+                    }
+                });
             }
         }
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         while !volumes.is_empty() {
             tokio::select! {
-                drained = volumes.join_next() => complete &= matches!(drained, Some(Ok(true))),
+                ended = volumes.join_next() => match ended {
+                    Some(Ok(Ended::Complete)) => {}
+                    Some(Ok(Ended::Parked(incarnation, name, bytes))) => {
+                        parked.push(incarnation);
+                        left.extend((bytes > 0).then_some((name, bytes)));
+                    }
+                    _ => complete = false,
+                },
                 _ = tick.tick() => self.say_progress(volumes.len()).await,
             }
+        }
+        if self.close_flash().await && complete {
+            // Nothing in it is needed: no recovery finds anything of them.
+            self.note(|state| parked.iter().for_each(|incarnation| state.mark_clean(*incarnation)));
+        }
+        if !left.is_empty() {
+            left.sort();
+            *self.stop.said.borrow_mut() = Daemon::left_on_flash(&left);
         }
         for core in &self.cores {
             core.join().await;
@@ -160,33 +209,100 @@ impl Daemon {
         }
     }
 
-    /// True when the volume's backing is complete.
-    async fn drain_volume(&self, name: &str, core: usize, incarnation: u64) -> bool {
+    /// Leaves what is dirty of a volume in the flash log.
+    async fn park_volume(&self, name: &str, core: usize, incarnation: u64) -> Ended {
+        loop {
+            let volume = name.to_owned();
+            let park = async move |local: Rc<Local>| {
+                let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
+                let parked = volume.park().await;
+                let log_is_gone = local.engine.log().is_none_or(|log| log.copies() == 0);
+                parked.map(|left| left.then(|| volume.log_bytes())).map_err(|error| (error, log_is_gone))
+            };
+            match self.cores[core].call(park).await {
+                Ok(Ok(Some(bytes))) => {
+                    self.note(|state| state.mark_parked(incarnation));
+                    return Ended::Parked(incarnation, name.to_owned(), bytes);
+                }
+                Ok(Ok(None)) => {
+                    self.note(|state| state.mark_clean(incarnation));
+                    return Ended::Complete;
+                }
+                Ok(Err((error, true))) => {
+                    log::error(format!("volume {name}: the flash log is gone ({error}); destaging instead"));
+                    return self.drain_past_flash(name, core, incarnation).await;
+                }
+                Ok(Err((error, false))) => {
+                    self.retry(&format!("volume {name} could not be left in the flash log ({error})")).await;
+                }
+                Err(_) => return Daemon::core_has_ended(name),
+            }
+        }
+    }
+
+    /// Brings a volume to its backing although the log, which cannot be written any more, holds data of it: that is old then, and never
+    /// comes back because the volume gets another incarnation.
+    async fn drain_past_flash(&self, name: &str, core: usize, incarnation: u64) -> Ended {
+        loop {
+            let volume = name.to_owned();
+            let destage = async move |local: Rc<Local>| match local.engine.find(&volume) {
+                Some(volume) => volume.destage_all().await,
+                None => Ok(()),
+            };
+            match (self.cores[core].call(destage).await, draw_incarnation()) {
+                (Err(_), _) => return Daemon::core_has_ended(name),
+                (Ok(Ok(())), Ok(drawn)) => {
+                    self.note(|state| {
+                        state.give_up_flash(incarnation, drawn);
+                        state.mark_clean(drawn);
+                    });
+                    return Ended::Complete;
+                }
+                (Ok(Err(error)), _) => self.retry(&format!("volume {name} could not be destaged ({error})")).await,
+                (_, Err(error)) => self.retry(&format!("volume {name}: no identity can be drawn ({error})")).await,
+            }
+        }
+    }
+
+    async fn retry(&self, text: &str) {
+        let text = format!("{text}; trying again, a second signal gives up");
+        log::error(&text);
+        self.notifier.patience(&text);
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+
+    fn core_has_ended(name: &str) -> Ended {
+        log::error(format!("volume {name}: its data core has ended; it is not clean"));
+        Ended::Failed
+    }
+
+    /// What cannot be noted is found out again at the next start.
+    fn note(&self, change: impl FnOnce(&mut State)) {
+        if let Err(error) = self.state.borrow_mut().change(change) {
+            log::error(error.to_string());
+        }
+    }
+
+    /// Brings a volume to its backing.
+    async fn drain_volume(&self, name: &str, core: usize, incarnation: u64) -> Ended {
         let (progress, _) = ProgressSender::new();
         loop {
             let result = self.detach(name, core, &progress).await;
             let volume = name.to_owned();
-            let attached =
-                self.cores[core].call(async move |local: Rc<Local>| local.engine.find(&volume).is_some()).await;
-            match (result, attached) {
+            let about = async move |local: Rc<Local>| {
+                let log_is_gone = local.engine.log().is_some_and(|log| log.copies() == 0);
+                local.engine.find(&volume).map(|_| log_is_gone)
+            };
+            match (result, self.cores[core].call(about).await) {
                 (Ok(()), _) => break,
-                (Err(_), Err(_)) => {
-                    log::error(format!("volume {name}: its data core has ended; it is not clean"));
-                    return false;
-                }
+                (Err(_), Err(_)) => return Daemon::core_has_ended(name),
                 // A removal got there first.
-                (Err(_), Ok(false)) => return true,
-                (Err(failure), Ok(true)) => {
-                    let patience = format!("{}; trying again, a second signal gives up", failure.message);
-                    log::error(&patience);
-                    self.notifier.patience(&patience);
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                }
+                (Err(_), Ok(None)) => return Ended::Complete,
+                (Err(_), Ok(Some(true))) => return self.drain_past_flash(name, core, incarnation).await,
+                (Err(failure), Ok(Some(false))) => self.retry(&failure.message).await,
             }
         }
-        if let Err(error) = self.state.borrow_mut().change(|state| state.mark_clean(incarnation)) {
-            log::error(error.to_string());
-        }
-        true
+        self.note(|state| state.mark_clean(incarnation));
+        Ended::Complete
     }
 }

@@ -22,6 +22,17 @@ pub enum IdentityError {
         /// What is known of how the old one was stopped, as a half sentence; empty where it was clean.
         unclean: &'static str,
     },
+    /// Data of the volume lies in a flash log that is not there.
+    #[error(
+        "data that its clients had flushed may lie in the flash log alone, which is not in use: {why}. Bring its devices back and start \
+         again; or, accepting that this data is lost, say so: hotset volume adopt {name}"
+    )]
+    OnFlash {
+        /// The volume.
+        name: String,
+        /// Why that log is not in use.
+        why: String,
+    },
     /// The backing belongs to a volume that is served under another name right now.
     #[error("its backing is that of volume {other}, which is served already; give it a backing of its own")]
     Taken {
@@ -53,7 +64,11 @@ impl State {
         match (by_name, by_backing) {
             (Some(named), found) if found != Some(named) && !adopt => {
                 let record = &self.volumes[named];
-                let unclean = if record.clean { "" } else { ", and the old one was not cleanly stopped" };
+                let unclean = match (&record.dirty_on_flash, record.clean) {
+                    (Some(_), _) => ", and data of the old one may lie in the flash log",
+                    (None, false) => ", and the old one was not cleanly stopped",
+                    (None, true) => "",
+                };
                 let (known, found) = (record.backing_identity.clone(), identity.to_owned());
                 Err(IdentityError::Changed { name: name.to_owned(), known, found, unclean })
             }
@@ -80,6 +95,7 @@ impl State {
                     name: name.to_owned(),
                     backing_identity: identity.to_owned(),
                     clean: false,
+                    dirty_on_flash: None,
                     generation: self.generation,
                     overrides: Default::default(),
                     added: None,
@@ -93,7 +109,36 @@ impl State {
     pub fn mark_clean(&mut self, incarnation: u64) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.clean = true;
+            record.dirty_on_flash = None;
         }
+    }
+
+    /// Notes that the volume was cleanly stopped: everything acknowledged is on its backing or in the flash log.
+    pub fn mark_parked(&mut self, incarnation: u64) {
+        if let Some(record) = self.by_incarnation_mut(incarnation) {
+            record.clean = true;
+        }
+    }
+
+    /// Notes in which flash store data of the volume may lie from now on.
+    pub fn mark_on_flash(&mut self, incarnation: u64, store: Option<&str>) {
+        if let Some(record) = self.by_incarnation_mut(incarnation) {
+            record.dirty_on_flash = store.map(str::to_owned);
+        }
+    }
+
+    /// The volume becomes another one to every flash store: what one holds of it, old by now, never comes back.
+    pub fn give_up_flash(&mut self, incarnation: u64, drawn: u64) {
+        if let Some(record) = self.by_incarnation_mut(incarnation) {
+            record.incarnation = drawn;
+            record.dirty_on_flash = None;
+        }
+    }
+
+    /// The flash store in which data of the volume on this backing may lie.
+    pub fn store_of(&self, backing_identity: &str) -> Option<&str> {
+        let record = self.volumes.iter().find(|record| record.backing_identity == backing_identity);
+        record?.dirty_on_flash.as_deref()
     }
 
     /// Forgets a removed volume; its incarnation is never used again.

@@ -37,6 +37,10 @@ pub struct VolumeRecord {
     pub backing_identity: String,
     /// False from before its first write until it was cleanly stopped.
     pub clean: bool,
+    /// The flash store in whose log data may lie that is not on the backing, 32 hexadecimal digits; set before it is served with the
+    /// log, removed when it was drained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dirty_on_flash: Option<String>,
     /// The generation that last served it.
     pub generation: u64,
     /// Changes made by command, by key.

@@ -40,24 +40,63 @@ fn round(site: &Site, daemon: Daemon, ledger: &Mutex<Ledger>, random: &mut Rando
     (daemon, faults)
 }
 
-#[test]
-fn case_2_kill_anywhere_loses_nothing_flushed_and_leaves_nothing_foreign_or_torn() {
-    let seed = seed("kill");
-    let mut random = Random::new(seed);
-    // The memory is smaller than the volume: destage and eviction run while the kill comes.
+/// A volume that is larger than the memory: destage and eviction run while the kill comes.
+fn site() -> Site {
     let mut site = Site::with_volume(BYTES);
     site.memory = "20 MiB".to_owned();
+    site
+}
+
+/// The log is so small that it goes round while the kill comes.
+fn site_with_flash() -> Site {
+    let mut site = site();
+    let folder = site.folder.path().display();
+    site.tables = format!("[flash]\ndevices = [\"{folder}/f0\", \"{folder}/f1\"]\nsize = \"12 MiB\"\n");
+    site
+}
+
+fn kill_again_and_again(site: &Site, seed: u64) {
+    let mut random = Random::new(seed);
     let ledger = Mutex::new(Ledger::new(BYTES, false));
     let mut daemon = site.start();
     for number in 0..rounds() {
         let faults;
-        (daemon, faults) = round(&site, daemon, &ledger, &mut random);
+        (daemon, faults) = round(site, daemon, &ledger, &mut random);
         assert!(faults.is_empty(), "round {number}: {:?}", &faults[..faults.len().min(20)]);
     }
     let writes = ledger.lock().expect("no writer panicked").sequence();
     assert!(writes > 100 * rounds(), "only {writes} writes: the writer is broken");
-    daemon.stop();
+    daemon.command(&["stop", "--destage"]);
     let image = std::fs::read(site.backing("v")).expect("the backing is there");
     let faults = ledger.into_inner().expect("no writer panicked").check_after_crash(&image);
     assert!(faults.is_empty(), "after the stop: {faults:?}");
+}
+
+#[test]
+fn case_2_kill_anywhere_loses_nothing_flushed_and_leaves_nothing_foreign_or_torn() {
+    kill_again_and_again(&site(), seed("kill"));
+}
+
+#[test]
+fn case_2_kill_anywhere_with_the_flash_log_loses_nothing_flushed() {
+    kill_again_and_again(&site_with_flash(), seed("kill_flash"));
+}
+
+/// Builds with assertions alone can be broken on purpose.
+#[cfg(debug_assertions)]
+#[test]
+fn a_flush_that_is_acknowledged_before_the_log_has_it_is_caught() {
+    let mut site = site_with_flash();
+    site.sabotage = Some("ack-before-log");
+    let mut random = Random::new(seed("kill_early"));
+    let ledger = Mutex::new(Ledger::new(BYTES, false));
+    let mut daemon = site.start();
+    for _ in 0..20 {
+        let faults;
+        (daemon, faults) = round(&site, daemon, &ledger, &mut random);
+        if faults.iter().any(|fault| matches!(fault, Fault::Lost { .. })) {
+            return;
+        }
+    }
+    panic!("20 rounds without a loss");
 }

@@ -8,6 +8,7 @@ mod clients;
 mod configuration;
 mod filesystem;
 mod fio;
+mod flash;
 mod hostile;
 mod kill;
 mod lifecycle;

@@ -1,0 +1,59 @@
+//! `[flash]`: where what is dirty is kept, mirrored.
+
+use std::path::{Path, PathBuf};
+
+use super::FlashConfig;
+use super::problem::Source;
+use super::read::{At, Section, Size};
+use crate::units::show_bytes;
+
+/// Copies that the log keeps at most.
+const DEVICES_MAX: usize = 2;
+
+/// Reads the table; `None` where there is none. Whether a device is there shows when it is opened: a start without one of two serves
+/// all the same.
+pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<FlashConfig> {
+    section.is_there().then_some(())?;
+    let devices = section.require::<Vec<At<String>>>("devices", source);
+    let size = section.get::<Size>("size", source);
+    let allow_single_copy = section.get("allow_single_copy", source).is_some_and(|allow| allow.value);
+    if let Some(At { value: Size(bytes), span }) = &size
+        && (*bytes == 0 || !bytes.is_multiple_of(4096))
+    {
+        source.problem(span, format!("a device of {} cannot be", show_bytes(*bytes)), "give a multiple of 4 KiB");
+    }
+    let At { value: list, span } = devices?;
+    if list.is_empty() || list.len() > DEVICES_MAX {
+        let what = format!("{} flash devices are named", list.len());
+        source.problem(&span, what, "name two, or one and allow_single_copy = true; or remove the table");
+    }
+    let mut devices: Vec<PathBuf> = Vec::new();
+    for At { value, span } in &list {
+        let path = folder.join(value);
+        if value.is_empty() || devices.contains(&path) {
+            source.problem(span, format!("\"{value}\" is no second device"), "name two different ones");
+        }
+        devices.push(path);
+    }
+    Some(FlashConfig { devices, size_bytes: size.map(|size| size.value.0), allow_single_copy })
+}
+
+impl FlashConfig {
+    /// The size to create a device with that is not there: files alone can be created.
+    pub fn create_bytes(&self, device: &Path) -> Option<u64> {
+        self.size_bytes.filter(|_| !device.starts_with("/dev"))
+    }
+
+    /// What is wrong with a device that is not there and that nobody wants created: what, and what to do.
+    pub fn missing(&self, device: &Path) -> Option<(String, String)> {
+        if device.exists() || self.create_bytes(device).is_some() {
+            return None;
+        }
+        let (what, path) = (format!("the flash device {} does not exist", device.display()), device.display());
+        let remedy = match device.starts_with("/dev") {
+            true => "attach it, or correct the path".to_owned(),
+            false => format!("create it (truncate -s 16G {path}), or add size = \"16 GiB\" to [flash]"),
+        };
+        Some((what, remedy))
+    }
+}

@@ -1,0 +1,195 @@
+//! The flash log in the daemon: opened before volumes are, noted in the state directory before a volume relies on it, closed last.
+//!
+//! 1. A volume whose flushes the log answers is durably marked as dirty on flash before it is served; the mark names the store.
+//! 2. The mark goes when the volume was drained: tombstones in the log are durable by then.
+//! 3. A volume with the mark of a store that is not open is not served. Who accepts the loss gets another incarnation, so that a store
+//!    that comes back later never brings old data.
+
+mod open;
+mod watch;
+
+use std::rc::Rc;
+
+use control::Failure;
+use control::report::{FlashDeviceReport, FlashReport};
+use engine::WritePolicy;
+
+use self::open::Opened;
+use super::daemon::{Daemon, Placed, core_gone, state_failed};
+use super::data_core::{DataCore, Local};
+use crate::log;
+use crate::units::show_bytes;
+
+/// How the flash log stands.
+#[derive(Clone, Debug, Default)]
+pub enum Flash {
+    /// None is configured.
+    #[default]
+    Off,
+    /// It answers flushes.
+    Open(Opened),
+    /// It is configured and not in use; why.
+    Unused(String),
+}
+
+impl Daemon {
+    /// The core that has the log: volumes of others would not find it, and there is one.
+    fn flash_core(&self) -> &DataCore {
+        self.cores.first().expect("a daemon has a data core")
+    }
+
+    /// Opens the log, if one is configured. A log that cannot be used keeps no volume from being served but those that need it.
+    pub async fn open_flash(&self) -> Result<(), Failure> {
+        let Some(config) = self.config.borrow().flash.clone() else { return Ok(()) };
+        let opened = self.flash_core().call(async move |local: Rc<Local>| open::open(&local, config).await).await;
+        let flash = match opened.map_err(core_gone)? {
+            Ok(opened) => {
+                let made = if opened.formatted { ", made now: its devices were empty" } else { "" };
+                let of = match opened.owners {
+                    0 => String::new(),
+                    1 => ", with data of 1 volume".to_owned(),
+                    owners => format!(", with data of {owners} volumes"),
+                };
+                log::info(format!("flash log {} is in use{made}{of}", opened.store));
+                opened.absent.iter().for_each(|absent| log::error(format!("flash: {absent}")));
+                Flash::Open(opened)
+            }
+            Err(why) => {
+                log::error(format!("flash is not used: {why}"));
+                Flash::Unused(why)
+            }
+        };
+        *self.flash.borrow_mut() = flash;
+        Ok(())
+    }
+
+    /// The identity of the store in use.
+    pub fn flash_store(&self) -> Option<String> {
+        match &*self.flash.borrow() {
+            Flash::Open(opened) => Some(opened.store.clone()),
+            Flash::Off | Flash::Unused(_) => None,
+        }
+    }
+
+    /// Why a store that a volume needs is not in use.
+    pub fn why_no_flash(&self, store: &str) -> String {
+        match &*self.flash.borrow() {
+            Flash::Off => "the configuration has no [flash]".to_owned(),
+            Flash::Unused(why) => why.clone(),
+            Flash::Open(opened) => format!("that is store {store}, and the one in use is {}", opened.store),
+        }
+    }
+
+    /// Notes, before it is so, that the log answers the flushes of a volume; or, after its policy has changed and it was drained, that
+    /// it does not.
+    pub fn note_policy_on_flash(&self, placed: &Placed, policy: WritePolicy, read_only: bool) -> Result<(), Failure> {
+        let Some(store) = self.flash_store() else { return Ok(()) };
+        let store = (policy == WritePolicy::WriteBack && !read_only).then_some(store);
+        let noted = self.state.borrow_mut().change(|state| state.mark_on_flash(placed.incarnation, store.as_deref()));
+        noted.map_err(state_failed)
+    }
+
+    /// Closes the log; true when it is sound and nothing in it is needed by anybody.
+    pub async fn close_flash(&self) -> bool {
+        if self.flash_store().is_none() {
+            return false;
+        }
+        let close = async |local: Rc<Local>| {
+            let unclaimed = local.engine.unclaimed().is_empty();
+            let left = local.engine.volumes().iter().any(|volume| volume.log_bytes() > 0);
+            match local.engine.log() {
+                Some(store) => store.close().await.map(|()| unclaimed && !left),
+                None => Ok(false),
+            }
+        };
+        match self.flash_core().call(close).await {
+            Ok(Ok(empty)) => empty,
+            Ok(Err(error)) => {
+                log::error(format!("the flash log was not cleanly closed: {error}"));
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// How the log stands, for people and programs; `None` when none is configured.
+    pub async fn flash_report(&self) -> Option<FlashReport> {
+        let flash = self.flash.borrow().clone();
+        let allow_single_copy = self.config.borrow().flash.as_ref()?.allow_single_copy;
+        let opened = match flash {
+            Flash::Off => return None,
+            Flash::Unused(why) => {
+                return Some(FlashReport {
+                    allow_single_copy,
+                    alerts: vec![format!("flash is not used: {why}")],
+                    ..FlashReport::default()
+                });
+            }
+            Flash::Open(opened) => opened,
+        };
+        let mut report =
+            FlashReport { in_use: true, allow_single_copy, store: opened.store.clone(), ..FlashReport::default() };
+        let ask = async |local: Rc<Local>| {
+            let log = local.engine.log()?;
+            let holders = local.engine.volumes().into_iter().filter(|volume| volume.log_bytes() > 0);
+            let holders: Vec<_> = holders.map(|volume| (volume.name().to_owned(), volume.log_bytes())).collect();
+            Some((log.members(), log.copies(), log.room(), holders, local.engine.unclaimed().len()))
+        };
+        let Ok(Some((members, copies, (free, all), holders, unclaimed))) = self.flash_core().call(ask).await else {
+            report.alerts.push("its data core does not answer".to_owned());
+            return Some(report);
+        };
+        report.copies = copies;
+        (report.free_segments, report.segments) = (free, all);
+        report.dirty_bytes = holders.iter().map(|(_, bytes)| bytes).sum();
+        report.volumes = holders.into_iter().map(|(name, _)| name).collect();
+        report.unclaimed = unclaimed;
+        for member in members {
+            let (state, reason) = match member.status {
+                flash::MemberStatus::InService => ("in-service", String::new()),
+                flash::MemberStatus::Lost(why) => ("lost", why),
+                flash::MemberStatus::Stale => {
+                    ("stale", "it was taken out of service earlier; what it holds is old".to_owned())
+                }
+            };
+            let device = member.device.map(|device| opened.names.show(&device)).unwrap_or_default();
+            if state != "in-service" {
+                let named = if device.is_empty() { format!("number {}", member.member) } else { device.clone() };
+                report.alerts.push(format!("flash device {named} is {state}: {reason}"));
+            }
+            let (number, size_bytes, state) = (member.member, member.size_bytes.unwrap_or(0), state.to_owned());
+            report.devices.push(FlashDeviceReport { number, device, size_bytes, state, reason });
+        }
+        report.alerts.extend(opened.absent.iter().cloned());
+        match (copies, allow_single_copy) {
+            (0, _) => {
+                report.alerts.push("no flash device is left in service: flushes that need the log fail".to_owned())
+            }
+            (1, true) => report
+                .alerts
+                .push("flushes are answered from one copy: the next failure loses what it holds".to_owned()),
+            (1, false) => report.alerts.push(ONE_COPY.to_owned()),
+            _ => {}
+        }
+        if unclaimed > 0 {
+            report.alerts.push(format!("the flash log holds data of {unclaimed} volumes that are not served"));
+        }
+        Some(report)
+    }
+
+    /// What a stop says of the flash log.
+    pub fn left_on_flash(left: &[(String, u64)]) -> String {
+        let bytes = left.iter().map(|(_, bytes)| bytes).sum();
+        let names: Vec<_> = left.iter().map(|(name, _)| name.as_str()).collect();
+        format!(
+            "stopped; {} of {} are in the flash log and not on the backing: the next start takes them over; `hotset stop --destage` would \
+             have brought them there",
+            show_bytes(bytes),
+            names.join(", ")
+        )
+    }
+}
+
+/// What an alert says of a volume that would be write-back.
+const ONE_COPY: &str =
+    "one flash device is in service, and allow_single_copy is not set: write-back volumes run as write-through";

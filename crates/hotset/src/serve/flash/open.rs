@@ -1,0 +1,149 @@
+//! Opening the flash log on the data core: what is there, what of it may be taken, and the words when it may not.
+
+use std::path::PathBuf;
+
+use flash::{FormatOptions, OpenOptions, Recovered, Store, StoreError};
+use seam::real::{RealDisk, RealSeam};
+use seam::{Disk, DiskOpen, Seam};
+
+use super::super::data_core::Local;
+use crate::config::FlashConfig;
+
+/// How long a start waits for a killed predecessor's last I/O, in milliseconds.
+const LOCK_WAIT_MS: u64 = 10_000;
+
+/// A flash log that was opened.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The store's identity, 32 hexadecimal digits.
+    pub store: String,
+    /// What each device calls itself, and the path that people know it by.
+    pub names: Names,
+    /// The devices were empty, and hold a store now.
+    pub formatted: bool,
+    /// Configured devices that are no part of it, and why.
+    pub absent: Vec<String>,
+    /// Volumes of which it holds something.
+    pub owners: usize,
+}
+
+/// What devices call themselves, with their paths.
+#[derive(Clone, Debug, Default)]
+pub struct Names(Vec<(String, String)>);
+
+impl Names {
+    /// `text` with paths in place of what only the kernel knows.
+    pub fn show(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, (identity, path)| text.replace(identity, path))
+    }
+}
+
+/// Opens the log on `config`'s devices, or makes one where all of them are there and empty. The error says why it is not in use.
+pub async fn open(local: &Local, config: FlashConfig) -> Result<Opened, String> {
+    if config.devices.len() < 2 && !config.allow_single_copy {
+        return Err(
+            "[flash] names one device, and allow_single_copy is not set; name a second one, or set it".to_owned()
+        );
+    }
+    let (mut disks, mut names, mut absent) = (Vec::new(), Names::default(), Vec::new());
+    for path in &config.devices {
+        match open_device(local, &config, path.clone()).await {
+            Ok(disk) => {
+                names.0.push((disk.identity(), path.display().to_string()));
+                disks.push(disk);
+            }
+            Err(text) => absent.push(text),
+        }
+    }
+    if disks.is_empty() {
+        return Err(absent.join("; "));
+    }
+    // Naming one device of a store of two is how an administrator says that the other one will not come back.
+    let options = OpenOptions { accept_missing: config.devices.len() == 1, ..OpenOptions::default() };
+    let (store, found, formatted) = open_store(&local.seam, disks, options, &names, &mut absent).await?;
+    let opened = Opened {
+        store: store.uuid().iter().map(|byte| format!("{byte:02x}")).collect(),
+        names,
+        formatted,
+        absent,
+        owners: 0,
+    };
+    local.engine.open_log(store, found);
+    Ok(Opened { owners: local.engine.unclaimed().len(), ..opened })
+}
+
+async fn open_device(local: &Local, config: &FlashConfig, path: PathBuf) -> Result<RealDisk, String> {
+    if let Some((what, remedy)) = config.missing(&path) {
+        return Err(format!("{what}; {remedy}"));
+    }
+    let create_bytes = config.create_bytes(&path);
+    let opened =
+        local.seam.open_disk(&DiskOpen { path, create_bytes, read_only: false, lock_wait_ms: LOCK_WAIT_MS }).await;
+    opened.map_err(|error| error.to_string())
+}
+
+type Open = (Store<RealSeam>, Vec<Recovered>, bool);
+
+async fn open_store(
+    seam: &RealSeam,
+    mut disks: Vec<RealDisk>,
+    options: OpenOptions,
+    names: &Names,
+    absent: &mut Vec<String>,
+) -> Result<Open, String> {
+    let mut not_empty = None;
+    if absent.is_empty() {
+        match Store::open(seam, &disks, options).await {
+            Ok((store, found)) => return Ok((store, found, false)),
+            // Only what is empty from end to end of its metadata is taken.
+            Err(StoreError::NoStore { .. }) => match Store::format(seam, &disks, FormatOptions::default()).await {
+                Ok(()) => {
+                    let (store, found) = opened(Store::open(seam, &disks, options).await, names, absent)?;
+                    return Ok((store, found, true));
+                }
+                Err(error) => not_empty = Some(error),
+            },
+            Err(error) => return Err(say(&error, names, absent)),
+        }
+    }
+    // A device that is no member is as good as missing; whether the others may go on without it, they know themselves.
+    loop {
+        match Store::open(seam, &disks, options).await {
+            Err(StoreError::NoStore { device, why }) if disks.len() > 1 => {
+                absent.push(format!("{} is no part of a flash store ({why})", names.show(&device)));
+                disks.retain(|disk| disk.identity() != device);
+            }
+            Err(error @ StoreError::NoStore { .. }) => {
+                return Err(say(not_empty.as_ref().unwrap_or(&error), names, absent));
+            }
+            result => {
+                let (store, found) = opened(result, names, absent)?;
+                return Ok((store, found, false));
+            }
+        }
+    }
+}
+
+fn opened(
+    result: Result<(Store<RealSeam>, Vec<Recovered>), StoreError>,
+    names: &Names,
+    absent: &[String],
+) -> Result<(Store<RealSeam>, Vec<Recovered>), String> {
+    result.map_err(|error| say(&error, names, absent))
+}
+
+fn say(error: &StoreError, names: &Names, absent: &[String]) -> String {
+    let absent = if absent.is_empty() { String::new() } else { format!(" ({})", absent.join("; ")) };
+    match error {
+        StoreError::MemberMissing { member } => format!(
+            "device number {member} of the flash store was in service when it was last used and is not there{absent}; bring it back, or, \
+             when it is lost for good, name the other one alone in [flash] and set allow_single_copy = true: if the one that is gone \
+             was the last in service, what only it held is lost then"
+        ),
+        StoreError::NotEmpty { device, what } => format!(
+            "{} holds {what}; name another device, or make it empty yourself (blkdiscard -z for a device, rm for a file)",
+            names.show(device)
+        ),
+        error => format!("{}{absent}", names.show(&error.to_string())),
+    }
+}

@@ -1,0 +1,254 @@
+//! The flash log under the real daemon: what is left there over a stop, what is refused and with which words, what never comes back.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::site::Site;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
+/// Blocks that are written, one in sixteen of the volume: more than the spindles under [`slow`] take in the time of a stop.
+const BLOCKS: u64 = 2048;
+
+/// A site with a volume on slow spindles, whose log lies on `devices` with further `lines`.
+fn slow(devices: &[&str], lines: &str) -> Site {
+    let mut site = Site::new();
+    site.volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"128 MiB\"");
+    flash(&mut site, devices, lines);
+    site
+}
+
+fn flash(site: &mut Site, devices: &[&str], lines: &str) {
+    let devices: Vec<_> = devices.iter().map(|name| format!("\"{}\"", site.folder.join(name).display())).collect();
+    site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n{lines}\n", devices.join(", "));
+}
+
+fn two() -> Site {
+    slow(&["f0", "f1"], "")
+}
+
+fn block(number: u64, generation: u8) -> Vec<u8> {
+    let mut block = vec![generation; BLOCK as usize];
+    block[..8].copy_from_slice(&number.to_le_bytes());
+    block
+}
+
+/// Writes scattered blocks, then flushes.
+fn write(site: &Site, blocks: u64, generation: u8) {
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    for number in 0..blocks {
+        client.write(number * 16 * BLOCK, &block(number, generation)).expect("it writes");
+    }
+    client.flush().expect("it flushes");
+}
+
+/// The volume's content where [`write`] wrote, by generation: how many blocks hold it whole.
+fn count(image: &[u8], generation: u8) -> u64 {
+    let held = |number: &u64| {
+        let at = (number * 16 * BLOCK) as usize;
+        image[at..at + BLOCK as usize] == block(*number, generation)
+    };
+    (0..BLOCKS).filter(held).count() as u64
+}
+
+fn read(site: &Site) -> Vec<u8> {
+    Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads")
+}
+
+/// The file under the modelled array.
+fn backing(site: &Site) -> Vec<u8> {
+    fs::read(site.folder.join("state/sim/v.img")).expect("the backing is there")
+}
+
+fn json(daemon: &Daemon, args: &[&str]) -> Value {
+    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("JSON")
+}
+
+fn path(site: &Site, name: &str) -> PathBuf {
+    site.folder.join(name)
+}
+
+/// A daemon that was stopped with data on flash that its backing lacks.
+fn stopped_dirty(site: &Site) {
+    let daemon = site.start();
+    write(site, BLOCKS, 1);
+    daemon.stop();
+    assert!(count(&backing(site), 1) < BLOCKS, "the stop destaged everything");
+}
+
+#[test]
+fn a_stop_leaves_what_is_dirty_on_flash_and_the_next_start_has_it() {
+    let site = two();
+    let daemon = site.start();
+    assert!(daemon.log().contains("made now: its devices were empty"), "{}", daemon.log());
+    write(&site, BLOCKS, 1);
+    let show = json(&daemon, &["volume", "show", "v"]);
+    assert!(show["flash_dirty_bytes"].as_u64() > Some(0), "{show}");
+    daemon.signal("TERM");
+    let mut daemon = daemon;
+    assert!(daemon.wait().success(), "{}", daemon.log());
+    assert!(daemon.log().contains("are in the flash log and not on the backing"), "{}", daemon.log());
+    assert!(count(&backing(&site), 1) < BLOCKS, "the stop destaged everything");
+    let daemon = site.start();
+    assert!(!daemon.log().contains("not cleanly stopped"), "{}", daemon.log());
+    assert_eq!(count(&read(&site), 1), BLOCKS);
+    write(&site, 100, 2);
+    let said = daemon.command(&["stop", "--destage"]);
+    assert!(said.contains("the backings are complete"), "{said}");
+    let image = backing(&site);
+    assert_eq!((count(&image, 2), count(&image, 1)), (100, BLOCKS - 100));
+    drop(daemon);
+    // Nothing is on flash any more: the volume does without it.
+    fs::remove_file(path(&site, "f0")).and_then(|()| fs::remove_file(path(&site, "f1"))).expect("the files are there");
+    let daemon = site.start();
+    assert_eq!(count(&read(&site), 2), 100);
+    daemon.stop();
+}
+
+#[test]
+fn without_its_devices_a_volume_with_data_on_flash_is_refused_and_the_others_are_served() {
+    let mut site = two();
+    site.volume("other", 4 * MIB, "");
+    stopped_dirty(&site);
+    fs::rename(path(&site, "f1"), path(&site, "away")).expect("the file is there");
+    let daemon = site.start();
+    assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "refused");
+    assert_eq!(json(&daemon, &["volume", "show", "other"])["state"], "active");
+    let log = daemon.log();
+    assert!(log.contains("device number 1 of the flash store was in service"), "{log}");
+    assert!(log.contains("hotset volume adopt v"), "{log}");
+    let status = json(&daemon, &["status"]);
+    assert_eq!(status["flash"]["in_use"], false, "{status}");
+    daemon.stop();
+    fs::rename(path(&site, "away"), path(&site, "f1")).expect("the file is there");
+    let daemon = site.start();
+    assert_eq!(count(&read(&site), 1), BLOCKS);
+    daemon.stop();
+}
+
+#[test]
+fn a_device_that_is_lost_for_good_is_given_up_by_naming_the_other_one() {
+    let mut site = two();
+    stopped_dirty(&site);
+    fs::remove_file(path(&site, "f0")).expect("the file is there");
+    flash(&mut site, &["f1"], "allow_single_copy = true");
+    let daemon = site.start();
+    assert_eq!(count(&read(&site), 1), BLOCKS);
+    let list = json(&daemon, &["flash", "list"]);
+    assert_eq!((&list["copies"], &list["devices"][0]["state"]), (&Value::from(1), &Value::from("lost")), "{list}");
+    daemon.stop();
+}
+
+#[test]
+fn one_copy_makes_a_volume_write_through_unless_that_is_allowed() {
+    let mut site = two();
+    stopped_dirty(&site);
+    flash(&mut site, &["f1"], "allow_single_copy = true");
+    let daemon = site.start();
+    assert_eq!(json(&daemon, &["volume", "show", "v"])["policy"], "write-back");
+    daemon.stop();
+    // The other one is old now.
+    flash(&mut site, &["f0", "f1"], "");
+    let daemon = site.start();
+    wait_for("write-through", || (json(&daemon, &["volume", "show", "v"])["policy"] == "write-through").then_some(()));
+    assert_eq!(count(&read(&site), 1), BLOCKS);
+    let status = json(&daemon, &["status"]);
+    assert_eq!(status["flash"]["devices"][0]["state"], "stale", "{status}");
+    assert!(status["alerts"].to_string().contains("run as write-through"), "{status}");
+    let refused = daemon.try_command(&["volume", "set", "v", "policy=write-back"]);
+    assert!(text_of(&refused).contains("fewer than two flash devices"), "{}", text_of(&refused));
+    daemon.command(&["stop", "--destage"]);
+    assert_eq!(count(&backing(&site), 1), BLOCKS);
+}
+
+#[test]
+fn one_device_is_not_used_unless_that_is_allowed() {
+    let mut site = slow(&["f0"], "");
+    let daemon = site.start();
+    let status = text_of(&daemon.try_command(&["status"]));
+    assert!(status.contains("allow_single_copy is not set"), "{status}");
+    write(&site, 4, 1);
+    daemon.stop();
+    assert_eq!(count(&backing(&site), 1), 4, "without flash a stop destages");
+    flash(&mut site, &["f0"], "allow_single_copy = true");
+    let daemon = site.start();
+    let status = text_of(&daemon.try_command(&["status"]));
+    assert!(status.contains("answered from one copy"), "{status}");
+    daemon.stop();
+}
+
+#[test]
+fn devices_that_hold_something_else_are_left_alone() {
+    let site = two();
+    fs::write(path(&site, "f1"), vec![7; 1 << 23]).expect("the folder can be written");
+    let daemon = site.start();
+    let log = daemon.log();
+    assert!(log.contains("flash is not used") && log.contains("f1 holds something at byte 0"), "{log}");
+    write(&site, 4, 1);
+    daemon.stop();
+    assert!(fs::read(path(&site, "f1")).expect("it is there").iter().all(|byte| *byte == 7), "it was written to");
+    assert!(fs::read(path(&site, "f0")).expect("it is there").iter().all(|byte| *byte == 0), "it was written to");
+}
+
+#[test]
+fn a_loss_that_was_accepted_never_comes_back_over_newer_data() {
+    let site = two();
+    stopped_dirty(&site);
+    for name in ["f0", "f1"] {
+        fs::rename(path(&site, name), path(&site, &format!("{name}.away"))).expect("the file is there");
+    }
+    let daemon = site.start();
+    assert!(Client::connect(&site.endpoint(), "v").is_err(), "what is on flash alone is missing");
+    let before = count(&backing(&site), 1);
+    daemon.command(&["volume", "adopt", "v"]);
+    assert_eq!(count(&read(&site), 1), before);
+    write(&site, BLOCKS, 2);
+    daemon.command(&["stop", "--destage"]);
+    drop(daemon);
+    for name in ["f0", "f1"] {
+        fs::rename(path(&site, &format!("{name}.away")), path(&site, name)).expect("the file is there");
+    }
+    let daemon = site.start();
+    assert_eq!(count(&read(&site), 2), BLOCKS);
+    assert!(text_of(&daemon.try_command(&["flash", "list"])).contains("not served"), "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
+fn a_volume_with_data_on_flash_stays_write_back_until_that_is_on_its_backing() {
+    let site = two();
+    stopped_dirty(&site);
+    let text = site.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
+    fs::write(path(&site, "none.toml"), &text).expect("the folder can be written");
+    let refused = Daemon::launch_with(&site, &path(&site, "none.toml"));
+    wait_for("the refusal", || refused.log().contains("attach it with policy write-back").then_some(()));
+    refused.stop();
+    let daemon = site.start();
+    assert_eq!(count(&read(&site), 1), BLOCKS);
+    daemon.command(&["volume", "set", "v", "policy=none"]);
+    assert_eq!(count(&backing(&site), 1), BLOCKS);
+    daemon.stop();
+    let daemon = site.start();
+    assert_eq!(json(&daemon, &["volume", "show", "v"])["policy"], "none");
+    daemon.stop();
+}
+
+#[test]
+fn a_flash_device_that_does_not_exist_is_named_with_what_to_do() {
+    let mut site = two();
+    site.tables = site.tables.replace("size = \"64 MiB\"", "");
+    File::create(path(&site, "f0")).and_then(|file| file.set_len(64 * MIB)).expect("the folder can be written");
+    fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    let checked = e2e::daemon::hotset(&["check-config", &site.config().to_string_lossy()]);
+    let text = text_of(&checked);
+    assert_eq!(checked.status.code(), Some(2), "{text}");
+    assert!(text.contains("f1 does not exist") && text.contains("truncate -s 16G"), "{text}");
+    assert!(!text.contains("f0 does not exist"), "{text}");
+    let daemon = site.start();
+    assert!(daemon.log().contains("flash is not used: "), "{}", daemon.log());
+    write(&site, 4, 1);
+    daemon.stop();
+}
