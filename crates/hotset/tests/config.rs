@@ -28,9 +28,28 @@ fn an_unknown_key_is_told_the_nearest_known_one() {
 #[test]
 fn a_feature_that_this_version_lacks_is_named() {
     assert_snapshot!(problems_of(&format!(
-        "[flash]\ndevices = []\n[iscsi]\n[vhost_user]\n[api]\n[history]\n[[qos]]\n{VOLUME}shares = \"high\"\nlun = 3\n\
+        "[iscsi]\n[vhost_user]\n[api]\n[history]\n[[qos]]\n{VOLUME}shares = \"high\"\nlun = 3\n\
          limit_iops = 5\nflash = true\n[[datastore]]\nname = \"x\"\ncongestion_threshold = \"auto\"\n"
     )));
+}
+
+#[test]
+fn flash_devices_are_one_or_two_different_ones() {
+    assert_snapshot!(problems_of("[flash]\nallow_single_copy = true\n"));
+    assert_snapshot!(problems_of("[flash]\ndevices = [\"a\", \"b\", \"c\"]\n"));
+    assert_snapshot!(problems_of("[flash]\ndevices = [\"a\", \"/etc/hotset/a\"]\nsize = \"1000 B\"\n"));
+    assert_snapshot!(problems_of("[flash]\ndevices = \"a\"\nsize = 7\nallow_single_copy = \"yes\"\ndevice = 1\n"));
+}
+
+#[test]
+fn flash_devices_count_from_the_folder_of_the_file() {
+    let text = "[flash]\ndevices = [\"a\", \"/dev/b\"]\nsize = \"1 GiB\"\n";
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("it is sound");
+    let flash = config.flash.expect("the table is there");
+    assert_eq!(flash.devices, [Path::new("/etc/hotset/a"), Path::new("/dev/b")]);
+    assert!(!flash.allow_single_copy);
+    let created = flash.devices.iter().map(|device| flash.create_bytes(device));
+    assert_eq!(created.collect::<Vec<_>>(), [Some(1 << 30), None], "devices are never created");
 }
 
 #[test]

@@ -30,7 +30,11 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
     let mut devices: Vec<PathBuf> = Vec::new();
     for At { value, span } in &list {
         let path = folder.join(value);
-        if value.is_empty() || devices.contains(&path) {
+        // Links are followed where the path exists.
+        let whole = path.canonicalize().ok();
+        let same =
+            |other: &PathBuf| *other == path || other.canonicalize().ok().is_some_and(|other| Some(other) == whole);
+        if value.is_empty() || devices.iter().any(same) {
             source.problem(span, format!("\"{value}\" is no second device"), "name two different ones");
         }
         devices.push(path);
@@ -46,10 +50,13 @@ impl FlashConfig {
 
     /// What is wrong with a device that is not there and that nobody wants created: what, and what to do.
     pub fn missing(&self, device: &Path) -> Option<(String, String)> {
-        if device.exists() || self.create_bytes(device).is_some() {
+        // An empty file is what a crash between creating one and giving it its size leaves behind.
+        let is_there = std::fs::metadata(device).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
+        if is_there || self.create_bytes(device).is_some() {
             return None;
         }
-        let (what, path) = (format!("the flash device {} does not exist", device.display()), device.display());
+        let path = device.display();
+        let what = format!("the flash device {path} {}", if device.exists() { "is empty" } else { "does not exist" });
         let remedy = match device.starts_with("/dev") {
             true => "attach it, or correct the path".to_owned(),
             false => format!("create it (truncate -s 16G {path}), or add size = \"16 GiB\" to [flash]"),

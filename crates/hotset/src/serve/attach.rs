@@ -228,6 +228,13 @@ impl Daemon {
     pub async fn remove(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
         let _busy = self.begin(name)?;
         let known = self.volumes.borrow().get(name).cloned().ok_or_else(|| Failure::no_volume(name))?;
+        if matches!(known.standing, Standing::Refused(_)) && self.may_be_on_flash(name) {
+            let text = format!(
+                "volume {name} is not served, and data of it may lie in the flash log alone; bring the log's devices back and start again, \
+                 or give that data up: hotset volume adopt {name}"
+            );
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
         if let Standing::Serving(placed) = &known.standing {
             self.stand(name, Standing::Removing(placed.clone()));
             if let Err(failure) = self.detach(name, placed.core, progress).await {
@@ -254,6 +261,11 @@ impl Daemon {
             said.push("it stays removed over a restart until its entry in the configuration changes".to_owned());
         }
         Ok(Answer::Said(said))
+    }
+
+    /// True when its backing alone may not be complete.
+    pub(super) fn may_be_on_flash(&self, name: &str) -> bool {
+        self.state.borrow().state().by_name(name).is_some_and(|record| record.dirty_on_flash.is_some())
     }
 
     /// `volume adopt`: what the backing is now is the volume's data, said in explicit words.

@@ -57,6 +57,9 @@ impl Daemon {
             }
         }
         self.volumes.borrow_mut().remove(name);
+        if self.may_be_on_flash(name) {
+            return format!("volume {name}: gone from the file; data of it may lie in the flash log, which keeps it");
+        }
         format!("volume {name}: removed; its backing is complete")
     }
 

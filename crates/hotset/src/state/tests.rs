@@ -132,3 +132,32 @@ fn incarnations_are_drawn_from_the_operating_system() {
     unique.dedup();
     assert_eq!(unique.len(), drawn.len());
 }
+
+#[test]
+fn what_may_be_on_flash_is_known_until_the_volume_is_clean() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let mut dir = StateDir::open(folder.path()).expect("a new directory");
+    let id = dir.change(|state| identified(state, "web", "disk-1", 7)).expect("written").expect("new");
+    let without = std::fs::read_to_string(folder.path().join("state.json")).expect("it was written");
+    assert!(!without.contains("dirty_on_flash"), "a version without flash reads it, too: {without}");
+    dir.change(|state| state.mark_on_flash(id, Some("ab"))).expect("written");
+    dir.change(|state| state.mark_parked(id)).expect("written");
+    drop(dir);
+    let mut dir = StateDir::open(folder.path()).expect("the same directory");
+    assert_eq!(dir.state().store_of("disk-1"), Some("ab"));
+    assert!(dir.state().volumes[0].clean);
+    dir.change(|state| state.mark_clean(id)).expect("written");
+    assert_eq!(dir.state().store_of("disk-1"), None);
+}
+
+#[test]
+fn what_is_given_up_on_flash_is_another_volume_s_from_then_on() {
+    let mut state = State::default();
+    let id = identified(&mut state, "web", "disk-1", 7).expect("new");
+    state.set_override(id, POLICY, "none", "write-back");
+    state.mark_on_flash(id, Some("ab"));
+    state.give_up_flash(id, 8);
+    assert_eq!(identified(&mut state, "web", "disk-1", 9), Ok(8));
+    assert_eq!(state.store_of("disk-1"), None);
+    assert!(state.volumes[0].overrides.contains_key(POLICY), "everything else stays");
+}
