@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A loop device, detached when dropped.
-pub struct LoopDevice(PathBuf);
+pub struct LoopDevice {
+    node: PathBuf,
+    file: PathBuf,
+}
 
 impl LoopDevice {
     /// Makes one of `bytes` with sectors of `sector` bytes on a sparse file at `file`; the error says why none can be made.
@@ -19,15 +22,22 @@ impl LoopDevice {
         if !output.status.success() {
             return Err(format!("losetup: {}", err.trim()));
         }
-        let device = LoopDevice(PathBuf::from(out.trim()));
+        let device = LoopDevice { node: PathBuf::from(out.trim()), file: file.to_owned() };
         // In some containers the device is made and its node is not.
-        File::open(&device.0).map_err(|error| format!("{}: {error}", device.0.display()))?;
+        File::open(&device.node).map_err(|error| format!("{}: {error}", device.node.display()))?;
         Ok(device)
     }
 
     /// Its node under `/dev`.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.node
+    }
+
+    /// From now on it fails every request: nothing is left of it.
+    pub fn fail(&self) {
+        File::create(&self.file).expect("the file is there");
+        let status = losetup().arg("--set-capacity").arg(&self.node).status();
+        assert!(status.is_ok_and(|status| status.success()), "losetup does not take the new size");
     }
 }
 
@@ -41,6 +51,6 @@ fn losetup() -> Command {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         // Nothing can be done about a device that stays; the kernel frees it when its last user is gone.
-        let _ = losetup().arg("--detach").arg(&self.0).status();
+        let _ = losetup().arg("--detach").arg(&self.node).status();
     }
 }

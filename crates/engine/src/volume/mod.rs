@@ -251,6 +251,12 @@ impl<S: Seam> Volume<S> {
         if shard.log_matters() { shard.flush_log().await } else { Ok(()) }
     }
 
+    /// Destages all that is dirty now and flushes the backing. The flash log is not told, for it cannot be written any more: what it holds of
+    /// the volume is old afterwards, and must never be taken over again.
+    pub async fn destage_past_log(&self) -> Result<(), RequestError> {
+        self.0.shard.flush_all().await
+    }
+
     /// Grows or shrinks the volume to what the backing now has (`None`) or to `size_bytes`, growing or cutting the backing where it
     /// can. Requests wait meanwhile. Shrinking brings dirty data to the backing first, or drops what lies beyond unwritten if
     /// `discard_dirty`.

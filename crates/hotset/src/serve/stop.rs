@@ -246,7 +246,7 @@ impl Daemon {
         loop {
             let volume = name.to_owned();
             let destage = async move |local: Rc<Local>| match local.engine.find(&volume) {
-                Some(volume) => volume.destage_all().await,
+                Some(volume) => volume.destage_past_log().await,
                 None => Ok(()),
             };
             match (self.cores[core].call(destage).await, draw_incarnation()) {

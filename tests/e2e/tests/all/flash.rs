@@ -1,11 +1,19 @@
 //! The flash log under the real daemon: what is left there over a stop, what is refused and with which words, what never comes back.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::ledger::Ledger;
+use e2e::loop_device::LoopDevice;
+use e2e::random::{Random, seed};
 use e2e::site::Site;
+use e2e::writer::{StopAtEnd, Writer};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -250,5 +258,77 @@ fn a_flash_device_that_does_not_exist_is_named_with_what_to_do() {
     let daemon = site.start();
     assert!(daemon.log().contains("flash is not used: "), "{}", daemon.log());
     write(&site, 4, 1);
+    daemon.stop();
+}
+
+/// Loop devices that fail when told to; none, with a word on the terminal, where none may be made.
+fn failing(site: &Site, names: &[&str]) -> Option<Vec<LoopDevice>> {
+    let made = names.iter().map(|name| LoopDevice::attach(&path(site, name), 64 * MIB, 512)).collect();
+    if let Err(reason) = &made {
+        // Past the capture of a passing test's output: who reads it has to know that nothing was tested.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: failing flash devices: no loop device can be made ({reason})");
+    }
+    made.ok()
+}
+
+fn flash_on(site: &mut Site, devices: &[&Path]) {
+    let devices: Vec<_> = devices.iter().map(|device| format!("\"{}\"", device.display())).collect();
+    site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", devices.join(", "));
+}
+
+#[test]
+fn a_device_that_fails_under_load_and_is_missing_at_the_restart_loses_nothing_flushed() {
+    const BYTES: u64 = 16 * MIB;
+    let mut site = Site::with_volume(BYTES);
+    let Some(devices) = failing(&site, &["loop"]) else { return };
+    let file = path(&site, "f1");
+    flash_on(&mut site, &[devices[0].path(), &file]);
+    let seed = seed("flash_device_fails");
+    let mut random = Random::new(seed);
+    let (ledger, stop, endpoint) = (Mutex::new(Ledger::new(BYTES, false)), AtomicBool::new(false), site.endpoint());
+    let daemon = site.start();
+    let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed };
+    let mut faults = std::thread::scope(|scope| {
+        let run = scope.spawn(|| writer.run(&ledger, &stop));
+        let at_end = StopAtEnd(&stop);
+        std::thread::sleep(Duration::from_millis(100 + random.below(300)));
+        devices[0].fail();
+        wait_for("word of the device", || daemon.log().contains("is out of service").then_some(()));
+        std::thread::sleep(Duration::from_millis(random.below(1500)));
+        daemon.kill();
+        drop(at_end);
+        run.join().expect("the writer ends orderly")
+    });
+    drop(devices);
+    let daemon = site.start();
+    let mut ledger = ledger.into_inner().expect("no writer panicked");
+    assert!(ledger.sequence() > 100, "only {} writes: the writer is broken", ledger.sequence());
+    faults.extend(ledger.check_after_crash(&read(&site)));
+    assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
+    wait_for("write-through", || (json(&daemon, &["volume", "show", "v"])["policy"] == "write-through").then_some(()));
+    daemon.stop();
+    let faults = ledger.check_after_crash(&fs::read(site.backing("v")).expect("the backing is there"));
+    assert!(faults.is_empty(), "after the stop: {faults:?}");
+}
+
+#[test]
+fn with_both_devices_gone_a_stop_destages_everything_and_the_next_start_does_without_them() {
+    let mut site = two();
+    let Some(devices) = failing(&site, &["l0", "l1"]) else { return };
+    flash_on(&mut site, &[devices[0].path(), devices[1].path()]);
+    let daemon = site.start();
+    write(&site, BLOCKS / 2, 1);
+    devices.iter().for_each(LoopDevice::fail);
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.write((BLOCKS - 1) * 16 * BLOCK, &block(BLOCKS - 1, 1)).expect("it is taken into memory");
+    // Whether it succeeds is not promised here, that it tells the truth is.
+    let flushed = client.flush();
+    println!("a flush with no device left: {flushed:?}");
+    drop(client);
+    daemon.stop();
+    assert_eq!(count(&backing(&site), 1), BLOCKS / 2 + 1);
+    let daemon = site.start();
+    assert!(daemon.log().contains("flash is not used"), "{}", daemon.log());
+    assert_eq!(count(&read(&site), 1), BLOCKS / 2 + 1);
     daemon.stop();
 }
