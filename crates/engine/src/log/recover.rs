@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use flash::{Owner, Recovered, RecoveredContent};
-use seam::{BLOCK_BYTES, Seam};
+use seam::{BLOCK_BYTES, Block, BlockMut, Seam};
 
 use crate::RequestError;
 use crate::memory::BlockNo;
@@ -69,7 +69,15 @@ impl<S: Seam> Shard<S> {
         let store = self.core.log().expect("records come from a log");
         let data = store.read(record.owner, record.position, buffer).await;
         let data = data.map_err(|error| seam::DiskError::Io(error.to_string()))?;
-        let data = seam::Block::thaw(data).unwrap_or_else(|_| unreachable!("nobody else has seen the block"));
+        let data = match data.thaw() {
+            Ok(data) => data,
+            // A bad copy on the other mirror is being replaced by it (R1).
+            Err(shared) => {
+                let mut data = self.core.alloc().await;
+                data.copy_from(0, &shared, 0, BLOCK_BYTES);
+                data
+            }
+        };
         let now = self.seam().now();
         let span = Span { block: BlockNo(block), from: 0, start: 0, len: BLOCK_BYTES };
         let how = How { keep: self.keeps_writes(), owed: true, now };
