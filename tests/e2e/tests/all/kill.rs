@@ -1,5 +1,7 @@
 //! SIGKILL at any moment, under a writer that knows what was flushed and what was only held.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -12,14 +14,41 @@ use e2e::site::Site;
 use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 16 << 20;
+const FLASH_BYTES: u64 = 12 << 20;
+/// Where the second superblock of a flash device lies (`docs/format.md`).
+const SECOND_SUPERBLOCK: u64 = 64 << 10;
+const DAMAGE_BYTES: u64 = 4096;
+const DAMAGED_PLACES: u64 = 1000;
 
 /// Rounds to do: `HOTSET_KILL_ROUNDS`, 10 without it.
 fn rounds() -> u64 {
     std::env::var("HOTSET_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
 }
 
+/// What else happens while no daemon runs.
+type Meanwhile = fn(&Site, &mut Random);
+
+fn nothing(_: &Site, _: &mut Random) {}
+
+/// Overwrites one mirror of the flash log with random bytes, a superblock included.
+fn damage_mirror(site: &Site, random: &mut Random) {
+    let file = File::options().write(true).open(site.folder.join("f0")).expect("the device is there");
+    let mut bytes = vec![0; DAMAGE_BYTES as usize];
+    for place in 0..DAMAGED_PLACES {
+        bytes.iter_mut().for_each(|byte| *byte = random.draw() as u8);
+        let at = if place == 0 { 0 } else { SECOND_SUPERBLOCK + DAMAGE_BYTES + random.below(FLASH_BYTES - (1 << 18)) };
+        file.write_all_at(&bytes, at).expect("it can be written");
+    }
+}
+
 /// Writes, kills the daemon at a random moment, starts it again and reads everything back.
-fn round(site: &Site, daemon: Daemon, ledger: &Mutex<Ledger>, random: &mut Random) -> (Daemon, Vec<Fault>) {
+fn round(
+    site: &Site,
+    daemon: Daemon,
+    ledger: &Mutex<Ledger>,
+    random: &mut Random,
+    meanwhile: Meanwhile,
+) -> (Daemon, Vec<Fault>) {
     let (endpoint, stop) = (site.endpoint(), AtomicBool::new(false));
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 1 + random.below(4), seed: random.draw() };
     let before = ledger.lock().expect("no writer panicked").sequence();
@@ -32,6 +61,7 @@ fn round(site: &Site, daemon: Daemon, ledger: &Mutex<Ledger>, random: &mut Rando
         drop(at_end);
         run.join().expect("the writer ends orderly")
     });
+    meanwhile(site, random);
     let daemon = site.start();
     let image = Client::connect(&endpoint, "v").and_then(|mut client| client.read_all()).expect("the volume is back");
     let mut ledger = ledger.lock().expect("no writer panicked");
@@ -51,17 +81,17 @@ fn site() -> Site {
 fn site_with_flash() -> Site {
     let mut site = site();
     let folder = site.folder.path().display();
-    site.tables = format!("[flash]\ndevices = [\"{folder}/f0\", \"{folder}/f1\"]\nsize = \"12 MiB\"\n");
+    site.tables = format!("[flash]\ndevices = [\"{folder}/f0\", \"{folder}/f1\"]\nsize = \"{FLASH_BYTES} B\"\n");
     site
 }
 
-fn kill_again_and_again(site: &Site, seed: u64) {
+fn kill_again_and_again(site: &Site, seed: u64, meanwhile: Meanwhile) {
     let mut random = Random::new(seed);
     let ledger = Mutex::new(Ledger::new(BYTES, false));
     let mut daemon = site.start();
     for number in 0..rounds() {
         let faults;
-        (daemon, faults) = round(site, daemon, &ledger, &mut random);
+        (daemon, faults) = round(site, daemon, &ledger, &mut random, meanwhile);
         assert!(faults.is_empty(), "round {number}: {:?}", &faults[..faults.len().min(20)]);
     }
     let writes = ledger.lock().expect("no writer panicked").sequence();
@@ -74,12 +104,17 @@ fn kill_again_and_again(site: &Site, seed: u64) {
 
 #[test]
 fn case_2_kill_anywhere_loses_nothing_flushed_and_leaves_nothing_foreign_or_torn() {
-    kill_again_and_again(&site(), seed("kill"));
+    kill_again_and_again(&site(), seed("kill"), nothing);
 }
 
 #[test]
 fn case_2_kill_anywhere_with_the_flash_log_loses_nothing_flushed() {
-    kill_again_and_again(&site_with_flash(), seed("kill_flash"));
+    kill_again_and_again(&site_with_flash(), seed("kill_flash"), nothing);
+}
+
+#[test]
+fn kills_and_a_mirror_of_the_flash_log_that_is_overwritten_lose_nothing_flushed() {
+    kill_again_and_again(&site_with_flash(), seed("kill_damage"), damage_mirror);
 }
 
 /// Builds with assertions alone can be broken on purpose.
@@ -93,7 +128,7 @@ fn a_flush_that_is_acknowledged_before_the_log_has_it_is_caught() {
     let mut daemon = site.start();
     for _ in 0..20 {
         let faults;
-        (daemon, faults) = round(&site, daemon, &ledger, &mut random);
+        (daemon, faults) = round(&site, daemon, &ledger, &mut random, nothing);
         if faults.iter().any(|fault| matches!(fault, Fault::Lost { .. })) {
             return;
         }
