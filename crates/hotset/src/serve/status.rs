@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use control::report::{CoreReport, OverrideReport};
 use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
-use engine::{CacheMode, VolumeStats};
+use engine::{CacheMode, VolumeStats, WritePolicy};
 
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
+use crate::state::effective_policy;
 use crate::units::show_time;
 
 /// A core that does not answer a report within this is shown as such.
@@ -84,7 +85,21 @@ impl Daemon {
             }
         }
         let volumes = self.volumes.borrow();
-        (cores, volumes.values().map(|known| report(known, counted.remove(&known.config.name))).collect())
+        let reports = volumes.values().map(|known| {
+            let mut report = report(known, counted.remove(&known.config.name));
+            self.alert_of_flash(known, &mut report);
+            report
+        });
+        (cores, reports.collect())
+    }
+
+    /// Write-through is a volume that should be write-back only for want of a second copy on flash.
+    fn alert_of_flash(&self, known: &Known, report: &mut VolumeReport) {
+        let wanted = effective_policy(self.state.borrow().state().by_name(&report.name), known.config.policy);
+        let is = report.policy == WritePolicy::WriteThrough.to_string();
+        if self.flash_store().is_some() && is && wanted == WritePolicy::WriteBack {
+            report.alerts.push("runs as write-through: fewer than two flash devices are in service".to_owned());
+        }
     }
 }
 

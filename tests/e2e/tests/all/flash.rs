@@ -166,6 +166,8 @@ fn one_copy_makes_a_volume_write_through_unless_that_is_allowed() {
     let status = json(&daemon, &["status"]);
     assert_eq!(status["flash"]["devices"][0]["state"], "stale", "{status}");
     assert!(status["alerts"].to_string().contains("run as write-through"), "{status}");
+    let show = json(&daemon, &["volume", "show", "v"]);
+    assert!(show["alerts"].to_string().contains("fewer than two flash devices"), "{show}");
     let refused = daemon.try_command(&["volume", "set", "v", "policy=write-back"]);
     assert!(text_of(&refused).contains("fewer than two flash devices"), "{}", text_of(&refused));
     daemon.command(&["stop", "--destage"]);
