@@ -19,7 +19,8 @@ const BROKEN: [(&str, &str, &[&str]); 12] = [
         &["\"a\""],
     ),
     ("an array that is none", "[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\nsize = \"1 GiB\"", &["shelf"]),
-    ("a feature of a later version", "[flash]\ndevices = []", &["flash", "version"]),
+    ("a feature of a later version", "[api]\nlisten = \"x\"", &["api", "version"]),
+    ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "name two"]),
     ("a wrong type", "[[volume]]\nname = \"a\"\nbacking = \"/x\"\nread_only = \"yes\"", &["read_only", "true"]),
 ];
 
