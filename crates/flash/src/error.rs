@@ -71,6 +71,17 @@ pub enum StoreError {
         /// Its number in the store, counted from 0.
         member: u32,
     },
+    /// Who was last in service is missing, and what is here was taken out before.
+    #[error(
+        "the flash devices that are here were taken out of service earlier (they know generation {generation} of the store, which has \
+         come to {seen}): what they hold is old, and newer data is on the one that is missing; attach that one"
+    )]
+    Outdated {
+        /// What they know.
+        generation: u64,
+        /// What the owner has seen.
+        seen: u64,
+    },
     /// The log is broken where it cannot be.
     #[error(
         "the flash log is damaged: batch {sequence} cannot be read from any device, and later ones exist; opening would lose what was \

@@ -5,6 +5,7 @@ use seam::Seam;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, NoSuperblock, PLACES, Superblock};
+use crate::recovery::OpenOptions;
 
 /// The members of a store as the newest superblock has them.
 pub struct Members<S: Seam> {
@@ -20,7 +21,7 @@ pub struct Members<S: Seam> {
 }
 
 /// Reads the superblocks of `disks` and sorts the devices.
-pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], accept_missing: bool) -> Result<Members<S>, StoreError> {
+pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<Members<S>, StoreError> {
     let mut found: Vec<(Device<S>, Superblock)> = Vec::new();
     let mut places: Vec<(u32, usize)> = Vec::new();
     let mut refused = None;
@@ -37,12 +38,18 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], accept_missing: bool) ->
     }
     // A device that cannot be recognised is as good as missing.
     match refused {
-        Some(error) if !accept_missing || found.is_empty() => return Err(error),
+        Some(error) if !options.accept_missing || found.is_empty() => return Err(error),
         None if found.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
         _ => {}
     }
     let newest = found.iter().map(|(_, superblock)| superblock).max_by_key(|one| (one.generation, one.revision));
     let mut newest = newest.expect("there is one").clone();
+    if let Some((store, seen)) = options.seen
+        && newest.store == store
+        && newest.generation < seen
+    {
+        return Err(StoreError::Outdated { generation: newest.generation, seen });
+    }
     for (index, (device, superblock)) in found.iter().enumerate() {
         if superblock.store != newest.store || superblock.members.len() != newest.members.len() {
             return Err(StoreError::OtherStore { device: device.name() });
@@ -70,7 +77,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], accept_missing: bool) ->
     for member in 0..newest.members.len() {
         let here = devices.iter().any(|device| device.member as usize == member);
         if newest.members[member].state == MemberState::InService && !here {
-            if !accept_missing {
+            if !options.accept_missing {
                 return Err(StoreError::MemberMissing { member: member as u32 });
             }
             newest.members[member].state = MemberState::Lost;

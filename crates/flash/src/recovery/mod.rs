@@ -19,6 +19,7 @@ use seam::{Disk, DiskResult, Seam};
 
 use crate::device::Device;
 use crate::error::StoreError;
+use crate::format::Uuid;
 use crate::format::superblock::MemberState;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
 use crate::record::Recovered;
@@ -33,6 +34,9 @@ use members::Members;
 pub struct OpenOptions {
     /// Take members out that are in service and not there.
     pub accept_missing: bool,
+    /// A store and the generation of its members that its owner has seen: devices that know less of that store hold old data, and are
+    /// refused. Without it a device that was taken out cannot be told from the last one in service when it comes alone.
+    pub seen: Option<(Uuid, u64)>,
     /// Break a rule on purpose.
     #[doc(hidden)]
     pub sabotage: Sabotage,
@@ -44,7 +48,7 @@ pub async fn open<S: Seam>(
     disks: &[S::Disk],
     options: OpenOptions,
 ) -> Result<(Store<S>, Vec<Recovered>), StoreError> {
-    let members = members::find::<S>(seam, disks, options.accept_missing).await?;
+    let members = members::find::<S>(seam, disks, options).await?;
     let mut failures = flush(&members.devices).await;
     let devices = serving(&members.devices, &failures);
     if devices.is_empty() {

@@ -8,7 +8,7 @@ use seam::{BlockMut, Seam};
 use crate::model::{What, read_all};
 use crate::world::{NAMES, SMALL, after, disks, empty, formatted, open, open_named};
 
-const ACCEPT: OpenOptions = OpenOptions { accept_missing: true, sabotage: flash::Sabotage::None };
+const ACCEPT: OpenOptions = OpenOptions { accept_missing: true, seen: None, sabotage: flash::Sabotage::None };
 
 fn owner(block: u64) -> Owner {
     Owner { incarnation: 5, block }
@@ -274,5 +274,24 @@ fn appends_of_one_moment_share_a_batch() {
         // The first may find nobody to share with; the others then share the next.
         assert!((1..=2).contains(&(after.writes - before.writes)));
         assert_eq!(after.writes - before.writes, after.flushes - before.flushes);
+    });
+}
+
+#[test]
+fn a_member_that_was_taken_out_is_refused_alone_when_its_owner_knows_better() {
+    let world = written(5);
+    let seam = world.seam();
+    world.block_on(async {
+        // The second one goes on alone; the first one believes to be current.
+        let (store, _) = open_named(&seam, &NAMES[1..], ACCEPT).await.unwrap();
+        let seen = Some((store.uuid(), store.generation()));
+        drop(store);
+        let refused = open_named(&seam, &NAMES[..1], OpenOptions { seen, ..ACCEPT }).await.err();
+        assert!(matches!(refused, Some(StoreError::Outdated { .. })), "{refused:?}");
+        let (store, _) = open(&world, &seam, OpenOptions { seen, ..OpenOptions::default() }).await.unwrap();
+        assert_eq!(store.members()[0].status, MemberStatus::Stale, "the refusal has changed nothing");
+        drop(store);
+        let of_another_store = Some(([7; 16], u64::MAX));
+        assert!(open_named(&seam, &NAMES[1..], OpenOptions { seen: of_another_store, ..ACCEPT }).await.is_ok());
     });
 }

@@ -20,7 +20,7 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let victim = NAMES[rng.below(2) as usize];
     let mut world = formatted(seed, shape);
     let model = Rc::<RefCell<Model>>::default();
-    let options = OpenOptions { accept_missing: false, sabotage };
+    let options = OpenOptions { sabotage, ..OpenOptions::default() };
     for boot in 0..2 + rng.below(4) {
         let suffering = devices == 2 && plan_faults(&world, &rng, victim);
         let wrong = Rc::<RefCell<Option<String>>>::default();

@@ -17,11 +17,24 @@ pub const STATE_VERSION: u64 = 1;
 pub struct State {
     /// Times that a daemon has started on this directory.
     pub generation: u64,
+    /// The flash store that was last in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flash: Option<FlashRecord>,
     /// Volumes that were ever served and not removed.
     pub volumes: Vec<VolumeRecord>,
     /// Names of volumes of the file that were removed by command, with the entry that each had then: it stays removed until the
     /// entry changes.
     pub removed: BTreeMap<String, String>,
+}
+
+/// What is kept of a flash store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlashRecord {
+    /// Its identity, 32 hexadecimal digits.
+    pub store: String,
+    /// The generation of its members that was last seen: a device that knows less was taken out of service.
+    pub generation: u64,
 }
 
 /// What is kept of a volume.

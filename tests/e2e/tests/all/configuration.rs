@@ -4,7 +4,7 @@ use e2e::daemon::{Daemon, hotset, text_of};
 use e2e::site::Site;
 
 /// What is wrong, what the file says instead of a good line, and what the message has to hold.
-const BROKEN: [(&str, &str, &[&str]); 12] = [
+const BROKEN: [(&str, &str, &[&str]); 13] = [
     ("no TOML", "[memory", &["line"]),
     ("an unknown table", "[memroy]\nsize = \"1 GiB\"", &["memroy", "memory"]),
     ("an unknown key", "[memory]\nsiez = \"1 GiB\"", &["siez", "size"]),

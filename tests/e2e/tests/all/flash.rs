@@ -158,7 +158,12 @@ fn one_copy_makes_a_volume_write_through_unless_that_is_allowed() {
     let daemon = site.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["policy"], "write-back");
     daemon.stop();
-    // The other one is old now.
+    // The other one is old now, also when it comes alone.
+    flash(&mut site, &["f0"], "allow_single_copy = true");
+    let daemon = site.start();
+    assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "refused");
+    assert!(daemon.log().contains("were taken out of service earlier"), "{}", daemon.log());
+    daemon.stop();
     flash(&mut site, &["f0", "f1"], "");
     let daemon = site.start();
     wait_for("write-through", || (json(&daemon, &["volume", "show", "v"])["policy"] == "write-through").then_some(()));

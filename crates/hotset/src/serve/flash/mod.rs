@@ -18,6 +18,7 @@ use self::open::Opened;
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use crate::log;
+use crate::state::FlashRecord;
 use crate::units::show_bytes;
 
 /// How the flash log stands.
@@ -41,7 +42,8 @@ impl Daemon {
     /// Opens the log, if one is configured. A log that cannot be used keeps no volume from being served but those that need it.
     pub async fn open_flash(&self) -> Result<(), Failure> {
         let Some(config) = self.config.borrow().flash.clone() else { return Ok(()) };
-        let opened = self.flash_core().call(async move |local: Rc<Local>| open::open(&local, config).await).await;
+        let seen = self.state.borrow().state().flash.clone();
+        let opened = self.flash_core().call(async move |local: Rc<Local>| open::open(&local, config, seen).await).await;
         let flash = match opened.map_err(core_gone)? {
             Ok(opened) => {
                 let made = if opened.formatted { ", made now: its devices were empty" } else { "" };
@@ -51,6 +53,7 @@ impl Daemon {
                     owners => format!(", with data of {owners} volumes"),
                 };
                 log::info(format!("flash log {} is in use{made}{of}", opened.store));
+                self.note_generation(&opened.store, opened.generation)?;
                 opened.absent.iter().for_each(|absent| log::error(format!("flash: {absent}")));
                 Flash::Open(opened)
             }
@@ -61,6 +64,12 @@ impl Daemon {
         };
         *self.flash.borrow_mut() = flash;
         Ok(())
+    }
+
+    /// Notes how far the store's members have come, so that one that was taken out is never taken for the last one in service.
+    fn note_generation(&self, store: &str, generation: u64) -> Result<(), Failure> {
+        let record = FlashRecord { store: store.to_owned(), generation };
+        self.state.borrow_mut().change(|state| state.flash = Some(record)).map_err(state_failed)
     }
 
     /// The identity of the store in use.

@@ -8,6 +8,7 @@ use seam::{Disk, DiskOpen, Seam};
 
 use super::super::data_core::Local;
 use crate::config::FlashConfig;
+use crate::state::FlashRecord;
 
 /// How long a start waits for a killed predecessor's last I/O, in milliseconds.
 const LOCK_WAIT_MS: u64 = 10_000;
@@ -17,6 +18,8 @@ const LOCK_WAIT_MS: u64 = 10_000;
 pub struct Opened {
     /// The store's identity, 32 hexadecimal digits.
     pub store: String,
+    /// The generation of its members.
+    pub generation: u64,
     /// What each device calls itself, and the path that people know it by.
     pub names: Names,
     /// The devices were empty, and hold a store now.
@@ -39,7 +42,7 @@ impl Names {
 }
 
 /// Opens the log on `config`'s devices, or makes one where all of them are there and empty. The error says why it is not in use.
-pub async fn open(local: &Local, config: FlashConfig) -> Result<Opened, String> {
+pub async fn open(local: &Local, config: FlashConfig, seen: Option<FlashRecord>) -> Result<Opened, String> {
     if config.devices.len() < 2 && !config.allow_single_copy {
         return Err(
             "[flash] names one device, and allow_single_copy is not set; name a second one, or set it".to_owned()
@@ -59,9 +62,11 @@ pub async fn open(local: &Local, config: FlashConfig) -> Result<Opened, String> 
         return Err(absent.join("; "));
     }
     // Naming one device of a store of two is how an administrator says that the other one will not come back.
-    let options = OpenOptions { accept_missing: config.devices.len() == 1, ..OpenOptions::default() };
+    let seen = seen.and_then(|seen| Some((uuid_of(&seen.store)?, seen.generation)));
+    let options = OpenOptions { accept_missing: config.devices.len() == 1, seen, ..OpenOptions::default() };
     let (store, found, formatted) = open_store(&local.seam, disks, options, &names, &mut absent).await?;
     let opened = Opened {
+        generation: store.generation(),
         store: store.uuid().iter().map(|byte| format!("{byte:02x}")).collect(),
         names,
         formatted,
@@ -70,6 +75,11 @@ pub async fn open(local: &Local, config: FlashConfig) -> Result<Opened, String> 
     };
     local.engine.open_log(store, found);
     Ok(Opened { owners: local.engine.unclaimed().len(), ..opened })
+}
+
+/// The bytes of 32 hexadecimal digits.
+fn uuid_of(text: &str) -> Option<[u8; 16]> {
+    u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
 }
 
 async fn open_device(local: &Local, config: &FlashConfig, path: PathBuf) -> Result<RealDisk, String> {

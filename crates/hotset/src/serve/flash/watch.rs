@@ -64,8 +64,11 @@ impl Daemon {
         let Flash::Open(opened) = self.flash.borrow().clone() else { return };
         let mut before = Vec::new();
         loop {
-            let members = async |local: Rc<Local>| local.engine.log().map(|log| log.members()).unwrap_or_default();
-            let Ok(members) = self.flash_core().call(members).await else { return };
+            let ask = async |local: Rc<Local>| local.engine.log().map(|log| (log.members(), log.generation()));
+            let Ok(Some((members, generation))) = self.flash_core().call(ask).await else { return };
+            if let Err(failure) = self.note_generation(&opened.store, generation) {
+                log::error(failure.message);
+            }
             for member in members.iter().filter(|member| !before.contains(*member)) {
                 if let MemberStatus::Lost(why) = &member.status {
                     let device = member.device.as_deref().map(|device| opened.names.show(device));
