@@ -3,7 +3,8 @@
 //! A reply's data lie in the pool's buffers until the socket has taken them, and a client decides when that is. So they are lent:
 //! before a read begins, for its full length, or two reads that each hold half of what they need would wait for each other. Half
 //! of the budget is split evenly: what stays within its connection's share waits for nobody. The other half is for reads that are
-//! longer than the share, one a connection, first come, first served.
+//! longer than the share, one a connection, first come, first served; but whoever has taken an answer before goes before those who never
+//! have.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use std::task::Waker;
 pub(crate) struct Budget {
     limit_bytes: usize,
     lent_bytes: Cell<usize>,
-    line: RefCell<BTreeMap<u64, Waker>>,
+    line: RefCell<BTreeMap<(bool, u64), Waker>>,
     next: Cell<u64>,
 }
 
@@ -68,18 +69,21 @@ impl Budget {
 /// A place in line, once it is taken; leaves the line when dropped.
 pub(crate) struct Place<'a> {
     budget: &'a Budget,
-    number: Option<u64>,
+    number: Option<(bool, u64)>,
+    /// Stands behind those who have taken an answer before.
+    is_new: bool,
 }
 
 impl<'a> Place<'a> {
-    /// Not in line yet.
-    pub(crate) fn new(budget: &'a Budget) -> Place<'a> {
-        Place { budget, number: None }
+    /// Not in line yet. `is_new`: whoever it is for has never taken an answer.
+    pub(crate) fn new(budget: &'a Budget, is_new: bool) -> Place<'a> {
+        Place { budget, number: None, is_new }
     }
 
     /// Stands in line, at the end of it unless it does already.
     pub(crate) fn stand(&mut self, waker: &Waker) {
-        let number = *self.number.get_or_insert_with(|| self.budget.next.replace(self.budget.next.get() + 1));
+        let next = || (self.is_new, self.budget.next.replace(self.budget.next.get() + 1));
+        let number = *self.number.get_or_insert_with(next);
         self.budget.line.borrow_mut().insert(number, waker.clone());
     }
 

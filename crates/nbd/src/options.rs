@@ -32,7 +32,7 @@ impl Default for Options {
             handshake_timeout: Nanos::from_secs(30),
             requests_max: 256,
             held_bytes_max: 4 << 20,
-            stall_timeout: Nanos::from_secs(30),
+            stall_timeout: Nanos::from_secs(5),
             payload_bytes_max: 16 << 20,
             tls: None,
         }

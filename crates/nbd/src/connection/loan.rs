@@ -56,7 +56,7 @@ impl<S: Seam> Connection<S> {
 
     /// Borrows `bytes` of buffers as soon as they may be had; `None` when nothing is sent any more.
     pub(super) async fn borrow(&self, bytes: usize) -> Option<Loan<'_, S>> {
-        let mut place = Place::new(&self.shares.budget);
+        let mut place = Place::new(&self.shares.budget, !self.has_taken.get());
         poll_fn(|context| {
             if self.ended.get() {
                 return Poll::Ready(None);

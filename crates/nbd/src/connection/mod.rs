@@ -59,6 +59,8 @@ pub(crate) struct Connection<S: Seam> {
     waits: Cell<Waits>,
     /// The reading half has ended.
     draining: Cell<bool>,
+    /// Its client has taken an answer that was made of borrowed buffers.
+    has_taken: Cell<bool>,
     /// Nothing is sent any more.
     ended: Cell<bool>,
     room: RefCell<Vec<Waker>>,
@@ -83,6 +85,7 @@ impl<S: Seam> Connection<S> {
             payload_bytes: Cell::new(0),
             waits: Cell::new(Waits::Socket),
             draining: Cell::new(false),
+            has_taken: Cell::new(false),
             ended: Cell::new(false),
             room: RefCell::default(),
         })

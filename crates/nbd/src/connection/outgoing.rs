@@ -40,6 +40,7 @@ impl<S: Seam> Connection<S> {
             if result.is_err() {
                 return;
             }
+            self.has_taken.set(self.has_taken.get() || lent_bytes > 0);
         }
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use engine::{GivenBlocks, WriteFlags, ZeroFlags};
 use nbd_protocol::reply::{push_error_chunk, push_status_chunk};
 use nbd_protocol::{Errno, Request, command, flags};
-use seam::{AllocationExtent, Seam};
+use seam::{AllocationExtent, BLOCK_BYTES, Seam};
 
 use super::Connection;
 use super::loan::{Loan, buffer_bytes};
@@ -137,8 +137,11 @@ impl<S: Seam> Connection<S> {
             true => self.borrow(buffer_bytes(at, request.len as usize)).await,
             false => None,
         };
+        // No longer than the connection's share, within which it waits for nobody.
+        let share = self.shares.share_bytes() / BLOCK_BYTES * BLOCK_BYTES;
+        let piece_bytes = if whole { READ_PIECE_BYTES } else { share.clamp(BLOCK_BYTES, READ_PIECE_BYTES) };
         while at < end {
-            let piece = READ_PIECE_BYTES - (at % READ_PIECE_BYTES as u64) as usize;
+            let piece = piece_bytes - (at % piece_bytes as u64) as usize;
             let len = piece.min((end - at) as usize);
             if !whole {
                 loan = self.borrow(buffer_bytes(at, len)).await;
