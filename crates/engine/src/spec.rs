@@ -122,7 +122,7 @@ pub enum Sabotage {
     OverwriteInFlight,
     /// Allocation status of the backing is reported for a dirty block (R4).
     ZeroForDirty,
-    /// A flush is acknowledged before its records are durable in the flash log (R6).
+    /// A flush is acknowledged without its records being durable in the flash log (R6).
     AckBeforeLog,
     /// What reached the backing past the flash log gets no tombstone there (R8).
     NoTombstones,
