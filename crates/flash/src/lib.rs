@@ -17,6 +17,7 @@ mod device;
 mod error;
 pub mod format;
 mod membership;
+mod pages;
 mod read;
 mod record;
 mod recovery;
@@ -26,6 +27,7 @@ mod wait;
 
 pub use create::FormatOptions;
 pub use error::StoreError;
+pub use pages::{MapLoaded, PAGE_BLOCKS, PageMember, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS, WriteMark};
 pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;
 pub use store::{MemberReport, MemberStatus, Sabotage, Store};

@@ -12,6 +12,7 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{MemberState, Superblock};
+use crate::pages::Pages;
 use crate::record::{Content, Owner, Position, Record, Recovered};
 use crate::recovery::{OpenOptions, open};
 use crate::segments::Segments;
@@ -115,11 +116,11 @@ impl<S: Seam> Inner<S> {
 }
 
 /// An open store. A clone is another handle to the same, on the same core.
-pub struct Store<S: Seam>(pub(crate) Rc<Inner<S>>);
+pub struct Store<S: Seam>(pub(crate) Rc<Inner<S>>, pub(crate) Pages<S>);
 
 impl<S: Seam> Clone for Store<S> {
     fn clone(&self) -> Self {
-        Store(Rc::clone(&self.0))
+        Store(Rc::clone(&self.0), self.1.clone())
     }
 }
 
@@ -133,6 +134,11 @@ impl<S: Seam> Store<S> {
     /// anywhere.
     pub async fn open(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<(Self, Vec<Recovered>), StoreError> {
         open(seam, disks, options).await
+    }
+
+    /// The clean pages. To be loaded once, at any time after the opening.
+    pub fn pages(&self) -> Pages<S> {
+        self.1.clone()
     }
 
     /// The most records of one append.

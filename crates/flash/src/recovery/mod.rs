@@ -22,6 +22,7 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::superblock::MemberState;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
+use crate::pages::Pages;
 use crate::record::Recovered;
 use crate::segments::{Segment, Segments};
 use crate::store::{Inner, MemberStatus, Sabotage, State, Store, report};
@@ -68,7 +69,9 @@ pub async fn open<S: Seam>(
         let failures = write_superblocks(&inner).await;
         take_out(&inner, failures).await?;
     }
-    Ok((Store(Rc::new(inner)), recovered))
+    let inner = Rc::new(inner);
+    let pages = Pages::new(Rc::clone(&inner));
+    Ok((Store(inner, pages), recovered))
 }
 
 async fn flush<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {

@@ -4,6 +4,7 @@ mod cuts;
 mod life;
 mod members;
 mod model;
+mod pages;
 mod sabotage;
 mod seeds;
 mod world;

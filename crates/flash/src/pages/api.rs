@@ -1,0 +1,78 @@
+//! What the owner of a store hears about its pages.
+
+use std::ops::Range;
+
+/// Blocks of a page.
+pub const PAGE_BLOCKS: u32 = 16;
+/// Blocks of a region, the unit in which writes to a backing are marked: 4 MiB.
+pub const REGION_BLOCKS: u64 = 1024;
+
+/// What reading the map has brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MapLoaded {
+    /// Pages.
+    pub pages: u64,
+    /// Pages of them that are suspect.
+    pub suspect: u64,
+    /// Why all pages were dropped, where they were.
+    pub dropped: Option<String>,
+}
+
+/// Why a page was not taken. Nothing is lost by it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PutError {
+    /// No slot is free at the moment, the page is being written, or the map is not loaded yet.
+    #[error("no slot on flash is free at the moment")]
+    Busy,
+    /// What would have to go is in use.
+    #[error("everything on flash is in use")]
+    Hot,
+    /// A device did not take it, or the store takes nothing more.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A write to the backing that is under way: to be given to `end_write` whatever became of it.
+#[must_use = "a mark that is not given to end_write keeps its regions in flux"]
+#[derive(Debug)]
+pub struct WriteMark {
+    /// Its blocks.
+    #[expect(dead_code, reason = "read when the mark ends")]
+    pub(super) blocks: Range<u64>,
+}
+
+/// What has been written to a member for pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageMember {
+    /// The member.
+    pub member: u32,
+    /// Bytes of pages.
+    pub promotion_bytes: u64,
+    /// Bytes of the map journal.
+    pub journal_bytes: u64,
+}
+
+/// How the pages stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PagesStats {
+    /// The map was read.
+    pub loaded: bool,
+    /// Slots, of which each can hold a page.
+    pub slots: u64,
+    /// Slots that hold one.
+    pub pages: u64,
+    /// Blocks that can be read.
+    pub valid_blocks: u64,
+    /// Slots that are durably free.
+    pub free: u64,
+    /// Pages with suspect blocks.
+    pub suspect: u64,
+    /// Pages that had to go for others, since the opening.
+    pub evictions: u64,
+    /// Regions in flux, of at most 256.
+    pub regions_in_flux: u64,
+    /// What was written, by member, since the opening.
+    pub members: Vec<PageMember>,
+    /// Bytes of memory that map and marks take.
+    pub memory_bytes: u64,
+}
