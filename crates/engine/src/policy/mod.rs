@@ -1,8 +1,10 @@
-//! Which block leaves when room is needed. One file a policy; the cache knows this trait alone.
+//! Which block leaves when room is needed, and which page has earned a place on flash. One file a policy; the cache knows the traits alone.
 
 mod clock2q;
+mod history;
 mod list;
 mod lru;
+pub mod promotion;
 
 pub use clock2q::Clock2Q;
 pub use lru::Lru;

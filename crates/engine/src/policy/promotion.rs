@@ -1,0 +1,193 @@
+//! Which pages have earned a place on flash: those that were used again, some time after they were used before.
+//!
+//! A page is noted when it is first used. While it is in the young half of the *stage*, the last tenth of a flash's worth of notes,
+//! further uses belong to the same burst and count for nothing. A use after that, up to a quarter of a flash's worth behind the
+//! stage (the *ghost*), promotes it. These are Clock2Q+'s probation and ghost in one order, so that nothing has to move from one list
+//! to the other: what tells them apart is an age. A longer ghost hurts; a page that is read once never costs a flash write.
+//!
+//! The literal third touch that FAST Cache describes is here to be compared with.
+
+use super::history::History;
+
+/// Part of the flash that the stage corresponds to.
+const STAGE_PERCENT: u64 = 10;
+/// Part of the stage in which further uses belong to the same burst.
+const BURST_PERCENT: u64 = 50;
+/// Part of the flash that the ghost corresponds to.
+const GHOST_PERCENT: u64 = 25;
+/// Touches that promote, in the policy for comparison.
+const TOUCHES: u32 = 3;
+
+/// What a use says of a page that is not on flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its first use in living memory.
+    First,
+    /// It was used a moment ago.
+    Burst,
+    /// It comes again and again.
+    Earned,
+}
+
+/// Decides which pages are promoted, from the uses of pages that are not on flash.
+pub trait Admission {
+    /// The page whose address hashes to `key` (all 64 bits well mixed) is used; forgotten when it has earned promotion.
+    fn used(&mut self, key: u64) -> Verdict;
+
+    /// The flash has room for `slots` pages now.
+    fn resize(&mut self, slots: u64);
+
+    /// Bytes that the history takes.
+    fn bytes(&self) -> u64;
+}
+
+/// The default: a return that comes neither too soon nor too late.
+pub struct LateReturn {
+    history: History,
+    /// Notes taken so far.
+    notes: u32,
+    /// Notes within which a return is part of the same burst.
+    burst: u32,
+    /// Notes after which a page is forgotten.
+    horizon: u32,
+}
+
+impl LateReturn {
+    /// For a flash with room for `slots` pages.
+    pub fn new(slots: u64) -> Self {
+        let mut policy = LateReturn { history: History::new(0), notes: 0, burst: 0, horizon: 0 };
+        policy.resize(slots);
+        policy
+    }
+
+    /// Notes in the stage, for a flash with room for `slots` pages.
+    pub fn stage(slots: u64) -> u64 {
+        (slots * STAGE_PERCENT / 100).max(2)
+    }
+}
+
+impl Admission for LateReturn {
+    fn used(&mut self, key: u64) -> Verdict {
+        let notes = self.notes;
+        if let Some(place) = self.history.find(key) {
+            let age = notes.wrapping_sub(place.note);
+            if age < self.burst {
+                return Verdict::Burst;
+            }
+            if age <= self.horizon {
+                place.forget();
+                return Verdict::Earned;
+            }
+        }
+        self.notes = notes.wrapping_add(1);
+        self.history.note(key, self.notes, |note| notes.wrapping_sub(note));
+        Verdict::First
+    }
+
+    fn resize(&mut self, slots: u64) {
+        let stage = LateReturn::stage(slots);
+        let horizon = stage + (slots * GHOST_PERCENT / 100).max(4);
+        self.burst = u32::try_from(stage * BURST_PERCENT / 100).unwrap_or(u32::MAX / 4);
+        self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / 2);
+        self.history.grow(u64::from(self.horizon));
+    }
+
+    fn bytes(&self) -> u64 {
+        self.history.bytes()
+    }
+}
+
+/// Promotes at the third touch, however close together they are.
+pub struct ThirdTouch {
+    history: History,
+    touches: u32,
+}
+
+impl ThirdTouch {
+    /// For a flash with room for `slots` pages; remembers as many.
+    pub fn new(slots: u64) -> Self {
+        ThirdTouch { history: History::new(slots), touches: 0 }
+    }
+}
+
+impl Admission for ThirdTouch {
+    fn used(&mut self, key: u64) -> Verdict {
+        // The two low bits of a note count touches, the others say when the last one was.
+        self.touches = self.touches.wrapping_add(4);
+        let now = self.touches;
+        let before = match self.history.find(key) {
+            Some(place) => {
+                let before = place.note & 3;
+                if before + 1 >= TOUCHES {
+                    place.forget();
+                    return Verdict::Earned;
+                }
+                place.forget();
+                before
+            }
+            None => 0,
+        };
+        self.history.note(key, now | (before + 1), |note| now.wrapping_sub(note & !3));
+        Verdict::First
+    }
+
+    fn resize(&mut self, slots: u64) {
+        self.history.grow(slots);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.history.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(page: u64) -> u64 {
+        crate::memory::hash(0, crate::memory::PageNo(page))
+    }
+
+    #[test]
+    fn a_burst_is_one_use_and_a_return_within_the_ghost_promotes() {
+        let mut policy = LateReturn::new(1_000);
+        assert_eq!(policy.used(key(7)), Verdict::First);
+        for other in 0..40 {
+            assert_eq!(policy.used(key(1_000 + other)), Verdict::First);
+            assert_eq!(policy.used(key(7)), Verdict::Burst, "after {other} others");
+        }
+        for other in 40..200 {
+            policy.used(key(1_000 + other));
+        }
+        assert_eq!(policy.used(key(7)), Verdict::Earned);
+        assert_eq!(policy.used(key(7)), Verdict::First, "what was promoted is forgotten");
+    }
+
+    #[test]
+    fn what_returns_after_the_ghost_is_new() {
+        let mut policy = LateReturn::new(1_000);
+        policy.used(key(7));
+        for other in 0..360 {
+            policy.used(key(1_000 + other));
+        }
+        assert_eq!(policy.used(key(7)), Verdict::First);
+    }
+
+    #[test]
+    fn one_pass_over_ten_times_the_flash_earns_nothing() {
+        let mut policy = LateReturn::new(1_000);
+        let earned = (0..10_000).flat_map(|page| [page; 16]).filter(|page| policy.used(key(*page)) == Verdict::Earned);
+        assert_eq!(earned.count(), 0);
+        let mut third = ThirdTouch::new(1_000);
+        let earned = (0..10_000).flat_map(|page| [page; 16]).filter(|page| third.used(key(*page)) == Verdict::Earned);
+        assert_eq!(earned.count(), 50_000, "the touches of one pass fool the third touch, so the test can fail");
+    }
+
+    #[test]
+    fn the_history_costs_less_than_five_bytes_a_slot() {
+        for slots in [10_000, 1_000_000, 16_000_000] {
+            let bytes = LateReturn::new(slots).bytes();
+            assert!(bytes <= 5 * slots, "{bytes} bytes for {slots} slots");
+        }
+    }
+}
