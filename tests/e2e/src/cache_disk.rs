@@ -42,9 +42,14 @@ pub struct CacheDisk {
 impl CacheDisk {
     /// Serves `bytes` of zeroes on `socket`.
     pub fn serve(socket: &Path, bytes: usize) -> io::Result<CacheDisk> {
+        CacheDisk::serve_image(socket, vec![0; bytes])
+    }
+
+    /// Serves a disk that holds `image` on `socket`.
+    pub fn serve_image(socket: &Path, image: Vec<u8>) -> io::Result<CacheDisk> {
         let content = Content {
-            durable: vec![0; bytes],
-            live: vec![0; bytes],
+            durable: image.clone(),
+            live: image,
             volatile: BTreeMap::new(),
             flushes: 0,
             reads: 0,

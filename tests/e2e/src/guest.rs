@@ -1,6 +1,6 @@
 //! A virtual machine with a real kernel and the real daemon in it, whose power can be cut.
 //!
-//! QEMU emulates the processor (no KVM is needed). The machine has one disk, whose server lives in the test, and one
+//! QEMU emulates the processor (no KVM is needed). The machine has disks, whose servers live in the test, and one
 //! network, through which the test reaches the daemon. Everything else is an initramfs: busybox, the kernel's modules, the
 //! daemon and its libraries.
 
@@ -17,7 +17,7 @@ use crate::tool::tool;
 /// Longest time that a boot may take: 5 to 15 s on an emulated processor, several times that on a busy machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(300);
 
-/// What the daemon in the guest is told. `/dev/vda` is the disk of the test's server.
+/// What the daemon in the guest is told. `/dev/vda` is the first of the disks.
 const CONFIG: &str = r#"
 [state]
 directory = "/state"
@@ -32,6 +32,12 @@ name = "v"
 backing = "/dev/vda"
 "#;
 
+/// More of it for a machine of four disks: the backing, two flash devices, and a file system with the state directory.
+const FLASH: &str = r#"
+[flash]
+devices = ["/dev/vdb", "/dev/vdc"]
+"#;
+
 const INIT: &str = r#"#!/bin/sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -41,6 +47,7 @@ for module in /modules/*; do insmod $module; done
 ifconfig lo 127.0.0.1 up
 ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up
 ulimit -l unlimited
+[ ! -b /dev/vdd ] || mount -t ext4 /dev/vdd /state
 . /sabotage
 hotset serve --config /hotset.toml &
 daemon=$!
@@ -67,8 +74,9 @@ pub fn kernel_folder() -> PathBuf {
 }
 
 impl Image {
-    /// Packs `daemon` with the kernel in `kernel_folder` into `folder`; `sabotage` names a fault that it is to have.
-    pub fn build(folder: &Path, kernel_folder: &Path, daemon: &Path, sabotage: Option<&str>) -> Image {
+    /// Packs `daemon` with the kernel in `kernel_folder` into `folder`; `flash`: for a machine with flash devices; `sabotage` names a
+    /// fault that it is to have.
+    pub fn build(folder: &Path, kernel_folder: &Path, daemon: &Path, flash: bool, sabotage: Option<&str>) -> Image {
         let root = folder.join("root");
         for name in ["bin", "modules", "proc", "sys", "dev", "state", "tmp"] {
             fs::create_dir_all(root.join(name)).expect("the folder can be written");
@@ -88,7 +96,8 @@ impl Image {
             let name = module.file_name().expect("a module is a file").to_string_lossy().into_owned();
             copy(module, &root.join(format!("modules/{index:02}-{name}")));
         }
-        fs::write(root.join("hotset.toml"), CONFIG).expect("the folder can be written");
+        let config = if flash { format!("{FLASH}{CONFIG}") } else { CONFIG.to_owned() };
+        fs::write(root.join("hotset.toml"), config).expect("the folder can be written");
         let sabotage = sabotage.map(|fault| format!("export {SABOTAGE}={fault}\n")).unwrap_or_default();
         fs::write(root.join("sabotage"), sabotage).expect("the folder can be written");
         fs::write(root.join("init"), INIT).expect("the folder can be written");
@@ -111,10 +120,10 @@ fn only_entry(folder: &Path) -> String {
     entry.file_name().to_string_lossy().into_owned()
 }
 
-/// Modules for a disk and a network, each after those it needs.
+/// Modules for disks, a file system and a network, each after those it needs.
 fn modules(kernel_folder: &Path, version: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
-    for name in ["virtio_pci", "virtio_blk", "virtio_net"] {
+    for name in ["virtio_pci", "virtio_blk", "virtio_net", "ext4", "crc32c_generic"] {
         let show = tool("modprobe").arg("-d").arg(kernel_folder).args("--show-depends -S").arg(version).arg(name).ok();
         for module in show.lines().filter_map(|line| line.strip_prefix("insmod ")) {
             let path = PathBuf::from(module.trim());
@@ -134,8 +143,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots one on the disk served at `disk`, and waits until its daemon listens.
-    pub fn boot(image: &Image, disk: &Path, console: &Path) -> Guest {
+    /// Boots one on the disks served at these sockets, and waits until its daemon listens.
+    pub fn boot(image: &Image, disks: &[PathBuf], console: &Path) -> Guest {
         // The port is free a moment later, too: nobody else asks for ports of this range at random.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port is free").port();
         let _ = fs::remove_file(console);
@@ -145,11 +154,13 @@ impl Guest {
         // On a busy machine the emulated timer is too late for the kernel's check of it, which then gives up.
         command.args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check"]);
         command.arg("-serial").arg(format!("file:{}", console.display()));
-        command.arg("-blockdev").arg(format!(
-            "driver=nbd,node-name=disk,server.type=unix,server.path={},cache.direct=on,cache.no-flush=off",
-            disk.display()
-        ));
-        command.args(["-device", "virtio-blk-pci,drive=disk,write-cache=on"]);
+        for (number, disk) in disks.iter().enumerate() {
+            command.arg("-blockdev").arg(format!(
+                "driver=nbd,node-name=disk{number},server.type=unix,server.path={},cache.direct=on,cache.no-flush=off",
+                disk.display()
+            ));
+            command.arg("-device").arg(format!("virtio-blk-pci,drive=disk{number},write-cache=on"));
+        }
         command.arg("-netdev").arg(format!("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:10809"));
         command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");

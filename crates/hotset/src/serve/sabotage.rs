@@ -18,13 +18,24 @@ const ALL: [(&str, Sabotage); 9] = [
     ("no-tombstones", Sabotage::NoTombstones),
 ];
 
-/// The fault that the environment asks for.
+const OF_FLASH: [(&str, flash::Sabotage); 2] =
+    [("flash-skip-flush", flash::Sabotage::SkipFlush), ("flash-ack-before-mirror", flash::Sabotage::AckBeforeMirror)];
+
+/// The fault of the engine that the environment asks for.
 pub fn from_environment() -> Sabotage {
-    if !cfg!(debug_assertions) {
-        return Sabotage::None;
-    }
-    let Ok(wanted) = std::env::var(VARIABLE) else { return Sabotage::None };
-    let found = ALL.iter().find(|(name, _)| *name == wanted).map(|(_, sabotage)| *sabotage);
+    let Some(wanted) = wanted() else { return Sabotage::None };
     crate::log::warn(format!("{VARIABLE}={wanted}: this daemon is broken on purpose"));
-    found.unwrap_or_else(|| panic!("{VARIABLE} names no fault: {wanted}"))
+    let of_flash = OF_FLASH.iter().any(|(name, _)| *name == wanted);
+    let found = ALL.iter().find(|(name, _)| *name == wanted).map(|(_, sabotage)| *sabotage);
+    found.unwrap_or_else(|| if of_flash { Sabotage::None } else { panic!("{VARIABLE} names no fault: {wanted}") })
+}
+
+/// The fault of the flash store that the environment asks for.
+pub fn of_flash() -> flash::Sabotage {
+    let found = wanted().and_then(|wanted| OF_FLASH.iter().find(|(name, _)| *name == wanted));
+    found.map_or(flash::Sabotage::None, |(_, sabotage)| *sabotage)
+}
+
+fn wanted() -> Option<String> {
+    std::env::var(VARIABLE).ok().filter(|_| cfg!(debug_assertions))
 }

@@ -7,6 +7,7 @@ use seam::real::{RealDisk, RealSeam};
 use seam::{Disk, DiskOpen, Seam};
 
 use super::super::data_core::Local;
+use super::super::sabotage;
 use crate::config::FlashConfig;
 use crate::state::FlashRecord;
 
@@ -63,7 +64,7 @@ pub async fn open(local: &Local, config: FlashConfig, seen: Option<FlashRecord>)
     }
     // Naming one device of a store of two is how an administrator says that the other one will not come back.
     let seen = seen.and_then(|seen| Some((uuid_of(&seen.store)?, seen.generation)));
-    let options = OpenOptions { accept_missing: config.devices.len() == 1, seen, ..OpenOptions::default() };
+    let options = OpenOptions { accept_missing: config.devices.len() == 1, seen, sabotage: sabotage::of_flash() };
     let (store, found, formatted) = open_store(&local.seam, disks, options, &names, &mut absent).await?;
     let opened = Opened {
         generation: store.generation(),
