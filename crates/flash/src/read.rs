@@ -67,9 +67,12 @@ pub async fn read<S: Seam>(
 
 /// Writes the good copy over the bad ones. In a task of its own and with the pin, so that it is over before the segment is written
 /// again, whatever becomes of the reader. A device that does not take it is left for the write path to judge.
+///
+/// Without a flush: a device may say once that one failed, and that must be heard by the batch whose flush it is, which makes
+/// the repair durable, too.
 async fn repair<S: Seam>(pin: Pin<S>, bad: Vec<Device<S>>, at: u64, block: S::Block) {
     for device in bad {
-        let _ = device.write_durably(at, vec![block.clone()], true).await;
+        let _ = device.write_durably(at, vec![block.clone()], false).await;
     }
     drop(pin);
 }

@@ -122,7 +122,8 @@ fn any_damage_of_one_mirror_is_survived_and_repaired() {
         (0..8).for_each(|sector| damaged.flip_bit(at / 512 + sector, number * 8 % 512));
         all_there(&world, count, OpenOptions::default());
         world.run_for(seam::Nanos::from_millis(10)).unwrap();
-        images = world.crash(CrashMode::LoseAll);
+        // The next opening flushes what was repaired.
+        images = world.crash(CrashMode::Kill);
     }
     let cut = after(10, images);
     let images = cut.snapshot();
@@ -130,6 +131,23 @@ fn any_damage_of_one_mirror_is_survived_and_repaired() {
         let alone = without(images.images(|_| seam::sim::Survival::Lost), name);
         all_there(&alone, count, ACCEPT);
     }
+}
+
+#[test]
+fn a_repair_hears_no_flush_that_a_batch_waits_for() {
+    let world = written(2);
+    let seam = world.seam();
+    let opened = world.block_on(open(&world, &seam, OpenOptions::default()));
+    let (store, recovered) = opened.unwrap();
+    // The data of the first batch, on the mirror that is read first.
+    let (damaged, sector) = (world.disk(NAMES[0]).unwrap(), (FIRST_SEGMENT_BYTES + 4096) / 512);
+    let sound = damaged.tag(sector);
+    damaged.flip_bit(sector, 9);
+    let before = damaged.counts();
+    assert_eq!(world.block_on(read(&seam, &store, 0, recovered[0].position)), Ok(100));
+    world.run_for(seam::Nanos::from_millis(10)).unwrap();
+    let after = damaged.counts();
+    assert_eq!((damaged.tag(sector), after.writes, after.flushes), (sound, before.writes + 1, before.flushes));
 }
 
 #[test]
