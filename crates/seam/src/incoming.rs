@@ -43,22 +43,17 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
     /// Waits for more. [`io::ErrorKind::UnexpectedEof`] when the peer has closed. The caller never waits for more than there is
     /// room for.
     pub async fn more(&mut self) -> io::Result<()> {
-        self.buffer.drain(..self.used);
-        self.used = 0;
+        self.drop_used();
         let buffer = std::mem::take(&mut self.buffer);
         assert!(buffer.len() < buffer.capacity(), "no room for what is waited for");
         let (result, buffer) = self.reader.read(buffer).await;
         self.buffer = buffer;
-        match result? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
-        }
+        arrived(result)
     }
 
     /// Waits for more, and takes hardly more than `len` bytes of it, for which there is room.
     pub async fn more_of(&mut self, len: usize) -> io::Result<()> {
-        self.buffer.drain(..self.used);
-        self.used = 0;
+        self.drop_used();
         let mut little = std::mem::take(&mut self.little);
         if little.capacity() != len {
             little = Vec::with_capacity(len);
@@ -67,10 +62,12 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
         let (result, mut little) = self.reader.read(little).await;
         self.buffer.append(&mut little);
         self.little = little;
-        match result? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
-        }
+        arrived(result)
+    }
+
+    fn drop_used(&mut self) {
+        self.buffer.drain(..self.used);
+        self.used = 0;
     }
 
     /// Fills `blocks` whole, with what has arrived and with what comes next, which goes straight there. They come back in any
@@ -105,5 +102,13 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
     /// The bare reader, if nothing has arrived that was not used.
     pub fn into_reader(self) -> Option<R> {
         self.bytes().is_empty().then_some(self.reader)
+    }
+}
+
+/// Nothing arrives any more once the peer has closed.
+fn arrived(result: io::Result<usize>) -> io::Result<()> {
+    match result? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
     }
 }
