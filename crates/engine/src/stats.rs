@@ -60,6 +60,8 @@ pub struct VolumeStats {
     pub dirty_bytes: u64,
     /// On the backing and not yet flushed there, in bytes.
     pub written_bytes: u64,
+    /// Bytes in the flash log that are not durable on the backing.
+    pub flash_dirty_bytes: u64,
     /// Age of the oldest dirty block, in milliseconds.
     pub dirty_age_ms: u64,
     /// Requests sent to the backing.

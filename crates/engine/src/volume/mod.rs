@@ -119,6 +119,7 @@ impl<S: Seam> Volume<S> {
             stats.memory_bytes = memory.resident(shard.number) * block;
             stats.written_bytes = state.written_blocks() * block;
             stats.dirty_bytes = state.epochs.unwritten() * block;
+            stats.flash_dirty_bytes = state.ledger.len() as u64 * block;
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
@@ -131,11 +132,6 @@ impl<S: Seam> Volume<S> {
             ));
         }
         stats
-    }
-
-    /// Bytes in the flash log that are not durable on the backing.
-    pub fn log_bytes(&self) -> u64 {
-        self.0.shard.state.borrow().ledger.len() as u64 * BLOCK_BYTES as u64
     }
 
     /// Says that the blocks at `offsets` (the first [`HINTS_MAX`] of them) will be asked for in a moment: brings near what that will

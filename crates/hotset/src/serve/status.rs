@@ -22,7 +22,6 @@ struct Counted {
     policy: String,
     mode: CacheMode,
     size_bytes: u64,
-    flash_dirty_bytes: u64,
 }
 
 impl Daemon {
@@ -146,8 +145,7 @@ fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
     };
     let counted = volumes.iter().map(|volume| {
         let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
-        let (stats, flash_dirty_bytes) = (volume.stats(), volume.log_bytes());
-        (volume.name().to_owned(), Counted { stats, policy, mode, size_bytes, flash_dirty_bytes })
+        (volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes })
     });
     (report, counted.collect())
 }
@@ -192,7 +190,7 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
         report.alerts.push(format!("flushes are answered from memory: a crash may lose up to {age} of writes"));
     }
     report.size_bytes = counted.size_bytes;
-    report.flash_dirty_bytes = counted.flash_dirty_bytes;
+    report.flash_dirty_bytes = counted.stats.flash_dirty_bytes;
     report.count(counted.stats);
     report
 }

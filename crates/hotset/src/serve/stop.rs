@@ -217,7 +217,7 @@ impl Daemon {
                 let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
                 let parked = volume.park().await;
                 let log_is_gone = local.engine.log().is_none_or(|log| log.copies() == 0);
-                parked.map(|left| left.then(|| volume.log_bytes())).map_err(|error| (error, log_is_gone))
+                parked.map(|left| left.then(|| volume.stats().flash_dirty_bytes)).map_err(|error| (error, log_is_gone))
             };
             match self.cores[core].call(park).await {
                 Ok(Ok(Some(bytes))) => {

@@ -105,7 +105,7 @@ impl Daemon {
         }
         let close = async |local: Rc<Local>| {
             let unclaimed = local.engine.unclaimed().is_empty();
-            let left = local.engine.volumes().iter().any(|volume| volume.log_bytes() > 0);
+            let left = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
             match local.engine.log() {
                 Some(store) => store.close().await.map(|()| unclaimed && !left),
                 None => Ok(false),
@@ -140,8 +140,9 @@ impl Daemon {
             FlashReport { in_use: true, allow_single_copy, store: opened.store.clone(), ..FlashReport::default() };
         let ask = async |local: Rc<Local>| {
             let log = local.engine.log()?;
-            let holders = local.engine.volumes().into_iter().filter(|volume| volume.log_bytes() > 0);
-            let holders: Vec<_> = holders.map(|volume| (volume.name().to_owned(), volume.log_bytes())).collect();
+            let holders = local.engine.volumes().into_iter().filter(|volume| volume.stats().flash_dirty_bytes > 0);
+            let holders: Vec<_> =
+                holders.map(|volume| (volume.name().to_owned(), volume.stats().flash_dirty_bytes)).collect();
             Some((log.members(), log.copies(), log.room(), holders, local.engine.unclaimed().len()))
         };
         let Ok(Some((members, copies, (free, all), holders, unclaimed))) = self.flash_core().call(ask).await else {
