@@ -137,7 +137,7 @@ impl<S: Seam> Shard<S> {
                 }
             }
             let under_way = !state.operations.is_empty() || !state.filling.is_empty();
-            if state.flushing.running
+            if state.flushing.turns.is_running()
                 && state.epochs.closing() > 0
                 && !under_way
                 && self.may_destage(false, state.unclean())
@@ -154,7 +154,7 @@ impl<S: Seam> Shard<S> {
     fn want(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Want {
         let oldest = state.oldest_dirty(memory, self.number);
         let unclean = state.unclean();
-        self.dispatch.set_destage_share(self.pressure_percent(unclean), state.flushing.running);
+        self.dispatch.set_destage_share(self.pressure_percent(unclean), state.flushing.turns.is_running());
         let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
         let idle = now.since(self.last_request.get()) >= IDLE_AFTER;
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
@@ -168,7 +168,7 @@ impl<S: Seam> Shard<S> {
             () => None,
         };
         Want {
-            closed: (state.flushing.running && state.epochs.closing() > 0).then(|| state.epochs.closed()),
+            closed: (state.flushing.turns.is_running() && state.epochs.closing() > 0).then(|| state.epochs.closed()),
             older_than,
             any: !pause && (must_drain || self.is_pressed(unclean) || self.core.log_is_crowded()),
             ranges: !pause && state.zeroes.len() >= RANGES_CROWDED,
@@ -334,7 +334,10 @@ impl<S: Seam> Shard<S> {
         if self.flushing_alone.get() {
             return None;
         }
-        if self.policy.get() == WritePolicy::WriteBackVolatile && !state.flushing.running && !self.retry.holds(now) {
+        if self.policy.get() == WritePolicy::WriteBackVolatile
+            && !state.flushing.turns.is_running()
+            && !self.retry.holds(now)
+        {
             let aged =
                 state.oldest_dirty(memory, self.number).is_some_and(|oldest| now.since(oldest) >= self.age_max());
             let unflushed = state.unflushed() > 0 && now.since(self.last_sync.get()) >= self.age_max();

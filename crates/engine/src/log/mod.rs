@@ -14,6 +14,7 @@ use seam::{DiskError, Nanos, Seam};
 use crate::backing::Cause;
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::shard::state::State;
+use crate::shard::turns::Turns;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
@@ -27,22 +28,12 @@ const BLOCKS_EVER: u64 = 1 << 34;
 /// Longest range of one tombstone, in blocks.
 const TOMBSTONE_BLOCKS_MAX: u64 = 1 << 31;
 
-/// Flushes of one shard that the log answers: one at a time; the next one covers all that come meanwhile.
+/// Flushes of one shard that the log answers.
 #[derive(Default)]
 pub struct Logging {
-    running: bool,
-    /// Flushes that began, and the last of them that succeeded.
+    /// Everything that had changed before the flush of a number began is durable.
+    pub turns: Turns<RequestError>,
     begun: u64,
-    durable: u64,
-    ended: u64,
-    failure: Option<RequestError>,
-}
-
-impl Logging {
-    /// True while one is under way.
-    pub fn is_running(&self) -> bool {
-        self.running
-    }
 }
 
 /// What became of a chunk of blocks.
@@ -76,43 +67,25 @@ impl<S: Seam> Shard<S> {
     /// Makes everything that was acknowledged before this call durable, in the log or on the backing.
     pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().logging.begun + 1;
-        let mut failed_once = false;
-        loop {
-            let (running, ended) = {
-                let logging = &self.state.borrow().logging;
-                if logging.durable >= target {
-                    return Ok(());
-                }
-                (logging.running, logging.ended)
-            };
-            if running {
-                self.progress.wait_for(|| (self.state.borrow().logging.ended > ended).then_some(())).await;
-                let failure = self.state.borrow().logging.failure.clone();
-                match failure.filter(|_| std::mem::replace(&mut failed_once, true)) {
-                    Some(error) => return Err(error),
-                    None => continue,
-                }
+        self.take_turns(|state| &state.logging.turns, target, async || self.lead_log_flush().await).await
+    }
+
+    async fn lead_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
+        let (number, changed) = self.with(|state, _| {
+            state.logging.turns.begin();
+            state.logging.begun += 1;
+            (state.logging.begun, state.ledger.take_changed())
+        });
+        let result = self.make_durable(&changed).await;
+        self.with(|state, _| {
+            state.logging.turns.end(result.clone().map(|()| number));
+            if result.is_err() {
+                state.ledger.give_back(changed);
             }
-            let (number, changed) = self.with(|state, _| {
-                state.logging.running = true;
-                state.logging.begun += 1;
-                (state.logging.begun, state.ledger.take_changed())
-            });
-            let result = self.make_durable(&changed).await;
-            self.with(|state, _| {
-                let logging = &mut state.logging;
-                logging.running = false;
-                logging.ended += 1;
-                logging.failure = result.clone().err();
-                match result {
-                    Ok(()) => logging.durable = number,
-                    Err(_) => state.ledger.give_back(changed),
-                }
-            });
-            self.let_go();
-            self.progress.notify();
-            result?;
-        }
+        });
+        self.let_go();
+        self.progress.notify();
+        result
     }
 
     /// No recovery shall find anything of the volume in the log: everything is on the backing, and the log says so.
@@ -126,12 +99,11 @@ impl<S: Seam> Shard<S> {
         if !self.state.borrow().ledger.has_records() {
             return Ok(());
         }
-        self.progress.wait_for(|| (!self.state.borrow().logging.running).then_some(())).await;
-        self.state.borrow_mut().logging.running = true;
+        self.progress.wait_for(|| (!self.state.borrow().logging.turns.is_running()).then_some(())).await;
+        self.state.borrow_mut().logging.turns.begin();
         let result = self.bury(first..BLOCKS_EVER).await;
         self.with(|state, _| {
-            state.logging.running = false;
-            state.logging.ended += 1;
+            state.logging.turns.end_aside();
             if result.is_ok() && first == 0 {
                 state.ledger.buried_all();
             }

@@ -90,7 +90,7 @@ impl<S: Seam> Common<S> {
             shard.work.notify();
             let idle = {
                 let state = shard.state.borrow();
-                state.ledger.len() > 0 && state.ledger.has_changed() && !state.logging.is_running()
+                state.ledger.len() > 0 && state.ledger.has_changed() && !state.logging.turns.is_running()
             };
             if idle {
                 // What has changed since its last flush may be all that keeps old records alive; a failure shows at the next flush.

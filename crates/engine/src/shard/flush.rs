@@ -2,6 +2,7 @@
 
 use seam::{Disk, DiskError, Seam};
 
+use super::turns::Turns;
 use super::{Shard, ShardRef};
 use crate::backing::{Cause, Op};
 use crate::spec::Sabotage;
@@ -18,17 +19,11 @@ pub enum Synced {
     Failed(DiskError),
 }
 
-/// Progress of flushes of one shard: at most one closes epochs at a time, the next one covers all that come meanwhile.
+/// Progress of flushes of one shard.
 #[derive(Default)]
 pub struct Flushing {
-    /// A flush is under way.
-    pub running: bool,
-    /// Every epoch up to this one is durable.
-    pub durable: u64,
-    /// Number of flushes that ended.
-    ended: u64,
-    /// Why the last one failed, if it did.
-    failure: Option<DiskError>,
+    /// Those that close epochs; everything up to an epoch is durable.
+    pub turns: Turns<DiskError>,
     /// A flush of the backing is under way.
     pub syncing: bool,
     /// Nothing is left that could bring the closed epochs further: what remains has failed.
@@ -48,48 +43,22 @@ impl<S: Seam> Shard<S> {
     /// Makes everything that was acknowledged before this call durable on the backing.
     pub async fn flush_all(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().epochs.current();
-        let mut failed_since = None;
-        loop {
-            if self.state.borrow().flushing.durable >= target {
-                return Ok(());
-            }
-            let (running, ended) = {
-                let flushing = &self.state.borrow().flushing;
-                (flushing.running, flushing.ended)
-            };
-            if !running {
-                self.lead_flush().await?;
-                continue;
-            }
-            let begun_after_us = failed_since.is_some();
-            self.progress.wait_for(|| (self.state.borrow().flushing.ended > ended).then_some(())).await;
-            let failure = self.state.borrow().flushing.failure.clone();
-            if let Some(error) = failure.filter(|_| begun_after_us) {
-                return Err(error.into());
-            }
-            failed_since = Some(ended);
-        }
+        let flushed = self.take_turns(|state| &state.flushing.turns, target, async || self.lead_flush().await).await;
+        flushed.map_err(RequestError::from)
     }
 
     /// Closes the current epoch and brings all closed ones to the backing.
-    async fn lead_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
+    async fn lead_flush(self: &ShardRef<S>) -> Result<(), DiskError> {
         let closed = self.with(|state, _| {
-            state.flushing.running = true;
+            state.flushing.turns.begin();
             state.flushing.stuck = false;
             state.failed.end_pauses();
             state.epochs.close()
         });
         let result = self.bring_closed_epochs().await;
-        self.with(|state, _| {
-            state.flushing.running = false;
-            state.flushing.ended += 1;
-            state.flushing.failure = result.clone().err();
-            if result.is_ok() {
-                state.flushing.durable = closed;
-            }
-        });
+        self.state.borrow_mut().flushing.turns.end(result.clone().map(|()| closed));
         self.progress.notify();
-        result.map_err(RequestError::from)
+        result
     }
 
     async fn bring_closed_epochs(self: &ShardRef<S>) -> Result<(), DiskError> {

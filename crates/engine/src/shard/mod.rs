@@ -8,6 +8,7 @@ pub mod flush;
 pub mod read;
 pub mod state;
 pub mod streams;
+pub mod turns;
 pub mod wait;
 pub mod write;
 pub mod zero;
