@@ -126,6 +126,8 @@ pub enum Sabotage {
     AckBeforeLog,
     /// What reached the backing past the flash log gets no tombstone there (R8).
     NoTombstones,
+    /// A record of the flash log is let go by a write that was sent before the record was taken (R7).
+    TrustOldWrite,
 }
 
 /// What a volume is.
