@@ -1,5 +1,5 @@
 //! Group commit: one batch in flight; what is asked meanwhile goes into the next. A batch is one sequential write and one flush on
-//! every member in service, and its appends return when all of them have it (R6).
+//! every log member in service, and its appends return when all of them have it (R6).
 //!
 //! One batch at a time is also what recovery rests on: a batch that has a successor was durable, so only the last one can be torn.
 
@@ -146,7 +146,7 @@ fn assemble<S: Seam>(state: &State<S>, requests: &[Request<S>]) -> (BatchHeader,
     (header, state.superblock.segment_bytes)
 }
 
-/// Makes the batch durable on every member in service. Who fails is taken out, durably, before this returns (R10).
+/// Makes the batch durable on every log member in service. Who fails is taken out, durably, before this returns (R10).
 async fn write<S: Seam>(
     inner: &Inner<S>,
     at: u64,
@@ -154,7 +154,7 @@ async fn write<S: Seam>(
     requests: &[Request<S>],
     header: &BatchHeader,
 ) -> Result<(), StoreError> {
-    let devices = inner.in_service();
+    let devices = inner.log_devices();
     let flush = inner.sabotage != Sabotage::SkipFlush;
     let early = match inner.sabotage {
         Sabotage::AckBeforeMirror => devices.first().map(|device| device.member),

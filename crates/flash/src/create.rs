@@ -4,13 +4,15 @@ use seam::{BLOCK_BYTES, Block, Disk, Seam};
 
 use crate::device::{Device, block_of, buffer, raw};
 use crate::error::StoreError;
-use crate::format::superblock::{MemberEntry, MemberState, NoSuperblock, PLACES, Superblock};
+use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, NoSuperblock, PLACES, Role, Superblock};
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
 
 /// A store has at least so many segments: one open, one live, one to move on to, one that waits for its tail.
 const SEGMENTS_MIN: u64 = 4;
 /// Blocks read at once while looking whether a device is empty.
 const LOOK_BLOCKS: usize = 32;
+/// Members that carry the log.
+pub const LOG_MEMBERS: u32 = 2;
 
 /// How a store is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,9 +23,9 @@ pub struct FormatOptions {
     pub force: bool,
 }
 
-/// Makes a store of one or two devices; nothing is opened.
+/// Makes a store of one to eight devices, the first two of which carry the log; nothing is opened.
 pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions) -> Result<(), StoreError> {
-    if !matches!(disks.len(), 1 | 2) {
+    if !(1..=MEMBERS_MAX).contains(&disks.len()) {
         return Err(StoreError::DeviceCount(disks.len()));
     }
     let devices: Vec<Device<S>> =
@@ -50,15 +52,22 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         uuid[8..].copy_from_slice(&seam.random().to_le_bytes());
         uuid
     };
-    let member = |_| MemberEntry { uuid: uuid(), state: MemberState::InService };
+    let member = |device: &Device<S>| MemberEntry {
+        uuid: uuid(),
+        state: MemberState::InService,
+        role: if device.member < LOG_MEMBERS { Role::Log } else { Role::Pages },
+        segments: segments_of(device, segment_bytes),
+    };
+    let members: Vec<_> = devices.iter().map(member).collect();
+    let log = members.iter().filter(|member| member.role == Role::Log);
     let mut superblock = Superblock {
         store: uuid(),
         revision: 0,
         generation: 1,
         member: 0,
-        members: devices.iter().map(member).collect(),
+        segments: log.map(|member| member.segments).min().expect("there is a device"),
+        members,
         segment_bytes,
-        segments: u32::try_from((smallest - FIRST_SEGMENT_BYTES) / segment_bytes).unwrap_or(u32::MAX),
         boot: 0,
         tail: 1,
         begin: 1,
@@ -73,6 +82,12 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         }
     }
     Ok(())
+}
+
+/// Segments that a device has room for.
+pub fn segments_of<S: Seam>(device: &Device<S>, segment_bytes: u64) -> u32 {
+    let bytes = device.disk.geometry().size_bytes.saturating_sub(FIRST_SEGMENT_BYTES);
+    u32::try_from(bytes / segment_bytes).unwrap_or(u32::MAX)
 }
 
 /// A segment is about a 256th of the device, 1 to 64 MiB.

@@ -40,7 +40,7 @@ pub enum StoreError {
         least_bytes: u64,
     },
     /// The number of devices is not one that a store can have.
-    #[error("{0} flash devices were given: a store has one or two")]
+    #[error("{0} flash devices were given: a store has one to eight")]
     DeviceCount(usize),
     /// A device is no member of any store.
     #[error("{device} holds no flash store ({why}): format it, or name the right device")]

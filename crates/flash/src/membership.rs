@@ -13,16 +13,17 @@ use crate::wait::{Boxed, join};
 /// A member that did not take what it had to, and what it said.
 pub type Failure = (u32, DiskError);
 
-/// Takes members out and returns when all survivors durably know. Fails when there are none.
+/// Takes members out and returns when all survivors durably know. Fails when none is left that carries the log.
 pub async fn take_out<S: Seam>(inner: &Inner<S>, mut failures: Vec<Failure>) -> Result<(), StoreError> {
     while !failures.is_empty() {
         {
             let mut state = inner.state.borrow_mut();
             for (member, error) in &failures {
                 state.superblock.members[*member as usize].state = MemberState::Lost;
-                state.reports[*member as usize].status = MemberStatus::Lost(error.to_string());
+                let report = state.reports.iter_mut().find(|report| report.member == *member);
+                report.expect("every member has a report").status = MemberStatus::Lost(error.to_string());
             }
-            let left = state.superblock.members.iter().any(|member| member.state == MemberState::InService);
+            let left = (0..).zip(&state.superblock.members).any(|(member, _)| state.superblock.carries_log(member));
             if !left {
                 let why: Vec<_> = failures.iter().map(|(member, error)| format!("number {member}: {error}")).collect();
                 let error = StoreError::Failed(why.join(", "));
@@ -100,7 +101,7 @@ pub fn give_back<S: Seam>(inner: &Inner<S>, block: S::Block) {
     }
 }
 
-/// Buffers that the store keeps for itself: a superblock for each of two members, or a header.
+/// Buffers that the store keeps for itself: superblocks for two members, or a header.
 pub const SPARE_BLOCKS: usize = 2;
 
 /// Those of `devices` that a write or flush failed on.

@@ -40,7 +40,7 @@ pub async fn read<S: Seam>(
         let at = place(state.superblock.segment_bytes, position.segment, position.index);
         (data_seed(owner.incarnation, owner.block, segment.boot, segment.first), at)
     };
-    let mut devices = inner.in_service();
+    let mut devices = inner.log_devices();
     // Neighbouring blocks from the same device, so that both work and each sees runs.
     if position.segment % 2 == 1 {
         devices.reverse();

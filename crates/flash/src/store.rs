@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
-use crate::format::superblock::{MemberState, Superblock};
+use crate::format::superblock::{Role, Superblock};
 use crate::pages::Pages;
 use crate::record::{Content, Owner, Position, Record, Recovered};
 use crate::recovery::{OpenOptions, open};
@@ -55,6 +55,8 @@ pub enum MemberStatus {
 pub struct MemberReport {
     /// Its number in the store.
     pub member: u32,
+    /// What it carries.
+    pub role: Role,
     /// The device, where it is here.
     pub device: Option<String>,
     /// Its size, where it is here.
@@ -77,6 +79,8 @@ impl<S: Seam> Request<S> {
 }
 
 pub(crate) struct State<S: Seam> {
+    /// The devices that serve or served since the opening.
+    pub(crate) devices: Vec<Device<S>>,
     /// As the members in service know it; the member's own number is set when one is written.
     pub(crate) superblock: Superblock,
     pub(crate) segments: Segments,
@@ -100,18 +104,23 @@ pub(crate) struct State<S: Seam> {
 
 pub(crate) struct Inner<S: Seam> {
     pub(crate) seam: S,
-    /// The devices that serve or served since the opening.
-    pub(crate) devices: Vec<Device<S>>,
     pub(crate) state: RefCell<State<S>>,
     pub(crate) sabotage: Sabotage,
 }
 
 impl<S: Seam> Inner<S> {
+    /// Members that serve.
     pub(crate) fn in_service(&self) -> Vec<Device<S>> {
         let state = self.state.borrow();
-        let serves =
-            |device: &&Device<S>| state.superblock.members[device.member as usize].state == MemberState::InService;
-        self.devices.iter().filter(serves).cloned().collect()
+        let devices = state.devices.iter().filter(|device| state.superblock.serves(device.member));
+        devices.cloned().collect()
+    }
+
+    /// Members that serve and carry the log: at most two.
+    pub(crate) fn log_devices(&self) -> Vec<Device<S>> {
+        let state = self.state.borrow();
+        let devices = state.devices.iter().filter(|device| state.superblock.carries_log(device.member));
+        devices.cloned().collect()
     }
 }
 
@@ -125,7 +134,7 @@ impl<S: Seam> Clone for Store<S> {
 }
 
 impl<S: Seam> Store<S> {
-    /// Makes a store of one or two devices. Refuses devices that hold anything unless told to destroy it.
+    /// Makes a store of one to eight devices; the first two carry the log. Refuses devices that hold anything unless told to destroy it.
     pub async fn format(seam: &S, disks: &[S::Disk], options: FormatOptions) -> Result<(), StoreError> {
         format(seam, disks, options).await
     }
@@ -201,9 +210,9 @@ impl<S: Seam> Store<S> {
         self.0.state.borrow().reports.clone()
     }
 
-    /// Members that serve.
+    /// Copies that the log is kept in: members that serve and carry it.
     pub fn copies(&self) -> usize {
-        self.0.in_service().len()
+        self.0.log_devices().len()
     }
 
     /// The store's identity, drawn when it was made.
@@ -251,9 +260,15 @@ impl<S: Seam> Store<S> {
     }
 }
 
-pub(crate) fn report<S: Seam>(member: u32, device: Option<&Device<S>>, status: MemberStatus) -> MemberReport {
+pub(crate) fn report<S: Seam>(
+    member: u32,
+    role: Role,
+    device: Option<&Device<S>>,
+    status: MemberStatus,
+) -> MemberReport {
     MemberReport {
         member,
+        role,
         device: device.map(Device::name),
         size_bytes: device.map(|device| device.disk.geometry().size_bytes),
         status,

@@ -34,9 +34,11 @@ fn a_feature_that_this_version_lacks_is_named() {
 }
 
 #[test]
-fn flash_devices_are_one_or_two_different_ones() {
+fn flash_devices_are_up_to_eight_different_ones() {
     assert_snapshot!(problems_of("[flash]\nallow_single_copy = true\n"));
-    assert_snapshot!(problems_of("[flash]\ndevices = [\"a\", \"b\", \"c\"]\n"));
+    assert_snapshot!(problems_of(
+        "[flash]\ndevices = [\"1\", \"2\", \"3\", \"4\", \"5\", \"6\", \"7\", \"8\", \"9\"]\n"
+    ));
     assert_snapshot!(problems_of("[flash]\ndevices = [\"a\", \"/etc/hotset/a\"]\nsize = \"1000 B\"\n"));
     assert_snapshot!(problems_of("[flash]\ndevices = \"a\"\nsize = 7\nallow_single_copy = \"yes\"\ndevice = 1\n"));
 }

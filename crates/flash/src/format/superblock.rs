@@ -15,10 +15,21 @@ const MEMBER_BYTES: usize = 32;
 /// Whether a member is read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
+    /// Nobody has this number: its device was removed for good.
+    Vacant,
     /// It holds everything that was acknowledged.
     InService,
     /// It was taken out; what it holds may be old.
     Lost,
+}
+
+/// What a member carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Clean pages alone.
+    Pages,
+    /// The log as well, mirrored with the other one of this role.
+    Log,
 }
 
 /// A device of the store, as every member knows it.
@@ -28,6 +39,10 @@ pub struct MemberEntry {
     pub uuid: Uuid,
     /// Whether it is in service.
     pub state: MemberState,
+    /// What it carries.
+    pub role: Role,
+    /// Segments that it has room for.
+    pub segments: u32,
 }
 
 /// Everything in a superblock.
@@ -45,7 +60,7 @@ pub struct Superblock {
     pub members: Vec<MemberEntry>,
     /// Bytes of a segment, a power of two.
     pub segment_bytes: u64,
-    /// Segments of a device.
+    /// Segments that the log may use: these numbers from 0 on, the same ones on every log member.
     pub segments: u32,
     /// +1 with every opening.
     pub boot: u64,
@@ -65,6 +80,16 @@ pub enum NoSuperblock {
 }
 
 impl Superblock {
+    /// True when that member is in service.
+    pub fn serves(&self, member: u32) -> bool {
+        self.members.get(member as usize).is_some_and(|entry| entry.state == MemberState::InService)
+    }
+
+    /// True when that member is in service and carries the log.
+    pub fn carries_log(&self, member: u32) -> bool {
+        self.serves(member) && self.members[member as usize].role == Role::Log
+    }
+
     /// The bytes on the device.
     pub fn encode(&self) -> Box<Raw> {
         assert!(self.members.len() <= MEMBERS_MAX && (self.member as usize) < self.members.len());
@@ -90,10 +115,17 @@ impl Superblock {
             let at = MEMBERS_AT + index * MEMBER_BYTES;
             put(out, at, &member.uuid);
             let state: u32 = match member.state {
+                MemberState::Vacant => 0,
                 MemberState::InService => 1,
                 MemberState::Lost => 2,
             };
             put(out, at + 16, &state.to_le_bytes());
+            let role: u32 = match member.role {
+                Role::Pages => 0,
+                Role::Log => 1,
+            };
+            put(out, at + 20, &role.to_le_bytes());
+            put(out, at + 24, &member.segments.to_le_bytes());
         }
         seal(out);
         raw
@@ -128,11 +160,17 @@ impl Superblock {
         for index in 0..count {
             let at = MEMBERS_AT + index * MEMBER_BYTES;
             let state = match get_u32(raw, at + 16) {
+                0 => MemberState::Vacant,
                 1 => MemberState::InService,
                 2 => MemberState::Lost,
                 other => return Err(NoSuperblock::Unknown(format!("a member in the unknown state {other}"))),
             };
-            members.push(MemberEntry { uuid: get(raw, at), state });
+            let role = match get_u32(raw, at + 20) {
+                0 => Role::Pages,
+                1 => Role::Log,
+                other => return Err(NoSuperblock::Unknown(format!("a member of the unknown role {other}"))),
+            };
+            members.push(MemberEntry { uuid: get(raw, at), state, role, segments: get_u32(raw, at + 24) });
         }
         Ok(Superblock {
             store: get(raw, 32),
@@ -154,13 +192,18 @@ mod tests {
     use super::*;
 
     fn sample() -> Superblock {
-        let member = |number, state| MemberEntry { uuid: [number; 16], state };
+        let member = |number, state, role| MemberEntry { uuid: [number; 16], state, role, segments: u32::from(number) };
         Superblock {
             store: [9; 16],
             revision: 7,
             generation: 3,
             member: 1,
-            members: vec![member(1, MemberState::Lost), member(2, MemberState::InService)],
+            members: vec![
+                member(1, MemberState::Lost, Role::Log),
+                member(2, MemberState::InService, Role::Log),
+                member(3, MemberState::Vacant, Role::Pages),
+                member(4, MemberState::InService, Role::Pages),
+            ],
             segment_bytes: 1 << 20,
             segments: 12,
             boot: 5,

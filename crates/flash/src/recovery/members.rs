@@ -4,6 +4,7 @@ use seam::Seam;
 
 use crate::device::Device;
 use crate::error::StoreError;
+use crate::format::Uuid;
 use crate::format::superblock::{MemberState, NoSuperblock, PLACES, Superblock};
 use crate::recovery::OpenOptions;
 
@@ -23,13 +24,13 @@ pub struct Members<S: Seam> {
 /// Reads the superblocks of `disks` and sorts the devices.
 pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<Members<S>, StoreError> {
     let mut found: Vec<(Device<S>, Superblock)> = Vec::new();
-    let mut places: Vec<(u32, usize)> = Vec::new();
+    let mut places: Vec<usize> = Vec::new();
     let mut refused = None;
     for disk in disks {
         let mut device = Device { member: 0, disk: disk.clone() };
         match read_superblock(seam, &device).await {
             Ok((superblock, place)) => {
-                places.push((superblock.member, 1 - place));
+                places.push(1 - place);
                 device.member = superblock.member;
                 found.push((device, superblock));
             }
@@ -51,10 +52,11 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         return Err(StoreError::Outdated { generation: newest.generation, seen });
     }
     for (index, (device, superblock)) in found.iter().enumerate() {
-        if superblock.store != newest.store || superblock.members.len() != newest.members.len() {
+        if superblock.store != newest.store {
             return Err(StoreError::OtherStore { device: device.name() });
         }
-        if found[..index].iter().any(|(other, _)| other.member == device.member) {
+        let uuid = identity(superblock);
+        if found[..index].iter().any(|(_, other)| identity(other) == uuid) {
             return Err(StoreError::OtherStore { device: device.name() });
         }
         let same_generation = superblock.generation == newest.generation;
@@ -62,22 +64,32 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
             .members
             .iter()
             .zip(&newest.members)
+            .filter(|(then, now)| then.uuid == now.uuid)
             .any(|(then, now)| then.state == MemberState::Lost && now.state == MemberState::InService);
         if lost_who_serves || (same_generation && superblock.members != newest.members) {
             return Err(StoreError::Diverged);
         }
     }
-    let (mut devices, mut stale) = (Vec::new(), Vec::new());
-    for (device, _) in found {
-        let serves = newest.members[device.member as usize].state == MemberState::InService;
-        if serves { devices.push(device) } else { stale.push(device) }
+    let (mut devices, mut stale, mut next_places) = (Vec::new(), Vec::new(), vec![0; newest.members.len()]);
+    for ((device, superblock), place) in found.into_iter().zip(places) {
+        let entry = newest.members.get(device.member as usize);
+        match entry.filter(|entry| entry.uuid == identity(&superblock)).map(|entry| entry.state) {
+            Some(MemberState::InService) => {
+                next_places[device.member as usize] = place;
+                devices.push(device);
+            }
+            Some(MemberState::Lost) => stale.push(device),
+            // It was removed, or its place has been taken since.
+            Some(MemberState::Vacant) | None => {}
+        }
     }
     devices.sort_by_key(|device| device.member);
     let mut changed = false;
     for member in 0..newest.members.len() {
         let here = devices.iter().any(|device| device.member as usize == member);
-        if newest.members[member].state == MemberState::InService && !here {
-            if !options.accept_missing {
+        if newest.serves(member as u32) && !here {
+            // Who holds clean pages alone holds nothing that is missed.
+            if newest.carries_log(member as u32) && !options.accept_missing {
                 return Err(StoreError::MemberMissing { member: member as u32 });
             }
             newest.members[member].state = MemberState::Lost;
@@ -85,11 +97,12 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         }
     }
     newest.generation += u64::from(changed);
-    let mut next_places = vec![0; newest.members.len()];
-    for (member, place) in places {
-        next_places[member as usize] = place;
-    }
     Ok(Members { devices, stale, superblock: newest, next_places })
+}
+
+/// Who wrote a superblock.
+fn identity(superblock: &Superblock) -> Uuid {
+    superblock.members[superblock.member as usize].uuid
 }
 
 /// The newer of a device's two superblocks, and its place.

@@ -51,7 +51,8 @@ pub async fn open<S: Seam>(
 ) -> Result<(Store<S>, Vec<Recovered>), StoreError> {
     let members = members::find::<S>(seam, disks, options).await?;
     let mut failures = flush(&members.devices).await;
-    let devices = serving(&members.devices, &failures);
+    let devices: Vec<_> = serving(&members.devices, &failures);
+    let devices: Vec<_> = devices.into_iter().filter(|device| members.superblock.carries_log(device.member)).collect();
     if devices.is_empty() {
         return Err(StoreError::Failed(text(&failures)));
     }
@@ -105,9 +106,10 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
         let status = match (entry.state, stale) {
             (MemberState::InService, _) => MemberStatus::InService,
             (MemberState::Lost, Some(_)) => MemberStatus::Stale,
+            (MemberState::Vacant, _) => continue,
             (MemberState::Lost, None) => MemberStatus::Lost("not there when the store was opened".to_owned()),
         };
-        reports.push(report(member, device.or(stale), status));
+        reports.push(report(member, entry.role, device.or(stale), status));
     }
     let mut table: Vec<(u32, Segment)> = Vec::new();
     for link in &chain.links {
@@ -124,6 +126,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
     let mut segments = Segments::new(superblock.segments, &table, chain.tail);
     segments.sabotage_reuse = sabotage == Sabotage::ReuseBeforeTail;
     let state = State {
+        devices: members.devices,
         superblock,
         segments,
         pending: VecDeque::new(),
@@ -136,5 +139,5 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
         spare: Vec::new(),
         idle: Vec::new(),
     };
-    Inner { seam: seam.clone(), devices: members.devices, state: RefCell::new(state), sabotage }
+    Inner { seam: seam.clone(), state: RefCell::new(state), sabotage }
 }

@@ -1,12 +1,13 @@
 //! Members missing, stale, apart, damaged, foreign.
 
 use flash::format::FIRST_SEGMENT_BYTES;
+use flash::format::superblock::Role;
 use flash::{Content, FormatOptions, MemberStatus, OpenOptions, Owner, Position, Record, Recovered, Store, StoreError};
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
 use seam::{BlockMut, Seam};
 
 use crate::model::{What, read_all};
-use crate::world::{NAMES, SMALL, after, disks, empty, formatted, open, open_named};
+use crate::world::{ALL, NAMES, SMALL, Shape, after, disks, empty, formatted, open, open_named};
 
 const ACCEPT: OpenOptions = OpenOptions { accept_missing: true, seen: None, sabotage: flash::Sabotage::None };
 
@@ -311,5 +312,36 @@ fn a_member_that_was_taken_out_is_refused_alone_when_its_owner_knows_better() {
         drop(store);
         let of_another_store = Some(([7; 16], u64::MAX));
         assert!(open_named(&seam, &NAMES[1..], OpenOptions { seen: of_another_store, ..ACCEPT }).await.is_ok());
+    });
+}
+
+#[test]
+fn the_first_two_devices_carry_the_log_and_others_are_not_needed_for_it() {
+    let world = formatted(1, Shape { devices: 4, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let roles: Vec<_> = store.members().iter().map(|member| member.role).collect();
+        assert_eq!((roles, store.copies()), (vec![Role::Log, Role::Log, Role::Pages, Role::Pages], 2));
+        for block in 0..5 {
+            append(&seam, &store, block, block + 100).await.unwrap();
+        }
+        drop(store);
+        for name in &ALL[2..] {
+            assert_eq!(world.disk(name).unwrap().counts().writes, 2 + 2, "superblocks alone are written there");
+        }
+    });
+    let mut images = world.crash(CrashMode::LoseAll);
+    assert!(images.remove(ALL[2]));
+    let world = after(2, images);
+    all_there(&world, 5, OpenOptions::default());
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let status: Vec<_> = store.members().into_iter().map(|member| member.status).collect();
+        assert!(matches!(&status[2], MemberStatus::Lost(_)) && status[3] == MemberStatus::InService, "{status:?}");
+        world.disk(ALL[3]).unwrap().add_fault(Rule::new(Fault::Error, Ops::ALL, When::Always));
+        append(&seam, &store, 9, 1).await.unwrap();
+        assert_eq!(store.copies(), 2);
     });
 }

@@ -1,12 +1,14 @@
-//! Worlds with one or two flash devices.
+//! Worlds with one to four flash devices.
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::{FormatOptions, OpenOptions, Recovered, Store, StoreError};
 use seam::sim::{DiskImages, SimDisk, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
-/// Names of the devices.
+/// Names of the devices that carry the log.
 pub const NAMES: [&str; 2] = ["flash-0", "flash-1"];
+/// Names of all devices: those behind the first two hold pages, until they are called upon.
+pub const ALL: [&str; 4] = [NAMES[0], NAMES[1], "flash-2", "flash-3"];
 
 /// How the devices of a world look.
 #[derive(Clone, Copy, Debug)]
@@ -35,14 +37,15 @@ pub fn after(seed: u64, images: DiskImages) -> World {
 /// A world with a new store.
 pub fn formatted(seed: u64, shape: Shape) -> World {
     let world = empty(seed);
-    for name in &NAMES[..shape.devices] {
-        let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + shape.segments * shape.segment_bytes);
+    for (number, name) in (0..).zip(&ALL[..shape.devices]) {
+        // Each is larger than the one before.
+        let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + (shape.segments + number) * shape.segment_bytes);
         let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
         world.add_disk(name, SimDiskSpec { timing, ..spec });
     }
     let seam = world.seam();
     world.block_on(async {
-        let disks = disks(&seam, &NAMES[..shape.devices]).await;
+        let disks = disks(&seam, &ALL[..shape.devices]).await;
         let options = FormatOptions { segment_bytes: Some(shape.segment_bytes), force: false };
         Store::format(&seam, &disks, options).await.expect("empty devices are formatted");
     });
@@ -65,7 +68,7 @@ pub async fn open(
     seam: &SimSeam,
     options: OpenOptions,
 ) -> Result<(Store<SimSeam>, Vec<Recovered>), StoreError> {
-    let names: Vec<_> = NAMES.into_iter().filter(|name| world.disk(name).is_some()).collect();
+    let names: Vec<_> = ALL.into_iter().filter(|name| world.disk(name).is_some()).collect();
     open_named(seam, &names, options).await
 }
 

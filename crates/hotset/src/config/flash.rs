@@ -7,8 +7,8 @@ use super::problem::Source;
 use super::read::{At, Section, Size};
 use crate::units::show_bytes;
 
-/// Copies that the log keeps at most.
-const DEVICES_MAX: usize = 2;
+/// Devices that a store has at most; the first two carry the log.
+const DEVICES_MAX: usize = 8;
 
 /// Reads the table; `None` where there is none. Whether a device is there shows when it is opened: a start without one of two serves
 /// all the same.
@@ -25,7 +25,7 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
     let At { value: list, span } = devices?;
     if list.is_empty() || list.len() > DEVICES_MAX {
         let what = format!("{} flash devices are named", list.len());
-        source.problem(&span, what, "name two, or one and allow_single_copy = true; or remove the table");
+        source.problem(&span, what, "name two to eight, or one and allow_single_copy = true; or remove the table");
     }
     let mut devices: Vec<PathBuf> = Vec::new();
     for At { value, span } in &list {
