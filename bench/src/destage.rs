@@ -17,13 +17,11 @@ const DIRTY_BYTES: u64 = 1 << 30;
 /// Bytes of the volume that clients ask.
 const HIT_BYTES: u64 = 256 << 20;
 
-const READ: Cell =
-    Cell { name: "4 KiB random read, depth 32", pattern: "randread", bytes: 4096, depth: 32, connections: 1 };
-const WRITE: Cell =
-    Cell { name: "4 KiB random write, depth 32", pattern: "randwrite", bytes: 4096, depth: 32, connections: 1 };
+const READ: Cell = Cell::new("4 KiB random read, depth 32", "randread", 4096, 32, 1);
+const WRITE: Cell = Cell::new("4 KiB random write, depth 32", "randwrite", 4096, 32, 1);
 /// Leaves blocks dirty that are no neighbours, the most work for destage.
-const SCATTER: Cell = Cell { name: "scatter", pattern: "randwrite", bytes: 4096, depth: 32, connections: 1 };
-const FILL: Cell = Cell { name: "fill", pattern: "write", bytes: 1 << 16, depth: 8, connections: 1 };
+const SCATTER: Cell = Cell::new("scatter", "randwrite", 4096, 32, 1);
+const FILL: Cell = Cell::new("fill", "write", 1 << 16, 8, 1);
 
 /// One pair.
 struct Pair {

@@ -48,6 +48,9 @@ pub fn run(
     command.arg(format!("--rw={}", cell.pattern)).arg(format!("--bs={}", cell.bytes));
     command.arg(format!("--iodepth={}", cell.depth)).arg(format!("--numjobs={}", cell.connections));
     command.arg(format!("--size={size_bytes}"));
+    if cell.flush_every > 0 {
+        command.arg(format!("--fsync={}", cell.flush_every));
+    }
     if seconds > 0 {
         command.arg("--time_based").arg(format!("--runtime={seconds}"));
     }

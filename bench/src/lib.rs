@@ -4,6 +4,7 @@ pub mod ceiling;
 pub mod cells;
 pub mod destage;
 pub mod fio;
+pub mod flash;
 pub mod limited;
 pub mod machine;
 pub mod process;

@@ -11,8 +11,7 @@ use crate::servers::{Content, Kind, Programs, throttled};
 /// What the backing does at most, in requests a second.
 const IOPS: u32 = 20_000;
 
-const CELL: Cell =
-    Cell { name: "4 KiB random read, depth 32", pattern: "randread", bytes: 4096, depth: 32, connections: 1 };
+const CELL: Cell = Cell::new("4 KiB random read, depth 32", "randread", 4096, 32, 1);
 
 /// Measures the daemon on a limited export of `file`, and that export itself.
 pub fn section(file: &Path, folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {

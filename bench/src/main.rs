@@ -30,7 +30,7 @@ struct Arguments {
     /// The daemon to measure; left out if it is not there
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
-    /// Measure these sections alone: hits, placed, misses, limited, destage, stalled
+    /// Measure these sections alone: hits, placed, misses, limited, destage, stalled, flushes, flash
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -106,6 +106,14 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         let folder = tempfile::tempdir_in(&arguments.directory)?;
         sections.push(bench::destage::section(folder.path(), &programs, effort)?);
     }
+    if wanted("flushes") {
+        let folder = tempfile::tempdir_in(&arguments.directory)?;
+        sections.push(bench::flash::flushes(folder.path(), &programs, effort)?);
+    }
+    if wanted("flash") {
+        let folder = tempfile::tempdir_in(&arguments.directory)?;
+        sections.push(bench::flash::reads(folder.path(), &programs, effort)?);
+    }
     if wanted("stalled") {
         sections.extend(stalled(&programs, effort, &mut left_out)?);
     }
@@ -126,7 +134,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 
 /// Writes everything once, so that every later request is a hit.
 fn fill(servers: &[Server]) -> Result<(), Box<dyn Error>> {
-    let all = Cell { name: "fill", pattern: "write", bytes: 1 << 16, depth: 8, connections: 1 };
+    let all = Cell::new("fill", "write", 1 << 16, 8, 1);
     for server in servers {
         fio::run(&all, &server.target, HIT_BYTES, 0, None)?;
     }
@@ -179,7 +187,7 @@ fn placed(servers: &[Server], effort: Effort) -> Result<Vec<Section>, Box<dyn Er
 /// A file of [`MISS_BYTES`] with content in every block, or reading it would be no work.
 fn fill_file(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let path = folder.join("misses.img");
-    let fill = Cell { name: "fill", pattern: "write", bytes: 1 << 20, depth: 4, connections: 1 };
+    let fill = Cell::new("fill", "write", 1 << 20, 4, 1);
     std::fs::File::create(&path)?.set_len(MISS_BYTES)?;
     fio::run(&fill, &Target::File(path.display().to_string()), MISS_BYTES, 0, None)?;
     Ok(path)

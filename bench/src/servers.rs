@@ -32,6 +32,12 @@ pub enum Kind {
     CeilingThreads,
     /// The ceiling on the project's runtime.
     CeilingSeam,
+    /// The daemon with two flash devices.
+    Mirrored,
+    /// The daemon with one flash device.
+    Single,
+    /// The daemon without flash on a modelled RAID 5 of five disks.
+    Raid5,
     /// No server: fio straight on the file.
     Straight,
 }
@@ -72,6 +78,9 @@ impl Kind {
             Kind::Qemu => "qemu-s-d",
             Kind::CeilingThreads => "ceiling (threads)",
             Kind::CeilingSeam => "ceiling (seam)",
+            Kind::Mirrored => "hotset, mirrored",
+            Kind::Single => "hotset, one copy",
+            Kind::Raid5 => "hotset on RAID 5, no flash",
             Kind::Straight => "fio straight",
         }
     }
@@ -131,22 +140,23 @@ fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io
         Content::Export(uri) => (32 << 20, uri.into()),
     };
     let volume = (HOTSET_EXPORT, backing.display().to_string());
-    daemon(folder, socket, memory, &[volume], program)
+    daemon(folder, socket, memory, &[volume], "", program)
 }
 
-/// A daemon with `memory` bytes that serves volumes (name, backing) on `socket`.
-fn daemon(
+/// A daemon with `memory` bytes that serves volumes (name, backing) on `socket`; `tables` are more of its configuration.
+pub fn daemon(
     folder: &Path,
     socket: &Path,
     memory: u64,
     volumes: &[(&str, String)],
+    tables: &str,
     program: &Path,
 ) -> io::Result<Command> {
     let (socket, control, state) = (socket.display(), control_socket(folder), folder.join("state"));
     fs::create_dir_all(&state)?;
     let mut text = format!(
         "[state]\ndirectory = \"{}\"\n\n[memory]\nsize = \"{} MiB\"\n\n[control]\nsocket = \"{}\"\n\n\
-         [nbd]\nlisten = [\"unix:{socket}\"]\n",
+         [nbd]\nlisten = [\"unix:{socket}\"]\n{tables}",
         state.display(),
         memory >> 20,
         control.display()
@@ -215,11 +225,12 @@ pub fn two_volumes(folder: &Path, programs: &Programs, sizes: [u64; 2]) -> io::R
         fs::File::create(&path)?.set_len(size)?;
         volumes.push((name, path.display().to_string()));
     }
-    let command = daemon(folder, &socket, 3 * (sizes[0] + sizes[1]), &volumes, &programs.hotset)?;
+    let command = daemon(folder, &socket, 3 * (sizes[0] + sizes[1]), &volumes, "", &programs.hotset)?;
     let targets = names.map(|name| Target::Nbd(format!("nbd+unix:///{name}?socket={}", socket.display())));
     Ok(TwoVolumes { targets, control: control_socket(folder), process: Process::start(command, &socket)? })
 }
 
-fn control_socket(folder: &Path) -> PathBuf {
+/// Where the daemon of `folder` takes commands.
+pub fn control_socket(folder: &Path) -> PathBuf {
     folder.join("control.sock")
 }

@@ -27,8 +27,8 @@ const UNTAKEN: usize = 8;
 
 /// What the healthy client does.
 const CELLS: [Cell; 2] = [
-    Cell { name: "4 KiB random read, depth 1", pattern: "randread", bytes: 4096, depth: 1, connections: 1 },
-    Cell { name: "4 KiB random write, depth 1", pattern: "randwrite", bytes: 4096, depth: 1, connections: 1 },
+    Cell::new("4 KiB random read, depth 1", "randread", 4096, 1, 1),
+    Cell::new("4 KiB random write, depth 1", "randwrite", 4096, 1, 1),
 ];
 
 fn other(error: impl std::fmt::Display) -> io::Error {

@@ -1,0 +1,214 @@
+//! The flash cache: flushes that its log answers, and reads that its pages answer.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::cells::{Cell, FLUSHED, MISSES};
+use crate::fio::{self, Target};
+use crate::process::Process;
+use crate::report::{Ratio, Section};
+use crate::run::{Effort, Measured, measure, median};
+use crate::servers::{Content, HOTSET_EXPORT, Kind, Programs, Server, control_socket, daemon};
+
+/// Bytes of a flash device.
+const DEVICE_BYTES: u64 = 2 << 30;
+/// Bytes of the volume; it fits on flash, and hardly any of it in memory.
+const VOLUME_BYTES: u64 = 1 << 30;
+/// Memory beside which the volume lies on flash.
+const MEMORY_BYTES: u64 = 48 << 20;
+/// Bytes of the volume that is in memory.
+const SMALL_BYTES: u64 = 8 << 20;
+/// A modelled array that is slow.
+const RAID5: &str = "sim://raid5?disks=5&type=sas15k&size=1GiB";
+/// Part of reads that flash or memory answers from which on the volume counts as warm, in percent.
+const WARM_PERCENT: u64 = 98;
+/// Runs after which it has to be warm.
+const WARM_RUNS: u32 = 60;
+
+const FILL: Cell = Cell::new("fill", "write", 1 << 20, 4, 1);
+const FLUSHING: [Kind; 4] = [Kind::Mirrored, Kind::Single, Kind::Raid5, Kind::Straight];
+
+/// A file with content in every block.
+fn filled(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
+    std::fs::File::create(&path)?.set_len(bytes)?;
+    fio::run(&FILL, &Target::File(path.display().to_string()), bytes, 0, None)?;
+    Ok(path)
+}
+
+/// Writes that are flushed, in turn with the same load straight on a file that lies where the flash devices do, `folder`. What the log
+/// has is destaged to memory, so that nobody waits for the same disk.
+pub fn flushes(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
+    let effort = Effort { size_bytes: VOLUME_BYTES, ..effort };
+    let straight = filled(folder.join("straight.img"), VOLUME_BYTES)?;
+    // What is written for the first time costs a file system more.
+    let devices = ["f0", "f1"].map(|name| filled(folder.join(name), DEVICE_BYTES));
+    let devices = devices.into_iter().collect::<io::Result<Vec<_>>>()?;
+    let slow = tempfile::tempdir_in("/dev/shm")?;
+    let mut measured = Vec::new();
+    for cell in &FLUSHED {
+        let mut rows: Vec<_> = FLUSHING.iter().map(|kind| (*kind, Vec::new())).collect();
+        for _ in 0..effort.rounds {
+            for (kind, samples) in &mut rows {
+                let server = start_flushing(*kind, &devices, &straight, slow.path(), programs)?;
+                let one = measure(cell, &[server], Effort { rounds: 1, ..effort }, None)?;
+                samples.extend(one.rows.into_iter().flat_map(|(_, samples)| samples));
+            }
+        }
+        measured.push(Measured { cell: *cell, rows });
+    }
+    Ok(Section {
+        title: "Writes with flushes, answered by the flash log".into(),
+        text: "The daemon with two flash devices (mirrored) and with one, each a file beside the one that fio writes straight; with the daemon \
+               on a modelled RAID 5 of five 15k disks without flash. Wanted to the file straight: mirrored 1.0 at 8 clients, 1.5 at 32, 0.9 at \
+               depth 32; one copy 1.5 at 8 clients; to the RAID 5 at least 20."
+            .into(),
+        ratios: vec![
+            Ratio { name: "mirrored to straight", of: Kind::Mirrored, to: &[Kind::Straight] },
+            Ratio { name: "one copy to straight", of: Kind::Single, to: &[Kind::Straight] },
+            Ratio { name: "mirrored to RAID 5", of: Kind::Mirrored, to: &[Kind::Raid5] },
+        ],
+        measured,
+    })
+}
+
+fn start_flushing(
+    kind: Kind,
+    devices: &[PathBuf],
+    straight: &Path,
+    slow: &Path,
+    programs: &Programs,
+) -> io::Result<Server> {
+    let copies = match kind {
+        Kind::Mirrored => 2,
+        Kind::Single => 1,
+        Kind::Raid5 => 0,
+        kind => return kind.start(&Content::File(straight.to_owned()), slow, programs),
+    };
+    let folder = slow.join(format!("{kind:?}"));
+    std::fs::create_dir_all(&folder)?;
+    let backing = if copies == 0 { RAID5.to_owned() } else { sparse(folder.join("backing"), VOLUME_BYTES)? };
+    for device in &devices[..copies] {
+        // What another daemon has left there is none of this one's business.
+        forget(device)?;
+    }
+    let tables = if copies == 0 { String::new() } else { flash_table(&devices[..copies]) };
+    // A state directory knows its store; this one is made anew.
+    let _ = std::fs::remove_dir_all(folder.join("state"));
+    start(&folder, 256 << 20, &[(HOTSET_EXPORT, backing)], &tables, programs, kind)
+}
+
+fn sparse(path: PathBuf, bytes: u64) -> io::Result<String> {
+    std::fs::File::create(&path)?.set_len(bytes)?;
+    Ok(path.display().to_string())
+}
+
+/// Makes the device's first megabytes, where a store would be found, zeroes again.
+fn forget(device: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().write(true).open(device)?;
+    file.write_all_at(&vec![0; 2 << 20], 0)?;
+    file.sync_all()
+}
+
+fn flash_table(devices: &[PathBuf]) -> String {
+    let names: Vec<_> = devices.iter().map(|device| format!("\"{}\"", device.display())).collect();
+    format!("[flash]\ndevices = [{}]\nallow_single_copy = {}\n", names.join(", "), devices.len() == 1)
+}
+
+fn start(
+    folder: &Path,
+    memory: u64,
+    volumes: &[(&str, String)],
+    tables: &str,
+    programs: &Programs,
+    kind: Kind,
+) -> io::Result<Server> {
+    let socket = kind.socket(folder);
+    let command = daemon(folder, &socket, memory, volumes, tables, &programs.hotset)?;
+    let target = Target::Nbd(uri(HOTSET_EXPORT, &socket));
+    Ok(Server { kind, target, process: Some(Process::start(command, &socket)?) })
+}
+
+fn uri(export: &str, socket: &Path) -> String {
+    format!("nbd+unix:///{export}?socket={}", socket.display())
+}
+
+/// Reads of a volume that lies on flash, beside qemu-storage-daemon and fio straight on a file of the same folder.
+pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
+    let effort = Effort { size_bytes: VOLUME_BYTES, ..effort };
+    let backing = filled(folder.join("backing"), VOLUME_BYTES)?;
+    let small = filled(folder.join("small"), SMALL_BYTES)?;
+    let peer = filled(folder.join("peer.img"), VOLUME_BYTES)?;
+    let devices = ["f0", "f1"].map(|name| filled(folder.join(name), DEVICE_BYTES));
+    let devices = devices.into_iter().collect::<io::Result<Vec<_>>>()?;
+    devices.iter().try_for_each(|device| forget(device))?;
+    let volumes = [(HOTSET_EXPORT, backing.display().to_string()), ("small", small.display().to_string())];
+    let hotset = start(folder, MEMORY_BYTES, &volumes, &flash_table(&devices), programs, Kind::Hotset)?;
+    let warm = warm_up(&hotset, folder, programs, effort)?;
+    let in_memory = Target::Nbd(uri("small", &Kind::Hotset.socket(folder)));
+    fio::run(&Cell::new("fill", "read", 4096, 8, 1), &in_memory, SMALL_BYTES, 0, None)?;
+    let round_trip = fio::run(&MISSES[0], &in_memory, SMALL_BYTES, effort.seconds, None)?;
+    let content = Content::File(peer);
+    let servers =
+        [hotset, Kind::Qemu.start(&content, folder, programs)?, Kind::Straight.start(&content, folder, programs)?];
+    let measured: Vec<Measured> =
+        MISSES.iter().map(|cell| measure(cell, &servers, effort, None)).collect::<io::Result<_>>()?;
+    let medians = |kind| {
+        let samples = measured[0].of(kind).expect("it took part");
+        median(&samples.iter().map(|sample| sample.median_us).collect::<Vec<_>>())
+    };
+    let bound = medians(Kind::Straight) + round_trip.median_us + 10.0;
+    let mut text = format!(
+        "Random reads of a volume of 1 GiB that lies on two flash devices of 2 GiB ({warm} % of reads from flash or memory before the runs), \
+         with {} MiB of memory; beside qemu-storage-daemon with io_uring, and fio, on a file of the same folder. At depth 32 at least 1.1 of \
+         qemu-storage-daemon is wanted.",
+        MEMORY_BYTES >> 20
+    );
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        " At depth 1 the median is {:.0} µs; wanted at most {bound:.0} µs (fio straight {:.0} + a memory hit {:.0} + 10).",
+        medians(Kind::Hotset),
+        medians(Kind::Straight),
+        round_trip.median_us
+    );
+    Ok(Section {
+        title: "Hits on flash".into(),
+        text,
+        ratios: vec![
+            Ratio { name: "to qemu-s-d", of: Kind::Hotset, to: &[Kind::Qemu] },
+            Ratio { name: "to fio straight", of: Kind::Hotset, to: &[Kind::Straight] },
+        ],
+        measured,
+    })
+}
+
+/// Reads until the volume lies on flash; the part of the last run's reads that needed no backing, in percent.
+fn warm_up(server: &Server, folder: &Path, programs: &Programs, effort: Effort) -> io::Result<u64> {
+    let mut percent = 0;
+    for _ in 0..WARM_RUNS {
+        let before = counters(folder, programs)?;
+        fio::run(&MISSES[1], &server.target, effort.size_bytes, 2, None)?;
+        let after = counters(folder, programs)?;
+        let (reads, missed) = (after.0 - before.0, after.1 - before.1);
+        percent = 100 * (reads - missed.min(reads)) / reads.max(1);
+        if percent >= WARM_PERCENT {
+            return Ok(percent);
+        }
+    }
+    Ok(percent)
+}
+
+/// Reads so far, and those that needed the backing.
+fn counters(folder: &Path, programs: &Programs) -> io::Result<(u64, u64)> {
+    let mut command = Command::new(&programs.hotset);
+    command.args(["volume", "show", HOTSET_EXPORT, "--json", "--socket"]).arg(control_socket(folder));
+    let output = command.output()?;
+    let figures: Value = serde_json::from_slice(&output.stdout)?;
+    let of = |name: &str| figures[name].as_u64().ok_or_else(|| io::Error::other(format!("no {name} in {figures}")));
+    Ok((of("reads")?, of("misses")? + of("partial_hits")?))
+}
