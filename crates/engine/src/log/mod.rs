@@ -5,6 +5,7 @@
 //! A block that has reached the backing durably without a record of its newest content gets a tombstone before the flush is
 //! acknowledged, or a recovery could bring an older record back over it (R8). Zero-ranges go through the backing and get tombstones.
 
+pub mod company;
 pub mod ledger;
 mod recover;
 
@@ -67,16 +68,20 @@ impl<S: Seam> Shard<S> {
     /// Makes everything that was acknowledged before this call durable, in the log or on the backing.
     pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().logging.begun + 1;
+        let _asking = self.company.ask();
         self.take_turns(|state| &state.logging.turns, target, async || self.lead_log_flush().await).await
     }
 
     async fn lead_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
+        self.state.borrow_mut().logging.turns.begin();
+        self.company.gather(self.seam()).await;
+        let begun = self.seam().now();
         let (number, changed) = self.with(|state, _| {
-            state.logging.turns.begin();
             state.logging.begun += 1;
             (state.logging.begun, state.ledger.take_changed())
         });
         let result = self.make_durable(&changed).await;
+        self.company.ran(self.seam().now().since(begun));
         self.with(|state, _| {
             state.logging.turns.end(result.clone().map(|()| number));
             if result.is_err() {

@@ -22,6 +22,7 @@ use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 use crate::backing::{AnyDisk, Dispatch};
 use crate::destage::throttle::Throttle;
 use crate::destage::writer::Retry;
+use crate::log::company::Company;
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::spec::Sabotage;
 use crate::stats::Counters;
@@ -63,6 +64,8 @@ pub struct Shard<S: Seam> {
     pub work: Signal,
     /// Something that a request may wait for has happened.
     pub progress: Signal,
+    /// Who asks the log for flushes.
+    pub company: Company,
     /// What it has done.
     pub counters: Counters,
     /// The pump is to end.

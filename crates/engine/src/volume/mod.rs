@@ -57,6 +57,7 @@ impl<S: Seam> Volume<S> {
             streams: Default::default(),
             work: Default::default(),
             progress: Default::default(),
+            company: Default::default(),
             counters: Counters::default(),
             stopping: Cell::new(false),
             draining: Cell::new(false),
