@@ -84,6 +84,7 @@ fn take_fitting<S: Seam>(state: &mut State<S>) -> Vec<Request<S>> {
 }
 
 async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
+    let _inside = inner.batches.enter().await;
     let spare = inner.state.borrow_mut().spare.pop();
     let header_buffer = match spare {
         Some(buffer) => buffer,
@@ -155,12 +156,13 @@ async fn write<S: Seam>(
     header: &BatchHeader,
 ) -> Result<(), StoreError> {
     let devices = inner.log_devices();
+    let joining = inner.state.borrow().joining.clone();
     let flush = inner.sabotage != Sabotage::SkipFlush;
     let early = match inner.sabotage {
         Sabotage::AckBeforeMirror => devices.first().map(|device| device.member),
         _ => None,
     };
-    let writes = devices.iter().map(|device| {
+    let writes = devices.iter().chain(&joining).map(|device| {
         let write: Boxed<'_, DiskResult<()>> = Box::pin(async move {
             let result = device.write_durably(at, blocks.to_vec(), flush).await;
             if early == Some(device.member) && result.is_ok() {
@@ -170,7 +172,12 @@ async fn write<S: Seam>(
         });
         write
     });
-    let results = join(writes.collect()).await;
+    let mut results = join(writes.collect()).await;
+    if joining.is_some()
+        && let Some(Err(error)) = results.pop()
+    {
+        crate::members::newcomer_failed(inner, &error);
+    }
     let failures = failures_of(&devices, results);
     if inner.sabotage == Sabotage::AckBeforeMembership && failures.len() < devices.len() {
         acknowledge(header, requests);

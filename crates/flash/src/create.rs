@@ -8,7 +8,7 @@ use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, NoSuperbl
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
 
 /// A store has at least so many segments: one open, one live, one to move on to, one that waits for its tail.
-const SEGMENTS_MIN: u64 = 4;
+pub const SEGMENTS_MIN: u64 = 4;
 /// Blocks read at once while looking whether a device is empty.
 const LOOK_BLOCKS: usize = 32;
 /// Members that carry the log.
@@ -46,17 +46,13 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
             is_empty(seam, device).await?;
         }
     }
-    let uuid = || {
-        let mut uuid: Uuid = [0; 16];
-        uuid[..8].copy_from_slice(&seam.random().to_le_bytes());
-        uuid[8..].copy_from_slice(&seam.random().to_le_bytes());
-        uuid
-    };
+    let uuid = || new_uuid(seam);
     let member = |device: &Device<S>| MemberEntry {
         uuid: uuid(),
         state: MemberState::InService,
         role: if device.member < LOG_MEMBERS { Role::Log } else { Role::Pages },
         segments: segments_of(device, segment_bytes),
+        since: 1,
     };
     let members: Vec<_> = devices.iter().map(member).collect();
     let log = members.iter().filter(|member| member.role == Role::Log);
@@ -95,7 +91,16 @@ fn segment_bytes_for(device_bytes: u64) -> u64 {
     (device_bytes / 256).next_power_of_two().clamp(1 << 20, 64 << 20)
 }
 
-async fn is_empty<S: Seam>(seam: &S, device: &Device<S>) -> Result<(), StoreError> {
+/// An identity that nobody else has.
+pub fn new_uuid<S: Seam>(seam: &S) -> Uuid {
+    let mut uuid: Uuid = [0; 16];
+    uuid[..8].copy_from_slice(&seam.random().to_le_bytes());
+    uuid[8..].copy_from_slice(&seam.random().to_le_bytes());
+    uuid
+}
+
+/// Refuses a device that holds anything where its metadata would lie.
+pub async fn is_empty<S: Seam>(seam: &S, device: &Device<S>) -> Result<(), StoreError> {
     for at in (0..FIRST_SEGMENT_BYTES).step_by(LOOK_BLOCKS * BLOCK_BYTES) {
         let blocks = device.read_blocks(seam, at, LOOK_BLOCKS).await.map_err(|error| device.failed(error))?;
         let mut places = blocks.iter().zip((at..).step_by(BLOCK_BYTES));

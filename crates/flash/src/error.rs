@@ -82,6 +82,15 @@ pub enum StoreError {
         /// What the owner has seen.
         seen: u64,
     },
+    /// A change of the members that cannot be made; says why.
+    #[error("{0}")]
+    Refused(String),
+    /// A change of the members was called off.
+    #[error("it was called off: the members of the flash store are the same as before")]
+    Cancelled,
+    /// None of the devices carries the log.
+    #[error("none of the flash devices that are here carries the log: attach those that do, what is dirty is there")]
+    NoLog,
     /// The log is broken where it cannot be.
     #[error(
         "the flash log is damaged: batch {sequence} cannot be read from any device, and later ones exist; opening would lose what was \

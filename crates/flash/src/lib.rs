@@ -16,6 +16,7 @@ mod create;
 mod device;
 mod error;
 pub mod format;
+mod members;
 mod membership;
 mod pages;
 mod read;
@@ -27,6 +28,7 @@ mod wait;
 
 pub use create::FormatOptions;
 pub use error::StoreError;
+pub use members::{JobKind, JobReport};
 pub use pages::{MapLoaded, PAGE_BLOCKS, PageMember, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS, WriteMark};
 pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;

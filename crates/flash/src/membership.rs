@@ -13,31 +13,77 @@ use crate::wait::{Boxed, join};
 /// A member that did not take what it had to, and what it said.
 pub type Failure = (u32, DiskError);
 
-/// Takes members out and returns when all survivors durably know. Fails when none is left that carries the log.
-pub async fn take_out<S: Seam>(inner: &Inner<S>, mut failures: Vec<Failure>) -> Result<(), StoreError> {
-    while !failures.is_empty() {
-        {
-            let mut state = inner.state.borrow_mut();
-            for (member, error) in &failures {
-                state.superblock.members[*member as usize].state = MemberState::Lost;
-                let report = state.reports.iter_mut().find(|report| report.member == *member);
-                report.expect("every member has a report").status = MemberStatus::Lost(error.to_string());
-            }
-            let left = (0..).zip(&state.superblock.members).any(|(member, _)| state.superblock.carries_log(member));
-            if !left {
-                let why: Vec<_> = failures.iter().map(|(member, error)| format!("number {member}: {error}")).collect();
-                let error = StoreError::Failed(why.join(", "));
-                state.failed = Some(error.clone());
-                return Err(error);
-            }
-            state.superblock.generation += 1;
+/// Takes members out and returns when all survivors durably know, of these and of whatever else has changed. Fails when none is left
+/// that carries the log.
+pub async fn take_out<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+    mark_lost(inner, failures)?;
+    settle(inner, None).await
+}
+
+/// Takes members out in memory: nothing that relies on that may be acknowledged before [`settle`] has returned.
+fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+    let mut state = inner.state.borrow_mut();
+    let (mut changed, mut log_changed) = (false, false);
+    for (member, error) in &failures {
+        // Two tasks may have met the same failure.
+        if !state.superblock.serves(*member) {
+            continue;
         }
-        failures = write_superblocks(inner).await;
-        if failures.is_empty() {
-            failures = write_superblocks(inner).await;
+        changed = true;
+        log_changed |= state.superblock.carries_log(*member);
+        let since = state.superblock.generation as u32 + 1;
+        let entry = &mut state.superblock.members[*member as usize];
+        (entry.state, entry.since) = (MemberState::Lost, since);
+        let report = state.reports.iter_mut().find(|report| report.member == *member);
+        report.expect("every member has a report").status = MemberStatus::Lost(error.to_string());
+    }
+    state.superblock.generation += u64::from(changed);
+    let left = (0..).zip(&state.superblock.members).any(|(member, _)| state.superblock.carries_log(member));
+    if !left && state.failed.is_none() {
+        let why: Vec<_> = failures.iter().map(|(member, error)| format!("number {member}: {error}")).collect();
+        state.failed = Some(StoreError::Failed(why.join(", ")));
+    }
+    drop(state);
+    if log_changed {
+        crate::members::take_over_soon(inner);
+    }
+    match left {
+        true => Ok(()),
+        false => Err(inner.state.borrow().failed.clone().expect("it was set just now")),
+    }
+}
+
+/// Returns when every member in service durably knows the membership of this moment. `newcomer` is told after all others.
+pub async fn settle<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Result<(), StoreError> {
+    loop {
+        let is_durable = |inner: &Inner<S>| {
+            let state = inner.state.borrow();
+            (state.durable_generation >= state.superblock.generation, state.superblock.generation)
+        };
+        if is_durable(inner).0 {
+            return Ok(());
+        }
+        let inside = inner.change.enter().await;
+        let (durable, generation) = is_durable(inner);
+        if durable {
+            return Ok(());
+        }
+        let mut failures = Vec::new();
+        for of in [Some(false), Some(true)].into_iter().skip(usize::from(newcomer.is_none())) {
+            let told = |member: u32| newcomer.is_none() || of == Some(newcomer == Some(member));
+            // To both places.
+            for _ in 0..2 {
+                if failures.is_empty() {
+                    failures = write_superblocks(inner, told).await;
+                }
+            }
+        }
+        drop(inside);
+        match failures.is_empty() {
+            true => inner.state.borrow_mut().durable_generation = generation,
+            false => mark_lost(inner, failures)?,
         }
     }
-    Ok(())
 }
 
 /// Makes the tail of this moment durable on every member in service.
@@ -49,14 +95,18 @@ pub async fn save_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
         state.superblock.tail = tail;
         tail
     };
-    let failures = write_superblocks(inner).await;
+    let failures = {
+        let _inside = inner.change.enter().await;
+        write_superblocks(inner, |_| true).await
+    };
     take_out(inner, failures).await?;
     inner.state.borrow_mut().segments.durable_tail = tail;
     Ok(())
 }
 
-/// Writes the next revision of the superblock to every member in service; returns who failed.
-pub async fn write_superblocks<S: Seam>(inner: &Inner<S>) -> Vec<Failure> {
+/// Writes the next revision of the superblock to every member in service that is to be `told`; returns who failed. One at a time: see
+/// [`Inner::change`].
+pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, told: impl Fn(u32) -> bool) -> Vec<Failure> {
     let superblock = {
         let mut state = inner.state.borrow_mut();
         state.superblock.revision += 1;
@@ -64,7 +114,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>) -> Vec<Failure> {
     };
     let mut failures = Vec::new();
     let mut writes: Vec<Boxed<'_, (u32, DiskResult<()>)>> = Vec::new();
-    for device in inner.in_service() {
+    for device in inner.in_service().into_iter().filter(|device| told(device.member)) {
         let mut own = superblock.clone();
         own.member = device.member;
         let (spare, at) = {

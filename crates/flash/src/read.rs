@@ -11,10 +11,11 @@ use crate::record::{Owner, Position};
 use crate::store::{Inner, Sabotage};
 
 /// Holds a segment while it is read, so that it is not written again.
-struct Pin<S: Seam>(Rc<Inner<S>>, u32);
+pub struct Pin<S: Seam>(Rc<Inner<S>>, u32);
 
 impl<S: Seam> Pin<S> {
-    fn new(inner: &Rc<Inner<S>>, segment: u32) -> Self {
+    /// Pins it.
+    pub fn new(inner: &Rc<Inner<S>>, segment: u32) -> Self {
         inner.state.borrow_mut().segments.get_mut(segment).pins += 1;
         Pin(Rc::clone(inner), segment)
     }

@@ -41,6 +41,8 @@ pub struct Segments {
     pub open: Option<OpenSegment>,
     /// Recovery starts here or later, whatever happens.
     pub durable_tail: u64,
+    /// Numbers from here on are not written again: a device that is to carry the log lacks them.
+    pub limit: u32,
     /// Breaks R7 on purpose.
     pub sabotage_reuse: bool,
 }
@@ -58,7 +60,16 @@ impl Segments {
         let start = chain.last().map_or(0, |(number, _)| number + 1);
         let free = (start..count).chain(0..start).filter(|number| !used[*number as usize]).collect();
         let chain = chain.iter().map(|(number, _)| *number).collect();
-        Segments { table, chain, dead: VecDeque::new(), free, open: None, durable_tail, sabotage_reuse: false }
+        Segments {
+            table,
+            chain,
+            dead: VecDeque::new(),
+            free,
+            open: None,
+            durable_tail,
+            limit: count,
+            sabotage_reuse: false,
+        }
     }
 
     /// One segment.
@@ -95,7 +106,9 @@ impl Segments {
             if provably_dead && segment.pins == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
         }
         self.dead = waiting;
-        let Some(number) = self.free.pop_front() else { return false };
+        let limit = self.limit;
+        let next = self.free.iter().position(|number| *number < limit).and_then(|at| self.free.remove(at));
+        let Some(number) = next else { return false };
         assert!(self.get(number).pins == 0, "a free segment is read by nobody");
         *self.get_mut(number) = Segment { boot, first, last: first, live: 0, pins: 0 };
         self.chain.push_back(number);
@@ -110,7 +123,28 @@ impl Segments {
 
     /// Segments that could be written now or once a tail is durable.
     pub fn free(&self) -> usize {
-        self.free.len() + self.dead.len()
+        self.free.iter().chain(&self.dead).filter(|number| **number < self.limit).count()
+    }
+
+    /// The log, oldest first: number, content, and how many blocks of the last one are used if it is open.
+    pub fn chain(&self) -> impl Iterator<Item = (u32, Segment, Option<u32>)> {
+        let open = |number| self.open.filter(|open| open.segment == number).map(|open| open.offset);
+        self.chain.iter().map(move |number| (*number, *self.get(*number), open(*number)))
+    }
+
+    /// True when that segment is still in that life, and of the log.
+    pub fn is_live(&self, number: u32, first: u64) -> bool {
+        self.get(number).first == first && self.chain.contains(&number)
+    }
+
+    /// Numbers from `limit` on belong to nobody any more, if nothing of the log lies there that a recovery might look for.
+    pub fn cut(&mut self, limit: u32) -> bool {
+        let used = self.chain.iter().any(|number| *number >= limit);
+        let in_doubt = self.dead.iter().any(|number| *number >= limit && self.get(*number).last >= self.durable_tail);
+        if !used && !in_doubt {
+            self.limit = limit;
+        }
+        !used && !in_doubt
     }
 }
 

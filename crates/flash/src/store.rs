@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use seam::{BLOCK_BYTES, Disk, Seam};
 
@@ -12,11 +12,12 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{Role, Superblock};
+use crate::members::{JobReport, Jobs};
 use crate::pages::Pages;
 use crate::record::{Content, Owner, Position, Record, Recovered};
 use crate::recovery::{OpenOptions, open};
 use crate::segments::Segments;
-use crate::wait::Answer;
+use crate::wait::{Answer, Gate};
 
 /// A rule that the store breaks on purpose, so that a test can show that its checker notices.
 #[doc(hidden)]
@@ -37,6 +38,8 @@ pub enum Sabotage {
     ReuseBeforeTail,
     /// A failed member is taken out after the acknowledgement that relies on fewer copies.
     AckBeforeMembership,
+    /// A device joins the log without what was in it before.
+    SkipResync,
 }
 
 /// Whether a member serves.
@@ -100,11 +103,25 @@ pub(crate) struct State<S: Seam> {
     pub(crate) spare: Vec<S::BlockMut>,
     /// Who waits until nothing is being written.
     pub(crate) idle: Vec<Answer<()>>,
+    /// The generation of the membership that every member in service durably knows.
+    pub(crate) durable_generation: u64,
+    /// The device that is becoming a log member: it takes every batch, and nothing relies on it yet.
+    pub(crate) joining: Option<Device<S>>,
+    /// Buffers for copying and scrubbing, so that a full pool stops neither.
+    pub(crate) copying: Vec<S::BlockMut>,
+    /// What is being done to the members.
+    pub(crate) jobs: Jobs,
 }
 
 pub(crate) struct Inner<S: Seam> {
     pub(crate) seam: S,
     pub(crate) state: RefCell<State<S>>,
+    /// Whoever writes a batch is inside, and whoever changes the members between two batches.
+    pub(crate) batches: Gate,
+    /// Whoever writes superblocks is inside.
+    pub(crate) change: Gate,
+    /// This, for tasks of its own.
+    pub(crate) me: Weak<Inner<S>>,
     pub(crate) sabotage: Sabotage,
 }
 
@@ -215,6 +232,40 @@ impl<S: Seam> Store<S> {
         self.0.log_devices().len()
     }
 
+    /// Adds a device while the store serves, and returns its number when it is a member. Where the log has fewer than two copies it is
+    /// filled and carries the log, else it holds pages alone. What it holds is destroyed; without `force` it has to be empty, or of
+    /// this store.
+    pub async fn add(&self, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
+        crate::members::add(&self.0, disk, force).await
+    }
+
+    /// Puts a device into the place of member `old`, which may be out of service, and returns its number when it is a member and `old`
+    /// is none.
+    pub async fn replace(&self, old: u32, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
+        crate::members::replace(&self.0, old, disk, force).await
+    }
+
+    /// Takes a member out for good. A member that holds pages alone takes its place in the log first; where there is none, the log is
+    /// left with one copy, which has to be allowed.
+    pub async fn remove(&self, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
+        crate::members::remove(&self.0, member, allow_single_copy).await
+    }
+
+    /// How far the change of the members has come that is under way.
+    pub fn job(&self) -> Option<JobReport> {
+        self.0.state.borrow().jobs.report(self.0.seam.now())
+    }
+
+    /// Holds that change, or lets it go on; false when there is none.
+    pub fn pause_job(&self, paused: bool) -> bool {
+        self.0.state.borrow_mut().jobs.pause(paused)
+    }
+
+    /// Calls that change off: it ends in [`StoreError::Cancelled`], unless it has been made; false when there is none.
+    pub fn cancel_job(&self) -> bool {
+        self.0.state.borrow_mut().jobs.cancel()
+    }
+
     /// The store's identity, drawn when it was made.
     pub fn uuid(&self) -> Uuid {
         self.0.state.borrow().superblock.store
@@ -236,6 +287,7 @@ impl<S: Seam> Store<S> {
     /// Waits for what is being written and moves the durable tail as far as it goes, to the end if nothing is live, so that the next
     /// opening finds nothing. Appends that come after it fail.
     pub async fn close(self) -> Result<(), StoreError> {
+        crate::members::end_jobs(&self.0).await;
         loop {
             let answer = {
                 let mut state = self.0.state.borrow_mut();

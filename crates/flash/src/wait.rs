@@ -1,6 +1,6 @@
 //! Waiting inside one core, without an executor: several futures at once, and one answer from another task.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -64,5 +64,37 @@ impl<T> Answer<T> {
             }
         })
         .await
+    }
+}
+
+/// Lets one in at a time. Whoever gives up waiting keeps nobody out.
+#[derive(Default)]
+pub struct Gate {
+    taken: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+/// Being inside a [`Gate`].
+pub struct Inside<'a>(&'a Gate);
+
+impl Gate {
+    /// Waits until nobody is inside.
+    pub async fn enter(&self) -> Inside<'_> {
+        poll_fn(|context| match self.taken.replace(true) {
+            false => Poll::Ready(Inside(self)),
+            true => {
+                self.waiting.borrow_mut().push(context.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.taken.set(false);
+        let waiting = std::mem::take(&mut *self.0.waiting.borrow_mut());
+        waiting.into_iter().for_each(Waker::wake);
     }
 }

@@ -15,12 +15,14 @@ const MEMBER_BYTES: usize = 32;
 /// Whether a member is read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// Nobody has this number: its device was removed for good.
+    /// Nobody has this number; the identity is that of the device which was removed from it last.
     Vacant,
     /// It holds everything that was acknowledged.
     InService,
     /// It was taken out; what it holds may be old.
     Lost,
+    /// Only in a device's own superblock: it is being filled and is no member yet.
+    Syncing,
 }
 
 /// What a member carries.
@@ -43,6 +45,8 @@ pub struct MemberEntry {
     pub role: Role,
     /// Segments that it has room for.
     pub segments: u32,
+    /// The generation in which its state became what it is.
+    pub since: u32,
 }
 
 /// Everything in a superblock.
@@ -118,6 +122,7 @@ impl Superblock {
                 MemberState::Vacant => 0,
                 MemberState::InService => 1,
                 MemberState::Lost => 2,
+                MemberState::Syncing => 3,
             };
             put(out, at + 16, &state.to_le_bytes());
             let role: u32 = match member.role {
@@ -126,6 +131,7 @@ impl Superblock {
             };
             put(out, at + 20, &role.to_le_bytes());
             put(out, at + 24, &member.segments.to_le_bytes());
+            put(out, at + 28, &member.since.to_le_bytes());
         }
         seal(out);
         raw
@@ -163,6 +169,7 @@ impl Superblock {
                 0 => MemberState::Vacant,
                 1 => MemberState::InService,
                 2 => MemberState::Lost,
+                3 => MemberState::Syncing,
                 other => return Err(NoSuperblock::Unknown(format!("a member in the unknown state {other}"))),
             };
             let role = match get_u32(raw, at + 20) {
@@ -170,7 +177,8 @@ impl Superblock {
                 1 => Role::Log,
                 other => return Err(NoSuperblock::Unknown(format!("a member of the unknown role {other}"))),
             };
-            members.push(MemberEntry { uuid: get(raw, at), state, role, segments: get_u32(raw, at + 24) });
+            let (segments, since) = (get_u32(raw, at + 24), get_u32(raw, at + 28));
+            members.push(MemberEntry { uuid: get(raw, at), state, role, segments, since });
         }
         Ok(Superblock {
             store: get(raw, 32),
@@ -192,7 +200,13 @@ mod tests {
     use super::*;
 
     fn sample() -> Superblock {
-        let member = |number, state, role| MemberEntry { uuid: [number; 16], state, role, segments: u32::from(number) };
+        let member = |number, state, role| MemberEntry {
+            uuid: [number; 16],
+            state,
+            role,
+            segments: u32::from(number),
+            since: 2,
+        };
         Superblock {
             store: [9; 16],
             revision: 7,

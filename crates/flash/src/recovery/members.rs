@@ -5,7 +5,7 @@ use seam::Seam;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::Uuid;
-use crate::format::superblock::{MemberState, NoSuperblock, PLACES, Superblock};
+use crate::format::superblock::{MemberEntry, MemberState, NoSuperblock, PLACES, Superblock};
 use crate::recovery::OpenOptions;
 
 /// The members of a store as the newest superblock has them.
@@ -43,8 +43,13 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         None if found.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
         _ => {}
     }
-    let newest = found.iter().map(|(_, superblock)| superblock).max_by_key(|one| (one.generation, one.revision));
-    let mut newest = newest.expect("there is one").clone();
+    // Who was being filled when the store was used last knows nothing of it for sure.
+    let members = found.iter().map(|(_, superblock)| superblock).filter(|one| own(one).state != MemberState::Syncing);
+    let Some(newest) = members.max_by_key(|one| (one.generation, one.revision)) else {
+        let why = "it was being added when the store was used last".to_owned();
+        return Err(StoreError::NoStore { device: found[0].0.name(), why });
+    };
+    let mut newest = newest.clone();
     if let Some((store, seen)) = options.seen
         && newest.store == store
         && newest.generation < seen
@@ -59,14 +64,24 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         if found[..index].iter().any(|(_, other)| identity(other) == uuid) {
             return Err(StoreError::OtherStore { device: device.name() });
         }
+        if own(superblock).state == MemberState::Syncing {
+            continue;
+        }
         let same_generation = superblock.generation == newest.generation;
+        let is_out = |state| matches!(state, MemberState::Lost | MemberState::Vacant);
         let lost_who_serves = superblock
             .members
             .iter()
             .zip(&newest.members)
             .filter(|(then, now)| then.uuid == now.uuid)
-            .any(|(then, now)| then.state == MemberState::Lost && now.state == MemberState::InService);
-        if lost_who_serves || (same_generation && superblock.members != newest.members) {
+            .any(|(then, now)| is_out(then.state) && now.state == MemberState::InService);
+        // It was taken out in a generation that it has come to by itself.
+        let went_on_alone = newest
+            .members
+            .iter()
+            .filter(|now| now.uuid == uuid && is_out(now.state))
+            .any(|now| superblock.generation as u32 >= now.since);
+        if lost_who_serves || went_on_alone || (same_generation && superblock.members != newest.members) {
             return Err(StoreError::Diverged);
         }
     }
@@ -80,7 +95,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
             }
             Some(MemberState::Lost) => stale.push(device),
             // It was removed, or its place has been taken since.
-            Some(MemberState::Vacant) | None => {}
+            Some(MemberState::Vacant | MemberState::Syncing) | None => {}
         }
     }
     devices.sort_by_key(|device| device.member);
@@ -93,20 +108,30 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
                 return Err(StoreError::MemberMissing { member: member as u32 });
             }
             newest.members[member].state = MemberState::Lost;
+            newest.members[member].since = newest.generation as u32 + 1;
             changed = true;
         }
     }
     newest.generation += u64::from(changed);
+    // A smaller device that carried the log may be gone: numbers past its end hold nothing that counts.
+    let log = (0..).zip(&newest.members).filter(|(member, _)| newest.carries_log(*member));
+    if let Some(room) = log.map(|(_, entry)| entry.segments).min() {
+        newest.segments = room;
+    }
     Ok(Members { devices, stale, superblock: newest, next_places })
 }
 
 /// Who wrote a superblock.
 fn identity(superblock: &Superblock) -> Uuid {
-    superblock.members[superblock.member as usize].uuid
+    own(superblock).uuid
+}
+
+fn own(superblock: &Superblock) -> &MemberEntry {
+    &superblock.members[superblock.member as usize]
 }
 
 /// The newer of a device's two superblocks, and its place.
-async fn read_superblock<S: Seam>(seam: &S, device: &Device<S>) -> Result<(Superblock, usize), StoreError> {
+pub async fn read_superblock<S: Seam>(seam: &S, device: &Device<S>) -> Result<(Superblock, usize), StoreError> {
     let mut best: Option<(Superblock, usize)> = None;
     let mut why = "no superblock".to_owned();
     for (place, at) in PLACES.into_iter().enumerate() {

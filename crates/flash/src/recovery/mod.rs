@@ -8,7 +8,7 @@
 //! 5. What one mirror lacks is copied to it; then a superblock with the next boot epoch and the tail goes to all.
 
 mod chain;
-mod members;
+pub mod members;
 mod newest;
 
 use std::cell::RefCell;
@@ -21,12 +21,13 @@ use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::superblock::MemberState;
+use crate::members::Jobs;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
 use crate::pages::Pages;
 use crate::record::Recovered;
 use crate::segments::{Segment, Segments};
 use crate::store::{Inner, MemberStatus, Sabotage, State, Store, report};
-use crate::wait::{Boxed, join};
+use crate::wait::{Boxed, Gate, join};
 use chain::Chain;
 use members::Members;
 
@@ -50,6 +51,9 @@ pub async fn open<S: Seam>(
     options: OpenOptions,
 ) -> Result<(Store<S>, Vec<Recovered>), StoreError> {
     let members = members::find::<S>(seam, disks, options).await?;
+    if !members.devices.iter().any(|device| members.superblock.carries_log(device.member)) {
+        return Err(StoreError::NoLog);
+    }
     let mut failures = flush(&members.devices).await;
     let devices: Vec<_> = serving(&members.devices, &failures);
     let devices: Vec<_> = devices.into_iter().filter(|device| members.superblock.carries_log(device.member)).collect();
@@ -64,13 +68,17 @@ pub async fn open<S: Seam>(
         let buffer = crate::device::buffer(seam).await;
         inner.state.borrow_mut().spare.push(buffer);
     }
+    for _ in 0..crate::members::copy_blocks(seam) {
+        let buffer = crate::device::buffer(seam).await;
+        inner.state.borrow_mut().copying.push(buffer);
+    }
     take_out(&inner, failures).await?;
     // To both places, so that no single damaged block brings an older boot epoch, tail or membership back.
     for _ in 0..2 {
-        let failures = write_superblocks(&inner).await;
+        let failures = write_superblocks(&inner, |_| true).await;
         take_out(&inner, failures).await?;
     }
-    let inner = Rc::new(inner);
+    crate::members::take_over_soon(&inner);
     let pages = Pages::new(Rc::clone(&inner));
     Ok((Store(inner, pages), recovered))
 }
@@ -94,8 +102,10 @@ fn text(failures: &[Failure]) -> String {
 }
 
 /// The store as recovery found it, in the next opening.
-fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sabotage: Sabotage) -> Inner<S> {
+fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sabotage: Sabotage) -> Rc<Inner<S>> {
     let mut superblock = members.superblock;
+    // Both places are written before the store is open.
+    let generation = superblock.generation;
     superblock.boot += 1;
     superblock.tail = chain.tail;
     superblock.begin = chain.next;
@@ -106,7 +116,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
         let status = match (entry.state, stale) {
             (MemberState::InService, _) => MemberStatus::InService,
             (MemberState::Lost, Some(_)) => MemberStatus::Stale,
-            (MemberState::Vacant, _) => continue,
+            (MemberState::Vacant | MemberState::Syncing, _) => continue,
             (MemberState::Lost, None) => MemberStatus::Lost("not there when the store was opened".to_owned()),
         };
         reports.push(report(member, entry.role, device.or(stale), status));
@@ -138,6 +148,17 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
         failed: None,
         spare: Vec::new(),
         idle: Vec::new(),
+        durable_generation: generation,
+        joining: None,
+        jobs: Jobs::default(),
+        copying: Vec::new(),
     };
-    Inner { seam: seam.clone(), state: RefCell::new(state), sabotage }
+    Rc::new_cyclic(|me| Inner {
+        seam: seam.clone(),
+        state: RefCell::new(state),
+        batches: Gate::default(),
+        change: Gate::default(),
+        me: me.clone(),
+        sabotage,
+    })
 }

@@ -23,7 +23,7 @@ pub struct Seen {
 }
 
 /// Everything that a crash at this instant could leave: what becomes of each unflushed write.
-fn crashes(cut: &Cut, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
+pub fn crashes(cut: &Cut, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
     let changes: Vec<_> = cut.changes().collect();
     let all = |survival| vec![survival; changes.len()];
     let mut crashes = vec![("all unflushed lost".to_owned(), all(Survival::Lost))];
@@ -138,7 +138,7 @@ fn each_mirror_alone(images: impl Fn() -> DiskImages, model: &Model, options: Op
 }
 
 /// Runs the world until `done`, stopping at each I/O boundary.
-fn at_each_boundary(
+pub fn at_each_boundary(
     world: &World,
     done: &Cell<bool>,
     mut each: impl FnMut(&Cut) -> Result<(), String>,

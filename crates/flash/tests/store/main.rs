@@ -1,5 +1,6 @@
 //! The store in the simulated world: lives cut at every I/O, lives from seeds with faults, and what members and damage lead to.
 
+mod changes;
 mod cuts;
 mod life;
 mod members;

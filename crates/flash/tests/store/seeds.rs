@@ -3,13 +3,15 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use flash::format::FIRST_SEGMENT_BYTES;
 use flash::{OpenOptions, Recovered, Sabotage, Store, StoreError};
-use seam::Nanos;
-use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimSeam, When, World};
+use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
+use seam::{DiskOpen, Nanos, Seam};
 
+use crate::changes::open_members;
 use crate::life::Life;
 use crate::model::{Model, read_all};
-use crate::world::{NAMES, Shape, after, formatted, open};
+use crate::world::{ALL, NAMES, Shape, after, formatted, open};
 
 /// Runs the life of `seed`.
 pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
@@ -19,10 +21,17 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     // Always the same: once it was taken out, the other is all there is.
     let victim = NAMES[rng.below(2) as usize];
     let mut world = formatted(seed, shape);
+    // Either something fails, or devices come and go.
+    let changes = devices == 3 && rng.coin();
+    if changes {
+        let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + (2 + shape.segments) * shape.segment_bytes);
+        let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
+        world.add_disk(ALL[3], SimDiskSpec { timing, ..spec });
+    }
     let model = Rc::<RefCell<Model>>::default();
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
     for boot in 0..2 + rng.below(4) {
-        let suffering = devices > 1 && plan_faults(&world, &rng, victim);
+        let suffering = devices > 1 && !changes && plan_faults(&world, &rng, victim);
         let wrong = Rc::<RefCell<Option<String>>>::default();
         let seam = world.seam();
         let (writers, steps, cut_short) = (1 + rng.below(3), 1 + rng.below(30), rng.coin());
@@ -39,8 +48,11 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
             let found = read_all(&seam, &store, &recovered).await?;
             model.borrow().check(&found)?;
             model.borrow_mut().settle(&recovered, &found);
-            let (seam, model, wrong) = (seam.clone(), Rc::clone(&model), Rc::clone(&wrong));
-            let life = Life { seam, store: store.clone(), model, wrong, full_in_vain: Rc::default() };
+            let (model, wrong) = (Rc::clone(&model), Rc::clone(&wrong));
+            let life = Life { seam: seam.clone(), store: store.clone(), model, wrong, full_in_vain: Rc::default() };
+            if changes {
+                seam.spawn(change_members(seam.clone(), life.store.clone(), rng.next()));
+            }
             life.run(rng.next(), writers, steps).await;
             if store.copies() == 0 {
                 return Err("both log members are out, and one had no fault".to_owned());
@@ -76,9 +88,38 @@ async fn open_as_told(
     seam: &SimSeam,
     options: OpenOptions,
 ) -> Result<(Store<SimSeam>, Vec<Recovered>), StoreError> {
+    if world.disk(ALL[3]).is_some() {
+        return open_members(seam, &ALL, options).await;
+    }
     match open(world, seam, options).await {
         Err(StoreError::NoStore { .. }) => open(world, seam, OpenOptions { accept_missing: true, ..options }).await,
         other => other,
+    }
+}
+
+/// Devices come, go, take each other's places; now and then it is called off.
+async fn change_members(seam: SimSeam, store: Store<SimSeam>, seed: u64) {
+    let rng = Rng::new(seed, 60);
+    for _ in 0..1 + rng.below(4) {
+        let path = ALL[rng.below(4) as usize].into();
+        let what = DiskOpen { path, create_bytes: None, read_only: false, lock_wait_ms: 1 };
+        // A member is open already.
+        let Ok(new) = seam.open_disk(&what).await else { continue };
+        let members = store.members();
+        let member = members[rng.below(members.len() as u64) as usize].member;
+        if rng.below(4) == 0 {
+            let (store, seam, after) = (store.clone(), seam.clone(), Nanos::from_micros(rng.below(5_000)));
+            seam.clone().spawn(async move {
+                seam.sleep(after).await;
+                store.cancel_job();
+            });
+        }
+        // Refusals are as good as anything: a member already, the last copy, another change under way.
+        let _ = match rng.below(3) {
+            0 => store.add(new, rng.coin()).await.map(drop),
+            1 => store.replace(member, new, rng.coin()).await.map(drop),
+            _ => store.remove(member, rng.coin()).await,
+        };
     }
 }
 

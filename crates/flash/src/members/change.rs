@@ -1,0 +1,201 @@
+//! One change of the members: what is checked before, what the newcomer gets, and the moment from which it is so.
+
+use std::rc::Rc;
+
+use seam::{Disk, Piece, Seam};
+
+use super::job::Running;
+use super::{is_member, resync};
+use crate::create::{SEGMENTS_MIN, is_empty, new_uuid, segments_of};
+use crate::device::{Device, block_of, buffer};
+use crate::error::StoreError;
+use crate::format::FIRST_SEGMENT_BYTES;
+use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, PLACES, Role};
+use crate::membership::settle;
+use crate::recovery::members::read_superblock;
+use crate::store::{Inner, MemberStatus, report};
+
+/// Who comes, in which role, and who goes.
+pub struct Change<S: Seam> {
+    pub newcomer: Option<(Device<S>, Role)>,
+    pub leaver: Option<u32>,
+}
+
+/// A member that is not gone.
+pub fn entry<S: Seam>(inner: &Inner<S>, member: u32) -> Result<MemberEntry, StoreError> {
+    let entry = inner.state.borrow().superblock.members.get(member as usize).copied();
+    let entry = entry.filter(|entry| entry.state != MemberState::Vacant);
+    entry.ok_or_else(|| StoreError::Refused(format!("the flash store has no member number {member}")))
+}
+
+/// Checks a new device, and marks it as being filled, under a number that nobody has.
+pub async fn prepare<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    disk: S::Disk,
+    role: Role,
+    force: bool,
+) -> Result<Device<S>, StoreError> {
+    let mut device: Device<S> = Device { member: 0, disk };
+    if is_member(inner, &device.disk) {
+        return Err(StoreError::Refused(format!("{} is a member of the store already", device.name())));
+    }
+    let mut own = inner.state.borrow().superblock.clone();
+    let least_bytes = FIRST_SEGMENT_BYTES + SEGMENTS_MIN * own.segment_bytes;
+    let size_bytes = device.disk.geometry().size_bytes;
+    if size_bytes < least_bytes {
+        return Err(StoreError::TooSmall { device: device.name(), size_bytes, least_bytes });
+    }
+    // What it held of this store is old, or was never whole.
+    let was_ours =
+        read_superblock(&inner.seam, &device).await.is_ok_and(|(superblock, _)| superblock.store == own.store);
+    if !was_ours && !force {
+        is_empty(&inner.seam, &device).await?;
+    }
+    device.member = free_number(&own.members)?;
+    let since = own.generation as u32;
+    let segments = segments_of(&device, own.segment_bytes);
+    let entry = MemberEntry { uuid: new_uuid(&inner.seam), state: MemberState::Syncing, role, segments, since };
+    match own.members.get_mut(device.member as usize) {
+        Some(old) => *old = entry,
+        None => own.members.push(entry),
+    }
+    own.member = device.member;
+    for at in PLACES {
+        let block = block_of::<S>(buffer(&inner.seam).await, &own.encode());
+        device.write_durably(at, vec![block], true).await.map_err(|error| device.failed(error))?;
+    }
+    inner.state.borrow_mut().jobs.prepared(entry);
+    Ok(device)
+}
+
+/// A number that nobody has had, or else one that nobody has.
+fn free_number(members: &[MemberEntry]) -> Result<u32, StoreError> {
+    if members.len() < MEMBERS_MAX {
+        return Ok(members.len() as u32);
+    }
+    let vacant = (0..).zip(members).filter(|(_, entry)| entry.state == MemberState::Vacant);
+    // The one that has been vacant longest.
+    let oldest = vacant.min_by_key(|(_, entry)| entry.since).map(|(member, _)| member);
+    oldest.ok_or(StoreError::DeviceCount(MEMBERS_MAX + 1))
+}
+
+/// Makes the change: fills the newcomer if it is to carry the log, then changes the members between two batches. Returns the
+/// newcomer's number, or the leaver's.
+pub async fn make<S: Seam>(running: &Running<S>, change: Change<S>) -> Result<u32, StoreError> {
+    let inner = &running.inner;
+    let Change { newcomer, leaver } = change;
+    if let Some((device, role)) = &newcomer {
+        let filled = match role {
+            Role::Log => resync::fill(running, device).await,
+            Role::Pages => Ok(()),
+        };
+        let filled = match filled {
+            Ok(()) => running.go_on(&device.name()).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = filled {
+            if !inner.state.borrow().superblock.serves(device.member) {
+                forget(inner, device).await;
+            }
+            return Err(error);
+        }
+    }
+    let gone = switch(inner, newcomer.clone(), leaver).await?;
+    if let Some(device) = gone {
+        forget(inner, &device).await;
+    }
+    Ok(newcomer.map_or_else(|| leaver.expect("somebody comes or goes"), |(device, _)| device.member))
+}
+
+/// The moment between two batches in which it becomes so. Returns the device that is no member any more.
+async fn switch<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    newcomer: Option<(Device<S>, Role)>,
+    leaver: Option<u32>,
+) -> Result<Option<Device<S>>, StoreError> {
+    let _inside = inner.batches.enter().await;
+    let number = newcomer.as_ref().map(|(device, _)| device.member);
+    let (gone, tail) = {
+        let mut guard = inner.state.borrow_mut();
+        let state = &mut *guard;
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let carries_log = |state: &crate::store::State<S>, member| state.superblock.carries_log(member);
+        let stays =
+            state.devices.iter().any(|device| Some(device.member) != leaver && carries_log(state, device.member));
+        let comes = newcomer.as_ref().is_some_and(|(_, role)| *role == Role::Log);
+        if !stays && !comes {
+            return Err(StoreError::Refused("no member would be left that carries the log".to_owned()));
+        }
+        if comes && state.joining.is_none() {
+            return Err(StoreError::Refused("the newcomer has failed meanwhile".to_owned()));
+        }
+        state.superblock.generation += 1;
+        let since = state.superblock.generation as u32;
+        let mut gone = None;
+        if let Some(leaver) = leaver {
+            let served = state.superblock.serves(leaver);
+            let entry = &mut state.superblock.members[leaver as usize];
+            (entry.state, entry.since) = (MemberState::Vacant, since);
+            state.reports.retain(|report| report.member != leaver);
+            let at = state.devices.iter().position(|device| device.member == leaver);
+            // What has failed may answer never: it is left alone.
+            gone = at.map(|at| state.devices.remove(at)).filter(|_| served);
+        }
+        if let Some((device, role)) = newcomer {
+            take_in(state, device, role, since);
+        }
+        state.joining = None;
+        let next = state.next;
+        let tail = state.segments.tail(next);
+        state.superblock.tail = tail;
+        (gone, tail)
+    };
+    settle(inner, number).await?;
+    let mut state = inner.state.borrow_mut();
+    state.segments.durable_tail = state.segments.durable_tail.max(tail);
+    match number.filter(|member| !state.superblock.serves(*member)) {
+        Some(member) => Err(StoreError::Refused(format!("device number {member} failed as it became a member"))),
+        None => Ok(gone),
+    }
+}
+
+fn take_in<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role: Role, since: u32) {
+    let number = device.member as usize;
+    if !state.superblock.serves(device.member) {
+        let entry = state.jobs.take_prepared().expect("a device that is no member was prepared");
+        match state.superblock.members.get_mut(number) {
+            Some(old) => *old = entry,
+            None => state.superblock.members.push(entry),
+        }
+        state.next_places.resize(state.superblock.members.len(), 0);
+        state.next_places[number] = 0;
+        state.devices.push(device.clone());
+        state.devices.sort_by_key(|device| device.member);
+    }
+    if role == Role::Log {
+        // Who has left the log for good is not missed any more.
+        for (member, entry) in (0..).zip(&mut state.superblock.members) {
+            if entry.state == MemberState::Lost && entry.role == Role::Log && member != device.member {
+                (entry.state, entry.since) = (MemberState::Vacant, entry.since);
+                state.reports.retain(|report| report.member != member);
+            }
+        }
+    }
+    let entry = &mut state.superblock.members[number];
+    (entry.state, entry.role, entry.since) = (MemberState::InService, role, since);
+    state.superblock.segments = state.segments.limit.min(state.superblock.segments);
+    state.reports.retain(|report| report.member != device.member);
+    state.reports.push(report(device.member, role, Some(&device), MemberStatus::InService));
+    state.reports.sort_by_key(|report| report.member);
+}
+
+/// Nothing shall recognise the device as one of the store: it may be used for something else. It may be broken, too, and then
+/// the members' generation tells that it is out.
+async fn forget<S: Seam>(inner: &Rc<Inner<S>>, device: &Device<S>) {
+    for at in PLACES {
+        let _ = device.disk.write(at, vec![Piece::whole(inner.seam.zero_block())]).await;
+    }
+    let _ = device.disk.flush().await;
+}

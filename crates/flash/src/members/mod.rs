@@ -1,0 +1,115 @@
+//! Devices that come and go while the store serves.
+//!
+//! A device that is to carry the log is filled first: from one moment between two batches on it takes every batch, and what was there
+//! before is copied to it (`resync.rs`). Nothing relies on it until the membership says so, which is one change of the superblocks
+//! between two batches (`change.rs`): a crash finds the members of before or of after, never a third. Before that a superblock of its
+//! own calls it *being filled*, so that a crash in between leaves a device that is recognised and counts for nothing.
+
+mod change;
+mod job;
+mod resync;
+mod walk;
+
+use std::rc::Rc;
+
+use seam::{Disk, Seam};
+
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::format::superblock::{MemberState, Role};
+use crate::membership::take_out;
+use crate::store::Inner;
+use change::Change;
+use job::Running;
+
+pub use job::{JobKind, JobReport, Jobs, end_jobs, newcomer_failed};
+pub use resync::copy_blocks;
+
+/// Members that carry the log.
+const LOG_MEMBERS: usize = 2;
+
+/// Adds a device: to the log if that has fewer than two copies, else for pages alone. Returns its number.
+pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
+    let running = Running::begin(inner, JobKind::Add)?;
+    let role = if inner.log_devices().len() < LOG_MEMBERS { Role::Log } else { Role::Pages };
+    let device = change::prepare(inner, disk, role, force).await?;
+    running.of(device.member);
+    let change = Change { newcomer: Some((device, role)), leaver: None };
+    change::make(&running, change).await
+}
+
+/// Puts a new device into the place of a member, in service or not. Returns its number.
+pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
+    let running = Running::begin(inner, JobKind::Replace)?;
+    let entry = change::entry(inner, old)?;
+    let others = inner.log_devices().iter().filter(|device| device.member != old).count();
+    let log = entry.role == Role::Log && others < LOG_MEMBERS;
+    let role = if log { Role::Log } else { Role::Pages };
+    let device = change::prepare(inner, disk, role, force).await?;
+    running.of(device.member);
+    change::make(&running, Change { newcomer: Some((device, role)), leaver: Some(old) }).await
+}
+
+/// Takes a member out for good. A member that holds pages alone takes its place in the log first, where there is one; else the log
+/// is left with one copy, if `allow_single_copy` says so.
+pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
+    let running = Running::begin(inner, JobKind::Remove)?;
+    change::entry(inner, member)?;
+    running.of(member);
+    let mut newcomer = None;
+    if inner.state.borrow().superblock.carries_log(member) {
+        newcomer = substitute(inner, member).map(|device| (device, Role::Log));
+        let left = inner.log_devices().len() - 1;
+        if newcomer.is_none() && left == 0 {
+            let why = "it is the only one with what is dirty: add another device first";
+            return Err(StoreError::Refused(why.to_owned()));
+        }
+        if newcomer.is_none() && !allow_single_copy {
+            let why = "what is dirty would be left in one copy: add another device first, or replace this one";
+            return Err(StoreError::Refused(why.to_owned()));
+        }
+    }
+    change::make(&running, Change { newcomer, leaver: Some(member) }).await.map(drop)
+}
+
+/// The member with the most room of those that hold pages alone.
+fn substitute<S: Seam>(inner: &Inner<S>, leaver: u32) -> Option<Device<S>> {
+    let state = inner.state.borrow();
+    let superblock = &state.superblock;
+    let pages = state.devices.iter().filter(|device| {
+        device.member != leaver && superblock.serves(device.member) && !superblock.carries_log(device.member)
+    });
+    pages.max_by_key(|device| superblock.members[device.member as usize].segments).cloned()
+}
+
+/// Where the log has one copy and a member holds pages alone, that one is going to carry the log, too.
+pub fn take_over_soon<S: Seam>(inner: &Inner<S>) {
+    let wanted = {
+        let state = inner.state.borrow();
+        let log = (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.carries_log(*member));
+        log.count() == 1 && state.failed.is_none() && state.jobs.may_take_over()
+    };
+    if let Some(inner) = inner.me.upgrade().filter(|_| wanted && substitute(inner, u32::MAX).is_some()) {
+        inner.seam.clone().spawn(take_over(inner));
+    }
+}
+
+async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
+    // A job that runs looks again when it ends.
+    let Ok(running) = Running::begin(&inner, JobKind::TakeOver) else { return };
+    let Some(device) = substitute(&inner, u32::MAX).filter(|_| inner.log_devices().len() == 1) else { return };
+    let member = device.member;
+    running.of(member);
+    let made = change::make(&running, Change { newcomer: Some((device, Role::Log)), leaver: None }).await;
+    if let Err(StoreError::Disk { error, .. }) = made {
+        // It cannot be written: it is out, and the next one is tried.
+        let _ = take_out(&inner, vec![(member, error)]).await;
+    }
+}
+
+/// True when a member has that identity.
+fn is_member<S: Seam>(inner: &Inner<S>, disk: &S::Disk) -> bool {
+    let state = inner.state.borrow();
+    let serves = |device: &Device<S>| state.superblock.members[device.member as usize].state == MemberState::InService;
+    state.devices.iter().any(|device| serves(device) && device.disk.identity() == disk.identity())
+}

@@ -1,0 +1,173 @@
+//! Filling a device that is to carry the log, while the log goes on.
+//!
+//! From a moment between two batches on it takes every batch. What was in the log before is copied segment by segment, oldest first,
+//! each block checked on the way: it may be the only good copy one day. A segment that has died meanwhile is left out, one that has
+//! begun a new life is on the newcomer already.
+
+use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
+
+use super::job::Running;
+use super::walk::{Walk, read_one};
+use crate::create::segments_of;
+use crate::device::{Device, buffer, place};
+use crate::error::StoreError;
+use crate::membership::save_tail;
+use crate::read::Pin;
+use crate::segments::Segment;
+use crate::store::{Inner, Sabotage};
+
+/// Buffers for copying: at most so many, and at most this part of the pool.
+const COPY_BLOCKS_MAX: usize = 32;
+const COPY_POOL_PART: usize = 128;
+/// How often a segment is copied whose newcomer reconnected meanwhile.
+const TRIES: u32 = 3;
+/// Between two looks whether the log has left the segments that the newcomer lacks.
+const PAUSE: Nanos = Nanos::from_millis(5);
+
+/// Buffers that a store keeps for copying.
+pub fn copy_blocks<S: Seam>(seam: &S) -> usize {
+    (seam.blocks_total() / COPY_POOL_PART).clamp(1, COPY_BLOCKS_MAX)
+}
+
+/// A segment of the log when the newcomer joined.
+struct Part {
+    number: u32,
+    life: Segment,
+    blocks: u32,
+}
+
+/// Fills `device`; when this returns it holds whatever the log holds, and goes on taking batches.
+pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(), StoreError> {
+    let inner = &running.inner;
+    let name = device.name();
+    let (segment_bytes, limit) = {
+        let state = inner.state.borrow();
+        let room = segments_of(device, state.superblock.segment_bytes);
+        (state.superblock.segment_bytes, room.min(state.superblock.segments))
+    };
+    leave_what_it_lacks(running, limit, &name).await?;
+    let parts = {
+        let _inside = inner.batches.enter().await;
+        let mut state = inner.state.borrow_mut();
+        state.joining = Some(device.clone());
+        let blocks = (segment_bytes / BLOCK_BYTES as u64) as u32;
+        let part =
+            |(number, life, used): (u32, Segment, Option<u32>)| Part { number, life, blocks: used.unwrap_or(blocks) };
+        state.segments.chain().map(part).collect::<Vec<_>>()
+    };
+    let bytes = |part: &Part| u64::from(part.blocks) * BLOCK_BYTES as u64;
+    running.total(parts.iter().map(bytes).sum());
+    let skip = inner.sabotage == Sabotage::SkipResync;
+    for part in parts.iter().filter(|_| !skip) {
+        running.go_on(&name).await?;
+        let live = inner.state.borrow().segments.is_live(part.number, part.life.first);
+        match live {
+            true => copy(running, device, part).await?,
+            false => running.advance(bytes(part)),
+        }
+    }
+    running.go_on(&name).await
+}
+
+/// Waits until nothing that a recovery may look for lies in segments that the newcomer has no room for.
+async fn leave_what_it_lacks<S: Seam>(running: &Running<S>, limit: u32, name: &str) -> Result<(), StoreError> {
+    let inner = &running.inner;
+    loop {
+        let (cut, must_save) = {
+            let mut state = inner.state.borrow_mut();
+            state.segments.limit = state.segments.limit.min(limit);
+            let next = state.next;
+            let tail = state.segments.tail(next);
+            (state.segments.cut(limit), tail > state.segments.durable_tail)
+        };
+        if cut {
+            return Ok(());
+        }
+        running.go_on(name).await?;
+        if must_save {
+            let _inside = inner.batches.enter().await;
+            save_tail(inner).await?;
+        }
+        inner.seam.sleep(PAUSE).await;
+    }
+}
+
+/// Copies what was in a segment, durably.
+async fn copy<S: Seam>(running: &Running<S>, device: &Device<S>, part: &Part) -> Result<(), StoreError> {
+    let _pin = Pin::new(&running.inner, part.number);
+    for attempt in 0..TRIES {
+        let incarnation = device.disk.incarnation();
+        let mut walk = Walk::new(running.inner.state.borrow().superblock.store, part.number, part.life);
+        let mut index = 0;
+        while index < part.blocks {
+            running.go_on(&device.name()).await?;
+            let count = copy_run(&running.inner, device, part, index, &mut walk).await?;
+            if attempt == 0 {
+                running.advance(u64::from(count) * BLOCK_BYTES as u64);
+            }
+            index += count;
+        }
+        device.disk.flush().await.map_err(|error| device.failed(error))?;
+        if device.disk.incarnation() == incarnation {
+            return Ok(());
+        }
+    }
+    Err(device.failed(DiskError::Io("the device keeps reconnecting before what was written is flushed".to_owned())))
+}
+
+/// Copies some blocks from `index` on; returns how many.
+async fn copy_run<S: Seam>(
+    inner: &Inner<S>,
+    device: &Device<S>,
+    part: &Part,
+    index: u32,
+    walk: &mut Walk,
+) -> Result<u32, StoreError> {
+    let mut buffers = std::mem::take(&mut inner.state.borrow_mut().copying);
+    if buffers.is_empty() {
+        buffers.push(buffer(&inner.seam).await);
+    }
+    let spare = buffers.split_off(buffers.len().min((part.blocks - index) as usize));
+    let count = buffers.len() as u32;
+    let sources = inner.log_devices();
+    let at = place(inner.state.borrow().superblock.segment_bytes, part.number, index);
+    let source = sources.first().ok_or_else(|| StoreError::Failed("no device is left".to_owned()))?;
+    let (result, pieces) = source.disk.read(at, buffers.into_iter().map(Piece::whole).collect()).await;
+    let mut blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
+    for (block, index) in blocks.iter_mut().zip(index..) {
+        let said = if result.is_ok() { walk.is_good(index, block) } else { Some(false) };
+        if said == Some(false) {
+            match good_copy(inner, &sources, part, index, walk).await {
+                Some(good) => *block = good,
+                // It is lost on the newcomer as it is here, and whoever reads it is told.
+                None => walk.skip(index),
+            }
+        }
+    }
+    let write = blocks.iter().cloned().map(Piece::whole).collect();
+    let written = device.disk.write(at, write).await;
+    let mut state = inner.state.borrow_mut();
+    state.copying.extend(spare);
+    state.copying.extend(blocks.into_iter().filter_map(|block| block.thaw().ok()));
+    drop(state);
+    written.map_err(|error| device.failed(error))?;
+    Ok(count)
+}
+
+/// The block from whichever member has it.
+async fn good_copy<S: Seam>(
+    inner: &Inner<S>,
+    sources: &[Device<S>],
+    part: &Part,
+    index: u32,
+    walk: &mut Walk,
+) -> Option<S::Block> {
+    for source in sources {
+        if let Some(block) = read_one(inner, source, part.number, index).await
+            && walk.is_good(index, &block) != Some(false)
+        {
+            return Some(block);
+        }
+    }
+    None
+}

@@ -1,0 +1,68 @@
+//! What each block of a log segment has to be, found on the way through it: the headers say it of the data.
+
+use std::collections::VecDeque;
+
+use seam::{Block, Seam};
+
+use crate::device::{Device, place, raw};
+use crate::format::Uuid;
+use crate::format::batch::{BatchHeader, data_seed};
+use crate::segments::Segment;
+use crate::store::Inner;
+
+/// On the way through one life of a segment, block by block.
+pub struct Walk {
+    store: Uuid,
+    number: u32,
+    life: Segment,
+    /// Sequence of the batch whose header is expected next, and where.
+    sequence: u64,
+    header_at: u32,
+    /// Data blocks that the last header has named: where, and their checksum with its seed.
+    data: VecDeque<(u32, u32, u32)>,
+}
+
+impl Walk {
+    /// Begins at the first block.
+    pub fn new(store: Uuid, number: u32, life: Segment) -> Walk {
+        Walk { store, number, life, sequence: life.first, header_at: 0, data: VecDeque::new() }
+    }
+
+    /// Whether the block is what it has to be; `None` where nothing says what that is. A bad one may be tried again.
+    pub fn is_good<B: Block>(&mut self, index: u32, block: &B) -> Option<bool> {
+        if let Some((_, seed, checksum)) = self.data.front().filter(|(at, _, _)| *at == index) {
+            let good = block.checksum(*seed) == *checksum;
+            if good {
+                self.data.pop_front();
+            }
+            return Some(good);
+        }
+        if index != self.header_at || self.sequence > self.life.last {
+            return None;
+        }
+        let header = BatchHeader::decode(&raw(block)).map(|(header, _)| header).filter(|header| {
+            header.store == self.store
+                && (header.segment, header.offset) == (self.number, index)
+                && (header.boot, header.first, header.sequence) == (self.life.boot, self.life.first, self.sequence)
+        });
+        let Some(header) = header else { return Some(false) };
+        let seed = |incarnation, block| data_seed(incarnation, block, header.boot, header.first);
+        self.data.extend(header.data().map(|(record, at, sum)| (at, seed(record.incarnation, record.block), sum)));
+        self.sequence += 1;
+        self.header_at = index + header.blocks();
+        Some(true)
+    }
+
+    /// Nobody has a good copy of this block: on with the next one.
+    pub fn skip(&mut self, index: u32) {
+        if self.data.front().is_some_and(|(at, _, _)| *at == index) {
+            self.data.pop_front();
+        }
+    }
+}
+
+/// A block as a device has it.
+pub async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, segment: u32, index: u32) -> Option<S::Block> {
+    let at = place(inner.state.borrow().superblock.segment_bytes, segment, index);
+    device.read_blocks(&inner.seam, at, 1).await.ok()?.pop()
+}

@@ -1,0 +1,383 @@
+//! Devices that come and go while the store serves: one life with every kind of change, cut at every I/O; and what each change does.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use flash::format::FIRST_SEGMENT_BYTES;
+use flash::format::superblock::Role;
+use flash::{MemberReport, MemberStatus, OpenOptions, Recovered, Sabotage, Store, StoreError};
+use seam::sim::{DiskImages, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
+use seam::{Disk, Nanos, Seam};
+
+use crate::cuts::{Seen, at_each_boundary, crashes};
+use crate::life::Life;
+use crate::model::{Model, read_all};
+use crate::world::{ALL, SMALL, Shape, after, disks, formatted};
+
+/// Opens the store on all of these devices that are members of one.
+pub async fn open_members(
+    seam: &SimSeam,
+    names: &[&str],
+    options: OpenOptions,
+) -> Result<(Store<SimSeam>, Vec<Recovered>), StoreError> {
+    let mut disks = disks(seam, names).await;
+    loop {
+        match Store::open(seam, &disks, options).await {
+            Err(StoreError::NoStore { device, .. }) if disks.len() > 1 => {
+                disks.retain(|disk| disk.identity() != device);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn here(world: &World) -> Vec<&'static str> {
+    ALL.into_iter().filter(|name| world.disk(name).is_some()).collect()
+}
+
+/// What recovery finds has to be what the model allows. Returns the members.
+fn recover(world: &World, model: &Model, options: OpenOptions) -> Result<Vec<MemberReport>, String> {
+    let seam = world.seam();
+    let names = here(world);
+    let found = world.run_until(async {
+        let (store, recovered) = open_members(&seam, &names, options).await.map_err(|error| error.to_string())?;
+        let found = read_all(&seam, &store, &recovered).await?;
+        model.check(&found).map(|()| store.members())
+    });
+    found.map_err(|stop| stop.to_string())?
+}
+
+/// Every member that the log counts as a copy holds all of it, or is refused.
+fn each_copy_alone(
+    images: impl Fn() -> DiskImages,
+    members: &[MemberReport],
+    model: &Model,
+    options: OpenOptions,
+) -> Result<(), String> {
+    let copies = members.iter().filter(|member| member.role == Role::Log && member.status == MemberStatus::InService);
+    for copy in copies {
+        let world = after(1, images());
+        let seam = world.seam();
+        let names = here(&world);
+        let identity = copy.device.as_ref().expect("who serves is here");
+        let own = world.block_on(async {
+            let disks = disks(&seam, &names).await;
+            names.iter().zip(&disks).find(|(_, disk)| disk.identity() == *identity).map(|(name, _)| *name)
+        });
+        let own = own.expect("it is one of them");
+        let mut alone = images();
+        names.iter().filter(|name| **name != own).for_each(|name| assert!(alone.remove(name)));
+        let accepting = OpenOptions { accept_missing: true, ..options };
+        match recover(&after(1, alone), model, accepting) {
+            // In the moment of the change it may know itself as being filled yet, while the others call it a member: then it is refused.
+            Err(what) if what.contains("it was being added") || what.contains("carries the log") => {}
+            other => drop(other.map_err(|what| format!("{own} alone: {what}"))?),
+        }
+    }
+    Ok(())
+}
+
+struct Script {
+    seam: SimSeam,
+    model: Rc<RefCell<Model>>,
+    wrong: Rc<RefCell<Option<String>>>,
+    seed: u64,
+    options: OpenOptions,
+}
+
+impl Script {
+    async fn open(&self) -> Store<SimSeam> {
+        let (store, recovered) = open_members(&self.seam, &ALL, self.options).await.expect("the store opens");
+        let found = read_all(&self.seam, &store, &recovered).await.expect("what lives can be read");
+        self.model.borrow_mut().settle(&recovered, &found);
+        store
+    }
+
+    fn life(&self, store: &Store<SimSeam>) -> Life {
+        let (seam, model, wrong) = (self.seam.clone(), Rc::clone(&self.model), Rc::clone(&self.wrong));
+        Life { seam, store: store.clone(), model, wrong, full_in_vain: Rc::default() }
+    }
+
+    /// Lets clients work while something is done to the members.
+    async fn meanwhile<T>(&self, store: &Store<SimSeam>, number: u64, change: impl Future<Output = T>) -> T {
+        let (life, done) = (self.life(store), Rc::new(Cell::new(false)));
+        let (flag, seed) = (Rc::clone(&done), self.seed + number);
+        self.seam.spawn(async move {
+            life.run(seed, 2, 5).await;
+            flag.set(true);
+        });
+        let result = change.await;
+        while !done.get() {
+            self.seam.sleep(Nanos::from_micros(50)).await;
+        }
+        result
+    }
+
+    async fn disk(&self, number: usize) -> <SimSeam as Seam>::Disk {
+        disks(&self.seam, &ALL[number..=number]).await.pop().expect("one was asked for")
+    }
+
+    /// A member replaced; its device back for pages; a member lost, whose place is taken; a member removed, whose place is taken.
+    async fn run(self, fail: impl Fn()) {
+        let store = self.open().await;
+        self.life(&store).run(self.seed, 1, 4).await;
+        let fourth = self.disk(3).await;
+        let new = self.meanwhile(&store, 1, store.replace(1, fourth, false)).await.expect("it is replaced");
+        let second = self.disk(1).await;
+        self.meanwhile(&store, 2, store.add(second, false)).await.expect("it comes back");
+        assert_eq!(store.copies(), 2);
+        fail();
+        self.meanwhile(&store, 3, async {}).await;
+        while store.copies() < 2 || store.job().is_some() {
+            self.life(&store).run(self.seed + 4, 1, 1).await;
+        }
+        self.meanwhile(&store, 5, store.remove(new, false)).await.expect("another one carries the log");
+        assert_eq!(store.copies(), 2);
+        store.close().await.expect("it closes");
+        let store = self.open().await;
+        self.life(&store).run(self.seed + 6, 2, 4).await;
+        assert!(store.job().is_none(), "nothing is left to be done");
+        store.close().await.expect("it closes");
+    }
+}
+
+/// A world with three members and a device that is none yet.
+fn world_with_another(seed: u64) -> World {
+    let world = formatted(seed, Shape { devices: 3, ..SMALL });
+    let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + SMALL.segments * SMALL.segment_bytes);
+    let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
+    world.add_disk(ALL[3], SimDiskSpec { timing, ..spec });
+    world
+}
+
+/// Cuts the life of `seed` at every boundary.
+pub fn campaign(seed: u64, sabotage: Sabotage) -> Result<Seen, String> {
+    let world = world_with_another(seed);
+    let options = OpenOptions { sabotage, ..OpenOptions::default() };
+    let (model, done) = (Rc::<RefCell<Model>>::default(), Rc::new(Cell::new(false)));
+    let script = Script { seam: world.seam(), model: Rc::clone(&model), wrong: Rc::default(), seed, options };
+    let (wrong, flag) = (Rc::clone(&script.wrong), Rc::clone(&done));
+    let control = world.disk(ALL[0]).expect("it was added");
+    let fail = move || control.add_fault(Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always));
+    world.seam().spawn(async move {
+        script.run(fail).await;
+        flag.set(true);
+    });
+    let (rng, mut seen) = (Rng::new(seed, 77), Seen::default());
+    at_each_boundary(&world, &done, |cut| {
+        seen.boundaries += 1;
+        for (how, survivals) in crashes(cut, &rng) {
+            seen.crashes += 1;
+            let images = || cut.images(|number| survivals[number]);
+            let members = recover(&after(rng.next(), images()), &model.borrow(), options)
+                .map_err(|what| format!("{how}: {what}"))?;
+            if seen.crashes.is_multiple_of(4) {
+                each_copy_alone(images, &members, &model.borrow(), options).map_err(|what| format!("{how}: {what}"))?;
+            }
+        }
+        Ok(())
+    })?;
+    match wrong.take() {
+        Some(what) => Err(what),
+        None => Ok(seen),
+    }
+}
+
+#[test]
+fn devices_that_come_and_go_lose_nothing_wherever_it_is_cut() {
+    for seed in 0..2 {
+        let seen = campaign(seed, Sabotage::None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        println!("seed {seed}: {seen:?}");
+        assert!(seen.boundaries > 200 && seen.crashes > 2_000, "{seen:?}");
+    }
+}
+
+#[test]
+fn a_device_that_joins_without_what_was_there_before_is_caught() {
+    let caught = (0..6).find_map(|seed| Some((seed, campaign(seed, Sabotage::SkipResync).err()?)));
+    let (seed, what) = caught.expect("a copy that lacks the log is noticed");
+    println!("seed {seed}: {what}");
+    campaign(seed, Sabotage::None).expect("the same life passes without it");
+}
+
+/// A change of the members on its way, in a task of its own.
+type Outcome = Rc<RefCell<Option<Result<u32, StoreError>>>>;
+
+fn begin(seam: &SimSeam, change: impl Future<Output = Result<u32, StoreError>> + 'static) -> Outcome {
+    let outcome = Outcome::default();
+    let given = Rc::clone(&outcome);
+    seam.spawn(async move {
+        let result = change.await;
+        *given.borrow_mut() = Some(result);
+    });
+    outcome
+}
+
+async fn outcome(seam: &SimSeam, outcome: Outcome) -> Result<u32, StoreError> {
+    loop {
+        if let Some(result) = outcome.borrow_mut().take() {
+            return result;
+        }
+        seam.sleep(Nanos::from_micros(50)).await;
+    }
+}
+
+/// An open store of that world with something in its log.
+async fn store_with_life(world: &World, seam: &SimSeam) -> (Script, Store<SimSeam>) {
+    let options = OpenOptions::default();
+    let script = Script { seam: seam.clone(), model: Rc::default(), wrong: Rc::default(), seed: 1, options };
+    let (store, _) = open_members(seam, &here(world), options).await.expect("the store opens");
+    script.life(&store).run(1, 2, 8).await;
+    (script, store)
+}
+
+#[test]
+fn a_change_is_seen_held_and_called_off_and_then_nothing_has_changed() {
+    let world = world_with_another(1);
+    let seam = world.seam();
+    world.block_on(async {
+        let (script, store) = store_with_life(&world, &seam).await;
+        let (before, generation) = (store.members(), store.generation());
+        let (new, other) = (script.disk(3).await, store.clone());
+        let replaced = begin(&seam, async move { other.replace(0, new, false).await });
+        while store.job().is_none_or(|job| job.total_bytes == 0) {
+            seam.sleep(Nanos::from_micros(20)).await;
+        }
+        assert!(store.pause_job(true));
+        seam.sleep(Nanos::from_secs(1)).await;
+        let job = store.job().expect("it is held");
+        assert!(job.paused && job.done_bytes < job.total_bytes && job.kind == flash::JobKind::Replace, "{job:?}");
+        let refused = store.remove(2, false).await;
+        assert!(matches!(refused, Err(StoreError::Refused(_))), "one at a time: {refused:?}");
+        script.life(&store).run(2, 2, 8).await;
+        assert_eq!(store.job().expect("it is held").done_bytes, job.done_bytes);
+        assert!(store.cancel_job());
+        assert_eq!(outcome(&seam, replaced).await, Err(StoreError::Cancelled));
+        assert_eq!((store.members(), store.generation(), store.job()), (before, generation, None));
+        let new = script.disk(3).await;
+        assert_eq!(store.replace(0, new, false).await, Ok(3), "the same device, which is empty again");
+        assert_eq!(script.wrong.take(), None);
+    });
+}
+
+#[test]
+fn a_device_without_the_log_goes_in_under_a_second_and_one_with_it_only_if_another_copy_stays() {
+    let world = formatted(1, Shape { devices: 3, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let (script, store) = store_with_life(&world, &seam).await;
+        let begun = seam.now();
+        store.remove(2, false).await.unwrap();
+        assert!(seam.now().since(begun) < Nanos::from_secs(1));
+        assert!(matches!(store.remove(0, false).await, Err(StoreError::Refused(_))));
+        store.remove(0, true).await.unwrap();
+        assert!(matches!(store.remove(1, true).await, Err(StoreError::Refused(_))), "the last one");
+        assert_eq!((store.copies(), store.members().len()), (1, 1));
+        // Back again, as another member.
+        let first = script.disk(0).await;
+        assert_eq!(store.add(first, false).await, Ok(3));
+        assert_eq!(store.copies(), 2);
+        let third = script.disk(2).await;
+        assert!(matches!(store.add(third.clone(), false).await, Ok(4)));
+        let again = store.add(third, true).await;
+        assert!(matches!(again, Err(StoreError::Refused(_))), "a member already: {again:?}");
+    });
+}
+
+#[test]
+fn a_second_loss_while_a_device_is_filled_is_reported_and_nothing_is_acknowledged() {
+    let world = formatted(1, Shape { devices: 3, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let (script, store) = store_with_life(&world, &seam).await;
+        store.remove(1, true).await.expect("a member for pages takes its place");
+        let third = script.disk(1).await;
+        let fail = |number: usize| {
+            let rule = Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always);
+            world.disk(ALL[number]).unwrap().add_fault(rule);
+        };
+        let (other, begun) = (
+            store.clone(),
+            begin(&seam, {
+                let store = store.clone();
+                async move { store.replace(2, third, false).await }
+            }),
+        );
+        while store.job().is_none_or(|job| job.total_bytes == 0) {
+            seam.sleep(Nanos::from_micros(20)).await;
+        }
+        assert!(store.pause_job(true));
+        fail(0);
+        fail(2);
+        script.life(&other).run(3, 1, 3).await;
+        store.pause_job(false);
+        assert!(matches!(outcome(&seam, begun).await, Err(StoreError::Failed(_))));
+        let lost = store.members().iter().filter(|member| matches!(member.status, MemberStatus::Lost(_))).count();
+        assert_eq!((lost, store.copies()), (2, 0));
+    });
+}
+
+#[test]
+fn a_smaller_device_takes_over_when_the_log_has_left_what_it_lacks() {
+    let world = formatted(1, Shape { devices: 2, segments: 8, ..SMALL });
+    world.add_disk(ALL[3], SimDiskSpec::new(FIRST_SEGMENT_BYTES + 5 * SMALL.segment_bytes));
+    let seam = world.seam();
+    let options = OpenOptions::default();
+    world.block_on(async {
+        let script = Script { seam: seam.clone(), model: Rc::default(), wrong: Rc::default(), seed: 1, options };
+        let names = [ALL[0], ALL[1]];
+        let (store, _) = open_members(&seam, &names, options).await.unwrap();
+        let life = script.life(&store);
+        let disks = disks(&seam, &[ALL[3]]).await;
+        let other = store.clone();
+        life.run(1, 2, 30).await;
+        let replaced = begin(&seam, async move { other.replace(1, disks[0].clone(), false).await });
+        life.run(2, 2, 60).await;
+        while replaced.borrow().is_none() {
+            life.destage();
+            life.run(3, 1, 1).await;
+        }
+        assert_eq!(outcome(&seam, replaced).await, Ok(2));
+        assert_eq!((store.copies(), store.room().1), (2, 5));
+        life.run(4, 2, 30).await;
+        assert_eq!(script.wrong.take(), None);
+        drop(life);
+        drop(store);
+        let (store, recovered) = open_members(&seam, &[ALL[0], ALL[3]], options).await.unwrap();
+        let found = read_all(&seam, &store, &recovered).await.unwrap();
+        script.model.borrow().check(&found).unwrap();
+    });
+}
+
+#[test]
+fn one_that_was_removed_and_went_on_alone_is_never_taken_for_a_member() {
+    let world = world_with_another(1);
+    let seam = world.seam();
+    world.block_on(async {
+        let (script, store) = store_with_life(&world, &seam).await;
+        // It is out of reach while it is removed, so that its superblocks still call it a member.
+        let second = world.disk(ALL[1]).unwrap();
+        second.vanish();
+        let fourth = script.disk(3).await;
+        script.life(&store).run(5, 1, 3).await;
+        while store.copies() < 2 || store.job().is_some() {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+        assert_eq!(store.add(fourth, false).await, Ok(3));
+        let seen = Some((store.uuid(), store.generation()));
+        store.close().await.unwrap();
+        second.come_back();
+        let accept = OpenOptions { accept_missing: true, ..OpenOptions::default() };
+        let known = OpenOptions { seen, ..accept };
+        assert!(matches!(open_members(&seam, &[ALL[1]], known).await, Err(StoreError::Outdated { .. })));
+        let (store, _) = open_members(&seam, &ALL, OpenOptions::default()).await.unwrap();
+        assert!(store.members().iter().all(|member| member.status == MemberStatus::InService), "it is ignored");
+        drop(store);
+        // Where nobody knows better it goes on alone; then the others are not mixed with it.
+        let (store, _) = open_members(&seam, &[ALL[1]], accept).await.unwrap();
+        drop(store);
+        for options in [OpenOptions::default(), accept] {
+            assert_eq!(open_members(&seam, &ALL, options).await.err(), Some(StoreError::Diverged));
+        }
+    });
+}
