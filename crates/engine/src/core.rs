@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use flash::{Recovered, Store};
+use flash::{MapLoaded, Pages, Recovered, Store};
 use seam::{BLOCK_BYTES, Seam};
 
 use crate::shard::common::Common;
@@ -69,13 +69,23 @@ impl<S: Seam> Core<S> {
     /// From now on the flash log answers the flushes of volumes that are attached later; `found` is what it holds of them, each taken
     /// over by [`Core::attach_recovered`].
     pub fn open_log(&self, store: Store<S>, found: Vec<Recovered>) {
-        self.0.common.set_log(Some(store));
+        self.0.common.open_store(store);
         *self.0.found.borrow_mut() = found;
     }
 
     /// The flash log.
     pub fn log(&self) -> Option<Store<S>> {
         self.0.common.log()
+    }
+
+    /// The clean pages on flash.
+    pub fn pages(&self) -> Option<Pages<S>> {
+        self.0.common.pages()
+    }
+
+    /// What reading the map of clean pages has brought, once that has ended.
+    pub fn map_loaded(&self) -> Option<MapLoaded> {
+        self.0.common.loaded()
     }
 
     /// Identities of volumes of which the flash log holds something that nobody has asked for yet.
@@ -156,6 +166,7 @@ impl<S: Seam> Core<S> {
             pool_bytes: total * block,
             pool_used_bytes: (total - free) * block,
             index_bytes: self.0.common.memory().borrow().index_bytes(),
+            promotion: self.0.common.promotion_stats(),
         }
     }
 }

@@ -17,6 +17,9 @@ pub enum RequestError {
     /// The volume is being removed.
     #[error("the volume is shutting down")]
     ShuttingDown,
+    /// Only for what would lose data that was not told to be lost.
+    #[error("{0} bytes are not on the backing yet: flush the volume first, or say that they are to be discarded")]
+    Dirty(u64),
     /// The backing could not do it.
     #[error(transparent)]
     Disk(#[from] DiskError),

@@ -87,8 +87,35 @@ pub struct CoreSpec {
     pub dirty_age_max: Nanos,
     /// Largest amount read ahead of one sequential stream, in bytes; 0 turns readahead off.
     pub readahead_max_bytes: u64,
+    /// What promotes a page to flash.
+    pub admission: AdmissionRule,
+    /// Bytes that promotion may write to flash in a day (`flash.endurance_dwpd` times its size); 0: no limit.
+    pub flash_bytes_a_day: u64,
     /// Deliberate faults for tests that prove that a checker can fail.
     pub sabotage: Sabotage,
+}
+
+/// What promotes a page to flash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AdmissionRule {
+    /// A return that comes neither too soon nor too late.
+    #[default]
+    LateReturn,
+    /// The third touch, however close together they are; to be compared with.
+    ThirdTouch,
+}
+
+/// How much of the flash a volume may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlashShare {
+    /// Any at all (`flash = true`).
+    pub enabled: bool,
+}
+
+impl Default for FlashShare {
+    fn default() -> Self {
+        FlashShare { enabled: true }
+    }
 }
 
 impl Default for CoreSpec {
@@ -97,6 +124,8 @@ impl Default for CoreSpec {
             dirty_max_percent: 50,
             dirty_age_max: Nanos::from_secs(10),
             readahead_max_bytes: 1 << 20,
+            admission: AdmissionRule::default(),
+            flash_bytes_a_day: 0,
             sabotage: Sabotage::None,
         }
     }
@@ -126,6 +155,10 @@ pub enum Sabotage {
     AckBeforeLog,
     /// What reached the backing past the flash log gets no tombstone there (R8).
     NoTombstones,
+    /// A write leaves the copy on flash as it is (R2).
+    StaleOnFlash,
+    /// The backing is written without its region being in flux (R8).
+    NoMarks,
     /// A record of the flash log is let go by a write that was sent before the record was taken (R7).
     TrustOldWrite,
 }
@@ -149,6 +182,8 @@ pub struct VolumeSpec {
     pub labels: BTreeMap<String, String>,
     /// `write-back-volatile` alone: age at which a write is durable at the latest.
     pub defer: Nanos,
+    /// Its part of the flash.
+    pub flash: FlashShare,
 }
 
 impl VolumeSpec {
@@ -163,6 +198,7 @@ impl VolumeSpec {
             datastore: String::new(),
             labels: BTreeMap::new(),
             defer: Nanos::from_secs(10),
+            flash: FlashShare::default(),
         }
     }
 }

@@ -48,9 +48,11 @@ pub struct VolumeStats {
     pub write_bytes: u64,
     /// Reads served whole from memory.
     pub memory_hits: u64,
-    /// Reads served in part from memory.
+    /// Reads served whole from memory and flash, at least a block from flash.
+    pub flash_hits: u64,
+    /// Reads served in part from memory or flash.
     pub partial_hits: u64,
-    /// Reads served not at all from memory.
+    /// Reads served from neither.
     pub misses: u64,
     /// Requests that failed.
     pub errors: u64,
@@ -86,8 +88,40 @@ pub struct VolumeStats {
     pub read_latency: LatencySummary,
     /// Latency of writes.
     pub write_latency: LatencySummary,
+    /// What it has to do with the flash cache.
+    pub flash: FlashStats,
     /// What is wrong now, for people; empty when all is well.
     pub alerts: Vec<String>,
+}
+
+/// What a volume has to do with the flash cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlashStats {
+    /// Its pages from before it was attached were compared with the backing; until then nothing is served from them.
+    pub checked: bool,
+    /// Bytes read from flash.
+    pub read_bytes: u64,
+    /// Blocks that flash could not give, or gave wrong.
+    pub bad_blocks: u64,
+    /// Pages promoted.
+    pub promotions: u64,
+    /// Bytes of content put on flash.
+    pub promoted_bytes: u64,
+    /// Why reads were no hits: reason and how often.
+    pub not_hit: Vec<(&'static str, u64)>,
+    /// Why pages that clients used were not promoted: reason and how often.
+    pub not_promoted: Vec<(&'static str, u64)>,
+}
+
+/// What limits promotion on a core.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PromotionStats {
+    /// Bytes that may still be written for promotion; `None` without a limit.
+    pub left_bytes: Option<u64>,
+    /// Of so many promotions that were earned one is carried out, for what they have lately brought.
+    pub one_of: u64,
+    /// Bytes of memory that the history of uses takes.
+    pub history_bytes: u64,
 }
 
 /// What a core holds.
@@ -99,6 +133,21 @@ pub struct CoreStats {
     pub pool_used_bytes: u64,
     /// Bytes of index and policy.
     pub index_bytes: u64,
+    /// What limits promotion.
+    pub promotion: PromotionStats,
+}
+
+/// Where a read was served from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadKind {
+    /// All of it from memory.
+    Memory,
+    /// All of it from memory and flash, at least a block from flash.
+    Flash,
+    /// Some of it from memory or flash.
+    Part,
+    /// Nothing of it.
+    Miss,
 }
 
 /// One counter.
@@ -116,6 +165,7 @@ pub struct Counters {
     read_bytes: Counter,
     write_bytes: Counter,
     memory_hits: Counter,
+    flash_hits: Counter,
     partial_hits: Counter,
     misses: Counter,
     /// Requests of clients that failed.
@@ -154,14 +204,15 @@ impl Counters {
         self.read_latency.add(Nanos::from_micros(1));
     }
 
-    /// A read looked for `wanted` blocks and found `found` of them in memory.
-    pub fn read_looked(&self, bytes: u64, found: usize, wanted: usize) {
+    /// A read that had to wait for something was served.
+    pub fn read_served(&self, bytes: u64, kind: ReadKind) {
         self.add(&self.reads, 1);
         self.add(&self.read_bytes, bytes);
-        let counter = match found {
-            _ if found == wanted => &self.memory_hits,
-            0 => &self.misses,
-            _ => &self.partial_hits,
+        let counter = match kind {
+            ReadKind::Memory => &self.memory_hits,
+            ReadKind::Flash => &self.flash_hits,
+            ReadKind::Part => &self.partial_hits,
+            ReadKind::Miss => &self.misses,
         };
         self.add(counter, 1);
     }
@@ -209,6 +260,7 @@ impl Counters {
             read_bytes: self.read_bytes.get(),
             write_bytes: self.write_bytes.get(),
             memory_hits: self.memory_hits.get(),
+            flash_hits: self.flash_hits.get(),
             partial_hits: self.partial_hits.get(),
             misses: self.misses.get(),
             errors: self.errors.get(),

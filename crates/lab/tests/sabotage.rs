@@ -86,6 +86,11 @@ fn a_record_let_go_by_a_write_that_was_sent_before_is_caught() {
 }
 
 #[test]
+fn a_write_that_leaves_its_old_copy_on_flash_is_caught() {
+    is_caught(Sabotage::StaleOnFlash);
+}
+
+#[test]
 fn a_lost_partial_write_is_caught() {
     is_caught(Sabotage::LosePartialWrite);
 }

@@ -12,6 +12,6 @@ pub(crate) fn errno(error: &RequestError) -> Errno {
         RequestError::NotFast | RequestError::Disk(DiskError::Unsupported) => Errno::NotSup,
         RequestError::ShuttingDown => Errno::Shutdown,
         RequestError::Disk(DiskError::NoSpace) => Errno::NoSpace,
-        RequestError::Disk(_) => Errno::Io,
+        RequestError::Disk(_) | RequestError::Dirty(_) => Errno::Io,
     }
 }

@@ -18,12 +18,18 @@ pub enum Cause {
     Destage,
     /// A stream is read ahead, or a client asked for a prefetch.
     Readahead,
+    /// A page on flash is completed, or compared with the backing.
+    Promotion,
 }
 
 impl Cause {
     /// All of them, by their names in metrics.
-    pub const ALL: [(&'static str, Cause); 3] =
-        [("client-read", Cause::ClientRead), ("destage", Cause::Destage), ("readahead", Cause::Readahead)];
+    pub const ALL: [(&'static str, Cause); 4] = [
+        ("client-read", Cause::ClientRead),
+        ("destage", Cause::Destage),
+        ("readahead", Cause::Readahead),
+        ("promotion", Cause::Promotion),
+    ];
 }
 
 /// What is asked of a backing.
@@ -74,7 +80,7 @@ impl Class {
 
 struct Inner {
     depth: u32,
-    classes: [Class; 3],
+    classes: [Class; Cause::ALL.len()],
 }
 
 /// Who may send how much to one backing. A clone is another handle to the same.
@@ -95,6 +101,7 @@ impl Dispatch {
         inner.classes[Cause::ClientRead as usize].limit.set(depth * 2);
         inner.classes[Cause::Destage as usize].limit.set(depth);
         inner.classes[Cause::Readahead as usize].limit.set(depth / 4);
+        inner.classes[Cause::Promotion as usize].limit.set(depth / 4);
         Dispatch(Rc::new(inner))
     }
 
@@ -130,6 +137,13 @@ impl Dispatch {
     pub fn is_full(&self, cause: Cause) -> bool {
         let class = self.class(cause);
         class.in_flight.get() >= class.limit.get()
+    }
+
+    /// True when nothing that clients wait for is under way.
+    pub fn is_idle(&self) -> bool {
+        [Cause::ClientRead, Cause::Destage, Cause::Readahead]
+            .iter()
+            .all(|cause| self.class(*cause).in_flight.get() == 0)
     }
 
     /// True when readahead would hurt nobody.

@@ -14,6 +14,8 @@ use crate::shard::{Shard, ShardRef};
 
 /// Longest piece in which zeroes are written to a backing that cannot zero, in blocks.
 const ZERO_STEP_BLOCKS: u64 = 256;
+/// Longest part of a zero-range that is carried out at once where regions are marked: 16 regions.
+const MARKED_BLOCKS: u64 = 16 * flash::REGION_BLOCKS;
 
 /// A block to be written.
 pub struct Target<B> {
@@ -95,6 +97,7 @@ impl Retry {
 impl<S: Seam> Shard<S> {
     /// Writes a run. If it fails as a whole each block is tried alone, so that a bad sector costs its own block only.
     pub async fn write_out(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
+        let mark = self.begin_write(job.first..job.first + job.targets.len() as u64).await;
         let incarnation = self.disk.incarnation();
         let mut results = vec![self.write_targets(job.first, &job.targets).await; 1];
         if job.targets.len() > 1 && results[0].as_ref().is_err_and(|error| !is_away(error)) {
@@ -113,6 +116,7 @@ impl<S: Seam> Shard<S> {
             results.iter_mut().for_each(|result| *result = lost.clone());
         }
         self.finish_write(job, &results, self.disk.incarnation() != incarnation);
+        self.end_write(mark, results.iter().all(Result::is_ok));
         self.work.notify();
         self.progress.notify();
     }
@@ -129,6 +133,7 @@ impl<S: Seam> Shard<S> {
                     // Nobody was promised this content: its writers are told, and the backing's counts again.
                     Err(_) if !lost && !deferred && !waits.is_empty() && state.may_abandon(memory, &target.sent) => {
                         state.void(block.0..block.0 + 1, Sectors::ALL);
+                        self.uncache(block.0..block.0 + 1);
                         state.sent_abandoned(memory, &target.sent);
                     }
                     Err(_) => {
@@ -189,13 +194,16 @@ impl<S: Seam> Shard<S> {
     /// Carries out a zero-range, by writing zeroes where the backing cannot do it otherwise.
     pub async fn zero_out(self: &ShardRef<S>, job: ZeroJob, permit: Permit) {
         let incarnation = self.disk.incarnation();
-        let at = job.blocks.start * BLOCK_BYTES as u64;
-        let end = (job.blocks.end * BLOCK_BYTES as u64).min(self.size_bytes.get());
-        let bytes = end.saturating_sub(at);
-        let mut result = self.disk.zero(at, bytes, job.may_unmap).await;
-        self.counters.backing(Op::Zero, Cause::Destage, bytes, result.is_ok());
-        if result == Err(DiskError::Unsupported) {
-            result = self.write_zeroes(job.blocks.clone()).await;
+        let mut result = Ok(());
+        let mut next = job.blocks.start;
+        while result.is_ok() && next < job.blocks.end {
+            // Marks are few: a long range takes some at a time, and the next when a flush has freed them.
+            let marked = if self.level.is_used() { (next / MARKED_BLOCKS + 1) * MARKED_BLOCKS } else { job.blocks.end };
+            let part = next..marked.min(job.blocks.end);
+            next = part.end;
+            let mark = self.begin_write(part.clone()).await;
+            result = self.zero_part(part, job.may_unmap).await;
+            self.end_write(mark, result.is_ok());
         }
         drop(permit);
         self.notice_reconnect();
@@ -238,6 +246,18 @@ impl<S: Seam> Shard<S> {
         self.throttle.note_done(1);
         self.work.notify();
         self.progress.notify();
+    }
+
+    async fn zero_part(&self, blocks: Range<u64>, may_unmap: bool) -> Result<(), DiskError> {
+        let at = blocks.start * BLOCK_BYTES as u64;
+        let end = (blocks.end * BLOCK_BYTES as u64).min(self.size_bytes.get());
+        let bytes = end.saturating_sub(at);
+        let result = self.disk.zero(at, bytes, may_unmap).await;
+        self.counters.backing(Op::Zero, Cause::Destage, bytes, result.is_ok());
+        if result == Err(DiskError::Unsupported) {
+            return self.write_zeroes(blocks).await;
+        }
+        result
     }
 
     async fn write_zeroes(&self, blocks: Range<u64>) -> Result<(), DiskError> {

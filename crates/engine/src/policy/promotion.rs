@@ -34,6 +34,9 @@ pub trait Admission {
     /// The page whose address hashes to `key` (all 64 bits well mixed) is used; forgotten when it has earned promotion.
     fn used(&mut self, key: u64) -> Verdict;
 
+    /// The page is used in a way that asks for no content: noted like a first use, and never a reason to promote it.
+    fn prepare(&mut self, key: u64);
+
     /// The flash has room for `slots` pages now.
     fn resize(&mut self, slots: u64);
 
@@ -84,6 +87,15 @@ impl Admission for LateReturn {
         Verdict::First
     }
 
+    fn prepare(&mut self, key: u64) {
+        let notes = self.notes;
+        let known = self.history.find(key).is_some_and(|place| notes.wrapping_sub(place.note) <= self.horizon);
+        if !known {
+            self.notes = notes.wrapping_add(1);
+            self.history.note(key, self.notes, |note| notes.wrapping_sub(note));
+        }
+    }
+
     fn resize(&mut self, slots: u64) {
         let stage = LateReturn::stage(slots);
         let horizon = stage + (slots * GHOST_PERCENT / 100).max(4);
@@ -129,6 +141,12 @@ impl Admission for ThirdTouch {
         };
         self.history.note(key, now | (before + 1), |note| now.wrapping_sub(note & !3));
         Verdict::First
+    }
+
+    fn prepare(&mut self, key: u64) {
+        if self.history.find(key).is_none() {
+            self.used(key);
+        }
     }
 
     fn resize(&mut self, slots: u64) {

@@ -42,6 +42,8 @@ impl<S: Seam> Shard<S> {
         }
         if policy == WritePolicy::None {
             self.invalidate();
+            // What is left of it there is not asked for, and goes when room is needed.
+            let _ = self.forget_pages().await;
         }
         self.work.notify();
         Ok(())
@@ -68,10 +70,32 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
+    /// Drops everything clean, on flash too, durably: the backing was changed by others. Where something is not clean it is refused, or
+    /// dropped as well if `discard_dirty`. Nobody is being served meanwhile. Returns the bytes dropped from memory.
+    pub async fn start_anew(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
+        let unclean = self.state.borrow().unclean();
+        if unclean > 0 && !discard_dirty {
+            return Err(RequestError::Dirty(unclean * BLOCK_BYTES as u64));
+        }
+        let _held = Hold::new(self);
+        self.quiesce().await;
+        self.level.suspend();
+        let dropped = self.invalidate();
+        let forgotten = self.forget_pages().await;
+        self.level.resume();
+        forgotten?;
+        if discard_dirty {
+            self.drop_past(0);
+            self.bury_from(0).await?;
+        }
+        Ok(dropped)
+    }
+
     /// Drops all clean blocks and lets no fill under way install what it read; returns the bytes dropped.
     pub fn invalidate(&self) -> u64 {
         self.with(|state, memory| {
             state.void(0..u64::MAX, Sectors::ALL);
+            self.uncache(0..self.blocks());
             let mut dropped = 0;
             for id in 0..memory.slots_used() {
                 let slot = memory.slot(id);
@@ -126,9 +150,17 @@ impl<S: Seam> Shard<S> {
 
     async fn change_size(&self, wanted: u64, of_backing: bool, forget_from: Option<u64>) -> Result<(), RequestError> {
         self.quiesce().await;
-        if of_backing {
-            self.disk.set_size(wanted).await?;
-        }
+        let mark = match forget_from {
+            Some(from) => {
+                let marked = self.begin_resize(from / BLOCK_BYTES as u64, wanted < self.size_bytes.get()).await;
+                marked.inspect_err(|_| self.level.resume())?
+            }
+            None => None,
+        };
+        let changed = if of_backing { self.disk.set_size(wanted).await } else { Ok(()) };
+        self.end_write(mark, changed.is_ok());
+        self.level.resume();
+        changed?;
         if let Some(from) = forget_from {
             self.drop_past(from);
         }

@@ -3,12 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use flash::Store;
+use flash::{MapLoaded, Pages, Store};
 use seam::{Nanos, Seam};
 
 use super::{Shard, ShardRef};
-use crate::CoreSpec;
 use crate::memory::Memory;
+use crate::pages::Promoter;
+use crate::wait::Signal;
+use crate::{CoreSpec, PromotionStats};
 
 /// How often volumes with dirty data look at the clock.
 const TICK: Nanos = Nanos::from_millis(50);
@@ -32,6 +34,14 @@ pub struct Common<S: Seam> {
     ticking: Cell<bool>,
     /// The flash log, if there is one.
     log: RefCell<Option<Store<S>>>,
+    /// Its clean pages.
+    pages: RefCell<Option<Pages<S>>>,
+    /// What reading their map has brought.
+    loaded: RefCell<Option<MapLoaded>>,
+    loaded_now: Signal,
+    promoter: Promoter<S>,
+    /// A task flushes backings to free marks.
+    freeing_marks: Cell<bool>,
     /// Requests of all clients at the last tick.
     requests: Cell<u64>,
     /// What destage may still spend before the next tick; `None`: without limit.
@@ -42,8 +52,24 @@ impl<S: Seam> Common<S> {
     /// Memory over all of the seam's pool, and no shard yet.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
+        let promoter = Promoter::new(&spec);
         let (shards, ticking, log, requests, allowance) = Default::default();
-        Common { seam, spec, memory, shards, ticking, log, requests, allowance }
+        let (pages, loaded, loaded_now, freeing_marks) = Default::default();
+        Common {
+            seam,
+            spec,
+            memory,
+            shards,
+            ticking,
+            log,
+            pages,
+            loaded,
+            loaded_now,
+            promoter,
+            freeing_marks,
+            requests,
+            allowance,
+        }
     }
 
     /// The world.
@@ -61,9 +87,64 @@ impl<S: Seam> Common<S> {
         &self.memory
     }
 
-    /// Lets the log answer flushes, until it is taken away by `None`.
-    pub fn set_log(&self, store: Option<Store<S>>) {
-        *self.log.borrow_mut() = store;
+    /// Lets the store's log answer flushes and its pages hold what is clean; their map is read in the background.
+    pub fn open_store(self: &Rc<Self>, store: Store<S>) {
+        let pages = store.pages();
+        *self.pages.borrow_mut() = Some(pages.clone());
+        *self.log.borrow_mut() = Some(store);
+        let common = Rc::clone(self);
+        self.seam.spawn(async move {
+            let loaded = pages.load().await;
+            *common.loaded.borrow_mut() = Some(loaded);
+            common.loaded_now.notify();
+        });
+    }
+
+    /// The clean pages on flash.
+    pub fn pages(&self) -> Option<Pages<S>> {
+        self.pages.borrow().clone()
+    }
+
+    /// What reading the map of clean pages has brought, once that has ended.
+    pub fn loaded(&self) -> Option<MapLoaded> {
+        self.loaded.borrow().clone()
+    }
+
+    /// Waits until the map of clean pages is read.
+    pub async fn pages_loaded(&self) {
+        self.loaded_now.wait_for(|| self.loaded.borrow().is_some().then_some(())).await;
+    }
+
+    /// What limits promotion now.
+    pub fn promotion_stats(&self) -> PromotionStats {
+        let budget = self.promoter.budget();
+        PromotionStats {
+            left_bytes: budget.left_bytes(),
+            one_of: budget.one_of(),
+            history_bytes: self.promoter.bytes(),
+        }
+    }
+
+    /// What the volumes share for promotion.
+    pub fn promoter(&self) -> &Promoter<S> {
+        &self.promoter
+    }
+
+    /// Marks of writes that are under way are scarce: backings are to be flushed.
+    pub fn press_marks(self: &Rc<Self>) {
+        if !self.freeing_marks.replace(true) {
+            let common = Rc::clone(self);
+            self.seam.spawn(async move {
+                crate::pages::free_marks(|| common.shards()).await;
+                common.freeing_marks.set(false);
+            });
+        }
+    }
+
+    /// A handle to a shard that does not keep it.
+    pub fn weak_of(&self, number: u32) -> Option<Weak<Shard<S>>> {
+        let shards = self.shards.borrow();
+        shards.iter().find(|shard| shard.upgrade().is_some_and(|shard| shard.number == number)).cloned()
     }
 
     /// True when there is a flash log.

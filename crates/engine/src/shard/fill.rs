@@ -111,6 +111,10 @@ pub struct Filled<S: Seam> {
     pub first: u64,
     /// The blocks, in order.
     pub blocks: Vec<S::Block>,
+    /// Blocks of them that came from flash.
+    pub from_flash: usize,
+    /// Blocks that flash was to give and could not.
+    pub bad: usize,
     ticket: Rc<Ticket>,
 }
 
@@ -158,32 +162,41 @@ impl<S: Seam> Shard<S> {
             // The volume was shrunk since this was asked for.
             return Err(DiskError::Io("the block lies past the end of the volume".into()));
         }
-        let of_block = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
-        let pieces: Vec<_> = blocks.clone().zip(buffers).map(of_block).collect();
-        let bytes = seam::block::pieces_len(&pieces) as u64;
-        let permit = match permit {
-            Some(permit) => permit,
-            None => self.dispatch.enter(cause).await,
-        };
-        let (result, pieces) = self.disk.read(blocks.start * BLOCK_BYTES as u64, pieces).await;
-        drop(permit);
-        self.counters.backing(Op::Read, cause, bytes, result.is_ok());
-        result?;
-        let mut content = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            let len = piece.len();
-            let mut block = piece.block;
-            if len < BLOCK_BYTES {
-                block.zero(len, BLOCK_BYTES - len);
+        let mut found = self.read_from_flash(blocks.clone(), buffers).await;
+        let (missing, mut permit) = (found.missing(), permit);
+        let from_backing: usize = missing.iter().map(Range::len).sum();
+        for run in missing {
+            let first = blocks.start + run.start as u64;
+            let taken =
+                run.clone().map(|place| found.buffers[place].take().expect("a block without content has a buffer"));
+            let pieces: Vec<_> =
+                (first..).zip(taken).map(|(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block))).collect();
+            let bytes = seam::block::pieces_len(&pieces) as u64;
+            let place = match permit.take() {
+                Some(permit) => permit,
+                None => self.dispatch.enter(cause).await,
+            };
+            let (result, pieces) = self.disk.read(first * BLOCK_BYTES as u64, pieces).await;
+            drop(place);
+            self.counters.backing(Op::Read, cause, bytes, result.is_ok());
+            result?;
+            for (place, piece) in run.zip(pieces) {
+                let len = piece.len();
+                let mut block = piece.block;
+                if len < BLOCK_BYTES {
+                    block.zero(len, BLOCK_BYTES - len);
+                }
+                found.content[place] = Some(block.freeze());
             }
-            content.push(block.freeze());
         }
+        let content: Vec<_> = found.content.into_iter().map(|block| block.expect("read from here or there")).collect();
         self.with(|state, memory| {
             for (block, data) in blocks.clone().zip(&content) {
                 self.install(state, memory, ticket, BlockNo(block), data, how);
             }
         });
-        Ok(Filled { first: blocks.start, blocks: content, ticket: Rc::clone(ticket) })
+        let from_flash = content.len() - from_backing;
+        Ok(Filled { first: blocks.start, blocks: content, from_flash, bad: found.bad, ticket: Rc::clone(ticket) })
     }
 
     /// Reads one block's sectors alone, for a request whose block cannot be read whole; admits nothing.
@@ -198,7 +211,7 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().return_ticket(&ticket);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
-        Ok(Filled { first: block, blocks, ticket })
+        Ok(Filled { first: block, blocks, from_flash: 0, bad: 0, ticket })
     }
 
     fn install(

@@ -19,6 +19,13 @@ pub enum Synced {
     Failed(DiskError),
 }
 
+impl Synced {
+    /// True when all that had completed is durable.
+    pub fn is_durable(&self) -> bool {
+        *self == Synced::Durable
+    }
+}
+
 /// Progress of flushes of one shard.
 #[derive(Default)]
 pub struct Flushing {
@@ -131,17 +138,21 @@ impl<S: Seam> Shard<S> {
             }
             self.notice_reconnect();
             let now = self.seam().now();
-            let lost = self.with(|state, memory| {
+            let (lost, destaged) = self.with(|state, memory| {
                 state.flushing.syncing = false;
+                let mut destaged = Default::default();
                 // A flush that spans a reconnect proves nothing, however it ended: what was written is dirty again by now.
                 let lost = state.losses != losses;
                 match &result {
                     _ if lost => {}
-                    Ok(()) => state.clean_written(memory, covered),
+                    Ok(()) => destaged = state.clean_written(memory, covered),
                     Err(_) => state.redirty_written(memory, now),
                 }
-                lost
+                (lost, destaged)
             });
+            if result.is_ok() && !lost {
+                self.note_flushed(covered, destaged);
+            }
             self.let_go();
             self.progress.notify();
             if lost {

@@ -24,6 +24,8 @@ use crate::destage::throttle::Throttle;
 use crate::destage::writer::Retry;
 use crate::log::company::Company;
 use crate::memory::{BlockNo, Memory, Sectors};
+use crate::pages::Level;
+use crate::pages::slow::SlowRequests;
 use crate::spec::Sabotage;
 use crate::stats::Counters;
 use crate::wait::Signal;
@@ -68,6 +70,10 @@ pub struct Shard<S: Seam> {
     pub company: Company,
     /// What it has done.
     pub counters: Counters,
+    /// Its clean pages on flash.
+    pub level: Level<S>,
+    /// Its slowest requests.
+    pub slow: SlowRequests,
     /// The pump is to end.
     pub stopping: Cell<bool>,
     /// All that is dirty is to go.
@@ -163,7 +169,7 @@ impl<S: Seam> Shard<S> {
             let drop_them = self.sabotage(Sabotage::DropWrittenAtReconnect);
             let now = self.seam().now();
             self.with(|state, memory| match drop_them {
-                true => state.clean_written(memory, u64::MAX),
+                true => drop(state.clean_written(memory, u64::MAX)),
                 false => state.redirty_written(memory, now),
             });
             self.work.notify();

@@ -12,7 +12,10 @@ use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::backing::Cause;
 use crate::memory::{Memory, Sectors};
+use crate::pages::figures::NotHit;
+use crate::pages::slow::{Step, Steps};
 use crate::policy::Admit;
+use crate::stats::ReadKind;
 use crate::{CacheMode, RequestError};
 
 /// Longest read that is tried without waiting, in blocks.
@@ -52,6 +55,24 @@ impl<S: Seam> Shard<S> {
         at: u64,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
+        steps: &Steps,
+    ) -> Result<(), RequestError> {
+        let mut served = Served::default();
+        let result = self.read_noting(at, len, out, steps, &mut served).await;
+        self.note_served(len as u64, &served, result.is_ok());
+        if result.is_ok() {
+            self.promote_soon(served.earned);
+        }
+        result
+    }
+
+    async fn read_noting(
+        self: &ShardRef<S>,
+        at: u64,
+        len: usize,
+        out: &mut Vec<Piece<S::Block>>,
+        steps: &Steps,
+        served: &mut Served,
     ) -> Result<(), RequestError> {
         let spans: Vec<Span> = spans(at, len).collect();
         let mut got: Vec<Option<Piece<S::Block>>> = Vec::new();
@@ -62,18 +83,29 @@ impl<S: Seam> Shard<S> {
         loop {
             let plan = self.with(|state, memory| self.plan(state, memory, &spans, &mut got));
             if std::mem::take(&mut first_look) {
-                let found = got.iter().filter(|piece| piece.is_some()).count();
-                self.counters.read_looked(len as u64, found, spans.len());
+                served.wanted = spans.len();
+                served.from_memory = got.iter().filter(|piece| piece.is_some()).count();
+                let missing = spans.iter().zip(&got).filter(|(_, piece)| piece.is_none());
+                served.earned = self.note_misses(missing.map(|(span, _)| span.block.0), sequential);
             }
             if plan.missing.is_empty() {
                 match plan.join {
                     Some(ticket) => ticket.ended().await,
                     None => break,
                 }
+                served.joined = true;
+                steps.passed(Step::Joined, self.seam().now());
                 continue;
             }
             let how = self.admits_reads().then_some(if sequential { Admit::Stream } else { Admit::Normal });
-            for filled in self.fill_all(plan.missing, how, &spans).await? {
+            let filled = self.fill_all(plan.missing, how, &spans).await?;
+            let from_flash: usize = filled.iter().map(|filled| filled.from_flash).sum();
+            served.bad += filled.iter().map(|filled| filled.bad).sum::<usize>();
+            let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
+            served.from_flash += from_flash;
+            served.from_backing |= !all_flash;
+            steps.passed(if all_flash { Step::Flash } else { Step::Backing }, self.seam().now());
+            for filled in filled {
                 for (span, place) in spans.iter().zip(&mut got) {
                     take_filled(&filled, span, place);
                 }
@@ -81,6 +113,29 @@ impl<S: Seam> Shard<S> {
         }
         out.extend(got.into_iter().map(|piece| piece.expect("the plan left nothing missing")));
         Ok(())
+    }
+
+    fn note_served(&self, bytes: u64, served: &Served, well: bool) {
+        let elsewhere = served.from_backing || served.joined || !well;
+        let from_cache = served.from_memory + served.from_flash;
+        let kind = match () {
+            () if served.from_memory == served.wanted && well => ReadKind::Memory,
+            () if !elsewhere && served.from_flash > 0 => ReadKind::Flash,
+            () if from_cache > 0 => ReadKind::Part,
+            () => ReadKind::Miss,
+        };
+        self.counters.read_served(bytes, kind);
+        let figures = &self.level.figures;
+        match kind {
+            ReadKind::Memory => {}
+            ReadKind::Flash => self.core.promoter().budget().hit(),
+            _ if !well => figures.not_hit(NotHit::Failed),
+            _ if served.bad > 0 => figures.not_hit(NotHit::BadCopy),
+            _ if served.joined && !served.from_backing => figures.not_hit(NotHit::Joined),
+            _ if self.level.is_used() && !self.level.is_checked() => figures.not_hit(NotHit::Unchecked),
+            ReadKind::Part => figures.not_hit(NotHit::Part),
+            ReadKind::Miss => figures.not_hit(NotHit::Absent),
+        }
     }
 
     /// A block's part from memory or a zero-range.
@@ -224,6 +279,20 @@ impl<S: Seam> Shard<S> {
             self.counters.add(&self.counters.readahead_bytes, bytes);
         }
     }
+}
+
+/// Where a read's blocks came from.
+#[derive(Default)]
+struct Served {
+    wanted: usize,
+    from_memory: usize,
+    from_flash: usize,
+    from_backing: bool,
+    joined: bool,
+    /// Blocks that flash could not give.
+    bad: usize,
+    /// Pages to be promoted.
+    earned: Vec<u64>,
 }
 
 /// A run and what became of its fill.

@@ -18,7 +18,7 @@ use crate::destage::order::DirtyOrder;
 use crate::destage::zeroes::{ZeroRange, ZeroRanges, ZeroState};
 use crate::log::Logging;
 use crate::log::ledger::Ledger;
-use crate::memory::{BlockNo, Memory, SlotRef, Written};
+use crate::memory::{BlockNo, Memory, Sectors, SlotRef, Written};
 
 /// A write or zero operation on its way to the backing.
 pub struct Operation {
@@ -64,6 +64,12 @@ pub struct Sent {
     /// Epoch whose content it carries.
     pub epoch: u64,
 }
+
+/// Blocks that have become durable on the backing, the last of many, with their content.
+pub type Destaged<B> = VecDeque<(u64, B)>;
+
+/// As many blocks are listed that have become durable.
+const DESTAGED_MAX: usize = 256;
 
 /// States of a shard.
 #[derive(Default)]
@@ -135,6 +141,12 @@ impl State {
     /// Completions on the backing from here on are not covered by a flush that begins now.
     pub fn sequence(&self) -> u64 {
         self.next_sequence
+    }
+
+    /// Numbers a completion that is none of a block's or range's.
+    pub fn next_completion(&mut self) -> u64 {
+        self.next_sequence += 1;
+        self.next_sequence - 1
     }
 
     /// The slot's content is newer than the backing's, as of `epoch` (or an older one that it is dirty in already).
@@ -406,7 +418,8 @@ impl State {
     }
 
     /// A flush of the backing succeeded that began when [`State::sequence`] was `covered`.
-    pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: u64) {
+    pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: u64) -> Destaged<S::Block> {
+        let mut destaged = Destaged::new();
         // Left-over ranges are listed again behind younger ones, so all that is listed is looked at.
         for _ in 0..self.written.len() {
             let (unit, sequence) = self.written.pop_front().expect("counted");
@@ -415,7 +428,12 @@ impl State {
                 continue;
             }
             match unit {
-                WrittenUnit::Block(reference) => self.clean_block(memory, reference, sequence),
+                WrittenUnit::Block(reference) => {
+                    if destaged.len() == DESTAGED_MAX {
+                        destaged.pop_front();
+                    }
+                    destaged.extend(self.clean_block(memory, reference, sequence));
+                }
                 WrittenUnit::Zeroes(start) => {
                     self.written_ranges -= 1;
                     let state = self.zeroes.get_mut(start).map(|range| range.state);
@@ -427,24 +445,34 @@ impl State {
         }
         self.ledger.flushed(covered);
         self.synced = self.synced.max(covered.min(self.next_sequence));
+        destaged
     }
 
-    fn clean_block<S: Seam>(&mut self, memory: &mut Memory<S>, reference: SlotRef, sequence: u64) {
-        let Some(id) = memory.resolve(reference) else { return };
+    /// Its content, if all of it is clean now.
+    fn clean_block<S: Seam>(
+        &mut self,
+        memory: &mut Memory<S>,
+        reference: SlotRef,
+        sequence: u64,
+    ) -> Option<(u64, S::Block)> {
+        let id = memory.resolve(reference)?;
         let slot = memory.slot_mut(id);
         if slot.written.is_none_or(|written| written.sequence != sequence) {
-            return;
+            return None;
         }
         slot.written = None;
         self.written_blocks -= 1;
-        if slot.is_clean() {
-            let transit = slot.transit;
-            self.unclean -= 1;
-            memory.settle(id, false);
-            if transit {
-                memory.remove(id);
-            }
+        if !slot.is_clean() {
+            return None;
         }
+        let (transit, block) = (slot.transit, slot.block.0);
+        let content = slot.data.clone().filter(|_| slot.present == Sectors::ALL);
+        self.unclean -= 1;
+        memory.settle(id, false);
+        if transit {
+            memory.remove(id);
+        }
+        content.map(|content| (block, content))
     }
 
     /// What the backing had written and not flushed may be lost there: it is dirty again.

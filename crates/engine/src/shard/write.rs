@@ -10,6 +10,7 @@ use super::state::{Due, State};
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::memory::{Memory, Sectors};
+use crate::pages::slow::{Step, Steps};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WriteFlags, WriteSource};
@@ -55,9 +56,11 @@ impl<S: Seam> Shard<S> {
         len: usize,
         flags: WriteFlags,
         source: &mut impl WriteSource<S>,
+        steps: &Steps,
     ) -> Result<(), RequestError> {
         let begun = self.seam().now();
         self.make_room(blocks_of(at, len as u64)).await;
+        steps.passed(Step::Throttle, self.seam().now());
         // The log makes it durable sooner than the backing.
         let logged = flags.fua && self.logs();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
@@ -80,8 +83,10 @@ impl<S: Seam> Shard<S> {
         }
         self.note_dirty(begun);
         self.await_written(wait, flags.fua, losses).await?;
+        steps.passed(Step::Destage, self.seam().now());
         if flags.fua && self.log_matters() {
             self.flush_log().await?;
+            steps.passed(Step::Log, self.seam().now());
         }
         self.counters.write_done(len as u64, self.seam().now().since(begun));
         Ok(())
@@ -127,10 +132,15 @@ impl<S: Seam> Shard<S> {
             given => given,
         };
         state.void(span.block.0..span.block.0 + 1, sectors);
+        // What was not clean has been taken from flash when it ceased to be.
+        if found.is_none_or(|id| memory.slot(id).is_clean()) {
+            self.uncache(span.block.0..span.block.0 + 1);
+        }
         state.failed.remove(span.block.0);
         state.ledger.change(span.block.0);
         let epoch = state.epochs.current();
         let Some(id) = found else {
+            self.note_write_miss(span.block.0);
             let mut data = spare.expect("an absent block was given a buffer");
             let (present, due) = match state.cut_zeroes(span.block.0..span.block.0 + 1) {
                 Some(due) => {

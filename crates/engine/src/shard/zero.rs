@@ -98,6 +98,7 @@ impl<S: Seam> Shard<S> {
         let now = self.seam().now();
         self.with(|state, memory| {
             state.void(blocks.clone(), Sectors::ALL);
+            self.uncache(blocks.clone());
             state.ledger.change_range(blocks.clone());
             let mut due = Due { epoch: None, owed: wait.is_none() };
             let pages = blocks.start / BLOCKS_PER_PAGE as u64..blocks.end.div_ceil(BLOCKS_PER_PAGE as u64);

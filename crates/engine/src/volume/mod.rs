@@ -9,6 +9,8 @@ use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_B
 
 use crate::backing::{Cause, Dispatch};
 use crate::memory::{BlockNo, HINTS_MAX};
+use crate::pages::Level;
+use crate::pages::slow::{Asked, Slow, Step, Steps};
 use crate::policy::Admit;
 use crate::shard::common::Common;
 use crate::shard::state::State;
@@ -59,6 +61,8 @@ impl<S: Seam> Volume<S> {
             progress: Default::default(),
             company: Default::default(),
             counters: Counters::default(),
+            level: Level::new(core.pages().map(|pages| pages.volume(spec.incarnation)), spec.flash),
+            slow: Default::default(),
             stopping: Cell::new(false),
             draining: Cell::new(false),
             holding: Cell::new(false),
@@ -73,6 +77,7 @@ impl<S: Seam> Volume<S> {
             shard.state.borrow_mut().ledger.open(blocks_max);
         }
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
+        crate::pages::start(&shard);
         Volume(Rc::new(Inner { spec, shard, gate: Gate::default() }))
     }
 
@@ -124,6 +129,8 @@ impl<S: Seam> Volume<S> {
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
+        stats.flash = shard.level.stats();
+        stats.alerts.extend(shard.level.dropped());
         if shard.retry.holds(now) || !shard.state.borrow().failed.is_empty() {
             let error = shard.counters.last_error.borrow().clone();
             let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
@@ -133,6 +140,11 @@ impl<S: Seam> Volume<S> {
             ));
         }
         stats
+    }
+
+    /// The slowest hundred requests of the last hour, the slowest first, each with the step that it waited in longest.
+    pub fn slow_requests(&self) -> Vec<Slow> {
+        self.0.shard.slow.list(self.now())
     }
 
     /// Says that the blocks at `offsets` (the first [`HINTS_MAX`] of them) will be asked for in a moment: brings near what that will
@@ -154,11 +166,15 @@ impl<S: Seam> Volume<S> {
 
     /// Reads `len` bytes from `at` on and appends them to `out`, split at block boundaries.
     pub async fn read(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
+        let steps = Steps::new(self.now());
         let _inside = self.enter().await?;
         self.check(at, len as u64)?;
         let begun = self.now();
-        let result = self.0.shard.read(at, len, out).await;
-        self.0.shard.counters.read_latency.add(self.now().since(begun).max(Nanos::from_micros(1)));
+        steps.passed(Step::Gate, begun);
+        let result = self.0.shard.read(at, len, out, &steps).await;
+        let now = self.now();
+        self.0.shard.counters.read_latency.add(now.since(begun).max(Nanos::from_micros(1)));
+        self.0.shard.slow.ended(&steps, Asked::Read, at, len as u64, now);
         self.count(result)
     }
 
@@ -180,16 +196,24 @@ impl<S: Seam> Volume<S> {
         flags: WriteFlags,
         source: &mut impl WriteSource<S>,
     ) -> Result<(), RequestError> {
+        let steps = Steps::new(self.now());
         let _inside = self.enter().await?;
         self.check_write(at, len as u64)?;
-        let result = self.0.shard.write(at, len, flags, source).await;
+        steps.passed(Step::Gate, self.now());
+        let result = self.0.shard.write(at, len, flags, source, &steps).await;
+        self.0.shard.slow.ended(&steps, Asked::Write, at, len as u64, self.now());
         self.count(result)
     }
 
     /// Makes everything that was acknowledged before this call durable (`write-back-volatile`: nothing, by its definition).
     pub async fn flush(&self) -> Result<(), RequestError> {
+        let steps = Steps::new(self.now());
         let _inside = self.enter().await?;
+        steps.passed(Step::Gate, self.now());
+        let step = if self.0.shard.log_matters() { Step::Log } else { Step::Destage };
         let result = self.0.shard.flush().await;
+        steps.passed(step, self.now());
+        self.0.shard.slow.ended(&steps, Asked::Flush, 0, 0, self.now());
         self.count(result)
     }
 
@@ -235,7 +259,14 @@ impl<S: Seam> Volume<S> {
         self.0.shard.set_mode(mode).await
     }
 
-    /// Drops all clean blocks; returns how many bytes that was.
+    /// Drops all that is cached, on flash too, for the backing was changed by others; returns how many bytes of memory that was. Requests
+    /// wait meanwhile. Refused while something is not on the backing yet, unless that is to be discarded too.
+    pub async fn start_anew(&self, discard_dirty: bool) -> Result<u64, RequestError> {
+        let _held = self.0.gate.hold().await?;
+        self.0.shard.start_anew(discard_dirty).await
+    }
+
+    /// Drops all clean blocks, on flash too until the next start; returns how many bytes of memory that was.
     pub fn invalidate(&self) -> u64 {
         self.0.shard.invalidate()
     }

@@ -187,7 +187,7 @@ impl Subject {
     pub fn excused(&self, error: &RequestError, marks: &Marks, range: Option<Range<u64>>, changes: bool) -> bool {
         let late = self.trouble_ended.get().is_some_and(|ended| ended + GRACE >= marks.began);
         match error {
-            RequestError::Invalid | RequestError::ReadOnly | RequestError::NotFast => false,
+            RequestError::Invalid | RequestError::ReadOnly | RequestError::NotFast | RequestError::Dirty(_) => false,
             RequestError::ShuttingDown => self.detaching.since(marks.detaching),
             RequestError::Disk(_) => self.trouble.since(marks.trouble) || late || self.hit_bad(range, changes),
         }

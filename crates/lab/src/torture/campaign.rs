@@ -78,6 +78,8 @@ impl Summary {
         total.seeds += other.seeds;
         total.lives += other.lives;
         total.operations += other.operations;
+        total.promotions += other.promotions;
+        total.flash_blocks_read += other.flash_blocks_read;
         total.backing_requests += other.backing_requests;
         total.virtual_time += other.virtual_time;
         total.trace_hash ^= other.trace_hash;

@@ -42,6 +42,11 @@ impl FlashOptions {
         })
     }
 
+    /// Devices without faults.
+    pub fn plain(devices: usize, segment_bytes: u64, segments: u64) -> FlashOptions {
+        FlashOptions { devices, segment_bytes, segments, fails_at: None }
+    }
+
     fn path(device: usize) -> PathBuf {
         PathBuf::from(format!("flash{}", device + 1))
     }

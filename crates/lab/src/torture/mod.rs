@@ -34,6 +34,10 @@ pub struct Report {
     pub lives: u64,
     /// Operations of clients.
     pub operations: u64,
+    /// Pages that volumes put on flash.
+    pub promotions: u64,
+    /// Blocks that they read from there.
+    pub flash_blocks_read: u64,
     /// Requests to the backings.
     pub backing_requests: u64,
     /// Virtual time passed.

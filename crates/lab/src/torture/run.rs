@@ -198,6 +198,10 @@ impl Run {
         self.report.backing_requests += world.io_count() / 2;
         self.report.virtual_time += world.now();
         self.report.operations += life.given - life.left.get();
+        let stats = life.subjects.iter().map(|subject| subject.volume().stats().flash);
+        let (read, promoted) = stats.fold((0, 0), |sum, flash| (sum.0 + flash.read_bytes, sum.1 + flash.promotions));
+        self.report.flash_blocks_read += read / seam::BLOCK_BYTES as u64;
+        self.report.promotions += promoted;
     }
 
     fn stuck(&self, world: &World, during: &str, why: &Stop) -> Box<Violation> {
@@ -269,6 +273,7 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         dirty_age_max: options.dirty_age_max,
         readahead_max_bytes: options.readahead_max_bytes,
         sabotage: run.sabotage,
+        ..CoreSpec::default()
     };
     let core = Core::new(seam.clone(), spec);
     if let Some(flash) = &options.flash {

@@ -1,0 +1,385 @@
+//! Promotion: pages that have earned it are copied to flash, in the background, and pages that a crash left in doubt are judged.
+//!
+//! One task a core, which ends when there is nothing left to do. A page goes with what memory holds of it; the rest is read from the
+//! backing only once clients have left that alone for a while, so that promotion is never in their way.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::{Rc, Weak};
+
+use flash::PutError;
+use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Nanos, Piece, Seam};
+
+use super::budget::Budget;
+use super::figures::NotPromoted;
+use super::place_of;
+use crate::CoreSpec;
+use crate::backing::{Cause, Op};
+use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, hash};
+use crate::policy::promotion::{Admission, LateReturn, ThirdTouch, Verdict};
+use crate::shard::common::Common;
+use crate::shard::{Shard, ShardRef};
+use crate::spec::AdmissionRule;
+
+/// Pages that wait, of each kind.
+const QUEUE_MAX: usize = 256;
+/// Clients have left a backing alone for this long: what nobody waits for may be read.
+const QUIET: Nanos = Nanos::from_millis(20);
+/// Pause before looking again whether a backing is quiet.
+const QUIET_PAUSE: Nanos = Nanos::from_millis(50);
+/// Uses between two looks at how many slots there are.
+const RESIZE_EVERY: u32 = 1024;
+
+/// What is to be done for a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Task {
+    /// Put what memory holds of it on flash.
+    Promote,
+    /// The same, and what memory lacks from the backing.
+    Complete,
+    /// Compare what is in doubt with the backing.
+    Judge,
+}
+
+struct Job<S: Seam> {
+    shard: Weak<Shard<S>>,
+    page: u64,
+    task: Task,
+}
+
+/// What the volumes of a core share for promotion.
+pub struct Promoter<S: Seam> {
+    rule: RefCell<Box<dyn Admission>>,
+    uses: Cell<u32>,
+    budget: Budget,
+    queue: RefCell<VecDeque<Job<S>>>,
+    /// What waits until its backing is quiet.
+    patient: RefCell<VecDeque<Job<S>>>,
+    running: Cell<bool>,
+}
+
+impl<S: Seam> Promoter<S> {
+    /// As the core was told.
+    pub fn new(spec: &CoreSpec) -> Self {
+        let rule: Box<dyn Admission> = match spec.admission {
+            AdmissionRule::LateReturn => Box::new(LateReturn::new(0)),
+            AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
+        };
+        let (queue, patient, running, uses) = Default::default();
+        Promoter {
+            rule: RefCell::new(rule),
+            uses,
+            budget: Budget::new(spec.flash_bytes_a_day),
+            queue,
+            patient,
+            running,
+        }
+    }
+
+    /// Bytes that the history of uses takes.
+    pub fn bytes(&self) -> u64 {
+        self.rule.borrow().bytes()
+    }
+
+    /// What limits it.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn push(&self, job: Job<S>) -> bool {
+        let mut queue = if job.task == Task::Promote { &self.queue } else { &self.patient }.borrow_mut();
+        let same = |other: &&Job<S>| {
+            other.page == job.page && other.task == job.task && Weak::ptr_eq(&other.shard, &job.shard)
+        };
+        if queue.iter().rev().take(8).find(same).is_some() {
+            return true;
+        }
+        if queue.len() >= QUEUE_MAX {
+            return false;
+        }
+        queue.push_back(job);
+        true
+    }
+}
+
+/// Runs until there is nothing to promote.
+async fn work<S: Seam>(common: Rc<Common<S>>) {
+    let promoter = common.promoter();
+    loop {
+        let job = promoter.queue.borrow_mut().pop_front();
+        if let Some(job) = job {
+            if let Some(shard) = job.shard.upgrade() {
+                shard.promote(job.page).await;
+            }
+            continue;
+        }
+        let Some(job) = promoter.patient.borrow_mut().pop_front() else { break };
+        let Some(shard) = job.shard.upgrade().filter(|shard| !shard.stopping.get()) else { continue };
+        if !shard.is_quiet() {
+            promoter.patient.borrow_mut().push_back(job);
+            drop(shard);
+            common.seam().sleep(QUIET_PAUSE).await;
+            continue;
+        }
+        match job.task {
+            Task::Judge => shard.judge(job.page).await,
+            Task::Promote | Task::Complete => shard.complete(job.page).await,
+        }
+    }
+    promoter.running.set(false);
+}
+
+impl<S: Seam> Shard<S> {
+    /// Counts the use of pages of which a client's read found `missing` not in memory, and says which are to be promoted once they
+    /// were read: to be given to [`Shard::promote_soon`].
+    pub fn note_misses(&self, missing: impl Iterator<Item = u64>, sequential: bool) -> Vec<u64> {
+        let mut chosen = Vec::new();
+        let figures = &self.level.figures;
+        if self.level.pages.is_none() {
+            return chosen;
+        }
+        let Some(pages) = self.growing_pages() else {
+            figures.not_promoted(NotPromoted::Off);
+            return chosen;
+        };
+        let mut last = None;
+        for block in missing {
+            let (page, place) = place_of(block);
+            let valid = pages.valid(page);
+            if valid >> place & 1 == 0 && valid != 0 && chosen.last() != Some(&page) {
+                // The page is there; what it lacks has earned its place with it.
+                chosen.push(page);
+            }
+            if last.replace(page) == Some(page) {
+                continue;
+            }
+            if valid != 0 {
+                pages.touch(page);
+                continue;
+            }
+            if pages.suspect(page) != 0 {
+                figures.not_promoted(NotPromoted::Suspect);
+                self.later(page, Task::Judge);
+                continue;
+            }
+            if sequential {
+                figures.not_promoted(NotPromoted::Stream);
+                continue;
+            }
+            match self.use_of(page) {
+                Verdict::Earned => chosen.push(page),
+                Verdict::First => figures.not_promoted(NotPromoted::FirstUse),
+                Verdict::Burst => figures.not_promoted(NotPromoted::Burst),
+            }
+        }
+        chosen
+    }
+
+    /// A client's write found nothing of a block in memory: a use, but one that asks for no content.
+    pub fn note_write_miss(&self, block: u64) {
+        if let Some(pages) = self.growing_pages() {
+            let (page, _) = place_of(block);
+            if pages.valid(page) == 0 {
+                self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));
+            }
+        }
+    }
+
+    /// Promotes pages that [`Shard::note_misses`] chose.
+    pub fn promote_soon(self: &ShardRef<S>, pages: Vec<u64>) {
+        for page in pages {
+            self.later(page, Task::Promote);
+        }
+    }
+
+    fn later(&self, page: u64, task: Task) {
+        let Some(shard) = self.core.weak_of(self.number) else { return };
+        let promoter = self.core.promoter();
+        if !promoter.push(Job { shard, page, task }) {
+            self.level.figures.not_promoted(NotPromoted::QueueFull);
+        }
+        if !promoter.running.replace(true) {
+            self.seam().spawn(work(Rc::clone(&self.core)));
+        }
+    }
+
+    fn page_key(&self, page: u64) -> u64 {
+        hash(self.number, PageNo(page))
+    }
+
+    fn use_of(&self, page: u64) -> Verdict {
+        let promoter = self.core.promoter();
+        let mut rule = promoter.rule.borrow_mut();
+        let uses = promoter.uses.get();
+        promoter.uses.set(uses.wrapping_add(1));
+        if uses.is_multiple_of(RESIZE_EVERY)
+            && let Some(pages) = self.core.pages()
+        {
+            rule.resize(pages.stats().slots);
+        }
+        rule.used(self.page_key(page))
+    }
+
+    /// True when nothing that clients want has been asked of the backing for a while.
+    fn is_quiet(&self) -> bool {
+        self.seam().now().since(self.last_request.get()) >= QUIET && self.dispatch.is_idle()
+    }
+
+    /// The blocks of a page inside the volume.
+    fn page_blocks(&self, page: u64) -> Range<u64> {
+        let first = page * BLOCKS_PER_PAGE as u64;
+        first..(first + BLOCKS_PER_PAGE as u64).min(self.blocks())
+    }
+
+    /// Clean whole blocks of a page that are in memory and not on flash.
+    fn clean_in_memory(&self, page: u64, valid: u16) -> Vec<(u32, S::Block)> {
+        self.with(|_, memory| {
+            let slots = memory.page_slots(self.number, PageNo(page)).unwrap_or_default();
+            let absent = (0..).zip(slots).filter(|(place, _)| valid >> place & 1 == 0);
+            let clean = absent.filter_map(|(place, slot)| {
+                let slot = memory.slot(slot?);
+                let whole = slot.is_clean() && slot.present == Sectors::ALL;
+                let content = slot.data.clone().filter(|_| whole);
+                content.map(|content| (place, content))
+            });
+            clean.collect()
+        })
+    }
+
+    /// Puts on flash what memory has of a page.
+    async fn promote(&self, page: u64) {
+        let figures = &self.level.figures;
+        let Some(pages) = self.growing_pages().cloned() else { return };
+        let blocks = self.page_blocks(page);
+        let known = pages.valid(page);
+        let content = self.clean_in_memory(page, known);
+        if content.is_empty() {
+            return figures.not_promoted(NotPromoted::NoContent);
+        }
+        if let Err(why) = self.core.promoter().budget.ask(self.seam().now(), known == 0) {
+            return figures.not_promoted(why);
+        }
+        self.put(page, content).await;
+        if pages.valid(page).count_ones() < (blocks.end.saturating_sub(blocks.start)) as u32 {
+            self.later(page, Task::Complete);
+        }
+    }
+
+    /// Puts on flash what is missing of a page that is there; the backing is quiet.
+    async fn complete(&self, page: u64) {
+        let Some(pages) = self.growing_pages().cloned() else { return };
+        let valid = pages.valid(page);
+        let blocks = self.page_blocks(page);
+        if valid == 0 || blocks.is_empty() || !self.is_settled() {
+            return;
+        }
+        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
+        let in_memory = self.clean_in_memory(page, valid);
+        let absent = |block: &u64| {
+            let (_, place) = place_of(*block);
+            valid >> place & 1 == 0 && !in_memory.iter().any(|(other, _)| *other == place)
+        };
+        let missing = blocks.clone().find(absent).map(|first| {
+            let last = blocks.clone().rev().find(absent).expect("there is a first one");
+            first..last + 1
+        });
+        let read = match missing.clone() {
+            Some(missing) => self.read_backing(missing).await,
+            None => Ok(Vec::new()),
+        };
+        let mut content = self.clean_in_memory(page, valid);
+        if let (Some(missing), Ok(read)) = (missing, read) {
+            for (block, data) in missing.zip(read) {
+                let (_, place) = place_of(block);
+                let counts = ticket.voided(BlockNo(block)) == Sectors::NONE && self.is_settled();
+                let known = valid >> place & 1 == 1 || content.iter().any(|(other, _)| *other == place);
+                if counts && !known {
+                    content.push((place, data));
+                }
+            }
+        }
+        self.state.borrow_mut().return_ticket(&ticket);
+        if !content.is_empty() && self.core.promoter().budget.ask(self.seam().now(), false).is_ok() {
+            content.sort_by_key(|(place, _)| *place);
+            self.put(page, content).await;
+        }
+    }
+
+    /// Compares what is in doubt of a page with the backing; the backing is quiet.
+    async fn judge(&self, page: u64) {
+        let Some(pages) = self.readable_pages().cloned() else { return };
+        let blocks = self.page_blocks(page);
+        let suspect = pages.suspect(page);
+        if suspect == 0 || blocks.is_empty() || !self.is_settled() {
+            return;
+        }
+        let Ok(backing) = self.read_backing(blocks.clone()).await else { return };
+        let mut good = 0;
+        for (place, content) in (0..).zip(&backing) {
+            if suspect >> place & 1 == 0 {
+                continue;
+            }
+            let Some(buffer) = self.seam().alloc() else { return };
+            let read = pages.read_suspect(page, place..place + 1, vec![buffer]).await.pop();
+            if matches!(read, Some(Ok(found)) if found.same(content)) {
+                good |= 1 << place;
+            }
+        }
+        if self.is_settled() {
+            pages.judge(page, good);
+        }
+    }
+
+    /// Content of a few blocks, for nobody who waits.
+    pub(super) async fn read_backing(&self, blocks: Range<u64>) -> DiskResult<Vec<S::Block>> {
+        let count = (blocks.end - blocks.start) as usize;
+        let Some(buffers) = self.core.alloc_all(count, false).await else {
+            return Err(seam::DiskError::Io("no memory is free for what nobody waits for".into()));
+        };
+        if blocks.end > self.blocks() {
+            return Err(seam::DiskError::Io("the block lies past the end of the volume".into()));
+        }
+        let of_block = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
+        let pieces: Vec<_> = blocks.clone().zip(buffers).map(of_block).collect();
+        let bytes = seam::block::pieces_len(&pieces) as u64;
+        let permit = self.dispatch.enter(Cause::Promotion).await;
+        let (result, pieces) = self.disk.read(blocks.start * BLOCK_BYTES as u64, pieces).await;
+        drop(permit);
+        self.counters.backing(Op::Read, Cause::Promotion, bytes, result.is_ok());
+        result?;
+        let whole = pieces.into_iter().map(|piece| {
+            let (len, mut block) = (piece.len(), piece.block);
+            if len < BLOCK_BYTES {
+                block.zero(len, BLOCK_BYTES - len);
+            }
+            block.freeze()
+        });
+        Ok(whole.collect())
+    }
+
+    /// Nothing may be awaited between taking `content` and this: `put` knows the page from its first step on (R2).
+    async fn put(&self, page: u64, content: Vec<(u32, S::Block)>) {
+        let figures = &self.level.figures;
+        let Some(pages) = self.growing_pages().cloned() else { return };
+        let new = pages.valid(page) == 0;
+        let blocks = content.len() as u64;
+        match pages.put(page, content).await {
+            Ok(_) => {
+                figures.promoted(new, blocks);
+                self.core.promoter().budget.spent(new, blocks);
+            }
+            Err(error) => {
+                figures.not_promoted(match error {
+                    PutError::Busy => NotPromoted::Busy,
+                    PutError::Hot => NotPromoted::Hot,
+                    PutError::Failed(_) => NotPromoted::Failed,
+                });
+                if new {
+                    // What it had earned is not lost: its next use but one brings it back.
+                    self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Reads from flash, as part of a fill.
+
+use std::ops::Range;
+
+use seam::Seam;
+
+use super::place_of;
+use crate::memory::BLOCKS_PER_PAGE;
+use crate::shard::Shard;
+
+/// The blocks of a fill as far as flash had them, and buffers for the others.
+pub struct FromFlash<S: Seam> {
+    /// Content, by block.
+    pub content: Vec<Option<S::Block>>,
+    /// A buffer for each block without content.
+    pub buffers: Vec<Option<S::BlockMut>>,
+    /// Blocks that were there and could not be read.
+    pub bad: usize,
+}
+
+impl<S: Seam> FromFlash<S> {
+    /// Runs of blocks without content, counted from the first block.
+    pub fn missing(&self) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for place in (0..self.content.len()).filter(|place| self.content[*place].is_none()) {
+            match runs.last_mut() {
+                Some(run) if run.end == place => run.end += 1,
+                _ => runs.push(place..place + 1),
+            }
+        }
+        runs
+    }
+}
+
+impl<S: Seam> Shard<S> {
+    /// Reads from flash what is there of `blocks`. What lies between two blocks that are not there is left to the backing, which has to
+    /// pass over it anyway.
+    pub async fn read_from_flash(&self, blocks: Range<u64>, buffers: Vec<S::BlockMut>) -> FromFlash<S> {
+        let mut found = FromFlash {
+            content: buffers.iter().map(|_| None).collect(),
+            buffers: buffers.into_iter().map(Some).collect(),
+            bad: 0,
+        };
+        let Some(pages) = self.readable_pages().cloned() else { return found };
+        let has = |block: u64| {
+            let (page, place) = place_of(block);
+            pages.valid(page) >> place & 1 == 1
+        };
+        let head = blocks.clone().take_while(|block| has(*block)).count() as u64;
+        let tail = (blocks.start + head..blocks.end).rev().take_while(|block| has(*block)).count() as u64;
+        for part in [blocks.start..blocks.start + head, blocks.end - tail..blocks.end] {
+            let mut next = part.start;
+            while next < part.end {
+                let (page, from) = place_of(next);
+                let end = part.end.min((page + 1) * BLOCKS_PER_PAGE as u64);
+                let places = (next - blocks.start) as usize..(end - blocks.start) as usize;
+                let taken = places.clone().map(|place| found.buffers[place].take().expect("read once"));
+                let taken: Vec<_> = taken.collect();
+                let run = from..from + places.len() as u32;
+                for (place, block) in places.zip(pages.read(page, run, taken).await) {
+                    match block {
+                        Ok(block) => found.content[place] = Some(block),
+                        Err(buffer) => {
+                            found.buffers[place] = Some(buffer);
+                            found.bad += 1;
+                        }
+                    }
+                }
+                next = end;
+            }
+        }
+        let figures = &self.level.figures;
+        figures.add(&figures.read_blocks, head + tail - found.bad as u64);
+        figures.add(&figures.bad_blocks, found.bad as u64);
+        found
+    }
+}
