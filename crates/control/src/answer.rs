@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::report::SlowReport;
 use crate::{FlashReport, StatusReport, VolumeReport};
 
 /// One line from the daemon.
@@ -37,6 +38,8 @@ pub enum Answer {
     Volumes(Vec<VolumeReport>),
     /// Of `volume show` and everything that changed one volume.
     Volume(Box<VolumeReport>),
+    /// Of `volume slow`, the slowest first.
+    Slow(Vec<SlowReport>),
     /// Of what has nothing to show but a sentence or several.
     Said(Vec<String>),
 }

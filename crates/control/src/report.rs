@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::{LatencySummary, VolumeStats};
+use engine::{FlashStats, LatencySummary, VolumeStats};
 use serde::{Deserialize, Serialize};
 
 /// What a volume is doing.
@@ -116,13 +116,13 @@ pub struct VolumeReport {
     pub write_bytes: u64,
     /// Reads served whole from memory.
     pub memory_hits: u64,
-    /// Reads served whole from caches, flash taking part; none in this version.
+    /// Reads served whole from caches, flash taking part.
     pub flash_hits: u64,
     /// Reads served in part from a cache.
     pub partial_hits: u64,
     /// Reads served not at all from a cache.
     pub misses: u64,
-    /// Pages promoted to flash; none in this version.
+    /// Pages promoted to flash.
     pub promotions: u64,
     /// Requests that failed.
     pub errors: u64,
@@ -134,7 +134,7 @@ pub struct VolumeReport {
     pub written_bytes: u64,
     /// Age of the oldest dirty block.
     pub dirty_age_ms: u64,
-    /// Bytes written to flash; not counted in this version.
+    /// Bytes of content written to flash since the start.
     pub flash_written_bytes: u64,
     /// In the flash log and not durable on the backing.
     #[serde(default)]
@@ -157,8 +157,63 @@ pub struct VolumeReport {
     pub throttled_us: u64,
     /// Quantiles.
     pub latency_us: LatencyReport,
+    /// What it has to do with the flash cache.
+    #[serde(default)]
+    pub flash: FlashUse,
     /// What is wrong now.
     pub alerts: Vec<String>,
+}
+
+/// What a volume has to do with the flash cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlashUse {
+    /// Its pages from before the start were compared with the backing; until then reads go there.
+    pub checked: bool,
+    /// Bytes read from flash.
+    pub read_bytes: u64,
+    /// Blocks that flash could not give, or gave wrong.
+    pub bad_blocks: u64,
+    /// Bytes of content that promotion has written.
+    pub promoted_bytes: u64,
+    /// Why reads were no hits, and how many.
+    pub not_hit: BTreeMap<String, u64>,
+    /// Why pages that clients used were not promoted, and how many.
+    pub not_promoted: BTreeMap<String, u64>,
+}
+
+impl From<FlashStats> for FlashUse {
+    fn from(stats: FlashStats) -> Self {
+        let named = |counts: Vec<(&'static str, u64)>| {
+            counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count)).collect()
+        };
+        FlashUse {
+            checked: stats.checked,
+            read_bytes: stats.read_bytes,
+            bad_blocks: stats.bad_blocks,
+            promoted_bytes: stats.promoted_bytes,
+            not_hit: named(stats.not_hit),
+            not_promoted: named(stats.not_promoted),
+        }
+    }
+}
+
+/// One of the slowest requests of the last hour.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowReport {
+    /// Since it ended.
+    pub ago_ms: u64,
+    /// `read`, `write`, `flush` or `zero`.
+    pub asked: String,
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Bytes.
+    pub length_bytes: u64,
+    /// How long it took.
+    pub took_us: u64,
+    /// The step that it waited in longest: `gate`, `throttle`, `flash`, `joined`, `backing`, `destage` or `log`.
+    pub step: String,
+    /// How long there.
+    pub waited_us: u64,
 }
 
 impl VolumeReport {
@@ -205,6 +260,7 @@ impl VolumeReport {
             readahead_bytes: 0,
             throttled_us: 0,
             latency_us: LatencyReport::default(),
+            flash: FlashUse::default(),
             alerts: Vec::new(),
         }
     }
@@ -218,6 +274,10 @@ impl VolumeReport {
         self.read_bytes = stats.read_bytes;
         self.write_bytes = stats.write_bytes;
         self.memory_hits = stats.memory_hits;
+        self.flash_hits = stats.flash_hits;
+        self.promotions = stats.flash.promotions;
+        self.flash_written_bytes = stats.flash.promoted_bytes;
+        self.flash = stats.flash.into();
         self.partial_hits = stats.partial_hits;
         self.misses = stats.misses;
         self.errors = stats.errors;
@@ -264,10 +324,43 @@ pub struct FlashDeviceReport {
     pub device: String,
     /// Its size; 0 when it is not there.
     pub size_bytes: u64,
+    /// Bytes of pages written to it since the start.
+    #[serde(default)]
+    pub promotion_bytes: u64,
+    /// Bytes of the map of pages written to it since the start.
+    #[serde(default)]
+    pub journal_bytes: u64,
     /// `in-service`, `lost` or `stale`.
     pub state: String,
     /// Why it is not in service.
     pub reason: String,
+}
+
+/// Clean pages on flash.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagesReport {
+    /// The map of what lies there was read.
+    pub loaded: bool,
+    /// Why all pages from before the start were dropped, if they were.
+    pub dropped: Option<String>,
+    /// Pages that fit.
+    pub slots: u64,
+    /// Pages that are there.
+    pub pages: u64,
+    /// Bytes that can be read from them.
+    pub valid_bytes: u64,
+    /// Pages that are compared with the backing before they are trusted again.
+    pub suspect: u64,
+    /// Pages that had to go for others.
+    pub evictions: u64,
+    /// Regions of 4 MiB whose pages a crash now would make suspect.
+    pub regions_in_flux: u64,
+    /// Memory for the map.
+    pub memory_bytes: u64,
+    /// Bytes that promotion may write now within the devices' endurance; none without a limit.
+    pub endurance_left_bytes: Option<u64>,
+    /// Of so many promotions that were earned one is carried out, for what they have lately brought.
+    pub promotes_one_of: u64,
 }
 
 /// The flash log.
@@ -279,6 +372,9 @@ pub struct FlashReport {
     pub store: String,
     /// Its devices.
     pub devices: Vec<FlashDeviceReport>,
+    /// Clean pages.
+    #[serde(default)]
+    pub pages: PagesReport,
     /// Devices in service.
     pub copies: usize,
     /// One copy is enough, as configured.

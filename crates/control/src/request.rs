@@ -46,10 +46,18 @@ pub enum Request {
         /// The volume.
         name: String,
     },
-    /// Drop what is cached and clean.
+    /// The slowest requests of the last hour.
+    VolumeSlow {
+        /// The volume.
+        name: String,
+    },
+    /// Drop what is cached, on flash too.
     VolumeInvalidate {
         /// The volume.
         name: String,
+        /// Give up what is dirty instead of refusing.
+        #[serde(default)]
+        discard_dirty: bool,
     },
     /// Change the size of a volume.
     VolumeResize {

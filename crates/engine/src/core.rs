@@ -83,6 +83,11 @@ impl<S: Seam> Core<S> {
         self.0.common.pages()
     }
 
+    /// Promotion may write so many bytes to flash in a day, and a day's at once; 0: no limit.
+    pub fn limit_promotion(&self, bytes_a_day: u64) {
+        self.0.common.promoter().budget().set_bytes_a_day(bytes_a_day);
+    }
+
     /// What reading the map of clean pages has brought, once that has ended.
     pub fn map_loaded(&self) -> Option<MapLoaded> {
         self.0.common.loaded()

@@ -21,7 +21,7 @@ const PICKY_MAX: u32 = 6;
 /// What limits the promotions of a core.
 pub struct Budget {
     /// 0: no limit.
-    bytes_a_day: u64,
+    bytes_a_day: Cell<u64>,
     left: Cell<u64>,
     filled: Cell<Option<Nanos>>,
     picky: Cell<u32>,
@@ -34,12 +34,19 @@ impl Budget {
     /// So many bytes a day; 0: no limit.
     pub fn new(bytes_a_day: u64) -> Self {
         let (filled, picky, asked, promotions, hits) = Default::default();
-        Budget { bytes_a_day, left: Cell::new(bytes_a_day), filled, picky, asked, promotions, hits }
+        let (bytes_a_day, left) = (Cell::new(bytes_a_day), Cell::new(bytes_a_day));
+        Budget { bytes_a_day, left, filled, picky, asked, promotions, hits }
+    }
+
+    /// So many bytes a day from now on, and a day's at once; 0: no limit.
+    pub fn set_bytes_a_day(&self, bytes_a_day: u64) {
+        self.bytes_a_day.set(bytes_a_day);
+        self.left.set(bytes_a_day);
     }
 
     /// Bytes that may be written now; `None` without a limit.
     pub fn left_bytes(&self) -> Option<u64> {
-        (self.bytes_a_day > 0).then(|| self.left.get())
+        (self.bytes_a_day.get() > 0).then(|| self.left.get())
     }
 
     /// Of so many promotions that were earned one is carried out.
@@ -49,11 +56,12 @@ impl Budget {
 
     /// May a page be written? `new`: it is not there in part.
     pub fn ask(&self, now: Nanos, new: bool) -> Result<(), NotPromoted> {
-        if self.bytes_a_day > 0 {
+        let bytes_a_day = self.bytes_a_day.get();
+        if bytes_a_day > 0 {
             let since = now.since(self.filled.replace(Some(now)).unwrap_or(now));
-            let more = u128::from(since.0) * u128::from(self.bytes_a_day) / DAY_NS;
+            let more = u128::from(since.0) * u128::from(bytes_a_day) / DAY_NS;
             let full = u128::from(self.left.get()) + more;
-            self.left.set(full.min(u128::from(self.bytes_a_day)) as u64);
+            self.left.set(full.min(u128::from(bytes_a_day)) as u64);
             if more == 0 && since > Nanos::ZERO {
                 // Too little time for a whole byte: it is not forgotten.
                 self.filled.set(Some(Nanos(now.0 - since.0)));

@@ -59,6 +59,18 @@ pub enum Asked {
     Zero,
 }
 
+impl Asked {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Asked::Read => "read",
+            Asked::Write => "write",
+            Asked::Flush => "flush",
+            Asked::Zero => "zero",
+        }
+    }
+}
+
 /// A slow request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slow {

@@ -50,10 +50,18 @@ pub enum Action {
         /// The volume
         name: String,
     },
-    /// Drop what is cached and clean
+    /// Show the slowest requests of the last hour, and the step that each waited in longest
+    Slow {
+        /// The volume
+        name: String,
+    },
+    /// Drop what is cached, on flash too, for the backing was changed by others; refused while something is dirty
     Invalidate {
         /// The volume
         name: String,
+        /// Give up what is dirty instead of refusing; takes the volume's name once more
+        #[arg(long, value_name = "NAME")]
+        discard_dirty: Option<String>,
     },
     /// Change the size: to what the backing has now, or to SIZE where the backing can be grown or cut
     Resize {
@@ -126,7 +134,13 @@ impl Action {
             Action::Pause { name } => Request::VolumePause { name },
             Action::Freeze { name } => Request::VolumeFreeze { name },
             Action::Resume { name } => Request::VolumeResume { name },
-            Action::Invalidate { name } => Request::VolumeInvalidate { name },
+            Action::Slow { name } => Request::VolumeSlow { name },
+            Action::Invalidate { name, discard_dirty } => {
+                if discard_dirty.as_ref().is_some_and(|again| *again != name) {
+                    return Err(Failure::usage(format!("--discard-dirty takes the same name once more: {name}")));
+                }
+                Request::VolumeInvalidate { name, discard_dirty: discard_dirty.is_some() }
+            }
             Action::Resize { name, size, discard_dirty } => {
                 Request::VolumeResize { name, size_bytes: size, discard_dirty }
             }
@@ -148,6 +162,11 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Answer::Volumes(volumes) if json => print_json(&volumes),
         Answer::Volume(volume) if json => print_json(&volume),
         Answer::Said(said) if json => print_json(&said),
+        Answer::Slow(slow) if json => print_json(&slow),
+        Answer::Slow(slow) => {
+            print!("{}", volume::slow(&slow, style));
+            Ok(())
+        }
         Answer::Volumes(volumes) => {
             print!("{}", screen::volumes(&volumes, None, style));
             Ok(())

@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use super::FlashConfig;
 use super::problem::Source;
-use super::read::{At, Section, Size};
+use super::read::{At, Section, Size, Thousandths};
 use crate::units::show_bytes;
 
 /// Devices that a store has at most; the first two carry the log.
 const DEVICES_MAX: usize = 8;
+
+/// Writes of the whole devices a day that promotion may make where nothing is said, in thousandths.
+const ENDURANCE: u32 = 1000;
 
 /// Reads the table; `None` where there is none. Whether a device is there shows when it is opened: a start without one of two serves
 /// all the same.
@@ -39,7 +42,10 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
         }
         devices.push(path);
     }
-    Some(FlashConfig { devices, size_bytes: size.map(|size| size.value.0), allow_single_copy })
+    let endurance =
+        section.get::<Thousandths>("endurance_dwpd", source).map_or(ENDURANCE, |endurance| endurance.value.0);
+    let size_bytes = size.map(|size| size.value.0);
+    Some(FlashConfig { devices, size_bytes, allow_single_copy, endurance_milli_dwpd: endurance })
 }
 
 impl FlashConfig {

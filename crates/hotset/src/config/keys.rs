@@ -105,6 +105,13 @@ pub const KEYS: &[Key] = &[
         "Acknowledge flushes from one copy, with one device or while one of two is out of service: the next failure then loses what was flushed.",
     ),
     key(
+        "flash",
+        "endurance_dwpd",
+        "1",
+        "1",
+        "How often a day promotion may write the devices full, `0.3` for example; 0: no limit. A day's worth may be written at once. What is dirty always goes to flash.",
+    ),
+    key(
         "control",
         "socket",
         r#""/run/hotset/control.sock""#,
@@ -209,7 +216,7 @@ pub const KEYS: &[Key] = &[
     key("volume", "labels", r#"{ vm = "web01" }"#, "{}", "`vm` and any other, for people and for metrics."),
     key("volume", "read_only", "false", "false", "Refuse writes."),
     Key { support: ISCSI, ..key("volume", "lun", "0", "given once", "LUN of the volume.") },
-    Key { support: FLASH, ..key("volume", "flash", "true", "true", "Whether the flash cache takes part.") },
+    key("volume", "flash", "true", "true", "Whether clean pages of the volume may be kept on flash."),
     Key { support: QOS, ..key("volume", "shares", r#""normal""#, r#""normal""#, "Weight under contention.") },
     Key { support: QOS, ..key("volume", "limit_iops", "0", "0", "Requests a second, 0 = no limit.") },
     Key { support: QOS, ..key("volume", "limit_bytes", r#""0""#, r#""0""#, "Bytes a second, 0 = no limit.") },

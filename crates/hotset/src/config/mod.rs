@@ -85,6 +85,8 @@ pub struct FlashConfig {
     pub size_bytes: Option<u64>,
     /// One copy is enough to acknowledge a flush.
     pub allow_single_copy: bool,
+    /// How often a day promotion may write the devices full, in thousandths; 0: no limit.
+    pub endurance_milli_dwpd: u32,
 }
 
 /// One `[[array]]`.
@@ -115,6 +117,8 @@ pub struct VolumeConfig {
     pub labels: BTreeMap<String, String>,
     /// Refuse writes.
     pub read_only: bool,
+    /// Clean pages may be kept on flash.
+    pub flash: bool,
 }
 
 impl VolumeConfig {
@@ -129,6 +133,7 @@ impl VolumeConfig {
             datastore: String::new(),
             labels: BTreeMap::new(),
             read_only: false,
+            flash: true,
         }
     }
 

@@ -213,6 +213,23 @@ impl Setting for u32 {
     }
 }
 
+/// A number with up to three decimals, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thousandths(pub u32);
+
+impl Setting for Thousandths {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let number = match value {
+            DeValue::Integer(integer) => integer.as_str().parse::<f64>().ok(),
+            DeValue::Float(float) => float.as_str().parse::<f64>().ok(),
+            _ => return Err(Wrong::Type("a number")),
+        };
+        let fits = number.filter(|number| (0.0..=1000.0).contains(number));
+        let out = || Wrong::Value("the number is out of range".to_owned(), "use 0 to 1000".to_owned());
+        fits.map(|number| Thousandths((number * 1000.0).round() as u32)).ok_or_else(out)
+    }
+}
+
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);

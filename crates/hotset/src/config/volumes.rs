@@ -130,6 +130,7 @@ pub(super) fn read_volumes(
         let datastore = read_datastore(section, datastores, source);
         let labels = section.get::<BTreeMap<_, _>>("labels", source).map_or(BTreeMap::new(), |labels| labels.value);
         let read_only = section.get("read_only", source).is_some_and(|read_only| read_only.value);
+        let flash = section.get("flash", source).is_none_or(|flash| flash.value);
         names.extend(name.clone());
         if let (Some(name), Some(backing)) = (name, backing) {
             volumes.push(VolumeConfig {
@@ -141,6 +142,7 @@ pub(super) fn read_volumes(
                 datastore,
                 labels,
                 read_only,
+                flash,
             });
         }
     }

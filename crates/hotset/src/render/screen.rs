@@ -82,6 +82,20 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
         now.segments,
         show_bytes(now.dirty_bytes),
     );
+    let pages = &now.pages;
+    if pages.slots > 0 {
+        let state = match (pages.loaded, pages.suspect) {
+            (false, _) => ", their map is being read".to_owned(),
+            (true, 0) => String::new(),
+            (true, suspect) => format!(", {suspect} to be compared with the backing first"),
+        };
+        text += &format!(
+            "         {} of clean pages, {} of {} places taken{state}\n",
+            show_bytes(pages.valid_bytes),
+            show_count(pages.pages),
+            show_count(pages.slots),
+        );
+    }
     for device in &now.devices {
         let name = if device.device.is_empty() { format!("number {}", device.number) } else { device.device.clone() };
         text += &match device.state.as_str() {

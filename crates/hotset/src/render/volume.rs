@@ -1,9 +1,13 @@
 //! `volume show`: everything about one volume.
 
+use std::collections::BTreeMap;
+
+use control::report::SlowReport;
 use control::{VolumeReport, VolumeState};
 
 use super::screen::quantile;
 use super::style::Style;
+use super::table::{Side, Table};
 use crate::units::{show_bytes, show_count, show_percent};
 
 /// The page of one volume.
@@ -57,6 +61,40 @@ fn facts(volume: &VolumeReport) -> Vec<Line> {
     lines
 }
 
+/// The most frequent reasons.
+fn reasons(counts: &BTreeMap<String, u64>) -> String {
+    let mut counts: Vec<_> = counts.iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let shown: Vec<_> = counts.iter().take(4).map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
+    if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
+}
+
+/// The slowest requests of one volume.
+pub fn slow(requests: &[SlowReport], style: Style) -> String {
+    let mut table = Table::new(&[
+        ("ago", Side::Right),
+        ("asked", Side::Left),
+        ("at byte", Side::Right),
+        ("bytes", Side::Right),
+        ("took", Side::Right),
+        ("waited in", Side::Left),
+        ("for", Side::Right),
+    ]);
+    let ms = |us: u64| format!("{:.1} ms", us as f64 / 1000.0);
+    for request in requests {
+        table.row(vec![
+            format!("{:.1} s", request.ago_ms as f64 / 1000.0),
+            request.asked.clone(),
+            show_count(request.offset_bytes),
+            show_count(request.length_bytes),
+            ms(request.took_us),
+            request.step.clone(),
+            ms(request.waited_us),
+        ]);
+    }
+    table.render(style)
+}
+
 fn counters(volume: &VolumeReport) -> Vec<Line> {
     let share = |part| format!("{} ({})", show_count(part), show_percent(part, volume.reads));
     let latency = |requests, quantiles| {
@@ -72,6 +110,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("", String::new()),
         ("reads", requests(volume.reads, volume.read_bytes)),
         ("  memory hits", share(volume.memory_hits)),
+        ("  flash hits", share(volume.flash_hits)),
         ("  partial hits", share(volume.partial_hits)),
         ("  misses", share(volume.misses)),
         ("  latency", latency(volume.reads, &volume.latency_us.read)),
@@ -85,6 +124,12 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("in memory", show_bytes(volume.memory_bytes)),
         ("dirty", format!("{}, the oldest for {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
         ("on flash alone", show_bytes(volume.flash_dirty_bytes)),
+        (
+            "promoted to flash",
+            format!("{} pages, {}", show_count(volume.promotions), show_bytes(volume.flash.promoted_bytes)),
+        ),
+        ("  no hit because", reasons(&volume.flash.not_hit)),
+        ("  not promoted", reasons(&volume.flash.not_promoted)),
         ("written, unflushed", show_bytes(volume.written_bytes)),
         ("", String::new()),
         ("backing reads", requests(volume.backing_reads, volume.backing_read_bytes)),

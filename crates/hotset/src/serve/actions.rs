@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use control::report::SlowReport;
 use control::{Answer, ErrorKind, Failure, ProgressSender};
+use engine::pages::slow::Slow;
 use engine::{CacheMode, RequestError, Volume, WritePolicy};
 use seam::real::RealSeam;
+use seam::{Nanos, Seam};
 
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
@@ -128,12 +131,32 @@ impl Daemon {
     }
 
     /// `volume invalidate`.
-    pub async fn invalidate(&self, name: &str) -> Result<Answer, Failure> {
+    pub async fn invalidate(&self, name: &str, discard_dirty: bool) -> Result<Answer, Failure> {
+        let _busy = self.begin(name)?;
         let placed = self.placed(name)?;
         let (progress, _) = ProgressSender::new();
-        let work = async |volume: Volume<RealSeam>| Ok(volume.invalidate());
+        let work = async move |volume: Volume<RealSeam>| volume.start_anew(discard_dirty).await;
         let dropped = self.on_volume(name, &placed, "invalidating", &progress, work).await?;
-        Ok(Answer::Said(vec![format!("volume {name}: {} of clean data dropped from memory", show_bytes(dropped))]))
+        let what = if discard_dirty { "cached data, dirty or not," } else { "clean data" };
+        let text = format!(
+            "volume {name}: {} of {what} dropped from memory, and all that flash had of it",
+            show_bytes(dropped)
+        );
+        log::info(&text);
+        Ok(Answer::Said(vec![text]))
+    }
+
+    /// `volume slow`.
+    pub async fn slow(&self, name: &str) -> Result<Answer, Failure> {
+        let placed = self.placed(name)?;
+        let volume = name.to_owned();
+        let called = self.cores[placed.core].call(async move |local: Rc<Local>| {
+            let now = local.seam.now();
+            let found = local.engine.find(&volume);
+            found.map(|volume| volume.slow_requests().iter().map(|slow| slow_report(slow, now)).collect())
+        });
+        let found: Option<Vec<SlowReport>> = called.await.map_err(core_gone)?;
+        found.map(Answer::Slow).ok_or_else(|| Failure::no_volume(name))
     }
 
     /// `volume resize`.
@@ -168,5 +191,17 @@ fn refuse_key(key: &str) -> String {
             Some(near) => format!("a volume has no setting \"{key}\"; did you mean \"{near}\"?"),
             None => format!("a volume has no setting \"{key}\"; `volume set` knows {}", LIVE.join(", ")),
         },
+    }
+}
+
+fn slow_report(slow: &Slow, now: Nanos) -> SlowReport {
+    SlowReport {
+        ago_ms: now.since(slow.ended).as_millis(),
+        asked: slow.asked.name().to_owned(),
+        offset_bytes: slow.at,
+        length_bytes: slow.len,
+        took_us: slow.took.as_micros(),
+        step: slow.step.name().to_owned(),
+        waited_us: slow.waited.as_micros(),
     }
 }

@@ -55,6 +55,7 @@ impl Daemon {
             read_only: config.read_only,
             datastore: config.datastore.clone(),
             labels: config.labels.clone(),
+            flash: engine::FlashShare { enabled: config.flash },
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, incarnation)
         };

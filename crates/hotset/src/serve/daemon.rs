@@ -190,7 +190,8 @@ impl Daemon {
             Request::VolumePause { name } => self.set_mode(&name, engine::CacheMode::Paused, progress).await,
             Request::VolumeFreeze { name } => self.set_mode(&name, engine::CacheMode::Frozen, progress).await,
             Request::VolumeResume { name } => self.set_mode(&name, engine::CacheMode::Active, progress).await,
-            Request::VolumeInvalidate { name } => self.invalidate(&name).await,
+            Request::VolumeSlow { name } => self.slow(&name).await,
+            Request::VolumeInvalidate { name, discard_dirty } => self.invalidate(&name, discard_dirty).await,
             Request::VolumeResize { name, size_bytes, discard_dirty } => {
                 self.resize(&name, size_bytes, discard_dirty, progress).await
             }

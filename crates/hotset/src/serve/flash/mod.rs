@@ -11,7 +11,7 @@ mod watch;
 use std::rc::Rc;
 
 use control::Failure;
-use control::report::{FlashDeviceReport, FlashReport};
+use control::report::{FlashDeviceReport, FlashReport, PagesReport};
 use engine::WritePolicy;
 
 use self::open::Opened;
@@ -143,12 +143,19 @@ impl Daemon {
             let holders = local.engine.volumes().into_iter().filter(|volume| volume.stats().flash_dirty_bytes > 0);
             let holders: Vec<_> =
                 holders.map(|volume| (volume.name().to_owned(), volume.stats().flash_dirty_bytes)).collect();
-            Some((log.members(), log.copies(), log.room(), holders, local.engine.unclaimed().len()))
+            let (pages, members) = pages_report(&local);
+            Some((log.members(), log.copies(), log.room(), holders, local.engine.unclaimed().len(), pages, members))
         };
-        let Ok(Some((members, copies, (free, all), holders, unclaimed))) = self.flash_core().call(ask).await else {
+        let Ok(Some((members, copies, (free, all), holders, unclaimed, pages, written))) =
+            self.flash_core().call(ask).await
+        else {
             report.alerts.push("its data core does not answer".to_owned());
             return Some(report);
         };
+        if let Some(why) = &pages.dropped {
+            report.alerts.push(format!("the clean pages from before the start were dropped: {why}"));
+        }
+        report.pages = pages;
         report.copies = copies;
         (report.free_segments, report.segments) = (free, all);
         report.dirty_bytes = holders.iter().map(|(_, bytes)| bytes).sum();
@@ -168,7 +175,12 @@ impl Daemon {
                 report.alerts.push(format!("flash device {named} is {state}: {reason}"));
             }
             let (number, size_bytes, state) = (member.member, member.size_bytes.unwrap_or(0), state.to_owned());
-            report.devices.push(FlashDeviceReport { number, device, size_bytes, state, reason });
+            let bytes = written.iter().find(|written| written.member == number);
+            let (promotion_bytes, journal_bytes) =
+                bytes.map_or((0, 0), |bytes| (bytes.promotion_bytes, bytes.journal_bytes));
+            let device =
+                FlashDeviceReport { number, device, size_bytes, promotion_bytes, journal_bytes, state, reason };
+            report.devices.push(device);
         }
         report.alerts.extend(opened.absent.iter().cloned());
         match (copies, allow_single_copy) {
@@ -198,6 +210,26 @@ impl Daemon {
             names.join(", ")
         )
     }
+}
+
+/// Clean pages, and what was written of them to each member.
+fn pages_report(local: &Local) -> (PagesReport, Vec<flash::PageMember>) {
+    let Some(stats) = local.engine.pages().map(|pages| pages.stats()) else { return Default::default() };
+    let promotion = local.engine.stats().promotion;
+    let report = PagesReport {
+        loaded: stats.loaded,
+        dropped: local.engine.map_loaded().and_then(|loaded| loaded.dropped),
+        slots: stats.slots,
+        pages: stats.pages,
+        valid_bytes: stats.valid_blocks * seam::BLOCK_BYTES as u64,
+        suspect: stats.suspect,
+        evictions: stats.evictions,
+        regions_in_flux: stats.regions_in_flux,
+        memory_bytes: stats.memory_bytes + promotion.history_bytes,
+        endurance_left_bytes: promotion.left_bytes,
+        promotes_one_of: promotion.one_of,
+    };
+    (report, stats.members)
 }
 
 /// What an alert says of a volume that would be write-back.

@@ -49,11 +49,12 @@ pub async fn open(local: &Local, config: FlashConfig, seen: Option<FlashRecord>)
             "[flash] names one device, and allow_single_copy is not set; name a second one, or set it".to_owned()
         );
     }
-    let (mut disks, mut names, mut absent) = (Vec::new(), Names::default(), Vec::new());
+    let (mut disks, mut names, mut absent, mut device_bytes) = (Vec::new(), Names::default(), Vec::new(), 0u128);
     for path in &config.devices {
         match open_device(local, &config, path.clone()).await {
             Ok(disk) => {
                 names.0.push((disk.identity(), path.display().to_string()));
+                device_bytes += u128::from(disk.geometry().size_bytes);
                 disks.push(disk);
             }
             Err(text) => absent.push(text),
@@ -75,6 +76,7 @@ pub async fn open(local: &Local, config: FlashConfig, seen: Option<FlashRecord>)
         owners: 0,
     };
     local.engine.open_log(store, found);
+    local.engine.limit_promotion((device_bytes * u128::from(config.endurance_milli_dwpd) / 1000) as u64);
     Ok(Opened { owners: local.engine.unclaimed().len(), ..opened })
 }
 
