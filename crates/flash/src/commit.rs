@@ -5,15 +5,16 @@
 
 use std::rc::Rc;
 
-use seam::{BLOCK_BYTES, Block, DiskResult, Seam};
+use seam::{BLOCK_BYTES, Block, DiskError, DiskResult, Nanos, Seam};
 
 use crate::device::{block_of, buffer, place};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, data_seed};
 use crate::membership::{failures_of, give_back, save_tail, take_out};
 use crate::record::{Content, Position};
+use crate::slow::{GRACE, batch_took};
 use crate::store::{Inner, Request, Sabotage, State};
-use crate::wait::{Boxed, join};
+use crate::wait::{Boxed, join_with_grace};
 
 /// Writes batches until nothing waits.
 pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
@@ -163,28 +164,37 @@ async fn write<S: Seam>(
         _ => None,
     };
     let writes = devices.iter().chain(&joining).map(|device| {
-        let write: Boxed<'_, DiskResult<()>> = Box::pin(async move {
+        let write: Boxed<'_, DiskResult<Nanos>> = Box::pin(async move {
+            let begun = inner.seam.now();
             let result = device.write_durably(at, blocks.to_vec(), flush).await;
             if early == Some(device.member) && result.is_ok() {
                 acknowledge(header, requests);
             }
-            result
+            result.map(|()| inner.seam.now().since(begun))
         });
         write
     });
-    let mut results = join(writes.collect()).await;
+    let mut results = join_with_grace(&inner.seam, writes.collect(), GRACE, out_of_patience).await;
     if joining.is_some()
         && let Some(Err(error)) = results.pop()
     {
         crate::members::newcomer_failed(inner, &error);
     }
-    let failures = failures_of(&devices, results);
+    let took: Vec<_> =
+        devices.iter().zip(&results).filter_map(|(device, took)| Some((device.member, *took.as_ref().ok()?))).collect();
+    let mut failures = failures_of(&devices, results.into_iter().map(|result| result.map(drop)).collect());
+    failures.extend(batch_took(inner, blocks.len(), &took));
     if inner.sabotage == Sabotage::AckBeforeMembership && failures.len() < devices.len() {
         acknowledge(header, requests);
         // As long as a survivor's flush takes, or longer.
         inner.seam.sleep(seam::Nanos::from_millis(5)).await;
     }
     take_out(inner, failures).await
+}
+
+/// What a device is taken out with that has a batch long after its mirror.
+fn out_of_patience<T>() -> DiskResult<T> {
+    Err(DiskError::Io(format!("no answer to a write for {GRACE} after its mirror's")))
 }
 
 fn committed<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32, requests: Vec<Request<S>>) {

@@ -22,7 +22,9 @@ mod pages;
 mod read;
 mod record;
 mod recovery;
+mod scrub;
 mod segments;
+mod slow;
 mod store;
 mod wait;
 
@@ -32,4 +34,5 @@ pub use members::{JobKind, JobReport};
 pub use pages::{MapLoaded, PAGE_BLOCKS, PageMember, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS, WriteMark};
 pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;
+pub use scrub::ScrubStats;
 pub use store::{MemberReport, MemberStatus, Sabotage, Store};

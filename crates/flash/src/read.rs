@@ -8,6 +8,7 @@ use crate::device::{Device, place};
 use crate::error::StoreError;
 use crate::format::batch::data_seed;
 use crate::record::{Owner, Position};
+use crate::slow;
 use crate::store::{Inner, Sabotage};
 
 /// Holds a segment while it is read, so that it is not written again.
@@ -48,7 +49,8 @@ pub async fn read<S: Seam>(
     }
     let mut bad = Vec::new();
     for device in devices {
-        let (result, mut pieces) = device.disk.read(at, vec![Piece::whole(buffer)]).await;
+        let read = device.disk.read(at, vec![Piece::whole(buffer)]);
+        let (result, mut pieces) = slow::read(inner, device.member, read).await;
         let block = pieces.pop().expect("a read gives its pieces back").block.freeze();
         let trusted = inner.sabotage == Sabotage::SkipChecksum;
         if result.is_ok() && (trusted || block.checksum(seed) == position.checksum) {

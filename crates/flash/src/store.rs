@@ -1,7 +1,7 @@
 //! The store as its owner sees it: append, read, retire, and who is in service.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 
 use seam::{BLOCK_BYTES, Disk, Seam};
@@ -16,7 +16,9 @@ use crate::members::{JobReport, Jobs};
 use crate::pages::Pages;
 use crate::record::{Content, Owner, Position, Record, Recovered};
 use crate::recovery::{OpenOptions, open};
+use crate::scrub::{Scrub, ScrubStats};
 use crate::segments::Segments;
+use crate::slow::Speed;
 use crate::wait::{Answer, Gate};
 
 /// A rule that the store breaks on purpose, so that a test can show that its checker notices.
@@ -109,8 +111,19 @@ pub(crate) struct State<S: Seam> {
     pub(crate) joining: Option<Device<S>>,
     /// Buffers for copying and scrubbing, so that a full pool stops neither.
     pub(crate) copying: Vec<S::BlockMut>,
+    /// How fast each member has been.
+    pub(crate) speeds: BTreeMap<u32, Speed>,
+    /// What the scrub does.
+    pub(crate) scrub: Scrub,
     /// What is being done to the members.
     pub(crate) jobs: Jobs,
+}
+
+impl<S: Seam> State<S> {
+    /// How fast a member has been.
+    pub(crate) fn speed(&mut self, member: u32) -> &mut Speed {
+        self.speeds.entry(member).or_default()
+    }
 }
 
 pub(crate) struct Inner<S: Seam> {
@@ -249,6 +262,17 @@ impl<S: Seam> Store<S> {
     /// left with one copy, which has to be allowed.
     pub async fn remove(&self, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
         crate::members::remove(&self.0, member, allow_single_copy).await
+    }
+
+    /// Reads at most so many bytes a second of the log in the background, from every copy, and replaces bad ones by good ones; `None`
+    /// stops that, and is how a store begins.
+    pub fn set_scrub(&self, bytes_per_second: Option<u64>) {
+        crate::scrub::set(&self.0, bytes_per_second);
+    }
+
+    /// What the scrub has found.
+    pub fn scrub_stats(&self) -> ScrubStats {
+        self.0.state.borrow().scrub.stats
     }
 
     /// How far the change of the members has come that is under way.

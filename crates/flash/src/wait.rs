@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use seam::{Nanos, Seam};
+
 /// A future on the heap.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
@@ -24,6 +26,35 @@ pub async fn join<T>(mut futures: Vec<Boxed<'_, T>>) -> Vec<T> {
     })
     .await;
     results.into_iter().map(|result| result.expect("every future has ended")).collect()
+}
+
+/// Runs all `futures` and returns their results in order. Once one has succeeded the others have `grace`; who needs longer is not
+/// waited for, and `late` is its result.
+pub async fn join_with_grace<S: Seam, T, E>(
+    seam: &S,
+    mut futures: Vec<Boxed<'_, Result<T, E>>>,
+    grace: Nanos,
+    late: fn() -> Result<T, E>,
+) -> Vec<Result<T, E>> {
+    let mut results: Vec<Option<Result<T, E>>> = futures.iter().map(|_| None).collect();
+    let mut patience: Option<Boxed<'_, ()>> = None;
+    poll_fn(|context| {
+        for (future, result) in futures.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
+            if let Poll::Ready(value) = future.as_mut().poll(context) {
+                *result = Some(value);
+            }
+        }
+        if results.iter().all(Option::is_some) {
+            return Poll::Ready(());
+        }
+        if !results.iter().flatten().any(Result::is_ok) {
+            return Poll::Pending;
+        }
+        let patience = patience.get_or_insert_with(|| Box::pin(seam.sleep(grace)));
+        patience.as_mut().poll(context)
+    })
+    .await;
+    results.into_iter().map(|result| result.unwrap_or_else(late)).collect()
 }
 
 /// An answer that another task gives once.

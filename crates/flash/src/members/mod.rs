@@ -8,7 +8,7 @@
 mod change;
 mod job;
 mod resync;
-mod walk;
+pub mod walk;
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ use change::Change;
 use job::Running;
 
 pub use job::{JobKind, JobReport, Jobs, end_jobs, newcomer_failed};
-pub use resync::copy_blocks;
+pub use resync::{copy_blocks, keep_buffers};
 
 /// Members that carry the log.
 const LOG_MEMBERS: usize = 2;

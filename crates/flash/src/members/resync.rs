@@ -19,6 +19,8 @@ use crate::store::{Inner, Sabotage};
 /// Buffers for copying: at most so many, and at most this part of the pool.
 const COPY_BLOCKS_MAX: usize = 32;
 const COPY_POOL_PART: usize = 128;
+/// At least so many: one of each copy is looked at together.
+const SCRUB_BLOCKS: usize = 2;
 /// How often a segment is copied whose newcomer reconnected meanwhile.
 const TRIES: u32 = 3;
 /// Between two looks whether the log has left the segments that the newcomer lacks.
@@ -26,7 +28,14 @@ const PAUSE: Nanos = Nanos::from_millis(5);
 
 /// Buffers that a store keeps for copying.
 pub fn copy_blocks<S: Seam>(seam: &S) -> usize {
-    (seam.blocks_total() / COPY_POOL_PART).clamp(1, COPY_BLOCKS_MAX)
+    (seam.blocks_total() / COPY_POOL_PART).clamp(SCRUB_BLOCKS, COPY_BLOCKS_MAX)
+}
+
+/// Keeps buffers for the next copying, not more than a store began with.
+pub fn keep_buffers<S: Seam>(inner: &Inner<S>, buffers: impl Iterator<Item = S::BlockMut>) {
+    let mut state = inner.state.borrow_mut();
+    state.copying.extend(buffers);
+    state.copying.truncate(copy_blocks(&inner.seam));
 }
 
 /// A segment of the log when the newcomer joined.
@@ -146,10 +155,7 @@ async fn copy_run<S: Seam>(
     }
     let write = blocks.iter().cloned().map(Piece::whole).collect();
     let written = device.disk.write(at, write).await;
-    let mut state = inner.state.borrow_mut();
-    state.copying.extend(spare);
-    state.copying.extend(blocks.into_iter().filter_map(|block| block.thaw().ok()));
-    drop(state);
+    keep_buffers(inner, spare.into_iter().chain(blocks.into_iter().filter_map(|block| block.thaw().ok())));
     written.map_err(|error| device.failed(error))?;
     Ok(count)
 }

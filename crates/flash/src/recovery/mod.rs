@@ -12,7 +12,7 @@ pub mod members;
 mod newest;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use seam::{Disk, DiskResult, Seam};
@@ -25,6 +25,7 @@ use crate::members::Jobs;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
 use crate::pages::Pages;
 use crate::record::Recovered;
+use crate::scrub::Scrub;
 use crate::segments::{Segment, Segments};
 use crate::store::{Inner, MemberStatus, Sabotage, State, Store, report};
 use crate::wait::{Boxed, Gate, join};
@@ -150,6 +151,8 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
         idle: Vec::new(),
         durable_generation: generation,
         joining: None,
+        speeds: BTreeMap::new(),
+        scrub: Scrub::default(),
         jobs: Jobs::default(),
         copying: Vec::new(),
     };

@@ -8,4 +8,5 @@ mod model;
 mod pages;
 mod sabotage;
 mod seeds;
+mod service;
 mod world;

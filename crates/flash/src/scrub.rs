@@ -1,0 +1,184 @@
+//! Looking for silent damage before a second failure makes it fatal: every copy of what the log holds is read at a bounded rate and
+//! checked; a bad one is replaced by a good one, as a read does it. Without a rate nothing is read.
+
+use std::rc::{Rc, Weak};
+
+use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Nanos, Piece, Seam};
+
+use crate::device::{Device, place};
+use crate::members::keep_buffers;
+use crate::members::walk::Walk;
+use crate::read::Pin;
+use crate::segments::Segment;
+use crate::store::Inner;
+
+/// A round begins no sooner than so long after the last one: a small log is not read all the time.
+const ROUND: Nanos = Nanos::from_secs(600);
+/// Between two looks while there is nothing to do.
+const PAUSE: Nanos = Nanos::from_secs(1);
+
+/// What the scrub has found since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubStats {
+    /// Times that it has been through the log.
+    pub rounds: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Blocks of which a copy was bad or could not be read.
+    pub found: u64,
+    /// Bad copies that were written again.
+    pub repaired: u64,
+    /// Blocks of which no copy is good.
+    pub lost: u64,
+}
+
+/// How it is set and how far it is.
+#[derive(Default)]
+pub(crate) struct Scrub {
+    bytes_per_second: Option<u64>,
+    running: bool,
+    pub(crate) stats: ScrubStats,
+}
+
+/// Sets the rate, and begins if it has not.
+pub fn set<S: Seam>(inner: &Rc<Inner<S>>, bytes_per_second: Option<u64>) {
+    let begins = {
+        let scrub = &mut inner.state.borrow_mut().scrub;
+        scrub.bytes_per_second = bytes_per_second.filter(|rate| *rate > 0);
+        scrub.bytes_per_second.is_some() && !std::mem::replace(&mut scrub.running, true)
+    };
+    if begins {
+        inner.seam.spawn(run(inner.seam.clone(), Rc::downgrade(inner)));
+    }
+}
+
+/// Until the rate is taken away, the store fails or its owner lets it go.
+async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
+    let mut next_round = seam.now();
+    loop {
+        let Some(inner) = inner.upgrade() else { return };
+        let (ends, busy) = {
+            let mut state = inner.state.borrow_mut();
+            let ends = state.scrub.bytes_per_second.is_none() || state.failed.is_some();
+            if ends {
+                state.scrub.running = false;
+            }
+            (ends, state.jobs.report(seam.now()).is_some())
+        };
+        if ends {
+            return;
+        }
+        if seam.now() >= next_round && !busy {
+            next_round = seam.now() + ROUND;
+            round(&inner).await;
+        }
+        drop(inner);
+        seam.sleep(PAUSE).await;
+    }
+}
+
+/// Goes through the log once.
+async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
+    let blocks = (inner.state.borrow().superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
+    let parts: Vec<_> = inner.state.borrow().segments.chain().collect();
+    for (number, life, used) in parts {
+        if !inner.state.borrow().segments.is_live(number, life.first) {
+            continue;
+        }
+        let pin = Pin::new(inner, number);
+        let mut walk = Walk::new(inner.state.borrow().superblock.store, number, life);
+        let (mut index, end) = (0, used.unwrap_or(blocks));
+        while index < end {
+            let rate = {
+                let state = inner.state.borrow();
+                // A segment that is dead meanwhile is not held up.
+                let goes_on = state.failed.is_none() && state.segments.is_live(number, life.first);
+                state.scrub.bytes_per_second.filter(|_| goes_on)
+            };
+            let Some(rate) = rate else { break };
+            let count = run_of_blocks(inner, number, &life, index..end, &mut walk).await;
+            let Some((count, bytes)) = count else { break };
+            index += count;
+            inner.state.borrow_mut().scrub.stats.bytes += bytes;
+            inner.seam.sleep(Nanos(bytes.saturating_mul(1_000_000_000) / rate)).await;
+        }
+        drop(pin);
+    }
+    inner.state.borrow_mut().scrub.stats.rounds += 1;
+}
+
+/// Looks at some blocks on every copy. Returns how many, and the bytes read.
+async fn run_of_blocks<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    number: u32,
+    life: &Segment,
+    range: std::ops::Range<u32>,
+    walk: &mut Walk,
+) -> Option<(u32, u64)> {
+    let devices = inner.log_devices();
+    let buffers = std::mem::take(&mut inner.state.borrow_mut().copying);
+    let count = (buffers.len() / devices.len().max(1)).min(range.len());
+    if count == 0 || devices.is_empty() {
+        inner.state.borrow_mut().copying.extend(buffers);
+        return None;
+    }
+    let at = place(inner.state.borrow().superblock.segment_bytes, number, range.start);
+    let (mut buffers, mut copies) = (buffers.into_iter(), Vec::new());
+    for device in &devices {
+        let pieces = buffers.by_ref().take(count).map(Piece::whole).collect();
+        let (result, pieces) = device.disk.read(at, pieces).await;
+        let blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
+        copies.push((result.is_ok(), blocks));
+    }
+    inner.state.borrow_mut().copying.extend(buffers);
+    for (offset, index) in (0..count).zip(range.start..) {
+        let mut good: Option<S::Block> = None;
+        let mut said = None;
+        for (_, blocks) in copies.iter().filter(|(read, _)| *read) {
+            said = walk.is_good(index, &blocks[offset]);
+            if said != Some(false) {
+                good = said.map(|_| blocks[offset].clone());
+                break;
+            }
+        }
+        match good {
+            Some(good) => repair(inner, &devices, &copies, offset, at, good).await,
+            // Behind the last batch nothing says what has to be there.
+            None if said.is_none() && copies.iter().any(|(read, _)| *read) => {}
+            None => {
+                walk.skip(index);
+                let still_counts = inner.state.borrow().segments.is_live(number, life.first);
+                let stats = &mut inner.state.borrow_mut().scrub.stats;
+                stats.found += u64::from(still_counts);
+                stats.lost += u64::from(still_counts);
+            }
+        }
+    }
+    let bytes = (count * devices.len() * BLOCK_BYTES) as u64;
+    let blocks = copies.into_iter().flat_map(|(_, blocks)| blocks).filter_map(|block| block.thaw().ok());
+    keep_buffers(inner, blocks);
+    Some((count as u32, bytes))
+}
+
+/// Writes the good copy over those that differ or could not be read. Without a flush, as after a read.
+async fn repair<S: Seam>(
+    inner: &Inner<S>,
+    devices: &[Device<S>],
+    copies: &[(bool, Vec<S::Block>)],
+    offset: usize,
+    at: u64,
+    good: S::Block,
+) {
+    let bad = |(_, (read, blocks)): &(&Device<S>, &(bool, Vec<S::Block>))| !read || !blocks[offset].same(&good);
+    let bad: Vec<_> = devices.iter().zip(copies).filter(bad).map(|(device, _)| device.clone()).collect();
+    if bad.is_empty() {
+        return;
+    }
+    inner.state.borrow_mut().scrub.stats.found += 1;
+    for device in bad {
+        let place = at + (offset * BLOCK_BYTES) as u64;
+        if device.write_durably(place, vec![good.clone()], false).await.is_ok() {
+            inner.state.borrow_mut().scrub.stats.repaired += 1;
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Devices that turn slow, and damage that nobody has read yet.
+
+use flash::{Content, MemberStatus, OpenOptions, Owner, Position, Record, Store};
+use seam::sim::{Fault, Ops, Rule, SimSeam, Timing, When, World};
+use seam::{BlockMut, Nanos, Seam};
+
+use crate::world::{NAMES, SMALL, Shape, formatted, open};
+
+async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
+    let mut buffer = seam.alloc().expect("the pool has room");
+    (0..8).for_each(|sector| buffer.set_tag(sector, block + 100));
+    let owner = Owner { incarnation: 5, block };
+    let record = Record { owner, epoch: 1, content: Content::Data(buffer.freeze()) };
+    store.append(vec![record]).await.expect("a copy is there")[0]
+}
+
+async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> u64 {
+    let buffer = seam.alloc().expect("the pool has room");
+    let read = store.read(Owner { incarnation: 5, block }, position, buffer).await;
+    read.expect("a copy is good").tags()[0]
+}
+
+/// Appends that are dead at once, so that the log never fills.
+async fn pass(seam: &SimSeam, store: &Store<SimSeam>, count: u64) {
+    for block in 0..count {
+        let position = append(seam, store, block).await;
+        store.retire(&[position]);
+    }
+}
+
+fn slow_down(world: &World, name: &str) {
+    world.disk(name).unwrap().set_timing(Timing::between(Nanos::from_millis(3), Nanos::from_millis(6)));
+}
+
+async fn opened(world: &World, seam: &SimSeam) -> Store<SimSeam> {
+    open(world, seam, OpenOptions::default()).await.unwrap().0
+}
+
+#[test]
+fn a_device_ten_times_slower_than_its_history_is_taken_out_before_long() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        pass(&seam, &store, 100).await;
+        slow_down(&world, NAMES[1]);
+        let begun = seam.now();
+        pass(&seam, &store, 10).await;
+        assert!(seam.now().since(begun) < Nanos::from_millis(150), "every flush has waited for it");
+        assert_eq!(store.copies(), 1);
+        let MemberStatus::Lost(why) = &store.members()[1].status else { panic!("it serves") };
+        assert!(why.contains("ten times slower"), "{why}");
+        // The last one stays, however slow it is.
+        slow_down(&world, NAMES[0]);
+        pass(&seam, &store, 100).await;
+        assert_eq!(store.copies(), 1);
+    });
+}
+
+#[test]
+fn what_slows_both_down_and_what_happens_once_condemns_nobody() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        pass(&seam, &store, 100).await;
+        let stall = Fault::Stall(Nanos::from_millis(900));
+        world.disk(NAMES[0]).unwrap().add_fault(Rule::new(stall, Ops::FLUSH, When::Nth(0)));
+        pass(&seam, &store, 100).await;
+        NAMES.iter().for_each(|name| slow_down(&world, name));
+        pass(&seam, &store, 200).await;
+        assert_eq!(store.copies(), 2);
+    });
+}
+
+#[test]
+fn a_device_that_answers_never_is_not_waited_for() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        let stall = Fault::Stall(Nanos::from_secs(600));
+        world.disk(NAMES[0]).unwrap().add_fault(Rule::new(stall, Ops::FLUSH, When::Always));
+        let begun = seam.now();
+        pass(&seam, &store, 3).await;
+        assert!(seam.now().since(begun) < Nanos::from_secs(3));
+        assert_eq!(store.copies(), 1);
+    });
+}
+
+#[test]
+fn a_device_that_is_slow_at_reads_alone_is_taken_out_and_many_readers_at_once_are_no_reason() {
+    let world = formatted(1, Shape { segments: 40, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        let mut positions = Vec::new();
+        for block in 0..100 {
+            positions.push(append(&seam, &store, block).await);
+        }
+        for _ in 0..3 {
+            for (block, position) in (0..).zip(&positions) {
+                assert_eq!(read(&seam, &store, block, *position).await, block + 100);
+            }
+        }
+        for (block, position) in (0..).zip(positions.clone()) {
+            let (seam, store) = (seam.clone(), store.clone());
+            seam.clone().spawn(async move { assert_eq!(read(&seam, &store, block, position).await, block + 100) });
+        }
+        seam.sleep(Nanos::from_secs(1)).await;
+        assert_eq!(store.copies(), 2);
+        let stall = Fault::Stall(Nanos::from_millis(5));
+        world.disk(NAMES[0]).unwrap().add_fault(Rule::new(stall, Ops::READ, When::Always));
+        for (block, position) in (0..).zip(&positions) {
+            assert_eq!(read(&seam, &store, block, *position).await, block + 100);
+        }
+        assert_eq!(store.copies(), 1);
+    });
+}
+
+#[test]
+fn the_scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
+    let world = formatted(1, Shape { segments: 20, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        let mut positions = Vec::new();
+        for block in 0..30 {
+            positions.push(append(&seam, &store, block).await);
+        }
+        let before = world.disk(NAMES[0]).unwrap().counts().reads;
+        seam.sleep(Nanos::from_secs(1000)).await;
+        assert_eq!(world.disk(NAMES[0]).unwrap().counts().reads, before, "without a scrub nothing is read");
+        // Headers and data, some on either mirror.
+        let first = flash::format::FIRST_SEGMENT_BYTES / 512;
+        for block in 0..40 {
+            world.disk(NAMES[block as usize / 3 % 2]).unwrap().flip_bit(first + block * 8 + block % 8, 77);
+        }
+        store.set_scrub(Some(1 << 20));
+        let begun = seam.now();
+        while store.scrub_stats().rounds == 0 {
+            seam.sleep(Nanos::from_millis(10)).await;
+        }
+        let stats = store.scrub_stats();
+        assert_eq!((stats.found, stats.repaired, stats.lost), (40, 40, 0), "{stats:?}");
+        let least = Nanos(stats.bytes * 1_000_000_000 / (1 << 20));
+        assert!(seam.now().since(begun) >= least, "faster than allowed: {stats:?}");
+        pass(&seam, &store, 1).await;
+        world.disk(NAMES[1]).unwrap().add_fault(Rule::new(Fault::Error, Ops::ALL, When::Always));
+        for (block, position) in (0..).zip(&positions) {
+            assert_eq!(read(&seam, &store, block, *position).await, block + 100);
+        }
+        store.set_scrub(None);
+        seam.sleep(Nanos::from_secs(5)).await;
+        let before = world.disk(NAMES[0]).unwrap().counts().reads;
+        seam.sleep(Nanos::from_secs(1000)).await;
+        assert_eq!(world.disk(NAMES[0]).unwrap().counts().reads, before);
+    });
+}
+
+#[test]
+fn the_scrub_counts_what_no_copy_has() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        for block in 0..4 {
+            append(&seam, &store, block).await;
+        }
+        let sector = (flash::format::FIRST_SEGMENT_BYTES + 3 * 4096) / 512;
+        NAMES.iter().for_each(|name| world.disk(name).unwrap().flip_bit(sector, 9));
+        store.set_scrub(Some(64 << 20));
+        seam.sleep(Nanos::from_secs(5)).await;
+        let stats = store.scrub_stats();
+        assert_eq!((stats.rounds, stats.found, stats.repaired, stats.lost), (1, 1, 0, 1), "{stats:?}");
+    });
+}
