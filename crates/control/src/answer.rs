@@ -24,6 +24,12 @@ pub struct Progress {
     pub what: String,
     /// Dirty bytes still to be destaged.
     pub dirty_bytes: u64,
+    /// Bytes copied, of `total_bytes`.
+    #[serde(default)]
+    pub done_bytes: u64,
+    /// Bytes to be copied; 0 where nothing is copied.
+    #[serde(default)]
+    pub total_bytes: u64,
 }
 
 /// What an action ends in.

@@ -324,6 +324,9 @@ pub struct FlashDeviceReport {
     pub device: String,
     /// Its size; 0 when it is not there.
     pub size_bytes: u64,
+    /// `log` when it carries what is dirty, too, `pages` when it holds clean pages alone.
+    #[serde(default)]
+    pub role: String,
     /// Bytes of pages written to it since the start.
     #[serde(default)]
     pub promotion_bytes: u64,
@@ -334,6 +337,38 @@ pub struct FlashDeviceReport {
     pub state: String,
     /// Why it is not in service.
     pub reason: String,
+}
+
+/// A change of the flash devices that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlashJobReport {
+    /// `add`, `remove`, `replace` or `take-over`.
+    pub kind: String,
+    /// Which device it is about, by path or number.
+    pub device: String,
+    /// Bytes copied.
+    pub done_bytes: u64,
+    /// Of so many.
+    pub total_bytes: u64,
+    /// How long the rest takes at the pace so far; absent where that is not known.
+    pub left_seconds: Option<u64>,
+    /// It waits for `flash resume`.
+    pub paused: bool,
+}
+
+/// What the scrub of the log has found since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubReport {
+    /// Times that it has been through.
+    pub rounds: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Blocks with a bad copy.
+    pub found: u64,
+    /// Copies that were repaired.
+    pub repaired: u64,
+    /// Blocks without a good copy.
+    pub lost: u64,
 }
 
 /// Clean pages on flash.
@@ -389,6 +424,12 @@ pub struct FlashReport {
     pub volumes: Vec<String>,
     /// Volumes with data in the log that are not served.
     pub unclaimed: usize,
+    /// What is being done to the devices.
+    #[serde(default)]
+    pub job: Option<FlashJobReport>,
+    /// What the scrub has found.
+    #[serde(default)]
+    pub scrub: ScrubReport,
     /// What is wrong now.
     pub alerts: Vec<String>,
 }

@@ -12,6 +12,35 @@ pub enum Request {
     Status {},
     /// The flash log and its devices.
     FlashList {},
+    /// Add a device to the flash log while it serves.
+    FlashAdd {
+        /// The device, partition or file.
+        path: String,
+        /// Destroy what it holds.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Take a device out of the flash log while it serves.
+    FlashRemove {
+        /// Its path, or its number.
+        path: String,
+    },
+    /// Put a device into another one's place while the flash log serves.
+    FlashReplace {
+        /// The one that goes: its path, or its number.
+        old: String,
+        /// The one that comes.
+        new: String,
+        /// Destroy what the new one holds.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Hold the change of the flash devices that is under way.
+    FlashPause {},
+    /// Let it go on.
+    FlashResume {},
+    /// Call it off.
+    FlashCancel {},
     /// Every volume.
     VolumeList {},
     /// One volume.

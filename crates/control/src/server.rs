@@ -63,7 +63,12 @@ impl ProgressSender {
     /// Says how far an action is.
     pub fn say(&self, what: impl Into<String>, dirty_bytes: u64) {
         // A full channel means that newer progress will follow.
-        let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes });
+        let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes, done_bytes: 0, total_bytes: 0 });
+    }
+
+    /// Says how much was copied of how much.
+    pub fn say_copied(&self, what: impl Into<String>, done_bytes: u64, total_bytes: u64) {
+        let _ = self.0.try_send(Progress { what: what.into(), dirty_bytes: 0, done_bytes, total_bytes });
     }
 }
 

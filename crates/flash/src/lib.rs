@@ -16,6 +16,7 @@ mod create;
 mod device;
 mod error;
 pub mod format;
+mod inspect;
 mod members;
 mod membership;
 mod pages;
@@ -30,6 +31,9 @@ mod wait;
 
 pub use create::FormatOptions;
 pub use error::StoreError;
+pub use format::superblock::MemberState;
+pub use format::superblock::Role;
+pub use inspect::{DeviceFound, Inspection, SuperblockFound, inspect};
 pub use members::{JobKind, JobReport};
 pub use pages::{MapLoaded, PAGE_BLOCKS, PageMember, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS, WriteMark};
 pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};

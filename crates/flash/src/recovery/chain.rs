@@ -10,6 +10,7 @@ use seam::{BLOCK_BYTES, Block, Seam};
 
 use crate::device::{Device, place, raw};
 use crate::error::StoreError;
+use crate::format::Raw;
 use crate::format::batch::{BatchHeader, data_seed};
 use crate::format::superblock::Superblock;
 use crate::membership::Failure;
@@ -29,6 +30,13 @@ pub struct Link {
     pub checksum: u32,
     /// Blocks of the batch (0 is the header) that a device lacks: (index into the devices, block).
     lacking: Vec<(usize, u32)>,
+}
+
+impl Link {
+    /// A batch of which nothing more is known.
+    pub fn new(header: BatchHeader, checksum: u32) -> Link {
+        Link { header, checksum, lacking: Vec::new() }
+    }
 }
 
 /// The log.
@@ -110,15 +118,8 @@ impl<S: Seam> Follower<'_, S> {
         (headers, error.filter(|_| !read))
     }
 
-    fn decode(&self, raw: &crate::format::Raw, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
-        let (header, checksum) = BatchHeader::decode(raw)?;
-        let here = header.store == self.superblock.store
-            && (header.segment, header.offset) == (segment, offset)
-            && header.blocks() <= self.blocks() - offset;
-        // An earlier opening found that the log ended before it, and its owner has gone on from there: it stays dead, even if a
-        // device gives now what it did not give then.
-        let void = header.boot < self.superblock.boot && header.sequence >= self.superblock.begin;
-        (here && !void).then_some((header, checksum))
+    fn decode(&self, raw: &Raw, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
+        decode(self.superblock, raw, segment, offset)
     }
 
     /// Reads the first block of every segment. Returns the tail: the newest that any superblock or header says. (What a header says of
@@ -240,6 +241,19 @@ impl<S: Seam> Follower<'_, S> {
         }
         Ok(())
     }
+}
+
+/// The header in a block of the log, with its checksum, if there is one that counts.
+pub fn decode(superblock: &Superblock, raw: &Raw, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
+    let (header, checksum) = BatchHeader::decode(raw)?;
+    let blocks = (superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
+    let here = header.store == superblock.store
+        && (header.segment, header.offset) == (segment, offset)
+        && header.blocks() <= blocks - offset;
+    // An earlier opening found that the log ended before it, and its owner has gone on from there: it stays dead, even if a
+    // device gives now what it did not give then.
+    let void = header.boot < superblock.boot && header.sequence >= superblock.begin;
+    (here && !void).then_some((header, checksum))
 }
 
 /// Copies to each device what it lacks of the log, and flushes. Returns who did not take it.

@@ -7,9 +7,10 @@
 //! 4. `newest.rs`: of each block the newest record counts.
 //! 5. What one mirror lacks is copied to it; then a superblock with the next boot epoch and the tail goes to all.
 
-mod chain;
+pub mod chain;
 pub mod members;
-mod newest;
+pub mod newest;
+pub mod salvage;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};

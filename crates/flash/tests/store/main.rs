@@ -2,6 +2,7 @@
 
 mod changes;
 mod cuts;
+mod inspect;
 mod life;
 mod members;
 mod model;

@@ -57,7 +57,11 @@ struct Shown {
 
 impl Shown {
     fn show(&mut self, progress: &Progress) {
-        let text = format!("{}: {} dirty", progress.what, show_bytes(progress.dirty_bytes));
+        let far = match progress.total_bytes {
+            0 => format!("{} dirty", show_bytes(progress.dirty_bytes)),
+            total => format!("{} of {}", show_bytes(progress.done_bytes), show_bytes(total)),
+        };
+        let text = format!("{}: {far}", progress.what);
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K{text}");
             // A terminal that does not take it shows nothing, and that is all.

@@ -1,11 +1,12 @@
 //! `hotset flash …`: the flash log and its devices.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use control::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
+use super::flash_offline;
 use crate::cli::{Failure, print_json};
 use crate::render::screen;
 use crate::render::style::Style;
@@ -15,12 +16,82 @@ use crate::render::style::Style;
 pub enum Action {
     /// List its devices: in service or why not, room, which volumes have data there that is not on their backings
     List,
+    /// Add a device, partition or file while volumes are served: it must be empty
+    Add {
+        /// The device
+        path: PathBuf,
+        /// Destroy what it holds
+        #[arg(long)]
+        force: bool,
+    },
+    /// Take a device out while volumes are served; what is dirty on it is on others before
+    Remove {
+        /// Its path, or its number in `flash list`
+        device: String,
+    },
+    /// Put a device into another one's place while volumes are served
+    Replace {
+        /// The one that goes: its path, or its number in `flash list`
+        old: String,
+        /// The one that comes
+        new: PathBuf,
+        /// Destroy what the new one holds
+        #[arg(long)]
+        force: bool,
+    },
+    /// Hold the change that is under way
+    Pause,
+    /// Let it go on
+    Resume,
+    /// Call it off: the devices are the same as before
+    Cancel,
+    /// Without a daemon: say what is on devices, whether it is whole, and whose dirty data it is
+    Check {
+        /// The devices of one store
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Without a daemon: get the dirty data out of devices, whatever state they are in
+    Rescue {
+        /// The devices of one store, those that are left
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+        /// Each volume's data goes to FILE.INCARNATION, the list of what is there and what is lost to FILE.json
+        #[arg(long, value_name = "FILE")]
+        to: PathBuf,
+    },
+}
+
+/// The path as the daemon, which runs in another folder, can use it.
+fn whole(path: &Path) -> Result<String, Failure> {
+    let whole = std::path::absolute(path).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    whole.into_os_string().into_string().map_err(|_| Failure::usage(format!("{}: no text", path.display())))
+}
+
+/// The same for what may be a number.
+fn whole_or_number(device: &str) -> Result<String, Failure> {
+    match device.parse::<u32>() {
+        Ok(_) => Ok(device.to_owned()),
+        Err(_) => whole(Path::new(device)),
+    }
 }
 
 /// Asks the daemon and prints what it answers.
 pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Failure> {
-    let Action::List = action;
-    let report = match ask(socket, &Request::FlashList {})? {
+    let request = match action {
+        Action::Check { paths } => return flash_offline::check(paths, json),
+        Action::Rescue { paths, to } => return flash_offline::rescue(paths, to, json),
+        Action::List => Request::FlashList {},
+        Action::Add { path, force } => Request::FlashAdd { path: whole(path)?, force: *force },
+        Action::Remove { device } => Request::FlashRemove { path: whole_or_number(device)? },
+        Action::Replace { old, new, force } => {
+            Request::FlashReplace { old: whole_or_number(old)?, new: whole(new)?, force: *force }
+        }
+        Action::Pause => Request::FlashPause {},
+        Action::Resume => Request::FlashResume {},
+        Action::Cancel => Request::FlashCancel {},
+    };
+    let report = match ask(socket, &request)? {
         Answer::Flash(report) => *report,
         _ => return Err(unexpected()),
     };

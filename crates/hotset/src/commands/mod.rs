@@ -3,6 +3,7 @@
 pub mod check_config;
 mod daemon;
 pub mod flash;
+mod flash_offline;
 pub mod shell;
 pub mod status;
 pub mod stop;

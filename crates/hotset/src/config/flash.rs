@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::FlashConfig;
 use super::problem::Source;
-use super::read::{At, Section, Size, Thousandths};
+use super::read::{At, Rate, Section, Size, Thousandths};
 use crate::units::show_bytes;
 
 /// Devices that a store has at most; the first two carry the log.
@@ -12,6 +12,9 @@ const DEVICES_MAX: usize = 8;
 
 /// Writes of the whole devices a day that promotion may make where nothing is said, in thousandths.
 const ENDURANCE: u32 = 1000;
+
+/// How fast the log is scrubbed where nothing is said: a log of 64 GiB in two copies in nine hours.
+const SCRUB_BYTES_A_SECOND: u64 = 4 << 20;
 
 /// Reads the table; `None` where there is none. Whether a device is there shows when it is opened: a start without one of two serves
 /// all the same.
@@ -44,8 +47,9 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
     }
     let endurance =
         section.get::<Thousandths>("endurance_dwpd", source).map_or(ENDURANCE, |endurance| endurance.value.0);
+    let scrub = section.get::<Rate>("scrub", source).map_or(Some(SCRUB_BYTES_A_SECOND), |rate| rate.value.0);
     let size_bytes = size.map(|size| size.value.0);
-    Some(FlashConfig { devices, size_bytes, allow_single_copy, endurance_milli_dwpd: endurance })
+    Some(FlashConfig { devices, size_bytes, allow_single_copy, endurance_milli_dwpd: endurance, scrub })
 }
 
 impl FlashConfig {

@@ -88,7 +88,7 @@ pub const KEYS: &[Key] = &[
         "devices",
         r#"["/dev/nvme0n1", "/dev/nvme1n1"]"#,
         "none",
-        "Two devices, partitions or files, on which what is dirty is kept mirrored, so that a flush need not wait for the backing. Empty ones are taken at the first start, others are refused.",
+        "Two to eight devices, partitions or files. The first two carry what is dirty, mirrored, until one of them fails and another takes over, so that a flush need not wait for the backing. Empty ones are taken at the first start, others are refused.",
     ),
     key(
         "flash",
@@ -110,6 +110,13 @@ pub const KEYS: &[Key] = &[
         "1",
         "1",
         "How often a day promotion may write the devices full, `0.3` for example; 0: no limit. A day's worth may be written at once. What is dirty always goes to flash.",
+    ),
+    key(
+        "flash",
+        "scrub",
+        r#""4 MiB""#,
+        r#""4 MiB""#,
+        "How much a second the background scrub reads of what is dirty on flash, all copies together, to find and repair silent damage; `\"off\"`: none.",
     ),
     key(
         "control",

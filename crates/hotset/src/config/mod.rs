@@ -79,7 +79,7 @@ pub struct NbdConfig {
 /// Where what is dirty is kept, mirrored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlashConfig {
-    /// One or two devices or files.
+    /// One to eight devices or files.
     pub devices: Vec<PathBuf>,
     /// Size of files that are to be created.
     pub size_bytes: Option<u64>,
@@ -87,6 +87,8 @@ pub struct FlashConfig {
     pub allow_single_copy: bool,
     /// How often a day promotion may write the devices full, in thousandths; 0: no limit.
     pub endurance_milli_dwpd: u32,
+    /// Bytes a second that the scrub reads; none: there is no scrub.
+    pub scrub: Option<u64>,
 }
 
 /// One `[[array]]`.

@@ -241,6 +241,19 @@ impl Setting for Size {
     }
 }
 
+/// Bytes a second, or nothing at all.
+pub struct Rate(pub Option<u64>);
+
+impl Setting for Rate {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("\"off\", or a size a second with its unit, in quotes"))?;
+        match text {
+            "off" => Ok(Rate(None)),
+            _ => units::parse_size(text).map(|bytes| Rate(Some(bytes))).map_err(|what| split_advice(&what)),
+        }
+    }
+}
+
 impl Setting for Duration {
     fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
         let text = value.as_str().ok_or(Wrong::Type("a time with its unit, in quotes"))?;

@@ -98,10 +98,20 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
     }
     for device in &now.devices {
         let name = if device.device.is_empty() { format!("number {}", device.number) } else { device.device.clone() };
+        let role = if device.role == "pages" { ", clean pages alone" } else { "" };
         text += &match device.state.as_str() {
-            "in-service" => format!("         {name}, {}, in service\n", show_bytes(device.size_bytes)),
+            "in-service" => format!("         {name}, {}, in service{role}\n", show_bytes(device.size_bytes)),
             state => format!("         {name}, {}\n", style.warn(&format!("{state}: {}", device.reason))),
         };
+    }
+    if let Some(job) = &now.job {
+        let left = match (job.paused, job.left_seconds) {
+            (true, _) => ", held: `hotset flash resume`".to_owned(),
+            (false, Some(seconds)) => format!(", {seconds} s left"),
+            (false, None) => String::new(),
+        };
+        let (done, total) = (show_bytes(job.done_bytes), show_bytes(job.total_bytes));
+        text += &format!("         {} of {}: {done} of {total}{left}\n", job.kind, job.device);
     }
     text
 }

@@ -183,6 +183,12 @@ impl Daemon {
         match request {
             Request::Status {} => Ok(Answer::Status(Box::new(self.status().await))),
             Request::FlashList {} => Ok(Answer::Flash(Box::new(self.flash_report().await.unwrap_or_default()))),
+            Request::FlashAdd { path, force } => self.add_flash(&path, force, progress).await,
+            Request::FlashRemove { path } => self.remove_flash(&path, progress).await,
+            Request::FlashReplace { old, new, force } => self.replace_flash(&old, &new, force, progress).await,
+            Request::FlashPause {} => self.steer_flash(|store| store.pause_job(true)).await,
+            Request::FlashResume {} => self.steer_flash(|store| store.pause_job(false)).await,
+            Request::FlashCancel {} => self.steer_flash(|store| store.cancel_job()).await,
             Request::VolumeList {} => Ok(Answer::Volumes(self.volume_reports().await)),
             Request::VolumeShow { name } => self.show(&name).await,
             Request::VolumeSet { name, settings } => self.set(&name, &settings, progress).await,

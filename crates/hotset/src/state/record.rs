@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,9 @@ pub struct State {
     /// The flash store that was last in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash: Option<FlashRecord>,
+    /// The flash devices, where they were changed by command since the file named them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flash_devices: Option<FlashDevices>,
     /// Volumes that were ever served and not removed.
     pub volumes: Vec<VolumeRecord>,
     /// Names of volumes of the file that were removed by command, with the entry that each had then: it stays removed until the
@@ -35,6 +38,16 @@ pub struct FlashRecord {
     pub store: String,
     /// The generation of its members that was last seen: a device that knows less was taken out of service.
     pub generation: u64,
+}
+
+/// Flash devices that were changed by command: they hold until the file names others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlashDevices {
+    /// What the file named then.
+    pub file: Vec<PathBuf>,
+    /// What holds.
+    pub devices: Vec<PathBuf>,
 }
 
 /// What is kept of a volume.

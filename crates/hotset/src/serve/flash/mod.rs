@@ -5,13 +5,14 @@
 //! 3. A volume with the mark of a store that is not open is not served. Who accepts the loss gets another incarnation, so that a store
 //!    that comes back later never brings old data.
 
+mod change;
 mod open;
 mod watch;
 
 use std::rc::Rc;
 
 use control::Failure;
-use control::report::{FlashDeviceReport, FlashReport, PagesReport};
+use control::report::{FlashDeviceReport, FlashReport, PagesReport, ScrubReport};
 use engine::WritePolicy;
 
 use self::open::Opened;
@@ -41,7 +42,8 @@ impl Daemon {
 
     /// Opens the log, if one is configured. A log that cannot be used keeps no volume from being served but those that need it.
     pub async fn open_flash(&self) -> Result<(), Failure> {
-        let Some(config) = self.config.borrow().flash.clone() else { return Ok(()) };
+        let Some(mut config) = self.config.borrow().flash.clone() else { return Ok(()) };
+        config.devices = self.flash_devices();
         let seen = self.state.borrow().state().flash.clone();
         let opened = self.flash_core().call(async move |local: Rc<Local>| open::open(&local, config, seen).await).await;
         let flash = match opened.map_err(core_gone)? {
@@ -144,9 +146,11 @@ impl Daemon {
             let holders: Vec<_> =
                 holders.map(|volume| (volume.name().to_owned(), volume.stats().flash_dirty_bytes)).collect();
             let (pages, members) = pages_report(&local);
-            Some((log.members(), log.copies(), log.room(), holders, local.engine.unclaimed().len(), pages, members))
+            let unclaimed = local.engine.unclaimed().len();
+            let under_way = (log.job(), log.scrub_stats());
+            Some((log.members(), log.copies(), log.room(), holders, unclaimed, pages, members, under_way))
         };
-        let Ok(Some((members, copies, (free, all), holders, unclaimed, pages, written))) =
+        let Ok(Some((members, copies, (free, all), holders, unclaimed, pages, written, (job, scrub)))) =
             self.flash_core().call(ask).await
         else {
             report.alerts.push("its data core does not answer".to_owned());
@@ -161,6 +165,17 @@ impl Daemon {
         report.dirty_bytes = holders.iter().map(|(_, bytes)| bytes).sum();
         report.volumes = holders.into_iter().map(|(name, _)| name).collect();
         report.unclaimed = unclaimed;
+        report.job = job.map(|job| change::job_report(job, &members, &opened));
+        report.scrub = ScrubReport {
+            rounds: scrub.rounds,
+            read_bytes: scrub.bytes,
+            found: scrub.found,
+            repaired: scrub.repaired,
+            lost: scrub.lost,
+        };
+        if scrub.lost > 0 {
+            report.alerts.push(format!("the scrub found {} blocks of which no copy on flash is good", scrub.lost));
+        }
         for member in members {
             let (state, reason) = match member.status {
                 flash::MemberStatus::InService => ("in-service", String::new()),
@@ -178,8 +193,12 @@ impl Daemon {
             let bytes = written.iter().find(|written| written.member == number);
             let (promotion_bytes, journal_bytes) =
                 bytes.map_or((0, 0), |bytes| (bytes.promotion_bytes, bytes.journal_bytes));
+            let role = match member.role {
+                flash::Role::Log => "log".to_owned(),
+                flash::Role::Pages => "pages".to_owned(),
+            };
             let device =
-                FlashDeviceReport { number, device, size_bytes, promotion_bytes, journal_bytes, state, reason };
+                FlashDeviceReport { number, device, size_bytes, role, promotion_bytes, journal_bytes, state, reason };
             report.devices.push(device);
         }
         report.alerts.extend(opened.absent.iter().cloned());

@@ -1,6 +1,6 @@
 //! Opening the flash log on the data core: what is there, what of it may be taken, and the words when it may not.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use flash::{FormatOptions, OpenOptions, Recovered, Store, StoreError};
 use seam::real::{RealDisk, RealSeam};
@@ -36,6 +36,12 @@ pub struct Opened {
 pub struct Names(Vec<(String, String)>);
 
 impl Names {
+    /// Notes a device.
+    pub fn add(&mut self, identity: String, path: &Path) {
+        self.0.retain(|(known, _)| *known != identity);
+        self.0.push((identity, path.display().to_string()));
+    }
+
     /// `text` with paths in place of what only the kernel knows.
     pub fn show(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, (identity, path)| text.replace(identity, path))
@@ -53,7 +59,7 @@ pub async fn open(local: &Local, config: FlashConfig, seen: Option<FlashRecord>)
     for path in &config.devices {
         match open_device(local, &config, path.clone()).await {
             Ok(disk) => {
-                names.0.push((disk.identity(), path.display().to_string()));
+                names.add(disk.identity(), path);
                 device_bytes += u128::from(disk.geometry().size_bytes);
                 disks.push(disk);
             }
@@ -75,6 +81,7 @@ pub async fn open(local: &Local, config: FlashConfig, seen: Option<FlashRecord>)
         absent,
         owners: 0,
     };
+    store.set_scrub(config.scrub);
     local.engine.open_log(store, found);
     local.engine.limit_promotion((device_bytes * u128::from(config.endurance_milli_dwpd) / 1000) as u64);
     Ok(Opened { owners: local.engine.unclaimed().len(), ..opened })
@@ -85,7 +92,7 @@ fn uuid_of(text: &str) -> Option<[u8; 16]> {
     u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
 }
 
-async fn open_device(local: &Local, config: &FlashConfig, path: PathBuf) -> Result<RealDisk, String> {
+pub async fn open_device(local: &Local, config: &FlashConfig, path: PathBuf) -> Result<RealDisk, String> {
     if let Some((what, remedy)) = config.missing(&path) {
         return Err(format!("{what}; {remedy}"));
     }

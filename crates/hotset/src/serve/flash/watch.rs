@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use control::ProgressSender;
 use engine::WritePolicy;
 use flash::MemberStatus;
 use seam::Seam;
@@ -11,6 +12,7 @@ use super::super::daemon::Daemon;
 use super::super::data_core::Local;
 use super::Flash;
 use crate::log;
+use crate::state::effective_policy;
 
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -46,6 +48,36 @@ impl Daemon {
         changed
     }
 
+    /// Volumes that run as write-through for want of a second copy become write-back again when there is one.
+    async fn back_to_write_back(&self) {
+        let copies = async |local: Rc<Local>| {
+            let log = local.engine.log().map_or(0, |log| log.copies());
+            let volumes = local.engine.volumes();
+            let through = volumes.iter().filter(|volume| volume.policy() == WritePolicy::WriteThrough);
+            (log, through.map(|volume| volume.name().to_owned()).collect::<Vec<_>>())
+        };
+        let Ok((copies, through)) = self.flash_core().call(copies).await else { return };
+        if copies < if self.allows_single_copy() { 1 } else { 2 } {
+            return;
+        }
+        for name in through {
+            let wanted = {
+                let (volumes, state) = (self.volumes.borrow(), self.state.borrow());
+                volumes.get(&name).map(|known| effective_policy(state.state().by_name(&name), known.config.policy))
+            };
+            // Somebody who changes it just now knows what it shall be.
+            let (Some(WritePolicy::WriteBack), Ok(_busy), Ok(placed)) = (wanted, self.begin(&name), self.placed(&name))
+            else {
+                continue;
+            };
+            let (progress, _) = ProgressSender::new();
+            match self.change_policy(&name, &placed, WritePolicy::WriteBack, &progress).await {
+                Ok(()) => log::info(format!("volume {name}: write-back again, flash keeps enough copies")),
+                Err(failure) => log::error(failure.message),
+            }
+        }
+    }
+
     fn allows_single_copy(&self) -> bool {
         self.config.borrow().flash.as_ref().is_some_and(|flash| flash.allow_single_copy)
     }
@@ -61,9 +93,10 @@ impl Daemon {
 
     /// Looks after the devices until the daemon ends.
     pub async fn watch_flash(self: Rc<Self>) {
-        let Flash::Open(opened) = self.flash.borrow().clone() else { return };
         let mut before = Vec::new();
         loop {
+            // Its devices may have changed since the last look.
+            let Flash::Open(opened) = self.flash.borrow().clone() else { return };
             let ask = async |local: Rc<Local>| local.engine.log().map(|log| (log.members(), log.generation()));
             let Ok(Some((members, generation))) = self.flash_core().call(ask).await else { return };
             if let Err(failure) = self.note_generation(&opened.store, generation) {
@@ -79,6 +112,7 @@ impl Daemon {
             before = members;
             if !self.stop.is_stopping() {
                 self.keep_two_copies().await;
+                self.back_to_write_back().await;
             }
             tokio::time::sleep(PAUSE).await;
         }

@@ -1,0 +1,85 @@
+//! Looking at devices without changing them.
+
+use flash::{Content, OpenOptions, Owner, Record, StoreError, inspect};
+use seam::sim::{CrashMode, SimSeam, World};
+use seam::{BlockMut, Seam};
+
+use crate::world::{NAMES, SMALL, Shape, after, disks, formatted, open};
+
+/// A crashed world with blocks 0 to 6 in the log, one batch each, block *n* with tag *n* + 100, block 0 again in the last one.
+fn written() -> World {
+    let world = formatted(1, Shape { devices: 2, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        for (block, tag) in (0..6).map(|block| (block, block + 100)).chain([(0, 900)]) {
+            let mut buffer = seam.alloc().expect("the pool has room");
+            (0..8).for_each(|sector| buffer.set_tag(sector, tag));
+            let owner = Owner { incarnation: 5, block };
+            let content = Content::Data(buffer.freeze());
+            store.append(vec![Record { owner, epoch: 1, content }]).await.unwrap();
+        }
+    });
+    after(2, world.crash(CrashMode::LoseAll))
+}
+
+/// What an inspection of these devices gives of each block, and that it writes nothing.
+async fn look(
+    world: &World,
+    seam: &SimSeam,
+    names: &[&str],
+) -> (Vec<(u64, Option<u64>)>, Vec<u32>, Option<StoreError>, Vec<std::ops::Range<u64>>) {
+    let disks = disks(seam, names).await;
+    let (devices, found) = inspect(seam, &disks).await;
+    assert_eq!(devices.len(), names.len());
+    let found = found.expect("there is a store");
+    let mut blocks = Vec::new();
+    for dirty in &found.dirty {
+        let block = found.read(dirty).await;
+        blocks.push((dirty.owner.block, block.map(|block| block.tags()[0])));
+    }
+    blocks.sort_unstable();
+    for name in names {
+        let counts = world.disk(name).unwrap().counts();
+        assert_eq!((counts.writes, counts.flushes), (0, 0), "nothing is written");
+    }
+    (blocks, found.missing, found.problem, found.lost_batches)
+}
+
+fn all() -> Vec<(u64, Option<u64>)> {
+    (0..6).map(|block| (block, Some(if block == 0 { 900 } else { block + 100 }))).collect()
+}
+
+#[test]
+fn an_inspection_finds_what_an_opening_would_and_writes_nothing() {
+    let world = written();
+    let seam = world.seam();
+    world.block_on(async {
+        assert_eq!(look(&world, &seam, &NAMES).await, (all(), vec![], None, vec![]));
+        let alone = look(&world, &seam, &NAMES[..1]).await;
+        assert_eq!(alone, (all(), vec![1], Some(StoreError::MemberMissing { member: 1 }), vec![]));
+        let nothing = inspect(&seam, &[]).await.1;
+        assert!(nothing.is_err());
+    });
+}
+
+#[test]
+fn what_is_left_of_a_damaged_log_is_found_and_what_is_not_is_named() {
+    let world = written();
+    let first = flash::format::FIRST_SEGMENT_BYTES / 512;
+    // The third batch's header on both; the data of the fourth on both; the data of the fifth on one.
+    for name in NAMES {
+        world.disk(name).unwrap().flip_bit(first + 4 * 8, 3);
+        world.disk(name).unwrap().flip_bit(first + 7 * 8, 3);
+    }
+    world.disk(NAMES[0]).unwrap().flip_bit(first + 9 * 8, 3);
+    let seam = world.seam();
+    world.block_on(async {
+        let (blocks, missing, problem, lost) = look(&world, &seam, &NAMES).await;
+        let mut expected = all();
+        expected.retain(|(block, _)| *block != 2);
+        expected[2].1 = None;
+        assert_eq!((blocks, missing, lost.first()), (expected, vec![], Some(&(3..4))));
+        assert_eq!(problem, Some(StoreError::Damaged { sequence: 3 }));
+    });
+}

@@ -1,0 +1,300 @@
+//! `hotset flash check` and `rescue`: what lies on flash devices, without a daemon and without its state directory. Nothing is written to
+//! the devices.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use flash::{DeviceFound, Inspection, MemberState, RecoveredContent, Role, StoreError};
+use seam::real::{RealCoreSpec, RealSeam, run_core};
+use seam::{BLOCK_BYTES, Block, DiskOpen, Seam};
+use serde::Serialize;
+
+use crate::cli::{Failure, print_json};
+use crate::units::show_bytes;
+
+/// Memory for looking.
+const POOL_BYTES: usize = 16 << 20;
+
+/// One device.
+#[derive(Clone, Debug, Serialize)]
+struct DeviceReport {
+    /// Its path.
+    path: PathBuf,
+    /// Identity of the store that it belongs to, 32 hexadecimal digits; absent where it holds none.
+    store: Option<String>,
+    /// Its number in the store.
+    number: Option<u32>,
+    /// `in-service`, `lost`, `removed` or `being-filled`, as it knows.
+    state: Option<&'static str>,
+    /// `log` or `pages`.
+    role: Option<&'static str>,
+    /// The generation of the members that it knows.
+    generation: Option<u64>,
+    /// What is wrong with it.
+    problem: Option<String>,
+}
+
+/// A run of blocks: the first and how many.
+type Run = (u64, u64);
+
+/// What is dirty of one volume.
+#[derive(Clone, Debug, Default, Serialize)]
+struct VolumeReport {
+    /// Its identity, 16 hexadecimal digits.
+    incarnation: String,
+    /// Where its data was put; absent for a check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+    /// Bytes of data.
+    dirty_bytes: u64,
+    /// Runs of blocks whose content is there.
+    present: Vec<Run>,
+    /// Runs of blocks that read as zeroes.
+    zeroes: Vec<Run>,
+    /// Runs of blocks of which no copy is good.
+    lost: Vec<Run>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    /// Everything is there, twice where it should be.
+    whole: bool,
+    /// Identity of the store.
+    store: Option<String>,
+    /// Bytes of a block.
+    block_bytes: usize,
+    /// The devices.
+    devices: Vec<DeviceReport>,
+    /// Numbers of devices that carried the log, were in service, and were not given.
+    missing: Vec<u32>,
+    /// What keeps the store from being opened as it is.
+    problem: Option<String>,
+    /// Batches of which no device has the header, from and to, by sequence: what they held is not known.
+    lost_batches: Vec<(u64, u64)>,
+    /// What is dirty, by volume.
+    volumes: Vec<VolumeReport>,
+}
+
+/// `flash check`: says what is on the devices; fails when something is missing or damaged.
+pub fn check(paths: &[PathBuf], json: bool) -> Result<(), Failure> {
+    let report = look(paths.to_vec(), None)?;
+    say(&report, json)?;
+    match report.whole {
+        true => Ok(()),
+        false => Err(Failure::failed("not everything is whole")),
+    }
+}
+
+/// `flash rescue`: writes each volume's dirty data to `to.INCARNATION`, and the list of what is there to `to.json`.
+pub fn rescue(paths: &[PathBuf], to: &Path, json: bool) -> Result<(), Failure> {
+    let report = look(paths.to_vec(), Some(to.to_owned()))?;
+    let list = with_suffix(to, "json");
+    let text = serde_json::to_vec_pretty(&report).map_err(|error| Failure::failed(error.to_string()))?;
+    let written = new_file(&list).and_then(|file| file.write_all_at(&text, 0).and_then(|()| file.sync_all()));
+    written.map_err(|error| Failure::failed(format!("{}: {error}", list.display())))?;
+    say(&report, json)?;
+    if !json {
+        println!("the list of ranges is in {}", list.display());
+    }
+    let lost = report.volumes.iter().any(|volume| !volume.lost.is_empty()) || !report.lost_batches.is_empty();
+    match lost {
+        true => Err(Failure::failed("not everything could be rescued; what is lost is listed")),
+        false => Ok(()),
+    }
+}
+
+fn with_suffix(to: &Path, suffix: &str) -> PathBuf {
+    let mut name = to.as_os_str().to_owned();
+    name.push(format!(".{suffix}"));
+    name.into()
+}
+
+/// A file that was not there before: nothing is ever overwritten by a rescue.
+fn new_file(path: &Path) -> std::io::Result<File> {
+    File::options().write(true).create_new(true).open(path)
+}
+
+fn look(paths: Vec<PathBuf>, to: Option<PathBuf>) -> Result<Report, Failure> {
+    let ran = run_core(RealCoreSpec::new(POOL_BYTES), |seam| look_on(seam, paths, to));
+    ran.map_err(|error| Failure::failed(error.to_string()))?.map_err(Failure::failed)
+}
+
+async fn look_on(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf>) -> Result<Report, String> {
+    let (mut disks, mut opened, mut unopened) = (Vec::new(), Vec::new(), Vec::new());
+    for path in paths {
+        let what = DiskOpen { path: path.clone(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
+        match seam.open_disk(&what).await {
+            Ok(disk) => {
+                disks.push(disk);
+                opened.push(path);
+            }
+            Err(error) => unopened.push(DeviceReport { problem: Some(error.to_string()), ..nothing(path) }),
+        }
+    }
+    let (devices, inspection) = flash::inspect(&seam, &disks).await;
+    let show = |text: String| {
+        devices
+            .iter()
+            .zip(&opened)
+            .fold(text, |text, (device, path)| text.replace(&device.device, &path.display().to_string()))
+    };
+    let mut reports: Vec<_> = devices.iter().zip(&opened).map(|(device, path)| device_report(device, path)).collect();
+    let any_bad = !unopened.is_empty() || reports.iter().any(|report| report.problem.is_some());
+    reports.extend(unopened);
+    let mut report = Report {
+        whole: false,
+        store: None,
+        block_bytes: BLOCK_BYTES,
+        devices: reports,
+        missing: Vec::new(),
+        problem: None,
+        lost_batches: Vec::new(),
+        volumes: Vec::new(),
+    };
+    match inspection {
+        Ok(inspection) => {
+            report.store = Some(hex(&inspection.store));
+            report.missing.clone_from(&inspection.missing);
+            report.problem = inspection.problem.as_ref().map(|error| show(error.to_string()));
+            report.lost_batches = inspection.lost_batches.iter().map(|range| (range.start, range.end)).collect();
+            report.volumes = volumes(&inspection, to.as_deref()).await?;
+            let lost = report.volumes.iter().any(|volume| !volume.lost.is_empty());
+            report.whole = !any_bad && !lost && report.problem.is_none() && report.lost_batches.is_empty();
+        }
+        Err(StoreError::DeviceCount(0)) => report.problem = Some("no device can be read".to_owned()),
+        Err(error) => report.problem = Some(show(error.to_string())),
+    }
+    Ok(report)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn nothing(path: PathBuf) -> DeviceReport {
+    DeviceReport { path, store: None, number: None, state: None, role: None, generation: None, problem: None }
+}
+
+fn device_report(device: &DeviceFound, path: &Path) -> DeviceReport {
+    match &device.superblock {
+        Err(why) => DeviceReport { problem: Some(why.clone()), ..nothing(path.to_owned()) },
+        Ok(found) => DeviceReport {
+            store: Some(hex(&found.store)),
+            number: Some(found.member),
+            state: Some(match found.state {
+                MemberState::InService => "in-service",
+                MemberState::Lost => "lost",
+                MemberState::Vacant => "removed",
+                MemberState::Syncing => "being-filled",
+            }),
+            role: Some(match found.role {
+                Role::Log => "log",
+                Role::Pages => "pages",
+            }),
+            generation: Some(found.generation),
+            ..nothing(path.to_owned())
+        },
+    }
+}
+
+/// Reads all that is dirty, and puts it where it is asked to.
+async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result<Vec<VolumeReport>, String> {
+    let mut volumes: BTreeMap<u64, (VolumeReport, Option<File>)> = BTreeMap::new();
+    let mut dirty: Vec<_> = inspection.dirty.iter().collect();
+    dirty.sort_by_key(|one| one.owner);
+    let mut bytes = vec![0; BLOCK_BYTES];
+    for one in dirty {
+        let incarnation = one.owner.incarnation;
+        if let std::collections::btree_map::Entry::Vacant(entry) = volumes.entry(incarnation) {
+            let name = format!("{incarnation:016x}");
+            let path = to.map(|to| with_suffix(to, &name));
+            let file =
+                path.as_deref().map(|path| new_file(path).map_err(|error| format!("{}: {error}", path.display())));
+            let report = VolumeReport { incarnation: name, file: path, ..VolumeReport::default() };
+            entry.insert((report, file.transpose()?));
+        }
+        let (report, file) = volumes.get_mut(&incarnation).expect("it was put there just now");
+        let block = one.owner.block;
+        match one.content {
+            RecoveredContent::Zero { blocks, .. } => {
+                extend(&mut report.zeroes, block, u64::from(blocks));
+                grow(file.as_ref(), block + u64::from(blocks)).map_err(|error| error.to_string())?;
+            }
+            RecoveredContent::Data => match inspection.read(one).await {
+                Some(content) => {
+                    content.read_bytes(0, &mut bytes);
+                    let put = file.as_ref().map(|file| file.write_all_at(&bytes, block * BLOCK_BYTES as u64));
+                    put.transpose().map_err(|error| format!("volume {incarnation:016x}: {error}"))?;
+                    report.dirty_bytes += BLOCK_BYTES as u64;
+                    extend(&mut report.present, block, 1);
+                }
+                None => extend(&mut report.lost, block, 1),
+            },
+        }
+    }
+    for (report, file) in volumes.values() {
+        let synced = file.as_ref().map(File::sync_all).transpose();
+        synced.map_err(|error| format!("volume {}: {error}", report.incarnation))?;
+    }
+    Ok(volumes.into_values().map(|(report, _)| report).collect())
+}
+
+/// The file is at least so many blocks long: what is not written in it reads as zeroes.
+fn grow(file: Option<&File>, blocks: u64) -> std::io::Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    let bytes = blocks * BLOCK_BYTES as u64;
+    match file.metadata()?.len() < bytes {
+        true => file.set_len(bytes),
+        false => Ok(()),
+    }
+}
+
+fn extend(runs: &mut Vec<Run>, block: u64, blocks: u64) {
+    match runs.last_mut() {
+        Some((first, count)) if *first + *count == block => *count += blocks,
+        _ => runs.push((block, blocks)),
+    }
+}
+
+fn say(report: &Report, json: bool) -> Result<(), Failure> {
+    if json {
+        return print_json(report);
+    }
+    for device in &report.devices {
+        let path = device.path.display();
+        match (&device.problem, device.number) {
+            (Some(problem), _) => println!("{path}: {problem}"),
+            (None, number) => println!(
+                "{path}: number {} of store {}, {} ({}), generation {}",
+                number.unwrap_or_default(),
+                device.store.as_deref().unwrap_or_default(),
+                device.state.unwrap_or_default(),
+                device.role.unwrap_or_default(),
+                device.generation.unwrap_or_default(),
+            ),
+        }
+    }
+    report.problem.iter().for_each(|problem| println!("problem: {problem}"));
+    for (from, to) in &report.lost_batches {
+        println!("lost: batches {from} to {}: what they held is not known", to - 1);
+    }
+    for volume in &report.volumes {
+        let sum = |runs: &[Run]| runs.iter().map(|(_, count)| count).sum::<u64>();
+        let to = volume.file.as_ref().map(|file| format!(", in {}", file.display())).unwrap_or_default();
+        println!(
+            "volume {}: {} dirty, {} blocks of zeroes, {} blocks lost{to}",
+            volume.incarnation,
+            show_bytes(volume.dirty_bytes),
+            sum(&volume.zeroes),
+            sum(&volume.lost),
+        );
+        volume.lost.iter().for_each(|(first, count)| println!("  lost: {count} blocks of 4 KiB from block {first} on"));
+    }
+    if report.whole {
+        println!("everything is whole");
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! `flash add`, `remove`, `replace`: devices come and go while volumes are served. The list of devices is kept in the state directory:
+//! a newcomer stands in it before it becomes a member, and one that goes until it is none.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use control::report::FlashJobReport;
+use control::{Answer, ErrorKind, Failure, ProgressSender};
+use flash::{JobKind, JobReport, MemberReport, Store, StoreError};
+use seam::Disk;
+use seam::real::RealSeam;
+
+use super::super::daemon::{Daemon, core_gone, state_failed};
+use super::super::data_core::Local;
+use super::Flash;
+use super::open::{Opened, open_device};
+use crate::config::FlashConfig;
+use crate::log;
+use crate::state::FlashDevices;
+
+/// How often a change says how far it is.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
+
+fn failed(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorKind::Failed, message)
+}
+
+/// A path as commands name it: absolute, links and all.
+fn absolute(path: &str) -> Result<PathBuf, Failure> {
+    let path = Path::new(path);
+    match path.is_absolute() {
+        true => Ok(path.to_owned()),
+        false => Err(Failure::new(ErrorKind::Invalid, format!("{}: name the whole path", path.display()))),
+    }
+}
+
+fn same(a: &Path, b: &Path) -> bool {
+    a == b || a.canonicalize().ok().is_some_and(|a| b.canonicalize().ok() == Some(a))
+}
+
+impl Daemon {
+    /// The devices in force: those of the file, or what commands have made of them since.
+    pub(super) fn flash_devices(&self) -> Vec<PathBuf> {
+        let config = self.config.borrow();
+        let file = config.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
+        let state = self.state.borrow();
+        match state.state().flash_devices.as_ref().filter(|held| held.file == file) {
+            Some(held) => held.devices.clone(),
+            None => file,
+        }
+    }
+
+    /// Notes another list of devices.
+    fn note_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
+        let file = self.config.borrow().flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
+        let held = (file != devices).then_some(FlashDevices { file, devices });
+        self.state.borrow_mut().change(|state| state.flash_devices = held).map_err(state_failed)
+    }
+
+    fn with_device(&self, path: &Path) -> Result<(), Failure> {
+        let mut devices = self.flash_devices();
+        if !devices.iter().any(|device| same(device, path)) {
+            devices.push(path.to_owned());
+        }
+        self.note_devices(devices)
+    }
+
+    fn without_device(&self, path: &Path) -> Result<(), Failure> {
+        let devices = self.flash_devices().into_iter().filter(|device| !same(device, path)).collect();
+        self.note_devices(devices)
+    }
+
+    fn opened_flash(&self) -> Result<(Opened, FlashConfig), Failure> {
+        let flash = self.flash.borrow();
+        match (&*flash, self.config.borrow().flash.clone()) {
+            (Flash::Open(opened), Some(config)) => Ok((opened.clone(), config)),
+            (Flash::Unused(why), _) => Err(Failure::new(ErrorKind::Conflict, format!("flash is not used: {why}"))),
+            _ => Err(Failure::new(ErrorKind::Conflict, "the configuration has no [flash]")),
+        }
+    }
+
+    /// `flash add`.
+    pub async fn add_flash(&self, path: &str, force: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
+        let path = absolute(path)?;
+        let before = self.flash_devices();
+        let text = format!("adding {}", path.display());
+        let change = async move |store: Store<RealSeam>, disk| store.add(disk, force).await;
+        self.with_device(&path)?;
+        if let Err(failure) = self.bring(&path, &text, change, progress).await {
+            self.note_devices(before)?;
+            return Err(failure);
+        }
+        log::info(format!("flash device {} was added by command", path.display()));
+        self.flash_answer().await
+    }
+
+    /// `flash replace`.
+    pub async fn replace_flash(
+        &self,
+        old: &str,
+        new: &str,
+        force: bool,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
+        let new = absolute(new)?;
+        let before = self.flash_devices();
+        let (member, old_path) = self.member_of(old).await?;
+        let text = format!("replacing {old} by {}", new.display());
+        let change = async move |store: Store<RealSeam>, disk| store.replace(member, disk, force).await;
+        self.with_device(&new)?;
+        if let Err(failure) = self.bring(&new, &text, change, progress).await {
+            self.note_devices(before)?;
+            return Err(failure);
+        }
+        if let Some(path) = old_path {
+            self.without_device(&path)?;
+        }
+        log::info(format!("flash device {old} was replaced by {} by command", new.display()));
+        self.flash_answer().await
+    }
+
+    /// `flash remove`.
+    pub async fn remove_flash(&self, which: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
+        let (opened, config) = self.opened_flash()?;
+        let (member, path) = self.member_of(which).await?;
+        let allow = config.allow_single_copy;
+        let remove = async move |local: Rc<Local>| match local.engine.log() {
+            Some(store) => store.remove(member, allow).await,
+            None => Err(StoreError::Failed("the log is not open".to_owned())),
+        };
+        let called = self.flash_core().call(remove);
+        let result = self.watched_job(&format!("removing {which}"), progress, called).await.map_err(core_gone)?;
+        result.map_err(|error| failed(opened.names.show(&error.to_string())))?;
+        if let Some(path) = path {
+            self.without_device(&path)?;
+        }
+        log::info(format!("flash device {which} was removed by command"));
+        self.flash_answer().await
+    }
+
+    /// `flash pause`, `resume`, `cancel`.
+    pub async fn steer_flash(&self, steer: fn(&Store<RealSeam>) -> bool) -> Result<Answer, Failure> {
+        self.opened_flash()?;
+        let call = async move |local: Rc<Local>| local.engine.log().is_some_and(|store| steer(&store));
+        match self.flash_core().call(call).await.map_err(core_gone)? {
+            true => self.flash_answer().await,
+            false => Err(Failure::new(ErrorKind::Conflict, "no flash device is being added, removed or replaced")),
+        }
+    }
+
+    async fn flash_answer(&self) -> Result<Answer, Failure> {
+        let generation = async |local: Rc<Local>| local.engine.log().map(|log| log.generation());
+        if let (Some(store), Ok(Some(generation))) = (self.flash_store(), self.flash_core().call(generation).await) {
+            self.note_generation(&store, generation)?;
+        }
+        Ok(Answer::Flash(Box::new(self.flash_report().await.unwrap_or_default())))
+    }
+
+    /// The member that people call so: by path, or by its number where it is not here.
+    async fn member_of(&self, which: &str) -> Result<(u32, Option<PathBuf>), Failure> {
+        let (opened, _) = self.opened_flash()?;
+        let ask = async |local: Rc<Local>| local.engine.log().map(|log| log.members()).unwrap_or_default();
+        let members = self.flash_core().call(ask).await.map_err(core_gone)?;
+        for member in members {
+            let path = member.device.as_deref().map(|device| PathBuf::from(opened.names.show(device)));
+            let is = path.as_deref().is_some_and(|path| same(path, Path::new(which)));
+            if is || which.parse() == Ok(member.member) {
+                return Ok((member.member, path));
+            }
+        }
+        Err(Failure::new(
+            ErrorKind::NotFound,
+            format!("{which} is no flash device in use; `hotset flash list` shows them"),
+        ))
+    }
+
+    /// Opens a device and does `change` with it.
+    async fn bring<F>(
+        &self,
+        path: &Path,
+        what: &str,
+        change: impl FnOnce(Store<RealSeam>, <RealSeam as seam::Seam>::Disk) -> F + Send + 'static,
+        progress: &ProgressSender,
+    ) -> Result<(), Failure>
+    where
+        F: Future<Output = Result<u32, StoreError>> + 'static,
+    {
+        let (opened, config) = self.opened_flash()?;
+        let own = path.to_owned();
+        let call = async move |local: Rc<Local>| {
+            let disk = open_device(&local, &config, own).await.map_err(|text| (None, text))?;
+            let identity = disk.identity();
+            let Some(store) = local.engine.log() else { return Err((None, "the log is not open".to_owned())) };
+            let changed = change(store, disk).await;
+            changed.map_err(|error| (Some(identity.clone()), error.to_string()))?;
+            Ok(identity)
+        };
+        let called = self.flash_core().call(call);
+        let result = self.watched_job(what, progress, called).await.map_err(core_gone)?;
+        let mut names = opened.names.clone();
+        match result {
+            Ok(identity) => {
+                if let Flash::Open(opened) = &mut *self.flash.borrow_mut() {
+                    opened.names.add(identity, path);
+                    let shown = path.display().to_string();
+                    opened.absent.retain(|absent| !absent.contains(&shown));
+                }
+                Ok(())
+            }
+            Err((identity, text)) => {
+                identity.into_iter().for_each(|identity| names.add(identity, path));
+                Err(failed(names.show(&text)))
+            }
+        }
+    }
+
+    /// Does `action`, and says meanwhile how far the change of the members is.
+    async fn watched_job<T>(&self, what: &str, progress: &ProgressSender, action: impl Future<Output = T>) -> T {
+        let mut action = std::pin::pin!(action);
+        let first = tokio::time::Instant::now() + PROGRESS_PAUSE;
+        let mut tick = tokio::time::interval_at(first, PROGRESS_PAUSE);
+        loop {
+            tokio::select! {
+                result = &mut action => return result,
+                _ = tick.tick() => {
+                    let ask = async |local: Rc<Local>| local.engine.log().and_then(|log| log.job());
+                    if let Ok(Some(job)) = self.flash_core().call(ask).await {
+                        progress.say_copied(what, job.done_bytes, job.total_bytes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A change under way, for people and programs.
+pub(super) fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> FlashJobReport {
+    let kind = match job.kind {
+        JobKind::Add => "add",
+        JobKind::Remove => "remove",
+        JobKind::Replace => "replace",
+        JobKind::TakeOver => "take-over",
+    };
+    let known = members.iter().find(|member| Some(member.member) == job.member);
+    let device = match known.and_then(|member| member.device.as_deref()) {
+        Some(device) => opened.names.show(device),
+        None => job.member.map(|member| format!("number {member}")).unwrap_or_default(),
+    };
+    let left = job.total_bytes.saturating_sub(job.done_bytes);
+    let left_seconds = (job.done_bytes > 0).then(|| {
+        let seconds = u128::from(job.age.0) * u128::from(left) / u128::from(job.done_bytes) / 1_000_000_000;
+        seconds as u64
+    });
+    FlashJobReport {
+        kind: kind.to_owned(),
+        device,
+        done_bytes: job.done_bytes,
+        total_bytes: job.total_bytes,
+        left_seconds,
+        paused: job.paused,
+    }
+}
