@@ -79,10 +79,16 @@ pub async fn settle<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Result<
             }
         }
         drop(inside);
-        match failures.is_empty() {
-            true => inner.state.borrow_mut().durable_generation = generation,
-            false => mark_lost(inner, failures)?,
+        if !failures.is_empty() {
+            mark_lost(inner, failures)?;
+            continue;
         }
+        let note = inner.state.borrow().note.clone();
+        if let Some(note) = note {
+            note(generation).await;
+        }
+        let mut state = inner.state.borrow_mut();
+        state.durable_generation = state.durable_generation.max(generation);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::recovery::{OpenOptions, open};
 use crate::scrub::{Scrub, ScrubStats};
 use crate::segments::Segments;
 use crate::slow::Speed;
-use crate::wait::{Answer, Gate};
+use crate::wait::{Answer, Boxed, Gate};
 
 /// A rule that the store breaks on purpose, so that a test can show that its checker notices.
 #[doc(hidden)]
@@ -70,6 +70,9 @@ pub struct MemberReport {
     pub status: MemberStatus,
 }
 
+/// Notes a generation of the members; what relies on it waits for that.
+pub(crate) type Note = dyn Fn(u64) -> Boxed<'static, ()>;
+
 /// An append that waits for its batch.
 pub(crate) struct Request<S: Seam> {
     pub(crate) records: Vec<Record<S>>,
@@ -115,6 +118,8 @@ pub(crate) struct State<S: Seam> {
     pub(crate) speeds: BTreeMap<u32, Speed>,
     /// What the scrub does.
     pub(crate) scrub: Scrub,
+    /// Who notes each new generation of the members elsewhere.
+    pub(crate) note: Option<Rc<Note>>,
     /// What is being done to the members.
     pub(crate) jobs: Jobs,
 }
@@ -298,6 +303,12 @@ impl<S: Seam> Store<S> {
     /// The membership's generation: +1 with every change.
     pub fn generation(&self) -> u64 {
         self.0.state.borrow().superblock.generation
+    }
+
+    /// From now on `note` is called with each new generation of the members, when all of them durably know it, and nothing that relies
+    /// on it is acknowledged before the future is done (R10). It must end, also when it fails.
+    pub fn note_generations(&self, note: impl Fn(u64) -> Boxed<'static, ()> + 'static) {
+        self.0.state.borrow_mut().note = Some(Rc::new(note));
     }
 
     /// Segments that are free, or will be as soon as a tail is durable; of how many.

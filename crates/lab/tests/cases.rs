@@ -7,6 +7,7 @@ mod cases {
     mod crashes;
     mod every_policy;
     mod fail_write_k;
+    mod flash_devices;
     mod flash_log;
     mod flush_ends;
     mod idle;

@@ -154,6 +154,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
         joining: None,
         speeds: BTreeMap::new(),
         scrub: Scrub::default(),
+        note: None,
         jobs: Jobs::default(),
         copying: Vec::new(),
     };

@@ -175,3 +175,26 @@ fn the_scrub_counts_what_no_copy_has() {
         assert_eq!((stats.rounds, stats.found, stats.repaired, stats.lost), (1, 1, 0, 1), "{stats:?}");
     });
 }
+
+#[test]
+fn nothing_relies_on_fewer_copies_before_the_owner_has_noted_that() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        let (noted, own) = (std::rc::Rc::new(std::cell::Cell::new(0)), seam.clone());
+        let flag = std::rc::Rc::clone(&noted);
+        store.note_generations(move |generation| {
+            let (flag, seam) = (std::rc::Rc::clone(&flag), own.clone());
+            Box::pin(async move {
+                seam.sleep(Nanos::from_millis(700)).await;
+                flag.set(generation);
+            })
+        });
+        world.disk(NAMES[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
+        let begun = seam.now();
+        append(&seam, &store, 1).await;
+        assert_eq!((store.copies(), noted.get()), (1, store.generation()));
+        assert!(seam.now().since(begun) >= Nanos::from_millis(700));
+    });
+}

@@ -9,11 +9,12 @@ mod change;
 mod open;
 mod watch;
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use control::Failure;
 use control::report::{FlashDeviceReport, FlashReport, PagesReport, ScrubReport};
 use engine::WritePolicy;
+use tokio::sync::mpsc;
 
 use self::open::Opened;
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
@@ -41,11 +42,13 @@ impl Daemon {
     }
 
     /// Opens the log, if one is configured. A log that cannot be used keeps no volume from being served but those that need it.
-    pub async fn open_flash(&self) -> Result<(), Failure> {
+    pub async fn open_flash(self: &Rc<Self>) -> Result<(), Failure> {
         let Some(mut config) = self.config.borrow().flash.clone() else { return Ok(()) };
         config.devices = self.flash_devices();
         let seen = self.state.borrow().state().flash.clone();
-        let opened = self.flash_core().call(async move |local: Rc<Local>| open::open(&local, config, seen).await).await;
+        let (noter, notes) = mpsc::unbounded_channel();
+        let open = async move |local: Rc<Local>| open::open(&local, config, seen, noter).await;
+        let opened = self.flash_core().call(open).await;
         let flash = match opened.map_err(core_gone)? {
             Ok(opened) => {
                 let made = if opened.formatted { ", made now: its devices were empty" } else { "" };
@@ -57,6 +60,7 @@ impl Daemon {
                 log::info(format!("flash log {} is in use{made}{of}", opened.store));
                 self.note_generation(&opened.store, opened.generation)?;
                 opened.absent.iter().for_each(|absent| log::error(format!("flash: {absent}")));
+                tokio::task::spawn_local(note_generations(Rc::downgrade(self), opened.store.clone(), notes));
                 Flash::Open(opened)
             }
             Err(why) => {
@@ -228,6 +232,18 @@ impl Daemon {
             show_bytes(bytes),
             names.join(", ")
         )
+    }
+}
+
+/// Notes each generation of the members that the log's core tells of, and says so when that is durable: flushes wait for it.
+async fn note_generations(daemon: Weak<Daemon>, store: String, mut notes: mpsc::UnboundedReceiver<open::NoteThis>) {
+    while let Some((generation, done)) = notes.recv().await {
+        let Some(daemon) = daemon.upgrade() else { return };
+        if let Err(failure) = daemon.note_generation(&store, generation) {
+            log::error(failure.message);
+        }
+        // Who asked may have lost patience.
+        let _ = done.send(());
     }
 }
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use flash::{FormatOptions, OpenOptions, Recovered, Store, StoreError};
 use seam::real::{RealDisk, RealSeam};
-use seam::{Disk, DiskOpen, Seam};
+use seam::{Disk, DiskOpen, Nanos, Seam};
+use tokio::sync::{mpsc, oneshot};
 
 use super::super::data_core::Local;
 use super::super::sabotage;
@@ -13,6 +14,12 @@ use crate::state::FlashRecord;
 
 /// How long a start waits for a killed predecessor's last I/O, in milliseconds.
 const LOCK_WAIT_MS: u64 = 10_000;
+
+/// A state directory that takes longer to note a generation holds up flushes no more.
+const NOTE_PATIENCE: Nanos = Nanos::from_secs(5);
+
+/// A generation that is to be noted in the state directory, and who waits for that.
+pub type NoteThis = (u64, oneshot::Sender<()>);
 
 /// A flash log that was opened.
 #[derive(Clone, Debug)]
@@ -49,7 +56,12 @@ impl Names {
 }
 
 /// Opens the log on `config`'s devices, or makes one where all of them are there and empty. The error says why it is not in use.
-pub async fn open(local: &Local, config: FlashConfig, seen: Option<FlashRecord>) -> Result<Opened, String> {
+pub async fn open(
+    local: &Local,
+    config: FlashConfig,
+    seen: Option<FlashRecord>,
+    noter: mpsc::UnboundedSender<NoteThis>,
+) -> Result<Opened, String> {
     if config.devices.len() < 2 && !config.allow_single_copy {
         return Err(
             "[flash] names one device, and allow_single_copy is not set; name a second one, or set it".to_owned()
@@ -82,6 +94,19 @@ pub async fn open(local: &Local, config: FlashConfig, seen: Option<FlashRecord>)
         owners: 0,
     };
     store.set_scrub(config.scrub);
+    let seam = local.seam.clone();
+    store.note_generations(move |generation| {
+        let (noter, seam) = (noter.clone(), seam.clone());
+        Box::pin(async move {
+            let (done, is_done) = oneshot::channel();
+            if noter.send((generation, done)).is_ok() {
+                tokio::select! {
+                    _ = is_done => {}
+                    () = seam.sleep(NOTE_PATIENCE) => {}
+                }
+            }
+        })
+    });
     local.engine.open_log(store, found);
     local.engine.limit_promotion((device_bytes * u128::from(config.endurance_milli_dwpd) / 1000) as u64);
     Ok(Opened { owners: local.engine.unclaimed().len(), ..opened })
