@@ -100,17 +100,17 @@ impl<S: Seam> Core<S> {
 
     /// Starts to serve a volume, with what the flash log holds of it. On an error the log keeps that.
     pub async fn attach_recovered(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        let mine = |record: &Recovered| record.owner.incarnation == spec.incarnation;
-        let found: Vec<Recovered> = self.0.found.borrow().iter().copied().filter(mine).collect();
-        if found.is_empty() {
+        let incarnation = spec.incarnation;
+        let mine = |record: &Recovered| record.owner.incarnation == incarnation;
+        if !self.0.found.borrow().iter().any(mine) {
             return self.attach(spec, backing);
         }
         if spec.policy != WritePolicy::WriteBack || spec.mode != CacheMode::Active {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
-        let incarnation = spec.incarnation;
         let volume = self.make(spec, backing)?;
-        if let Err(error) = volume.recover(found).await {
+        let recovered = volume.recover(self.0.found.borrow().iter().copied().filter(mine));
+        if let Err(error) = recovered {
             volume.give_up();
             return Err(AttachError::Recovery(volume.name().to_owned(), error));
         }

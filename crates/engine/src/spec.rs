@@ -91,6 +91,8 @@ pub struct CoreSpec {
     pub admission: AdmissionRule,
     /// Bytes that promotion may write to flash in a day (`flash.endurance_dwpd` times its size); 0: no limit.
     pub flash_bytes_a_day: u64,
+    /// Part of a volume's bound of dirty blocks, in percent, from which on those leave memory that the flash log holds.
+    pub rest_percent: u32,
     /// Deliberate faults for tests that prove that a checker can fail.
     pub sabotage: Sabotage,
 }
@@ -126,6 +128,7 @@ impl Default for CoreSpec {
             readahead_max_bytes: 1 << 20,
             admission: AdmissionRule::default(),
             flash_bytes_a_day: 0,
+            rest_percent: 50,
             sabotage: Sabotage::None,
         }
     }
@@ -161,6 +164,10 @@ pub enum Sabotage {
     NoMarks,
     /// A record of the flash log is let go by a write that was sent before the record was taken (R7).
     TrustOldWrite,
+    /// A block that rests on flash is taken for clean: a fill brings the backing's older content (R2).
+    FillOverResting,
+    /// A recall installs what it read over what was written meanwhile (R2).
+    RecallOverWrite,
 }
 
 /// What a volume is.

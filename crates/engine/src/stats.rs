@@ -64,6 +64,10 @@ pub struct VolumeStats {
     pub written_bytes: u64,
     /// Bytes in the flash log that are not durable on the backing.
     pub flash_dirty_bytes: u64,
+    /// What of it is not in memory.
+    pub resting_bytes: u64,
+    /// Memory that knows where that is, in bytes.
+    pub resting_index_bytes: u64,
     /// Age of the oldest dirty block, in milliseconds.
     pub dirty_age_ms: u64,
     /// Requests sent to the backing.

@@ -10,6 +10,7 @@ use crate::format::batch::data_seed;
 use crate::record::{Owner, Position};
 use crate::slow;
 use crate::store::{Inner, Sabotage};
+use crate::wait::{Boxed, join};
 
 /// Holds a segment while it is read, so that it is not written again.
 pub struct Pin<S: Seam>(Rc<Inner<S>>, u32);
@@ -28,6 +29,33 @@ impl<S: Seam> Drop for Pin<S> {
     }
 }
 
+/// A block, where it lies, and what to read it into.
+pub type Wanted<S> = (Owner, Position, <S as Seam>::BlockMut);
+
+/// Which of the wanted blocks, and what became of it.
+type Numbered<S> = (usize, Result<<S as Seam>::Block, StoreError>);
+
+/// What a block's checksum starts from.
+fn seed<S: Seam>(inner: &Inner<S>, owner: Owner, position: &Position) -> u32 {
+    let state = inner.state.borrow();
+    let segment = state.segments.get(position.segment);
+    data_seed(owner.incarnation, owner.block, segment.boot, segment.first)
+}
+
+/// Byte of a device.
+fn at<S: Seam>(inner: &Inner<S>, position: &Position) -> u64 {
+    place(inner.state.borrow().superblock.segment_bytes, position.segment, position.index)
+}
+
+/// Devices to read from. Neighbouring blocks from the same one, so that all work and each sees runs.
+fn order<S: Seam>(inner: &Inner<S>, segment: u32) -> Vec<Device<S>> {
+    let mut devices = inner.log_devices();
+    if segment % 2 == 1 {
+        devices.reverse();
+    }
+    devices
+}
+
 /// Reads one block.
 pub async fn read<S: Seam>(
     inner: &Rc<Inner<S>>,
@@ -36,19 +64,9 @@ pub async fn read<S: Seam>(
     mut buffer: S::BlockMut,
 ) -> Result<S::Block, StoreError> {
     let pin = Pin::new(inner, position.segment);
-    let (seed, at) = {
-        let state = inner.state.borrow();
-        let segment = state.segments.get(position.segment);
-        let at = place(state.superblock.segment_bytes, position.segment, position.index);
-        (data_seed(owner.incarnation, owner.block, segment.boot, segment.first), at)
-    };
-    let mut devices = inner.log_devices();
-    // Neighbouring blocks from the same device, so that both work and each sees runs.
-    if position.segment % 2 == 1 {
-        devices.reverse();
-    }
+    let (seed, at) = (seed(inner, owner, &position), at(inner, &position));
     let mut bad = Vec::new();
-    for device in devices {
+    for device in order(inner, position.segment) {
         let read = device.disk.read(at, vec![Piece::whole(buffer)]);
         let (result, mut pieces) = slow::read(inner, device.member, read).await;
         let block = pieces.pop().expect("a read gives its pieces back").block.freeze();
@@ -66,6 +84,65 @@ pub async fn read<S: Seam>(
         };
     }
     Err(StoreError::Lost { incarnation: owner.incarnation, block: owner.block })
+}
+
+/// Reads many blocks, each into the buffer beside it; what lies side by side in one request. As [`read`] for each.
+pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, wanted: Vec<Wanted<S>>) -> Vec<Result<S::Block, StoreError>> {
+    let mut wanted: Vec<(usize, Wanted<S>)> = wanted.into_iter().enumerate().collect();
+    let count = wanted.len();
+    wanted.sort_by_key(|(_, (_, position, _))| (position.segment, position.index));
+    let mut runs: Vec<Vec<(usize, Wanted<S>)>> = Vec::new();
+    for (number, one) in wanted {
+        let follows = |run: &&mut Vec<(usize, Wanted<S>)>| {
+            let (_, (_, last, _)) = run.last().expect("a run holds one at least");
+            (last.segment, last.index + 1) == (one.1.segment, one.1.index)
+        };
+        match runs.last_mut().filter(follows) {
+            Some(run) => run.push((number, one)),
+            None => runs.push(vec![(number, one)]),
+        }
+    }
+    let reads = runs.into_iter().map(|run| {
+        let read: Boxed<'_, Vec<Numbered<S>>> = Box::pin(read_run(inner, run));
+        read
+    });
+    let mut results: Vec<Option<Result<S::Block, StoreError>>> = (0..count).map(|_| None).collect();
+    for (number, result) in join(reads.collect()).await.into_iter().flatten() {
+        results[number] = Some(result);
+    }
+    results.into_iter().map(|result| result.expect("every block was in a run")).collect()
+}
+
+/// Reads neighbours in one request. Those that are not good that way are read alone, from whoever has them.
+async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -> Vec<Numbered<S>> {
+    let (_, (_, first, _)) = &run[0];
+    let (pin, at) = (Pin::new(inner, first.segment), at(inner, first));
+    let mut results = Vec::with_capacity(run.len());
+    let device = order(inner, first.segment).into_iter().next().filter(|_| run.len() > 1);
+    let (mut places, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
+    for (number, (owner, position, buffer)) in run {
+        places.push((number, owner, position));
+        buffers.push(Piece::whole(buffer));
+    }
+    let (read, buffers) = match device {
+        Some(device) => {
+            // Not measured: it takes longer than the single blocks that a device's history is made of.
+            let (result, buffers) = device.disk.read(at, buffers).await;
+            (result.is_ok(), buffers)
+        }
+        None => (false, buffers),
+    };
+    for ((number, owner, position), piece) in places.into_iter().zip(buffers) {
+        let block = piece.block.freeze();
+        if read && block.checksum(seed(inner, owner, &position)) == position.checksum {
+            results.push((number, Ok(block)));
+            continue;
+        }
+        let Ok(buffer) = block.thaw() else { unreachable!("nobody else has seen the block") };
+        results.push((number, self::read(inner, owner, position, buffer).await));
+    }
+    drop(pin);
+    results
 }
 
 /// Writes the good copy over the bad ones. In a task of its own and with the pin, so that it is over before the segment is written

@@ -50,6 +50,22 @@ pub struct Position {
     pub(crate) live: bool,
 }
 
+impl Position {
+    /// A live record's position in three words, for who keeps many: segment, block of the segment (less than 2^31), checksum.
+    ///
+    /// # Panics
+    /// For a tombstone's.
+    pub fn to_words(self) -> [u32; 3] {
+        assert!(self.live, "a tombstone holds nothing");
+        [self.segment, self.index, self.checksum]
+    }
+
+    /// What [`Position::to_words`] took apart.
+    pub fn from_words([segment, index, checksum]: [u32; 3]) -> Position {
+        Position { segment, index, checksum, live: true }
+    }
+}
+
 /// What a live record that recovery found says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveredContent {

@@ -227,6 +227,11 @@ impl<S: Seam> Store<S> {
         crate::read::read(&self.0, owner, position, buffer).await
     }
 
+    /// As [`Store::read`] for many blocks at once, each into the buffer beside it; results in the same order.
+    pub async fn read_all(&self, wanted: Vec<(Owner, Position, S::BlockMut)>) -> Vec<Result<S::Block, StoreError>> {
+        crate::read::read_all(&self.0, wanted).await
+    }
+
     /// What lay at these positions is dead: on the backing and flushed there, or older than a durable record of the same blocks.
     /// Each position is retired once.
     ///

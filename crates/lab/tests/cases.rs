@@ -14,6 +14,7 @@ mod cases {
     mod many_discards;
     mod one_block_often;
     mod resized;
+    mod resting;
     mod scans;
     mod slow_backing;
     mod soak;

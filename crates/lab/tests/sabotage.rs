@@ -35,6 +35,16 @@ fn a_flush_acknowledged_before_the_flash_log_has_it_is_caught() {
 }
 
 #[test]
+fn a_fill_over_a_block_that_rests_on_flash_is_caught() {
+    is_caught(Sabotage::FillOverResting);
+}
+
+#[test]
+fn a_recall_over_a_newer_write_is_caught() {
+    is_caught(Sabotage::RecallOverWrite);
+}
+
+#[test]
 fn a_missing_tombstone_is_caught() {
     is_caught(Sabotage::NoTombstones);
 }
@@ -43,7 +53,7 @@ fn a_missing_tombstone_is_caught() {
 /// power cut leaves of it once the log has gone around.
 fn rewritten_on_its_way(sabotage: Sabotage) -> Vec<u64> {
     let spec = |seed| WorldSpec { blocks: 4096, ..WorldSpec::new(seed) };
-    let log = FlashOptions { devices: 2, segment_bytes: 64 << 10, segments: 6, fails_at: None };
+    let log = FlashOptions::plain(2, 64 << 10, 6);
     let rig = Rig::new(spec(1), CoreSpec { sabotage, ..CoreSpec::default() });
     let disk = rig.add_disk("disk", SimDiskSpec::new(8 << 20));
     log.add_disks(&rig.world);

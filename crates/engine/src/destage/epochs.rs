@@ -3,6 +3,9 @@
 //! A flush closes the current epoch. Everything that became dirty up to then is counted as *closing*, everything later as
 //! *filling*: a volume has at most these two, and flushes that come meanwhile join the filling one.
 
+/// An epoch older than all that a flush closed: what rests on flash counts as closed from the start.
+pub const OLDEST: u64 = 0;
+
 /// The epochs of one volume's part on one core. Counts are in units (blocks and zero-ranges) that are not on the backing.
 #[derive(Debug)]
 pub struct Epochs {

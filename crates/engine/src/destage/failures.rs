@@ -33,6 +33,11 @@ impl Failures {
         failure.due = now + failure.pause;
     }
 
+    /// True when its last write failed.
+    pub fn contains(&self, block: u64) -> bool {
+        self.0.contains_key(&block)
+    }
+
     /// It was written, or its content is another one.
     pub fn remove(&mut self, block: u64) {
         self.0.remove(&block);

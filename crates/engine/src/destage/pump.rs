@@ -14,6 +14,7 @@ use super::zeroes::{RANGES_CROWDED, ZeroState};
 use crate::WritePolicy;
 use crate::backing::{Cause, Permit};
 use crate::memory::{BlockNo, Memory, Sectors};
+use crate::shard::recall::Recall;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 
@@ -21,6 +22,8 @@ use crate::shard::{Shard, ShardRef};
 const RUN_BLOCKS: u64 = 64;
 /// Longest run whatever the stripe, in blocks.
 const RUN_BLOCKS_MAX: u64 = 256;
+/// Most blocks that are recalled at once.
+const RECALL_BLOCKS_MAX: u64 = 256;
 /// Blocks looked at in one go.
 const LOOK_MAX: usize = 4096;
 /// Nobody has asked for anything for this long: idle.
@@ -29,15 +32,25 @@ const IDLE_AFTER: Nanos = Nanos::from_millis(200);
 const SETTLED_AFTER: Nanos = Nanos::from_secs(1);
 
 /// Something to do.
-enum Job<B> {
+enum Job<B, M> {
     Write(WriteJob<B>, Permit),
     Zero(ZeroJob, Permit),
     /// A partial block that the backing cannot take in parts.
     Fill(BlockNo, Permit),
+    /// Blocks that rest on flash, into these buffers.
+    Recall(Range<u64>, Vec<M>),
     Sync,
     Flush,
     LookOn,
     Stop,
+}
+
+/// What there is to recall.
+enum Recalls<B, M> {
+    Now(Job<B, M>),
+    /// Something, as soon as there is room.
+    Later,
+    Nothing,
 }
 
 /// Why blocks are chosen.
@@ -85,6 +98,17 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move { shard.fill_for_destage(block, permit).await });
             }
+            Job::Recall(blocks, buffers) => {
+                let shard = Rc::clone(&shard);
+                shard.seam().clone().spawn(async move {
+                    let count = blocks.end - blocks.start;
+                    // A failure is counted and shown; the block waits before it is tried again.
+                    drop(shard.recall_into(blocks, buffers, Recall::Destage).await);
+                    shard.state.borrow_mut().recalling -= count;
+                    shard.work.notify();
+                    shard.progress.notify();
+                });
+            }
             Job::Sync => {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
@@ -114,11 +138,11 @@ impl<S: Seam> Shard<S> {
         !state.waits.is_empty() || self.is_pressed(state.unclean())
     }
 
-    fn next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block>> {
+    fn next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
         self.notice_reconnect();
         let now = self.seam().now();
         self.with(|state, memory| {
-            if self.stopping.get() && state.operations.is_empty() && state.filling.is_empty() {
+            if self.stopping.get() && state.operations.is_empty() && state.filling.is_empty() && state.recalling == 0 {
                 return Some(Job::Stop);
             }
             if self.holding.get() {
@@ -128,6 +152,7 @@ impl<S: Seam> Shard<S> {
                 return Some(job);
             }
             let want = self.want(state, memory, now);
+            let mut later = false;
             if !want.nothing() {
                 if let Some(job) = self.zero_job(state, &want) {
                     return Some(job);
@@ -135,8 +160,13 @@ impl<S: Seam> Shard<S> {
                 if let Some(job) = self.write_job(state, memory, cursor, &want) {
                     return Some(job);
                 }
+                match self.recall_job(state, memory, &want) {
+                    Recalls::Now(job) => return Some(job),
+                    Recalls::Later => later = true,
+                    Recalls::Nothing => {}
+                }
             }
-            let under_way = !state.operations.is_empty() || !state.filling.is_empty();
+            let under_way = !state.operations.is_empty() || !state.filling.is_empty() || state.recalling > 0 || later;
             if state.flushing.turns.is_running()
                 && state.epochs.closing() > 0
                 && !under_way
@@ -176,7 +206,12 @@ impl<S: Seam> Shard<S> {
     }
 
     /// What a request waits for.
-    fn urgent_job(&self, state: &mut State, memory: &mut Memory<S>, cursor: BlockNo) -> Option<Job<S::Block>> {
+    fn urgent_job(
+        &self,
+        state: &mut State,
+        memory: &mut Memory<S>,
+        cursor: BlockNo,
+    ) -> Option<Job<S::Block, S::BlockMut>> {
         if state.waits.is_empty() {
             return None;
         }
@@ -206,7 +241,7 @@ impl<S: Seam> Shard<S> {
         self.start_write(state, memory, run.ok().flatten().expect("the block is dirty"), BlockNo(block))
     }
 
-    fn zero_job(&self, state: &mut State, want: &Want) -> Option<Job<S::Block>> {
+    fn zero_job(&self, state: &mut State, want: &Want) -> Option<Job<S::Block, S::BlockMut>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
             let may = range.state == ZeroState::Dirty && (want.ranges || want.takes(range.epoch, range.since));
             (may && !state.failed.holds(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
@@ -221,7 +256,7 @@ impl<S: Seam> Shard<S> {
         memory: &mut Memory<S>,
         cursor: &mut BlockNo,
         want: &Want,
-    ) -> Option<Job<S::Block>> {
+    ) -> Option<Job<S::Block, S::BlockMut>> {
         if self.dispatch.is_full(Cause::Destage) {
             return None;
         }
@@ -254,6 +289,43 @@ impl<S: Seam> Shard<S> {
         None
     }
 
+    /// What rests on flash comes back to be written, in address order, a little ahead of its writes.
+    fn recall_job(&self, state: &mut State, memory: &mut Memory<S>, want: &Want) -> Recalls<S::Block, S::BlockMut> {
+        let wanted = want.any || want.closed.is_some() || want.older_than.is_some();
+        if !wanted || state.ledger.resting() == 0 || self.core.log().is_none_or(|log| log.copies() == 0) {
+            return Recalls::Nothing;
+        }
+        if !self.may_destage(want.closed.is_none(), state.unclean()) {
+            return Recalls::Later;
+        }
+        // Where memory is full the next run is recalled when the last one is on its way.
+        let last_has_left = || state.recalled.clone().all(|block| !state.order.contains(BlockNo(block)));
+        let room = self.has_room_to_recall(state) || (state.recalling == 0 && last_has_left());
+        if !room || state.recalling >= RECALL_BLOCKS_MAX {
+            let under_way = state.recalling > 0 || !state.operations.is_empty();
+            return if under_way { Recalls::Later } else { Recalls::Nothing };
+        }
+        let boundary = self.run_boundary();
+        let count = (self.unclean_limit_seen() / 4).clamp(1, boundary);
+        let free = |block: u64| {
+            !state.failed.holds(block, || self.seam().now()) && state.ticket_for(BlockNo(block), Sectors::ALL).is_none()
+        };
+        let run =
+            [state.recalled.end, 0].into_iter().find_map(|from| state.ledger.next_resting(from, boundary, count, free));
+        let Some(run) = run else {
+            // A client may be reading what is left.
+            return if state.tickets.is_empty() { Recalls::Nothing } else { Recalls::Later };
+        };
+        let buffers: Vec<_> = run.clone().map_while(|_| memory.alloc()).collect();
+        if buffers.is_empty() {
+            return Recalls::Later;
+        }
+        let run = run.start..run.start + buffers.len() as u64;
+        state.recalling += buffers.len() as u64;
+        state.recalled = run.clone();
+        Recalls::Now(Job::Recall(run, buffers))
+    }
+
     /// True when a dirty block may be written now.
     fn joins(&self, state: &State, memory: &Memory<S>, block: BlockNo) -> bool {
         if state.is_busy(&(block.0..block.0 + 1)) || state.failed.holds(block.0, || self.seam().now()) {
@@ -279,7 +351,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    fn start_zero(&self, state: &mut State, start: u64) -> Option<Job<S::Block>> {
+    fn start_zero(&self, state: &mut State, start: u64) -> Option<Job<S::Block, S::BlockMut>> {
         let permit = self.dispatch.try_enter(Cause::Destage)?;
         let end = state.zeroes.get_mut(start).expect("chosen a moment ago").end;
         let blocks = start..end;
@@ -298,7 +370,7 @@ impl<S: Seam> Shard<S> {
         memory: &mut Memory<S>,
         run: Range<u64>,
         anchor: BlockNo,
-    ) -> Option<Job<S::Block>> {
+    ) -> Option<Job<S::Block, S::BlockMut>> {
         let whole = |memory: &Memory<S>, block: u64| {
             let id = memory.find(self.number, BlockNo(block)).expect("what is dirty has a slot");
             memory.slot(id).present == Sectors::ALL
@@ -330,7 +402,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// A flush of the backing that nobody asked for, so that what was written may leave and does not grow old.
-    fn sync_job(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Option<Job<S::Block>> {
+    fn sync_job(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Option<Job<S::Block, S::BlockMut>> {
         if self.flushing_alone.get() {
             return None;
         }

@@ -2,12 +2,14 @@
 //!
 //! A record of the log may be let go when something durable stands for it: a newer record, or the backing, once a write that was
 //! sent after the record was taken has completed and a flush of the backing has covered it. Which of these steps a block has come
-//! to is its [`Way`].
+//! to is its [`Way`]. Records of which no step has been taken lie on a [`Shelf`] when their block is not in memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use flash::Position;
+
+use super::shelf::Shelf;
 
 /// Ranges that are listed at most; past it everything counts as changed.
 const RANGES_MAX: usize = 1024;
@@ -84,6 +86,8 @@ pub struct Ledger {
     changed: Changed,
     blocks_max: usize,
     entries: BTreeMap<u64, Entry>,
+    /// As entries with a position, nothing older and the way [`Way::Here`]. No block is in both.
+    shelf: Shelf,
     written: VecDeque<(u64, u64)>,
     /// Positions that may be let go.
     freed: Vec<Position>,
@@ -95,11 +99,6 @@ impl Ledger {
         (self.on, self.blocks_max) = (true, blocks_max);
     }
 
-    /// A recovery has found records of the volume.
-    pub fn found(&mut self) {
-        self.records = true;
-    }
-
     /// True when a recovery might find records of the volume.
     pub fn has_records(&self) -> bool {
         self.records
@@ -107,7 +106,65 @@ impl Ledger {
 
     /// Records that hold their segments.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() + self.shelf.len()
+    }
+
+    /// Blocks whose newest content is a record alone.
+    pub fn resting(&self) -> u64 {
+        self.shelf.resting()
+    }
+
+    /// Bytes of memory that they take.
+    pub fn resting_bytes(&self) -> usize {
+        self.shelf.bytes()
+    }
+
+    /// True when the block's newest content is a record alone: neither memory nor the backing has it.
+    pub fn rests(&self, block: u64) -> bool {
+        self.shelf.rests(block)
+    }
+
+    /// The record that is a resting block's newest content.
+    pub fn resting_at(&self, block: u64) -> Option<Position> {
+        self.shelf.get(block).filter(|(_, rests)| *rests).map(|(position, _)| position)
+    }
+
+    /// As [`Shelf::next_run`].
+    pub fn next_resting(
+        &self,
+        from: u64,
+        boundary: u64,
+        count: u64,
+        wanted: impl Fn(u64) -> bool,
+    ) -> Option<Range<u64>> {
+        self.shelf.next_run(from, boundary, count, wanted)
+    }
+
+    /// True when the block's record is durable and is its newest content, of which nothing is on its way.
+    pub fn may_rest(&self, block: u64) -> bool {
+        let entry = self.entries.get(&block);
+        let here =
+            entry.is_some_and(|entry| entry.position.is_some() && entry.older.is_none() && entry.way == Way::Here);
+        here && !self.changed.everything && !self.changed.blocks.contains(&block)
+    }
+
+    /// The block leaves memory, which had the content of its record.
+    pub fn rest(&mut self, block: u64) {
+        assert!(self.may_rest(block), "the only copy of a block leaves memory");
+        let entry = self.entries.remove(&block).expect("just looked at");
+        self.shelf.insert(block, entry.position.expect("just looked at"), true);
+    }
+
+    /// The content of a resting block is in memory again.
+    pub fn wake(&mut self, block: u64) {
+        let (position, rests) = self.shelf.remove(block).expect("it rests");
+        assert!(rests, "an old record is not a block's content");
+        self.entries.insert(block, Entry { position: Some(position), older: None, way: Way::Here });
+    }
+
+    /// What rests of these blocks is not their newest content any more. Returns how many blocks rested.
+    pub fn supersede(&mut self, blocks: Range<u64>) -> u64 {
+        self.shelf.supersede(blocks)
     }
 
     /// The block's newest content is not in the log.
@@ -142,10 +199,18 @@ impl Ledger {
         !self.changed.is_empty()
     }
 
+    /// True when so much has changed that it can hardly be listed much longer.
+    pub fn has_changed_much(&self) -> bool {
+        self.changed.blocks.len() > self.blocks_max / 2 || self.changed.ranges.len() > RANGES_MAX / 2
+    }
+
     /// The block's content goes into the log; it is on its way to the backing as `way` says.
     pub fn take(&mut self, block: u64, way: Way) {
         self.records = true;
-        let older = self.entries.remove(&block).and_then(|entry| entry.position);
+        let older = match self.entries.remove(&block) {
+            Some(entry) => entry.position,
+            None => self.take_off_shelf(block),
+        };
         self.entries.insert(block, Entry { position: None, older, way });
         if let Way::Written(sequence) = way {
             self.written.push_back((block, sequence));
@@ -175,15 +240,15 @@ impl Ledger {
         }
     }
 
-    /// A recovery found the block's newest content at `position`.
-    pub fn adopt(&mut self, block: u64, position: Position) {
+    /// A recovery found the block's newest content at `position`. `rests`: it counts.
+    pub fn adopt(&mut self, block: u64, position: Position, rests: bool) {
         self.records = true;
-        self.changed.blocks.remove(&block);
-        self.entries.insert(block, Entry { position: Some(position), older: None, way: Way::Here });
+        self.shelf.insert(block, position, rests);
     }
 
     /// Tombstones of these blocks are durable.
     pub fn buried(&mut self, blocks: Range<u64>) {
+        self.freed.extend(self.shelf.take(blocks.clone()));
         let mut later = self.entries.split_off(&blocks.start);
         let mut behind = later.split_off(&blocks.end);
         self.entries.append(&mut behind);
@@ -201,6 +266,9 @@ impl Ledger {
 
     /// The block's newest content is being written to the backing.
     pub fn sent(&mut self, block: u64) {
+        if let Some(position) = self.take_off_shelf(block) {
+            self.entries.insert(block, Entry { position: Some(position), older: None, way: Way::Here });
+        }
         if let Some(entry) = self.entries.get_mut(&block) {
             entry.way = Way::Sent;
         }
@@ -252,10 +320,21 @@ impl Ledger {
         }
     }
 
-    /// Lets go the records of all blocks whose newest content is durably on the backing, as `durable` says; none is being appended.
+    /// Lets go the records of all blocks in memory or nowhere whose newest content is durably on the backing, as `durable` says; none is being appended.
     pub fn let_go_if(&mut self, durable: impl Fn(u64) -> bool) {
         let blocks: Vec<u64> = self.entries.keys().copied().filter(|block| durable(*block)).collect();
         blocks.into_iter().for_each(|block| self.let_go(block));
+        for block in self.shelf.superseded().into_iter().filter(|block| durable(*block)) {
+            let position = self.take_off_shelf(block);
+            self.freed.extend(position);
+        }
+    }
+
+    /// The record of a block that does not rest, to be followed from now on.
+    fn take_off_shelf(&mut self, block: u64) -> Option<Position> {
+        let (position, rests) = self.shelf.remove(block)?;
+        assert!(!rests, "a block that rests has no content elsewhere");
+        Some(position)
     }
 
     /// Positions that may be let go since the last call.

@@ -8,6 +8,11 @@
 pub mod company;
 pub mod ledger;
 mod recover;
+pub mod rest;
+mod shelf;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use flash::{Content, Owner, Record, Store, StoreError};
 use seam::{DiskError, Nanos, Seam};
@@ -44,6 +49,16 @@ enum Chunk<S: Seam> {
     Fill(u64),
     /// Something in it can only go through the backing.
     ThroughBacking,
+}
+
+/// What is left of `range` without `blocks`.
+fn without(range: Range<u64>, blocks: &BTreeSet<u64>) -> Vec<Range<u64>> {
+    let (mut left, mut start) = (Vec::new(), range.start);
+    for block in blocks.range(range.clone()).copied().chain([range.end]) {
+        left.extend((start < block).then_some(start..block));
+        start = block + 1;
+    }
+    left
 }
 
 fn failed(error: &StoreError) -> RequestError {
@@ -88,6 +103,9 @@ impl<S: Seam> Shard<S> {
                 state.ledger.give_back(changed);
             }
         });
+        if result.is_ok() {
+            self.rest_if_full();
+        }
         self.let_go();
         self.progress.notify();
         result
@@ -106,7 +124,7 @@ impl<S: Seam> Shard<S> {
         }
         self.progress.wait_for(|| (!self.state.borrow().logging.turns.is_running()).then_some(())).await;
         self.state.borrow_mut().logging.turns.begin();
-        let result = self.bury(first..BLOCKS_EVER).await;
+        let result = self.bury(std::iter::once(first..BLOCKS_EVER)).await;
         self.with(|state, _| {
             state.logging.turns.end_aside();
             if result.is_ok() && first == 0 {
@@ -129,13 +147,14 @@ impl<S: Seam> Shard<S> {
     async fn make_durable(self: &ShardRef<S>, changed: &Changed) -> Result<(), RequestError> {
         if changed.everything {
             self.flush_all().await?;
-            return self.bury(0..BLOCKS_EVER).await;
+            return self.bury(std::iter::once(0..BLOCKS_EVER)).await;
         }
         if !changed.ranges.is_empty() {
-            self.flush_all().await?;
-            for (start, end) in &changed.ranges {
-                self.bury(*start..*end).await?;
-            }
+            self.flush_zeroes().await?;
+            // A block that was written over the zeroes before that is not on the backing for certain: its old record stays until its new one
+            // is durable.
+            let ranges = changed.ranges.iter().flat_map(|(start, end)| without(*start..*end, &changed.blocks));
+            self.bury(ranges).await?;
         }
         let blocks: Vec<u64> = changed.blocks.iter().copied().collect();
         let most = self.store().map_or(1, |store| store.records_max());
@@ -155,10 +174,8 @@ impl<S: Seam> Shard<S> {
                 Chunk::Fill(block) if self.fill(block..block + 1, None, Cause::Destage).await.is_ok() => continue,
                 Chunk::Fill(_) | Chunk::ThroughBacking => {
                     self.flush_all().await?;
-                    for run in blocks.chunk_by(|block, next| block + 1 == *next) {
-                        self.bury(run[0]..run[0] + run.len() as u64).await?;
-                    }
-                    return Ok(());
+                    let runs = blocks.chunk_by(|block, next| block + 1 == *next);
+                    return self.bury(runs.map(|run| run[0]..run[0] + run.len() as u64)).await;
                 }
             };
             let taken: Vec<Option<u64>> = records
@@ -240,21 +257,27 @@ impl<S: Seam> Shard<S> {
         Chunk::Records(records)
     }
 
-    /// Makes tombstones of the range durable, if a recovery could find anything of the volume.
-    async fn bury(self: &ShardRef<S>, blocks: std::ops::Range<u64>) -> Result<(), RequestError> {
-        let mut start = blocks.start;
-        while start < blocks.end {
+    /// Makes tombstones of the ranges durable, if a recovery could find anything of the volume.
+    async fn bury(self: &ShardRef<S>, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<(), RequestError> {
+        let pieces = ranges.into_iter().flat_map(|range| {
+            let starts = range.clone().step_by(TOMBSTONE_BLOCKS_MAX as usize);
+            starts.map(move |start| start..range.end.min(start + TOMBSTONE_BLOCKS_MAX))
+        });
+        let pieces: Vec<Range<u64>> = pieces.collect();
+        let most = self.store().map_or(1, |store| store.records_max());
+        for pieces in pieces.chunks(most) {
             if !self.state.borrow().ledger.has_records() || self.sabotage(Sabotage::NoTombstones) {
                 return Ok(());
             }
-            let end = blocks.end.min(start + TOMBSTONE_BLOCKS_MAX);
             let mut patience = FULL_PATIENCE;
             loop {
-                let owner = Owner { incarnation: self.incarnation, block: start };
-                let (epoch, content) =
-                    (self.state.borrow().epochs.current(), Content::Retire { blocks: (end - start) as u32 });
+                let epoch = self.state.borrow().epochs.current();
+                let record = |piece: &Range<u64>| {
+                    let owner = Owner { incarnation: self.incarnation, block: piece.start };
+                    Record { owner, epoch, content: Content::Retire { blocks: (piece.end - piece.start) as u32 } }
+                };
                 let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
-                match store.append(vec![Record { owner, epoch, content }]).await {
+                match store.append(pieces.iter().map(record).collect()).await {
                     Ok(_) => break,
                     Err(StoreError::Full) if patience > 0 => {
                         patience -= 1;
@@ -263,8 +286,7 @@ impl<S: Seam> Shard<S> {
                     Err(error) => return Err(failed(&error)),
                 }
             }
-            self.state.borrow_mut().ledger.buried(start..end);
-            start = end;
+            pieces.iter().for_each(|piece| self.state.borrow_mut().ledger.buried(piece.clone()));
         }
         Ok(())
     }

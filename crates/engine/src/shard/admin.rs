@@ -140,8 +140,10 @@ impl<S: Seam> Shard<S> {
         }
         // From here on nothing is on its way past an end that moves. What is dirty stays until the backing has its new size: where
         // it cannot change, nothing is lost.
-        let _held = Hold::new(self);
+        let held = Hold::new(self);
         self.change_size(wanted, size.is_some(), forget_from).await?;
+        // A full log makes room by destaging.
+        drop(held);
         if wanted < old {
             self.bury_from(wanted.div_ceil(BLOCK_BYTES as u64)).await?;
         }
@@ -189,6 +191,7 @@ impl<S: Seam> Shard<S> {
                     state.supersede(memory, id);
                 }
             }
+            state.supersede_resting(first..u64::MAX);
             state.cut_zeroes(size.div_ceil(BLOCK_BYTES as u64)..u64::MAX);
         });
     }

@@ -269,7 +269,8 @@ impl<S: Seam> Common<S> {
                 common.renew_allowance();
                 for shard in common.shards() {
                     shard.tick_throttle();
-                    if shard.state.borrow().unclean() > 0 {
+                    shard.spill_if_full();
+                    if shard.state.borrow().is_restless() {
                         shard.work.notify();
                         shard.progress.notify();
                         more = true;

@@ -65,6 +65,13 @@ impl State {
         }
     }
 
+    /// Issues a ticket to bring resting blocks back.
+    pub fn issue_recall(&mut self, blocks: Range<u64>) -> Rc<Ticket> {
+        let ticket = Ticket::new(blocks, true);
+        self.tickets.push(Rc::clone(&ticket));
+        ticket
+    }
+
     /// A fill under way whose content of these sectors will count.
     pub fn ticket_for(&self, block: BlockNo, sectors: Sectors) -> Option<&Rc<Ticket>> {
         let counts = |ticket: &&Rc<Ticket>| {
@@ -89,7 +96,7 @@ impl State {
                 if !slot.is_clean() {
                     ticket.void(&(block..block + 1), slot.present);
                 }
-            } else if self.zeroes.contains(BlockNo(block)) {
+            } else if self.zeroes.contains(BlockNo(block)) || self.ledger.rests(block) {
                 ticket.void(&(block..block + 1), Sectors::ALL);
             }
         }
@@ -119,6 +126,11 @@ pub struct Filled<S: Seam> {
 }
 
 impl<S: Seam> Filled<S> {
+    /// Blocks from `first` on that were read under `ticket`.
+    pub fn new(first: u64, blocks: Vec<S::Block>, ticket: Rc<Ticket>) -> Self {
+        Filled { first, blocks, ticket, from_flash: 0, bad: 0 }
+    }
+
     /// The content of a block, if all of `sectors` still counted when the fill ended.
     pub fn content(&self, block: BlockNo, sectors: Sectors) -> Option<&S::Block> {
         let voided = self.ticket.voided(block);
@@ -129,7 +141,10 @@ impl<S: Seam> Filled<S> {
 impl<S: Seam> Shard<S> {
     /// Reads `blocks` from the backing, merges them into partial blocks, and admits the absent ones if `how` says so.
     pub async fn fill(&self, blocks: Range<u64>, how: Option<Admit>, cause: Cause) -> Result<Filled<S>, DiskError> {
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), true));
+        let ticket = self.with(|state, memory| match self.sabotage(Sabotage::FillOverResting) {
+            true => state.issue_recall(blocks.clone()),
+            false => state.issue_ticket(memory, self.number, blocks.clone(), true),
+        });
         let result = self.fill_under(&ticket, blocks, how, cause, None).await;
         self.state.borrow_mut().return_ticket(&ticket);
         result

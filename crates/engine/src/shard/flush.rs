@@ -1,10 +1,14 @@
 //! Flushes: everything acknowledged before one is on the backing, and the backing is flushed, before it is acknowledged.
 
+use std::rc::Rc;
+
 use seam::{Disk, DiskError, Seam};
 
 use super::turns::Turns;
+use super::wait::WriteWait;
 use super::{Shard, ShardRef};
 use crate::backing::{Cause, Op};
+use crate::destage::zeroes::ZeroState;
 use crate::spec::Sabotage;
 use crate::{RequestError, WritePolicy};
 
@@ -52,6 +56,37 @@ impl<S: Seam> Shard<S> {
         let target = self.state.borrow().epochs.current();
         let flushed = self.take_turns(|state| &state.flushing.turns, target, async || self.lead_flush().await).await;
         flushed.map_err(RequestError::from)
+    }
+
+    /// Brings all zero-ranges of this moment durably to the backing, and hardly anything else.
+    pub async fn flush_zeroes(self: &ShardRef<S>) -> Result<(), RequestError> {
+        let losses = self.state.borrow().losses;
+        loop {
+            let wait = Rc::new(WriteWait::default());
+            let under_way = self.with(|state, _| {
+                let ranges = state.zeroes.iter().map(|(start, range)| (start, range.state));
+                let ranges: Vec<_> = ranges.filter(|(_, state)| !matches!(state, ZeroState::Written(_))).collect();
+                let dirty = ranges.iter().filter(|(_, range)| *range == ZeroState::Dirty);
+                dirty.for_each(|(start, _)| state.await_write(*start, &wait));
+                let sent = ranges.into_iter().filter_map(|(_, range)| match range {
+                    ZeroState::InFlight(operation) => Some(operation),
+                    _ => None,
+                });
+                sent.collect::<Vec<_>>()
+            });
+            self.await_written(Some(wait), false, losses).await?;
+            if under_way.is_empty() {
+                break;
+            }
+            // What fails of them is dirty again, and is waited for in the next round.
+            let over = || {
+                let state = self.state.borrow();
+                let lasts = state.operations.iter().any(|operation| under_way.contains(&operation.id));
+                (!lasts).then_some(())
+            };
+            self.progress.wait_for(over).await;
+        }
+        self.sync_or_flush(losses).await
     }
 
     /// Closes the current epoch and brings all closed ones to the backing.

@@ -6,6 +6,7 @@ pub mod common;
 pub mod fill;
 pub mod flush;
 pub mod read;
+pub mod recall;
 pub mod state;
 pub mod streams;
 pub mod turns;
@@ -82,6 +83,10 @@ pub struct Shard<S: Seam> {
     pub holding: Cell<bool>,
     /// A flush of the backing that nobody asked for is under way.
     pub flushing_alone: Cell<bool>,
+    /// The log is being flushed without being asked.
+    pub spilling: Cell<bool>,
+    /// No earlier than then the log is flushed again without being asked.
+    pub spill_after: Cell<Nanos>,
     /// Last time the backing was flushed without being asked.
     pub last_sync: Cell<Nanos>,
     /// Last time a client asked for something; of hits alone, known to a tick while something is dirty.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Disk, DiskError, Piece, Seam};
 
 use super::fill::{Filled, Ticket};
+use super::recall::Recall;
 use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
@@ -15,6 +16,7 @@ use crate::memory::{Memory, Sectors};
 use crate::pages::figures::NotHit;
 use crate::pages::slow::{Step, Steps};
 use crate::policy::Admit;
+use crate::spec::Sabotage;
 use crate::stats::ReadKind;
 use crate::{CacheMode, RequestError};
 
@@ -88,13 +90,28 @@ impl<S: Seam> Shard<S> {
                 let missing = spans.iter().zip(&got).filter(|(_, piece)| piece.is_none());
                 served.earned = self.note_misses(missing.map(|(span, _)| span.block.0), sequential);
             }
+            let rested = !plan.resting.is_empty();
+            for run in plan.resting {
+                // A bad block fails who asks for it, and nobody else (R11).
+                let Some(filled) = self.recall(run, Recall::Read).await? else { continue };
+                served.from_flash += filled.blocks.len();
+                for (span, place) in spans.iter().zip(&mut got) {
+                    take_filled(&filled, span, place);
+                }
+            }
+            if rested {
+                steps.passed(Step::Flash, self.seam().now());
+            }
             if plan.missing.is_empty() {
                 match plan.join {
-                    Some(ticket) => ticket.ended().await,
-                    None => break,
+                    Some(ticket) => {
+                        ticket.ended().await;
+                        served.joined = true;
+                        steps.passed(Step::Joined, self.seam().now());
+                    }
+                    None if got.iter().all(Option::is_some) => break,
+                    None => {}
                 }
-                served.joined = true;
-                steps.passed(Step::Joined, self.seam().now());
                 continue;
             }
             let how = self.admits_reads().then_some(if sequential { Admit::Stream } else { Admit::Normal });
@@ -155,7 +172,7 @@ impl<S: Seam> Shard<S> {
     }
 
     fn plan(&self, state: &State, memory: &mut Memory<S>, spans: &[Span], got: &mut [Option<Piece<S::Block>>]) -> Plan {
-        let mut plan = Plan { missing: Vec::new(), join: None };
+        let mut plan = Plan { missing: Vec::new(), resting: Vec::new(), join: None };
         for (span, place) in spans.iter().zip(got) {
             if place.is_none() {
                 *place = self.look(state, memory, span);
@@ -168,9 +185,11 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             let block = span.block.0;
-            match plan.missing.last_mut() {
+            let rests = state.ledger.rests(block) && !self.sabotage(Sabotage::FillOverResting);
+            let runs = if rests { &mut plan.resting } else { &mut plan.missing };
+            match runs.last_mut() {
                 Some(run) if run.end == block && run.end - run.start < FILL_BLOCKS_MAX => run.end += 1,
-                _ => plan.missing.push(block..block + 1),
+                _ => runs.push(block..block + 1),
             }
         }
         plan
@@ -264,6 +283,7 @@ impl<S: Seam> Shard<S> {
                     let block = crate::memory::BlockNo(block);
                     memory.find(self.number, block).is_none()
                         && !state.zeroes.contains(block)
+                        && !state.ledger.rests(block.0)
                         && state.ticket_for(block, Sectors::ALL).is_none()
                 };
                 let start = (next..blocks.end).find(|block| absent(*block))?;
@@ -301,6 +321,8 @@ type RunResult<S> = (Range<u64>, Result<Filled<S>, DiskError>);
 struct Plan {
     /// Runs to be read from the backing.
     missing: Vec<Range<u64>>,
+    /// Runs that rest on flash.
+    resting: Vec<Range<u64>>,
     /// A fill of somebody else that will bring more.
     join: Option<Rc<Ticket>>,
 }

@@ -7,18 +7,19 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
+use flash::Position;
 use seam::{Nanos, Seam};
 
 use super::fill::Ticket;
 use super::flush::Flushing;
 use super::wait::WriteWait;
-use crate::destage::epochs::Epochs;
+use crate::destage::epochs::{Epochs, OLDEST};
 use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
 use crate::destage::zeroes::{ZeroRange, ZeroRanges, ZeroState};
 use crate::log::Logging;
 use crate::log::ledger::Ledger;
-use crate::memory::{BlockNo, Memory, Sectors, SlotRef, Written};
+use crate::memory::{BlockNo, Memory, Sectors, Slot, SlotRef, Written};
 
 /// A write or zero operation on its way to the backing.
 pub struct Operation {
@@ -110,6 +111,12 @@ pub struct State {
     written_ranges: u64,
     ages: VecDeque<(BlockNo, Nanos)>,
     unclean: u64,
+    /// Since when there have been blocks that rest.
+    resting_since: Nanos,
+    /// Blocks being recalled for destage.
+    pub recalling: u64,
+    /// What destage recalled last.
+    pub recalled: Range<u64>,
 }
 
 impl State {
@@ -121,6 +128,11 @@ impl State {
     /// Blocks that are not clean, and zero-ranges.
     pub fn unclean(&self) -> u64 {
         self.unclean + self.zeroes.len() as u64
+    }
+
+    /// True when time has to pass for something.
+    pub fn is_restless(&self) -> bool {
+        self.unclean() > 0 || self.ledger.resting() > 0
     }
 
     /// Completions on the backing that await its flush: of a block that is written again and again, all.
@@ -185,9 +197,10 @@ impl State {
             self.ages.pop_front();
         }
         let block = self.ages.front().map(|(_, since)| *since);
+        let resting = (self.ledger.resting() > 0).then_some(self.resting_since);
         let dirty = self.zeroes.iter().filter(|(_, range)| range.state == ZeroState::Dirty);
         let range = dirty.map(|(_, range)| range.since).min();
-        [block, range].into_iter().flatten().min()
+        [block, range, resting].into_iter().flatten().min()
     }
 
     /// Registers an operation over `blocks`; none may be under way there.
@@ -296,6 +309,79 @@ impl State {
         // What is in flight keeps its count until its operation ends.
         let epoch = [dirty, in_flight, written.map(|written| written.epoch)].into_iter().flatten().min();
         Due { epoch, owed }
+    }
+
+    /// Lets up to `count` dirty blocks leave memory whose newest content is durable in the flash log, those first that have been dirty
+    /// longest. Returns how many did.
+    pub fn rest_oldest<S: Seam>(&mut self, memory: &mut Memory<S>, volume: u32, count: u64, now: Nanos) -> u64 {
+        let mut rested = 0;
+        for (block, since) in std::mem::take(&mut self.ages) {
+            let Some(id) = memory.find(volume, block) else { continue };
+            let slot = memory.slot(id);
+            if slot.dirty.is_none() || slot.dirty_since != since {
+                continue;
+            }
+            if rested < count && self.may_rest(slot) {
+                self.rest(memory, id, now);
+                rested += 1;
+            } else {
+                self.ages.push_back((block, since));
+            }
+        }
+        rested
+    }
+
+    /// Nothing is on its way or waited for of a dirty block, and a record is its content.
+    fn may_rest<B>(&self, slot: &Slot<B>) -> bool {
+        let block = slot.block.0;
+        let quiet = slot.dirty.is_some() && slot.in_flight.is_none() && slot.written.is_none();
+        // What was recalled for destage goes there, unless the backing refuses it.
+        let stays = !slot.transit || self.failed.contains(block);
+        quiet
+            && stays
+            && slot.present == Sectors::ALL
+            && self.ledger.may_rest(block)
+            && !self.waits.contains_key(&block)
+            && !self.filling.contains(&block)
+            && !self.is_busy(&(block..block + 1))
+    }
+
+    fn rest<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, now: Nanos) {
+        let slot = memory.slot_mut(id);
+        let (block, epoch) = (slot.block, slot.dirty.take().expect("only a dirty block rests"));
+        self.epochs.remove(epoch);
+        self.epochs.add(OLDEST);
+        self.order.remove(block);
+        // A backing that refuses everything must not keep everything in memory.
+        self.failed.remove(block.0);
+        self.unclean -= 1;
+        memory.settle(id, false);
+        memory.remove(id);
+        if self.ledger.resting() == 0 {
+            self.resting_since = now;
+        }
+        self.ledger.rest(block.0);
+    }
+
+    /// A recovery found the block's content at `position` of the flash log: it rests there.
+    pub fn adopt(&mut self, block: u64, position: Position) {
+        self.ledger.adopt(block, position, true);
+        self.epochs.add(OLDEST);
+    }
+
+    /// A resting block's content has just come into memory: dirty, as of `since`.
+    pub fn wake<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, since: Nanos) {
+        self.epochs.remove(OLDEST);
+        memory.slot_mut(id).owed = true;
+        self.ledger.wake(memory.slot(id).block.0);
+        self.dirty(memory, id, OLDEST, since);
+    }
+
+    /// What rests of `blocks` is not their content any more. Returns what was due of it, if anything was.
+    pub fn supersede_resting(&mut self, blocks: Range<u64>) -> Option<Due> {
+        let count = self.ledger.supersede(blocks);
+        (0..count).for_each(|_| self.epochs.remove(OLDEST));
+        (count > 0).then_some(Due { epoch: Some(OLDEST), owed: true })
     }
 
     /// Adds a dirty zero-range over blocks without slots and without ranges, merged with its neighbours where nothing tells

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Seam};
 
-use super::state::{Due, State};
+use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::memory::{Memory, Sectors};
@@ -67,6 +67,9 @@ impl<S: Seam> Shard<S> {
         let losses = self.state.borrow().losses;
         for span in spans(at, len) {
             loop {
+                if span.len < BLOCK_BYTES {
+                    self.recall_to_change(span.block.0).await?;
+                }
                 let how = How { keep: self.keeps_writes(), owed: wait.is_none(), now: self.seam().now() };
                 let absorbed = self.with(|state, memory| {
                     self.absorb(state, memory, &span, source, how)?;
@@ -109,7 +112,8 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Takes one block's part of a write into memory; `None` when there is no buffer for it now.
+    /// Takes one block's part of a write into memory; `None` when there is no buffer for it now, or the block rests on flash and has
+    /// to be recalled first.
     pub fn absorb(
         &self,
         state: &mut State,
@@ -122,6 +126,9 @@ impl<S: Seam> Shard<S> {
         let given = (span.len == BLOCK_BYTES).then(|| source.give(span.from)).flatten();
         let filled = given.is_some();
         let mut found = memory.find(self.number, span.block);
+        if span.len < BLOCK_BYTES && found.is_none() && state.ledger.rests(span.block.0) {
+            return None;
+        }
         let spare = match given {
             None if found.is_none_or(|id| !self.may_change(memory, id)) => {
                 let block = memory.alloc()?;
@@ -142,6 +149,7 @@ impl<S: Seam> Shard<S> {
         let Some(id) = found else {
             self.note_write_miss(span.block.0);
             let mut data = spare.expect("an absent block was given a buffer");
+            let rested = state.supersede_resting(span.block.0..span.block.0 + 1).unwrap_or_default();
             let (present, due) = match state.cut_zeroes(span.block.0..span.block.0 + 1) {
                 Some(due) => {
                     if !filled {
@@ -154,7 +162,7 @@ impl<S: Seam> Shard<S> {
                     for (start, len) in outside.runs() {
                         data.zero(start, len);
                     }
-                    (outside.with(sectors), Due::default())
+                    (outside.with(sectors), rested)
                 }
             };
             if !filled {
@@ -212,6 +220,7 @@ impl<S: Seam> Shard<S> {
         if self.wants_destage_now() {
             self.work.notify();
         }
+        self.spill_if_full();
     }
 }
 

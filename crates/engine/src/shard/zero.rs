@@ -42,13 +42,13 @@ impl<S: Seam> Shard<S> {
         let whole_end = if end == self.size_bytes.get() { end.div_ceil(block) } else { end / block };
         let whole = at.div_ceil(block)..whole_end;
         if whole.start >= whole.end {
-            self.zero_edge(at, len, &wait).await;
+            self.zero_edge(at, len, &wait).await?;
         } else {
             if at < whole.start * block {
-                self.zero_edge(at, whole.start * block - at, &wait).await;
+                self.zero_edge(at, whole.start * block - at, &wait).await?;
             }
             if whole.end * block < end {
-                self.zero_edge(whole.end * block, end - whole.end * block, &wait).await;
+                self.zero_edge(whole.end * block, end - whole.end * block, &wait).await?;
             }
             let mut next = whole.start;
             while next < whole.end {
@@ -71,13 +71,23 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    async fn zero_edge(self: &ShardRef<S>, at: u64, len: u64, wait: &Option<Rc<WriteWait>>) {
+    async fn zero_edge(
+        self: &ShardRef<S>,
+        at: u64,
+        len: u64,
+        wait: &Option<Rc<WriteWait>>,
+    ) -> Result<(), RequestError> {
         for span in spans(at, len as usize) {
             self.make_room(span.block.0..span.block.0 + 1).await;
-            while !self.zero_span(&span, wait) {
+            loop {
+                self.recall_to_change(span.block.0).await?;
+                if self.zero_span(&span, wait) {
+                    break;
+                }
                 drop(self.core.alloc().await);
             }
         }
+        Ok(())
     }
 
     fn zero_span(&self, span: &Span, wait: &Option<Rc<WriteWait>>) -> bool {
@@ -116,6 +126,7 @@ impl<S: Seam> Shard<S> {
                     }
                 }
             }
+            due = due.and(state.supersede_resting(blocks.clone()).unwrap_or_default());
             due = due.and(state.cut_zeroes(blocks.clone()).unwrap_or_default());
             let epoch = due.oldest(state.epochs.current());
             let owed = due.owed;

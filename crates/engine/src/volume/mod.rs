@@ -67,6 +67,8 @@ impl<S: Seam> Volume<S> {
             draining: Cell::new(false),
             holding: Cell::new(false),
             flushing_alone: Cell::new(false),
+            spilling: Cell::new(false),
+            spill_after: Cell::new(Nanos::ZERO),
             last_request: Cell::new(core.seam().now()),
             last_sync: Cell::new(core.seam().now()),
             disk: backing.disk,
@@ -126,6 +128,8 @@ impl<S: Seam> Volume<S> {
             stats.written_bytes = state.written_blocks() * block;
             stats.dirty_bytes = state.epochs.unwritten() * block;
             stats.flash_dirty_bytes = state.ledger.len() as u64 * block;
+            stats.resting_bytes = state.ledger.resting() * block;
+            stats.resting_index_bytes = state.ledger.resting_bytes() as u64;
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
@@ -135,7 +139,7 @@ impl<S: Seam> Volume<S> {
             let error = shard.counters.last_error.borrow().clone();
             let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
             stats.alerts.push(format!(
-                "the backing refuses writes ({error}); {} KiB of dirty data are kept in memory and tried again",
+                "dirty data does not get to the backing ({error}); {} KiB are kept and tried again",
                 stats.dirty_bytes / 1024
             ));
         }
@@ -337,9 +341,9 @@ impl<S: Seam> Volume<S> {
         shard.core.remove(shard);
     }
 
-    /// Takes into memory what the flash log holds of the volume; before anybody asks for it.
-    pub(crate) async fn recover(&self, records: Vec<flash::Recovered>) -> Result<(), RequestError> {
-        self.0.shard.recover(records).await
+    /// Takes over what the flash log holds of the volume; before anybody asks for it.
+    pub(crate) fn recover(&self, records: impl Iterator<Item = flash::Recovered>) -> Result<(), RequestError> {
+        self.0.shard.recover(records)
     }
 
     async fn enter(&self) -> Result<gate::Inside<'_>, RequestError> {

@@ -22,6 +22,8 @@ pub struct FlashOptions {
     pub segment_bytes: u64,
     /// Segments of each device.
     pub segments: u64,
+    /// [`engine::CoreSpec::rest_percent`].
+    pub rest_percent: u32,
     /// When in each life the first of two devices fails for the rest of it.
     pub fails_at: Option<Nanos>,
 }
@@ -34,17 +36,21 @@ impl FlashOptions {
             return None;
         }
         let devices = random.pick(&[1, 2, 2, 2]);
+        let mut rests = Random::new(seed, 9_001);
+        // Often much more than memory holds.
+        let more = rests.pick(&[0, 0, 100, 400]);
         Some(FlashOptions {
             devices,
             segment_bytes: random.pick(&[16, 64, 256]) << 10,
-            segments: random.between(6, 40),
+            segments: random.between(6, 40) + more,
+            rest_percent: rests.pick(&[0, 0, 5, 25, 50]),
             fails_at: (devices == 2 && random.percent(30)).then(|| Nanos::from_micros(random.between(1, 300_000))),
         })
     }
 
     /// Devices without faults.
     pub fn plain(devices: usize, segment_bytes: u64, segments: u64) -> FlashOptions {
-        FlashOptions { devices, segment_bytes, segments, fails_at: None }
+        FlashOptions { devices, segment_bytes, segments, rest_percent: 50, fails_at: None }
     }
 
     fn path(device: usize) -> PathBuf {
@@ -100,6 +106,7 @@ impl FlashOptions {
 impl fmt::Display for FlashOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} flash devices of {} segments of {} KiB", self.devices, self.segments, self.segment_bytes >> 10)?;
+        write!(f, ", blocks rest from {} % on", self.rest_percent)?;
         match self.fails_at {
             Some(at) => write!(f, ", the first fails after {at}"),
             None => Ok(()),

@@ -272,6 +272,7 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         dirty_max_percent: options.dirty_max_percent,
         dirty_age_max: options.dirty_age_max,
         readahead_max_bytes: options.readahead_max_bytes,
+        rest_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
         sabotage: run.sabotage,
         ..CoreSpec::default()
     };

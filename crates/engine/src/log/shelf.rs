@@ -1,0 +1,320 @@
+//! Records of the flash log that nothing is happening to: sorted, in 16 bytes each and a little, since flash bounds their number and
+//! not memory.
+//!
+//! A record here is either its block's newest content (the block *rests*: it is nowhere else) or is held because nothing that is
+//! newer is durable yet.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use flash::Position;
+
+/// Most lines of a chunk; a full one is halved.
+const LINES_MAX: usize = 512;
+/// A chunk with fewer is joined with the one before it, if there is room.
+const LINES_MIN: usize = 128;
+/// Room is made for so many lines at once.
+const LINES_STEP: usize = 32;
+/// Of [`Line::index`]: the record is the block's newest content.
+const RESTS: u32 = 1 << 31;
+
+/// A record. The upper half of its block's number is the chunk's.
+#[derive(Clone, Copy)]
+struct Line {
+    block: u32,
+    segment: u32,
+    index: u32,
+    checksum: u32,
+}
+
+impl Line {
+    fn new(block: u64, position: Position, rests: bool) -> Line {
+        let [segment, index, checksum] = position.to_words();
+        Line { block: block as u32, segment, index: index | if rests { RESTS } else { 0 }, checksum }
+    }
+
+    fn position(&self) -> Position {
+        Position::from_words([self.segment, self.index & !RESTS, self.checksum])
+    }
+
+    fn rests(&self) -> bool {
+        self.index & RESTS != 0
+    }
+}
+
+/// The records, by block.
+#[derive(Default)]
+pub struct Shelf {
+    /// By the first block that a chunk may hold; all of its blocks share the upper half.
+    chunks: BTreeMap<u64, Vec<Line>>,
+    len: usize,
+    resting: usize,
+}
+
+fn upper(block: u64) -> u64 {
+    block >> 32 << 32
+}
+
+impl Shelf {
+    /// Records in it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Blocks that rest.
+    pub fn resting(&self) -> u64 {
+        self.resting as u64
+    }
+
+    /// Bytes that it takes, about.
+    pub fn bytes(&self) -> usize {
+        // A node of the map holds 5 to 11 entries and a few words.
+        let a_chunk = 2 * (size_of::<u64>() + size_of::<Vec<Line>>());
+        self.chunks.values().map(|chunk| chunk.capacity() * size_of::<Line>() + a_chunk).sum()
+    }
+
+    /// The record of a block, and whether the block rests.
+    pub fn get(&self, block: u64) -> Option<(Position, bool)> {
+        let (_, chunk) = self.chunks.range(upper(block)..=block).next_back()?;
+        let place = chunk.binary_search_by_key(&(block as u32), |line| line.block).ok()?;
+        Some((chunk[place].position(), chunk[place].rests()))
+    }
+
+    /// True when the block's newest content is this record alone.
+    pub fn rests(&self, block: u64) -> bool {
+        self.resting > 0 && self.get(block).is_some_and(|(_, rests)| rests)
+    }
+
+    /// Adds the record of a block that has none here.
+    pub fn insert(&mut self, block: u64, position: Position, rests: bool) {
+        let key = self.chunks.range(upper(block)..=block).next_back().map_or(upper(block), |(key, _)| *key);
+        let chunk = self.chunks.entry(key).or_default();
+        let place = chunk.binary_search_by_key(&(block as u32), |line| line.block);
+        let place = place.expect_err("a block has one record here");
+        if chunk.len() == chunk.capacity() {
+            chunk.reserve_exact(LINES_STEP);
+        }
+        chunk.insert(place, Line::new(block, position, rests));
+        self.len += 1;
+        self.resting += usize::from(rests);
+        if chunk.len() > LINES_MAX {
+            // What comes in order leaves full chunks behind.
+            let at = if place + 1 == chunk.len() { LINES_MAX - LINES_STEP } else { LINES_MAX / 2 };
+            let right = chunk.split_off(at);
+            chunk.shrink_to(at + LINES_STEP);
+            self.chunks.insert(upper(block) | u64::from(right[0].block), right);
+        }
+    }
+
+    /// Takes a block's record out.
+    pub fn remove(&mut self, block: u64) -> Option<(Position, bool)> {
+        let (key, chunk) = self.chunks.range_mut(upper(block)..=block).next_back()?;
+        let key = *key;
+        let place = chunk.binary_search_by_key(&(block as u32), |line| line.block).ok()?;
+        let line = chunk.remove(place);
+        self.len -= 1;
+        self.resting -= usize::from(line.rests());
+        self.tighten(key);
+        Some((line.position(), line.rests()))
+    }
+
+    /// Newer content of these blocks is elsewhere; their records stay. Returns how many rested.
+    pub fn supersede(&mut self, blocks: Range<u64>) -> u64 {
+        let before = self.resting;
+        if before > 0 {
+            let first = self.first_key(blocks.start);
+            for (key, chunk) in self.chunks.range_mut(first..blocks.end) {
+                let lines = inside(upper(*key), chunk, &blocks);
+                for line in &mut chunk[lines] {
+                    self.resting -= usize::from(line.rests());
+                    line.index &= !RESTS;
+                }
+            }
+        }
+        (before - self.resting) as u64
+    }
+
+    /// Takes all records of these blocks out.
+    ///
+    /// # Panics
+    /// If one of the blocks rests.
+    pub fn take(&mut self, blocks: Range<u64>) -> Vec<Position> {
+        let mut taken = Vec::new();
+        let keys: Vec<u64> = self.chunks.range(self.first_key(blocks.start)..blocks.end).map(|(key, _)| *key).collect();
+        for key in keys {
+            let Some(chunk) = self.chunks.get_mut(&key) else { continue };
+            let lines = inside(upper(key), chunk, &blocks);
+            taken.extend(chunk.drain(lines).map(|line| {
+                assert!(!line.rests(), "the only copy of a block is never let go");
+                line.position()
+            }));
+            self.tighten(key);
+        }
+        self.len -= taken.len();
+        taken
+    }
+
+    /// The blocks whose records are held, yet are not their newest content.
+    pub fn superseded(&self) -> Vec<u64> {
+        if self.resting == self.len {
+            return Vec::new();
+        }
+        let lines = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|line| (upper(*key), line)));
+        lines.filter(|(_, line)| !line.rests()).map(|(base, line)| base | u64::from(line.block)).collect()
+    }
+
+    /// Up to `count` neighbouring blocks from the first resting one at `from` or behind it that `wanted` accepts, none of them past
+    /// the next multiple of `boundary`.
+    pub fn next_run(&self, from: u64, boundary: u64, count: u64, wanted: impl Fn(u64) -> bool) -> Option<Range<u64>> {
+        let blocks = self.chunks.range(self.first_key(from)..).flat_map(|(key, chunk)| {
+            let base = upper(*key);
+            chunk.iter().filter(|line| line.rests()).map(move |line| base | u64::from(line.block))
+        });
+        let mut blocks = blocks.skip_while(|block| *block < from).skip_while(|block| !wanted(*block));
+        let start = blocks.next()?;
+        let most = (start / boundary * boundary + boundary).min(start + count);
+        let mut end = start + 1;
+        while end < most && blocks.next() == Some(end) && wanted(end) {
+            end += 1;
+        }
+        Some(start..end)
+    }
+
+    /// The chunks from this key on are those that may hold a block at `from` or behind it.
+    fn first_key(&self, from: u64) -> u64 {
+        self.chunks.range(..=from).next_back().map_or(from, |(key, _)| *key)
+    }
+
+    /// Gives back what an emptier chunk need not hold.
+    fn tighten(&mut self, key: u64) {
+        let chunk = self.chunks.get_mut(&key).expect("a chunk that was changed");
+        let len = chunk.len();
+        if len >= LINES_MIN {
+            chunk.shrink_to(len + LINES_STEP);
+            return;
+        }
+        if len == 0 {
+            self.chunks.remove(&key);
+            return;
+        }
+        let mut before = self.chunks.range_mut(upper(key)..key);
+        if let Some((_, left)) = before.next_back()
+            && left.len() + len <= LINES_MAX - LINES_STEP
+        {
+            left.reserve_exact(len);
+            let left_key = *self.chunks.range(..key).next_back().expect("just seen").0;
+            let mut lines = self.chunks.remove(&key).expect("just seen");
+            self.chunks.get_mut(&left_key).expect("just seen").append(&mut lines);
+        } else {
+            self.chunks.get_mut(&key).expect("just seen").shrink_to(len + LINES_STEP);
+        }
+    }
+}
+
+/// The places of a chunk's lines that are of `blocks`.
+fn inside(base: u64, chunk: &[Line], blocks: &Range<u64>) -> Range<usize> {
+    let place = |bound: u64| chunk.partition_point(|line| base | u64::from(line.block) < bound);
+    place(blocks.start)..place(blocks.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn position(number: u64) -> Position {
+        Position::from_words([number as u32, number as u32 % 1000, !number as u32])
+    }
+
+    /// A sequence that looks random.
+    fn draws(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut state = seed;
+        move |bound| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % bound
+        }
+    }
+
+    #[test]
+    fn it_says_what_a_plain_map_says() {
+        let mut draw = draws(7);
+        for bound in [3_000, 40_000] {
+            let (mut shelf, mut map) = (Shelf::default(), BTreeMap::<u64, (Position, bool)>::new());
+            // Around a boundary that no chunk crosses.
+            let place = |number: u64| (1 << 32) - 1_500 + number;
+            for step in 0..30_000 {
+                let block = place(draw(bound));
+                match draw(12) {
+                    0..8 => {
+                        let rests = draw(3) > 0;
+                        if let std::collections::btree_map::Entry::Vacant(place) = map.entry(block) {
+                            place.insert((position(step), rests));
+                            shelf.insert(block, position(step), rests);
+                        }
+                    }
+                    8 | 9 => assert_eq!(shelf.remove(block), map.remove(&block)),
+                    10 => {
+                        let blocks = block..block + draw(40);
+                        let mut count = 0;
+                        for (_, (_, rests)) in map.range_mut(blocks.clone()) {
+                            count += u64::from(std::mem::take(rests));
+                        }
+                        assert_eq!(shelf.supersede(blocks), count);
+                    }
+                    _ => {
+                        let blocks = block..block + draw(40);
+                        shelf.supersede(blocks.clone());
+                        let gone: Vec<u64> = map.range(blocks.clone()).map(|(block, _)| *block).collect();
+                        let expected: Vec<_> = gone.iter().map(|block| map.remove(block).unwrap().0).collect();
+                        assert_eq!(shelf.take(blocks), expected);
+                    }
+                }
+                let from = place(draw(bound));
+                assert_eq!(shelf.get(from), map.get(&from).copied());
+                assert_eq!(shelf.rests(from), map.get(&from).is_some_and(|(_, rests)| *rests));
+                let accepts = |block: u64| !block.is_multiple_of(5);
+                let run = shelf.next_run(from, 16, 8, accepts);
+                let rests = |block: &u64| map.get(block).is_some_and(|(_, rests)| *rests);
+                let start =
+                    map.range(from..).find(|(block, (_, rests))| *rests && accepts(**block)).map(|(block, _)| *block);
+                let expected = start.map(|start| {
+                    let most = (start / 16 * 16 + 16).min(start + 8);
+                    start..(start..most).find(|block| !rests(block) || !accepts(*block)).unwrap_or(most)
+                });
+                assert_eq!(run, expected);
+                assert_eq!(
+                    (shelf.len(), shelf.resting()),
+                    (map.len(), map.values().filter(|(_, rests)| *rests).count() as u64)
+                );
+            }
+            let held: Vec<u64> = map.iter().filter(|(_, (_, rests))| !rests).map(|(block, _)| *block).collect();
+            assert_eq!(shelf.superseded(), held);
+        }
+    }
+
+    #[test]
+    fn a_resting_block_costs_at_most_24_bytes_however_they_came_and_went() {
+        let per_line = |shelf: &Shelf| shelf.bytes().div_ceil(shelf.len());
+        let (mut scattered, mut ordered, mut draw) = (Shelf::default(), Shelf::default(), draws(3));
+        let mut blocks: Vec<u64> = (0..300_000).map(|number| number * 7).collect();
+        blocks.iter().for_each(|block| ordered.insert(*block, position(*block), true));
+        (1..blocks.len()).rev().for_each(|place| blocks.swap(place, draw(place as u64 + 1) as usize));
+        blocks.iter().for_each(|block| scattered.insert(*block, position(*block), true));
+        assert!(
+            per_line(&ordered) <= 18 && per_line(&scattered) <= 19,
+            "{} {}",
+            per_line(&ordered),
+            per_line(&scattered)
+        );
+        // All but one in twenty of them leave again.
+        for block in &blocks[blocks.len() / 20..] {
+            scattered.remove(*block);
+            ordered.remove(*block);
+        }
+        assert!(
+            per_line(&ordered) <= 24 && per_line(&scattered) <= 24,
+            "{} {}",
+            per_line(&ordered),
+            per_line(&scattered)
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! Blocks that rest on flash come back into memory, each under a ticket (R2): a write that comes between wins.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use flash::{Owner, Position};
+use seam::{DiskError, Nanos, Seam};
+
+use super::fill::{Filled, Ticket};
+use super::state::State;
+use super::{Shard, ShardRef};
+use crate::memory::{BlockNo, Memory, Sectors};
+use crate::policy::Admit;
+use crate::spec::Sabotage;
+
+/// Part of the bound of dirty blocks, in percent, up to which what a client reads comes into memory, and destage recalls ahead. Less
+/// than that from which on blocks go to rest.
+const ROOM_PERCENT: u64 = 40;
+
+/// Why blocks are recalled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recall {
+    /// A client reads them: they stay where they are if memory holds enough that is dirty.
+    Read,
+    /// A client changes a part of them.
+    Write,
+    /// They go to the backing, and leave.
+    Destage,
+}
+
+impl<S: Seam> Shard<S> {
+    /// True when a resting block may become one more dirty block in memory only to be read or destaged.
+    pub fn has_room_to_recall(&self, state: &State) -> bool {
+        (state.unclean() + state.recalling) * 100 < self.unclean_limit_seen() * ROOM_PERCENT
+    }
+
+    /// Recalls a run of resting blocks for a client. `None`: something has come between, look again.
+    pub async fn recall(self: &ShardRef<S>, blocks: Range<u64>, why: Recall) -> Result<Option<Filled<S>>, DiskError> {
+        let count = (blocks.end - blocks.start) as usize;
+        let buffers = self.core.alloc_all(count, true).await.expect("who is patient gets them");
+        self.recall_into(blocks, buffers, why).await
+    }
+
+    /// As [`Shard::recall`], into these buffers. What cannot be read fails the call, and nobody else.
+    pub async fn recall_into(
+        self: &ShardRef<S>,
+        blocks: Range<u64>,
+        buffers: Vec<S::BlockMut>,
+        why: Recall,
+    ) -> Result<Option<Filled<S>>, DiskError> {
+        let issued = self.with(|state, _| {
+            let positions = blocks.clone().map(|block| {
+                let free = state.ticket_for(BlockNo(block), Sectors::ALL).is_none();
+                state.ledger.resting_at(block).filter(|_| free)
+            });
+            let positions: Vec<Position> = positions.collect::<Option<_>>()?;
+            Some((state.issue_recall(blocks.clone()), positions))
+        });
+        let Some((ticket, positions)) = issued else { return Ok(None) };
+        let result = match self.core.log() {
+            Some(store) => {
+                let owners = blocks.clone().map(|block| Owner { incarnation: self.incarnation, block });
+                let wanted =
+                    owners.zip(positions).zip(buffers).map(|((owner, position), buffer)| (owner, position, buffer));
+                let read = store.read_all(wanted.collect()).await;
+                let read = read.into_iter().map(|one| one.map_err(|error| DiskError::Io(error.to_string()))).collect();
+                self.take_recalled(&ticket, &blocks, read, why)
+            }
+            None => Err(DiskError::Gone),
+        };
+        self.state.borrow_mut().return_ticket(&ticket);
+        if let Err(error) = &result {
+            *self.counters.last_error.borrow_mut() = Some(error.clone());
+        }
+        result
+    }
+
+    fn take_recalled(
+        &self,
+        ticket: &Rc<Ticket>,
+        blocks: &Range<u64>,
+        read: Vec<Result<S::Block, DiskError>>,
+        why: Recall,
+    ) -> Result<Option<Filled<S>>, DiskError> {
+        let now = self.seam().now();
+        // It has been dirty for long: destage shall take it soon, so that it need not be recalled again.
+        let since = Nanos(now.0.saturating_sub(self.age_max().0));
+        let (mut failure, mut between) = (None, false);
+        let mut content = Vec::with_capacity(read.len());
+        self.with(|state, memory| {
+            for (block, data) in blocks.clone().zip(read) {
+                let void = ticket.voided(BlockNo(block)) != Sectors::NONE;
+                match data {
+                    Err(_) if void => between = true,
+                    Err(error) => {
+                        if why == Recall::Destage {
+                            state.failed.add(block, now);
+                        }
+                        failure.get_or_insert(error);
+                    }
+                    Ok(data) => {
+                        if !void && (why != Recall::Read || self.has_room_to_recall(state)) {
+                            let id =
+                                memory.insert(self.number, BlockNo(block), data.clone(), Sectors::ALL, Admit::Normal);
+                            memory.slot_mut(id).transit = why == Recall::Destage;
+                            state.wake(memory, id, since);
+                        } else if void && self.sabotage(Sabotage::RecallOverWrite) {
+                            self.put_over(memory, block, &data);
+                        }
+                        content.push(data);
+                    }
+                }
+            }
+        });
+        match failure {
+            Some(error) => Err(error),
+            None if between => Ok(None),
+            None => Ok(Some(Filled::new(blocks.start, content, Rc::clone(ticket)))),
+        }
+    }
+
+    fn put_over(&self, memory: &mut Memory<S>, block: u64, data: &S::Block) {
+        if let Some(id) = memory.find(self.number, BlockNo(block)) {
+            memory.slot_mut(id).data = Some(data.clone());
+        }
+    }
+
+    /// Waits until a block that is to be changed in part is not one that rests on flash alone.
+    pub async fn recall_to_change(self: &ShardRef<S>, block: u64) -> Result<(), DiskError> {
+        loop {
+            let under_way = {
+                let state = self.state.borrow();
+                if !state.ledger.rests(block) {
+                    return Ok(());
+                }
+                state.ticket_for(BlockNo(block), Sectors::ALL).cloned()
+            };
+            match under_way {
+                Some(ticket) => ticket.ended().await,
+                None => drop(self.recall(block..block + 1, Recall::Write).await?),
+            }
+        }
+    }
+}
