@@ -11,6 +11,7 @@ use crate::device::{block_of, buffer, place};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, data_seed};
 use crate::membership::{failures_of, give_back, save_tail, take_out};
+use crate::pages::share::reclaim;
 use crate::record::{Content, Position};
 use crate::slow::{GRACE, batch_took};
 use crate::store::{Inner, Request, Sabotage, State};
@@ -28,10 +29,18 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
     }
 }
 
+/// How a batch gets room that the open segment does not have.
+enum Room {
+    /// By a tail that is made durable.
+    Tail,
+    /// By a segment that the pages give back.
+    Pages,
+}
+
 /// What goes into the next batch, with room for it in the open segment; `None`, and the task is over, when nothing waits.
-async fn next_requests<S: Seam>(inner: &Inner<S>) -> Option<Vec<Request<S>>> {
+async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>> {
     loop {
-        let must_save_tail = {
+        let from = {
             let mut guard = inner.state.borrow_mut();
             let state = &mut *guard;
             if let Some(error) = state.failed.clone() {
@@ -44,21 +53,30 @@ async fn next_requests<S: Seam>(inner: &Inner<S>) -> Option<Vec<Request<S>>> {
                 return None;
             };
             let needed = 1 + front.data_blocks();
-            if needed <= room(state) || state.segments.open_next(state.superblock.boot, state.next) {
-                return Some(take_fitting(state));
+            let fits = needed <= room(state);
+            if fits || state.segments.open_next(state.superblock.boot, state.next) {
+                let requests = take_fitting(state);
+                let last = !fits && state.segments.ready() == 0 && !state.segments.lent().is_empty();
+                drop(guard);
+                if last {
+                    // So that the next segment is there when it is needed.
+                    let task = Rc::clone(inner);
+                    inner.seam.spawn(async move {
+                        let _ = reclaim(&task).await;
+                    });
+                }
+                return Some(requests);
             }
             let tail = state.segments.tail(state.next);
-            if tail > state.segments.durable_tail && state.segments.free() > 0 {
-                true
-            } else {
-                let front = state.pending.pop_front().expect("it was looked at just now");
-                front.answer.give(Err(StoreError::Full));
-                false
-            }
+            if tail > state.segments.durable_tail && state.segments.free() > 0 { Room::Tail } else { Room::Pages }
         };
-        if must_save_tail && save_tail(inner).await.is_err() {
-            // The store has failed; the next turn tells everybody.
-            continue;
+        let full = match from {
+            // When the store has failed the next turn tells everybody.
+            Room::Tail => save_tail(inner).await.is_err() && inner.state.borrow().failed.is_none(),
+            Room::Pages => !reclaim(inner).await,
+        };
+        if full && let Some(front) = inner.state.borrow_mut().pending.pop_front() {
+            front.answer.give(Err(StoreError::Full));
         }
     }
 }
@@ -143,6 +161,7 @@ fn assemble<S: Seam>(state: &State<S>, requests: &[Request<S>]) -> (BatchHeader,
         offset: open.offset,
         first,
         previous: state.previous,
+        journal: state.superblock.journal,
         records: requests.iter().flat_map(|request| &request.records).map(entry).collect(),
     };
     (header, state.superblock.segment_bytes)

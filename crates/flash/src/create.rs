@@ -4,6 +4,7 @@ use seam::{BLOCK_BYTES, Block, Disk, Seam};
 
 use crate::device::{Device, block_of, buffer, raw};
 use crate::error::StoreError;
+use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, NoSuperblock, PLACES, Role, Superblock};
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
 
@@ -21,6 +22,8 @@ pub struct FormatOptions {
     pub segment_bytes: Option<u64>,
     /// Destroy what the devices hold.
     pub force: bool,
+    /// Bytes of the map journal on each device that carries the log; by the devices' sizes where it is not given.
+    pub journal_bytes: Option<u64>,
 }
 
 /// Makes a store of one to eight devices, the first two of which carry the log; nothing is opened.
@@ -36,9 +39,11 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         segment_bytes.is_power_of_two() && segment_bytes >= 2 * BLOCK_BYTES as u64,
         "a segment of {segment_bytes} bytes"
     );
+    let journal_bytes = options.journal_bytes.unwrap_or_else(|| journal_bytes_for::<S>(disks));
+    let journal_segments = (JOURNAL_AT + journal_bytes).saturating_sub(FIRST_SEGMENT_BYTES).div_ceil(segment_bytes);
     for device in &devices {
         let size_bytes = device.disk.geometry().size_bytes;
-        let least_bytes = FIRST_SEGMENT_BYTES + SEGMENTS_MIN * segment_bytes;
+        let least_bytes = FIRST_SEGMENT_BYTES + (journal_segments + SEGMENTS_MIN) * segment_bytes;
         if size_bytes < least_bytes {
             return Err(StoreError::TooSmall { device: device.name(), size_bytes, least_bytes });
         }
@@ -67,6 +72,8 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         boot: 0,
         tail: 1,
         begin: 1,
+        journal_bytes,
+        journal: 0,
     };
     // Both places: an older store's superblock must not come back when the newer one is damaged.
     for place in [1, 0] {
@@ -84,6 +91,14 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
 pub fn segments_of<S: Seam>(device: &Device<S>, segment_bytes: u64) -> u32 {
     let bytes = device.disk.geometry().size_bytes.saturating_sub(FIRST_SEGMENT_BYTES);
     u32::try_from(bytes / segment_bytes).unwrap_or(u32::MAX)
+}
+
+/// The map journal has room twice over for a record of 24 bytes of each page of 68 KiB that the devices can hold, in each of its two
+/// halves; on small devices it fits before the first segment anyway.
+fn journal_bytes_for<S: Seam>(disks: &[S::Disk]) -> u64 {
+    let total: u64 = disks.iter().map(|disk| disk.geometry().size_bytes).sum();
+    let blocks = total / 512 / BLOCK_BYTES as u64;
+    (blocks * BLOCK_BYTES as u64).max(FIRST_SEGMENT_BYTES - JOURNAL_AT)
 }
 
 /// A segment is about a 256th of the device, 1 to 64 MiB.

@@ -17,6 +17,7 @@ mod device;
 mod error;
 pub mod format;
 mod inspect;
+mod journal;
 mod members;
 mod membership;
 mod pages;

@@ -34,6 +34,7 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
         let since = state.superblock.generation as u32 + 1;
         let entry = &mut state.superblock.members[*member as usize];
         (entry.state, entry.since) = (MemberState::Lost, since);
+        inner.pages.borrow_mut().lose_member(*member);
         let report = state.reports.iter_mut().find(|report| report.member == *member);
         report.expect("every member has a report").status = MemberStatus::Lost(error.to_string());
     }

@@ -2,7 +2,8 @@
 //! record, and may be written again when a tail behind it is durable on every member: a recovery that starts at an older tail would
 //! look for batches that are gone, one that starts at a newer tail never sees them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 /// One segment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,6 +38,8 @@ pub struct Segments {
     dead: VecDeque<u32>,
     /// May be written.
     free: VecDeque<u32>,
+    /// Hold pages.
+    lent: BTreeSet<u32>,
     /// Where the next batch goes.
     pub open: Option<OpenSegment>,
     /// Recovery starts here or later, whatever happens.
@@ -48,23 +51,26 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// `count` segments, of which `chain` (number, content) holds the log, oldest first.
-    pub fn new(count: u32, chain: &[(u32, Segment)], durable_tail: u64) -> Segments {
+    /// The segments of these numbers, of which `chain` (number, content) holds the log, oldest first, and `lent` pages.
+    pub fn new(numbers: Range<u32>, chain: &[(u32, Segment)], lent: BTreeSet<u32>, durable_tail: u64) -> Segments {
+        let (first, count) = (numbers.start, numbers.end);
         let mut table = vec![Segment::default(); count as usize];
         let mut used = vec![false; count as usize];
+        lent.iter().for_each(|number| used[*number as usize] = true);
         for (number, segment) in chain {
             table[*number as usize] = *segment;
             used[*number as usize] = true;
         }
         // After the newest one, so that all wear alike over restarts, too.
-        let start = chain.last().map_or(0, |(number, _)| number + 1);
-        let free = (start..count).chain(0..start).filter(|number| !used[*number as usize]).collect();
+        let start = chain.last().map_or(first, |(number, _)| number + 1);
+        let free = (start..count).chain(first..start).filter(|number| !used[*number as usize]).collect();
         let chain = chain.iter().map(|(number, _)| *number).collect();
         Segments {
             table,
             chain,
             dead: VecDeque::new(),
             free,
+            lent,
             open: None,
             durable_tail,
             limit: count,
@@ -116,6 +122,38 @@ impl Segments {
         true
     }
 
+    /// Lends a free segment to the pages, if more than `keep` stay.
+    pub fn lend(&mut self, keep: usize) -> Option<u32> {
+        if self.free.len() <= keep {
+            return None;
+        }
+        let number = self.free.pop_front()?;
+        assert!(self.get(number).pins == 0, "a free segment is read by nobody");
+        self.lent.insert(number);
+        Some(number)
+    }
+
+    /// A segment holds pages no more.
+    pub fn take_back(&mut self, number: u32) {
+        assert!(self.lent.remove(&number), "what was lent comes back once");
+        self.free.push_back(number);
+    }
+
+    /// Lent segments that the log could use.
+    pub fn lent_usable(&self) -> impl Iterator<Item = u32> + '_ {
+        self.lent.iter().copied().filter(|number| *number < self.limit)
+    }
+
+    /// The segments that hold pages.
+    pub fn lent(&self) -> &BTreeSet<u32> {
+        &self.lent
+    }
+
+    /// Segments that may be written at once.
+    pub fn ready(&self) -> usize {
+        self.free.iter().filter(|number| **number < self.limit).count()
+    }
+
     /// Nothing more is written: the tail may pass the open segment, too.
     pub fn close_open(&mut self) {
         self.open = None;
@@ -154,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_dead_segment_is_used_again_only_behind_a_durable_tail() {
-        let mut segments = Segments::new(2, &[], 1);
+        let mut segments = Segments::new(0..2, &[], BTreeSet::new(), 1);
         assert!(segments.open_next(1, 1));
         segments.get_mut(0).last = 4;
         assert!(segments.open_next(1, 5));
@@ -167,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_live_record_holds_its_segment_and_all_behind_it() {
-        let mut segments = Segments::new(3, &[], 1);
+        let mut segments = Segments::new(0..3, &[], BTreeSet::new(), 1);
         for first in 1..=3 {
             assert!(segments.open_next(1, first));
             segments.get_mut(first as u32 - 1).live = u32::from(first == 1);

@@ -14,6 +14,7 @@ use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{Role, Superblock};
 use crate::members::{JobReport, Jobs};
 use crate::pages::Pages;
+use crate::pages::state::PageState;
 use crate::record::{Content, Owner, Position, Record, Recovered};
 use crate::recovery::{OpenOptions, open};
 use crate::scrub::{Scrub, ScrubStats};
@@ -42,6 +43,18 @@ pub enum Sabotage {
     AckBeforeMembership,
     /// A device joins the log without what was in it before.
     SkipResync,
+    /// A write to the backing goes on before its region is durably in flux.
+    WriteBeforeMark,
+    /// A region is unmarked in a commit before the one with its invalidations.
+    UnmarkEarly,
+    /// A slot is written again before it is durable that nothing speaks of it.
+    ReuseSlotEarly,
+    /// A page's block is returned without being checked.
+    SkipPageChecksum,
+    /// Pages are kept although the map journal ends short of what is known to have been durable.
+    KeepShortMap,
+    /// A `put` does not notice that its blocks were invalidated.
+    PutOverInvalidate,
 }
 
 /// Whether a member serves.
@@ -140,6 +153,7 @@ pub(crate) struct Inner<S: Seam> {
     pub(crate) change: Gate,
     /// This, for tasks of its own.
     pub(crate) me: Weak<Inner<S>>,
+    pub(crate) pages: RefCell<PageState<S>>,
     pub(crate) sabotage: Sabotage,
 }
 
@@ -160,11 +174,11 @@ impl<S: Seam> Inner<S> {
 }
 
 /// An open store. A clone is another handle to the same, on the same core.
-pub struct Store<S: Seam>(pub(crate) Rc<Inner<S>>, pub(crate) Pages<S>);
+pub struct Store<S: Seam>(pub(crate) Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Store<S> {
     fn clone(&self) -> Self {
-        Store(Rc::clone(&self.0), self.1.clone())
+        Store(Rc::clone(&self.0))
     }
 }
 
@@ -182,7 +196,7 @@ impl<S: Seam> Store<S> {
 
     /// The clean pages. To be loaded once, at any time after the opening.
     pub fn pages(&self) -> Pages<S> {
-        self.1.clone()
+        Pages(Rc::clone(&self.0))
     }
 
     /// The most records of one append.
@@ -316,18 +330,20 @@ impl<S: Seam> Store<S> {
         self.0.state.borrow_mut().note = Some(Rc::new(note));
     }
 
-    /// Segments that are free, or will be as soon as a tail is durable; of how many.
+    /// Segments that are free, or will be as soon as a tail is durable or the pages in them are gone; of how many.
     pub fn room(&self) -> (usize, usize) {
         let mut state = self.0.state.borrow_mut();
         let next = state.next;
         state.segments.tail(next);
-        (state.segments.free(), state.superblock.segments as usize)
+        let usable = state.superblock.segments - state.superblock.journal_segments();
+        (state.segments.free() + state.segments.lent().len(), usable as usize)
     }
 
     /// Waits for what is being written and moves the durable tail as far as it goes, to the end if nothing is live, so that the next
     /// opening finds nothing. Appends that come after it fail.
     pub async fn close(self) -> Result<(), StoreError> {
         crate::members::end_jobs(&self.0).await;
+        crate::pages::close(&self.0).await;
         loop {
             let answer = {
                 let mut state = self.0.state.borrow_mut();

@@ -216,7 +216,7 @@ impl<S: Seam> Shard<S> {
         if uses.is_multiple_of(RESIZE_EVERY)
             && let Some(pages) = self.core.pages()
         {
-            rule.resize(pages.stats().slots);
+            rule.resize(pages.slots_max());
         }
         rule.used(self.page_key(page))
     }

@@ -286,6 +286,10 @@ impl<S: Seam> Volume<S> {
     /// Destages all that is dirty now and flushes the backing. The flash log is not told, for it cannot be written any more: what it holds of
     /// the volume is old afterwards, and must never be taken over again.
     pub async fn destage_past_log(&self) -> Result<(), RequestError> {
+        // Its owner gives the incarnation up: no page of it is looked for again, and no mark could be written.
+        if let Some(pages) = self.0.shard.core.pages() {
+            pages.abandon();
+        }
         self.0.shard.flush_all().await
     }
 

@@ -64,6 +64,8 @@ pub struct BatchHeader {
     pub first: u64,
     /// Checksum of the header before, 0 where there was none.
     pub previous: u32,
+    /// The last commit of the map journal that was durable when this was written (R9).
+    pub journal: u64,
     /// What it holds.
     pub records: Vec<RecordEntry>,
 }
@@ -100,6 +102,7 @@ impl BatchHeader {
         put(out, 64, &self.first.to_le_bytes());
         put(out, 72, &self.previous.to_le_bytes());
         put(out, 76, &KIND_LOG.to_le_bytes());
+        put(out, 80, &self.journal.to_le_bytes());
         for (index, record) in self.records.iter().enumerate() {
             let at = RECORDS_AT + index * RECORD_BYTES;
             let (kind, flags, checksum) = match record.kind {
@@ -138,6 +141,7 @@ impl BatchHeader {
             offset: get_u32(raw, 60),
             first: get_u64(raw, 64),
             previous: get_u32(raw, 72),
+            journal: get_u64(raw, 80),
             records: records.collect::<Option<_>>()?,
         };
         let sane = header.first <= header.sequence && header.tail <= header.sequence;
@@ -190,6 +194,7 @@ mod tests {
             offset: 9,
             first: 38,
             previous: 0xdead_beef,
+            journal: 1 << 40,
             records: (0..records).map(record).collect(),
         }
     }

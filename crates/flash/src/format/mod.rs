@@ -2,6 +2,8 @@
 
 pub mod batch;
 mod bytes;
+pub mod journal;
+pub mod page;
 pub mod superblock;
 
 /// Bytes of a device before its first segment.

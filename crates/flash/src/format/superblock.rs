@@ -10,6 +10,7 @@ pub const MEMBERS_MAX: usize = 8;
 
 const MAGIC: [u8; 8] = *b"HOTSETFL";
 const MEMBERS_AT: usize = 128;
+const JOURNAL_AT: usize = 384;
 const MEMBER_BYTES: usize = 32;
 
 /// Whether a member is read and written.
@@ -72,6 +73,10 @@ pub struct Superblock {
     pub tail: u64,
     /// Sequence with which this boot epoch began: batches of earlier ones do not count from it on.
     pub begin: u64,
+    /// Bytes of the map journal on each log member.
+    pub journal_bytes: u64,
+    /// The last commit of the map journal that was durable when this was written (R9).
+    pub journal: u64,
 }
 
 /// Why a block is no superblock that this version may use.
@@ -92,6 +97,12 @@ impl Superblock {
     /// True when that member is in service and carries the log.
     pub fn carries_log(&self, member: u32) -> bool {
         self.serves(member) && self.members[member as usize].role == Role::Log
+    }
+
+    /// Segments, from number 0 on, that the map journal takes; nobody else uses these numbers.
+    pub fn journal_segments(&self) -> u32 {
+        let past = (super::journal::JOURNAL_AT + self.journal_bytes).saturating_sub(FIRST_SEGMENT_BYTES);
+        past.div_ceil(self.segment_bytes) as u32
     }
 
     /// The bytes on the device.
@@ -115,6 +126,8 @@ impl Superblock {
         put(out, 104, &self.tail.to_le_bytes());
         // 112: the owner's epoch, none yet.
         put(out, 120, &self.begin.to_le_bytes());
+        put(out, JOURNAL_AT, &self.journal.to_le_bytes());
+        put(out, JOURNAL_AT + 8, &self.journal_bytes.to_le_bytes());
         for (index, member) in self.members.iter().enumerate() {
             let at = MEMBERS_AT + index * MEMBER_BYTES;
             put(out, at, &member.uuid);
@@ -153,12 +166,14 @@ impl Superblock {
         let count = get_u32(raw, 60) as usize;
         let (segment_bytes, segments) = (get_u64(raw, 72), get_u64(raw, 80));
         let member = get_u32(raw, 56);
+        let journal_end = get_u64(raw, JOURNAL_AT + 8).saturating_add(super::journal::JOURNAL_AT);
         let sane = (1..=MEMBERS_MAX).contains(&count)
             && (member as usize) < count
             && segment_bytes.is_power_of_two()
             && (8 << 10..=1 << 30).contains(&segment_bytes)
             && (1..=u64::from(u32::MAX)).contains(&segments)
-            && get_u64(raw, 88) == FIRST_SEGMENT_BYTES;
+            && get_u64(raw, 88) == FIRST_SEGMENT_BYTES
+            && journal_end <= segments.saturating_mul(segment_bytes).saturating_add(FIRST_SEGMENT_BYTES);
         if !sane {
             return Err(NoSuperblock::Unknown("fields out of their ranges under a sound checksum".to_owned()));
         }
@@ -191,6 +206,8 @@ impl Superblock {
             boot: get_u64(raw, 96),
             tail: get_u64(raw, 104),
             begin: get_u64(raw, 120),
+            journal_bytes: get_u64(raw, JOURNAL_AT + 8),
+            journal: get_u64(raw, JOURNAL_AT),
         })
     }
 }
@@ -223,6 +240,8 @@ mod tests {
             boot: 5,
             tail: 99,
             begin: 120,
+            journal_bytes: 64 << 10,
+            journal: 1 << 35,
         }
     }
 

@@ -40,7 +40,7 @@ pub async fn prepare<S: Seam>(
         return Err(StoreError::Refused(format!("{} is a member of the store already", device.name())));
     }
     let mut own = inner.state.borrow().superblock.clone();
-    let least_bytes = FIRST_SEGMENT_BYTES + SEGMENTS_MIN * own.segment_bytes;
+    let least_bytes = FIRST_SEGMENT_BYTES + (u64::from(own.journal_segments()) + SEGMENTS_MIN) * own.segment_bytes;
     let size_bytes = device.disk.geometry().size_bytes;
     if size_bytes < least_bytes {
         return Err(StoreError::TooSmall { device: device.name(), size_bytes, least_bytes });
@@ -101,6 +101,8 @@ pub async fn make<S: Seam>(running: &Running<S>, change: Change<S>) -> Result<u3
         }
     }
     let gone = switch(inner, newcomer.clone(), leaver).await?;
+    // Whoever carries the log gets the map journal, too.
+    crate::journal::write_now(inner);
     if let Some(device) = gone {
         forget(inner, &device).await;
     }
@@ -139,6 +141,7 @@ async fn switch<S: Seam>(
             let entry = &mut state.superblock.members[leaver as usize];
             (entry.state, entry.since) = (MemberState::Vacant, since);
             state.reports.retain(|report| report.member != leaver);
+            inner.pages.borrow_mut().lose_member(leaver);
             let at = state.devices.iter().position(|device| device.member == leaver);
             // What has failed may answer never: it is left alone.
             gone = at.map(|at| state.devices.remove(at)).filter(|_| served);

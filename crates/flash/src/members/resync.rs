@@ -54,6 +54,7 @@ pub async fn fill<S: Seam>(running: &Running<S>, device: &Device<S>) -> Result<(
         let room = segments_of(device, state.superblock.segment_bytes);
         (state.superblock.segment_bytes, room.min(state.superblock.segments))
     };
+    let _held = crate::pages::share::leave(inner, device.member).await;
     leave_what_it_lacks(running, limit, &name).await?;
     let parts = {
         let _inside = inner.batches.enter().await;

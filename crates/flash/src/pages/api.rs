@@ -1,7 +1,5 @@
 //! What the owner of a store hears about its pages.
 
-use std::ops::Range;
-
 /// Blocks of a page.
 pub const PAGE_BLOCKS: u32 = 16;
 /// Blocks of a region, the unit in which writes to a backing are marked: 4 MiB.
@@ -36,9 +34,8 @@ pub enum PutError {
 #[must_use = "a mark that is not given to end_write keeps its regions in flux"]
 #[derive(Debug)]
 pub struct WriteMark {
-    /// Its blocks.
-    #[expect(dead_code, reason = "read when the mark ends")]
-    pub(super) blocks: Range<u64>,
+    /// The regions that it keeps in flux, each with its mark's number.
+    pub(super) marks: Vec<((u16, u64), u64)>,
 }
 
 /// What has been written to a member for pages.
@@ -59,6 +56,8 @@ pub struct PagesStats {
     pub loaded: bool,
     /// Slots, of which each can hold a page.
     pub slots: u64,
+    /// Slots that there could be while the log needs no more than its reserve.
+    pub slots_max: u64,
     /// Slots that hold one.
     pub pages: u64,
     /// Blocks that can be read.

@@ -7,29 +7,35 @@
 //! - **R2** [`PagesOf::invalidate`] takes blocks away at once, also from a `put` that is under way.
 //! - **R8** [`PagesOf::begin_write`] returns when the regions of a write are durably *in flux*: after a crash nothing of them is trusted.
 //! - **R11** each block is checked before anybody sees it.
+//!
+//! `table.rs` says which slot holds which page, `put.rs` and `read.rs` move data, `evict.rs` makes room, `share.rs` shares segments with
+//! the log, `bypass.rs` marks what is written past the pages. What is durable of it is the map journal's (`journal/`).
 
 mod api;
-mod held;
+mod bypass;
+mod evict;
+mod put;
+mod read;
+pub(crate) mod share;
+pub(crate) mod state;
+pub(crate) mod table;
 
-use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
-use seam::Seam;
+use seam::{Block, Seam};
 
 use crate::error::StoreError;
+use crate::format::journal::Record;
+use crate::journal::{load, wait_durable, write_soon};
 use crate::store::Inner;
+use state::MapPhase;
+use table::{ADDING, Phase, SUSPECT};
 
 pub use api::{MapLoaded, PAGE_BLOCKS, PageMember, PagesStats, PutError, REGION_BLOCKS, WriteMark};
-use held::Held;
-
-/// What the handles share.
-pub(crate) struct Shared<S: Seam> {
-    pub(crate) inner: Rc<Inner<S>>,
-    held: RefCell<Held<S>>,
-}
 
 /// The clean pages of a store. A clone is another handle.
-pub struct Pages<S: Seam>(pub(crate) Rc<Shared<S>>);
+pub struct Pages<S: Seam>(pub(crate) Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Pages<S> {
     fn clone(&self) -> Self {
@@ -38,62 +44,116 @@ impl<S: Seam> Clone for Pages<S> {
 }
 
 impl<S: Seam> Pages<S> {
-    pub(crate) fn new(inner: Rc<Inner<S>>) -> Self {
-        Pages(Rc::new(Shared { inner, held: RefCell::default() }))
-    }
-
     /// Reads the map, once after the store was opened. Until it has ended every look-up finds nothing, `put` says
     /// [`PutError::Busy`], and `begin_write` waits.
+    ///
+    /// # Panics
+    /// When it is called twice.
     pub async fn load(&self) -> MapLoaded {
-        self.0.inner.seam.yield_now().await;
-        self.0.held.borrow_mut().loaded()
+        load::load(&self.0).await
     }
 
     /// The pages of a volume, for the request path.
     pub fn volume(&self, incarnation: u64) -> PagesOf<S> {
-        PagesOf { shared: Rc::clone(&self.0), incarnation }
+        PagesOf { inner: Rc::clone(&self.0), incarnation }
     }
 
     /// Drops all pages, marks and noted blocks of a volume, durably. An error leaves them dropped in memory alone.
     pub async fn forget(&self, incarnation: u64) -> Result<(), StoreError> {
-        self.0.held.borrow_mut().forget(incarnation);
-        self.0.inner.seam.yield_now().await;
-        Ok(())
+        bypass::loaded(&self.0).await;
+        {
+            let mut state = self.0.pages.borrow_mut();
+            let Some(number) = state.numbers.remove(&incarnation) else { return Ok(()) };
+            state.volumes.remove(&number);
+            for slot in state.table.of_volume(number, 0..u64::MAX) {
+                let lives = state.table.phase(slot) == Phase::Live && !state.table.has(slot, ADDING);
+                if lives { state.kill(slot, true) } else { state.clear(slot, u16::MAX) }
+            }
+            state.marks.forget(number);
+            state.rings.forget(number);
+            state.journal.events.push(Record::VolumeGone { number });
+        }
+        if wait_durable(&self.0).await {
+            return Ok(());
+        }
+        match &self.0.pages.borrow().phase {
+            MapPhase::Void(why) => Err(StoreError::Failed(why.clone())),
+            _ => Ok(()),
+        }
     }
 
     /// The owner has durably noted that this map is void: it holds nothing any more and takes nothing, and `begin_write` returns at
     /// once.
     pub fn abandon(&self) {
-        self.0.held.borrow_mut().abandon();
+        let mut state = self.0.pages.borrow_mut();
+        state.abandoned = true;
+        state.void("the map of clean pages was given up".to_owned());
+    }
+
+    /// Why the map is void, where it is: the log members have all failed. Writes to backings wait until it is abandoned.
+    pub fn failed(&self) -> Option<String> {
+        match &self.0.pages.borrow().phase {
+            MapPhase::Void(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// Slots that there could be while the log needs no more than its reserve.
+    pub fn slots_max(&self) -> u64 {
+        share::slots_max(&self.0, &self.0.pages.borrow()) as u64
     }
 
     /// How it stands.
     pub fn stats(&self) -> PagesStats {
-        self.0.held.borrow().stats()
+        let state = self.0.pages.borrow();
+        let table = &state.table;
+        let counts = table.counts();
+        PagesStats {
+            pages: counts.pages,
+            valid_blocks: counts.blocks,
+            suspect: counts.suspect,
+            loaded: state.is_ready(),
+            slots: table.slots() as u64,
+            slots_max: share::slots_max(&self.0, &state) as u64,
+            free: state.free.len() as u64,
+            evictions: state.counts.evictions,
+            regions_in_flux: state.marks.len() as u64,
+            members: state.counts.written.values().copied().collect(),
+            memory_bytes: state.memory_bytes(),
+        }
     }
 }
 
 /// The pages of one volume. Pages and blocks are numbered from the volume's start; the blocks of a page from the page's.
 pub struct PagesOf<S: Seam> {
-    shared: Rc<Shared<S>>,
+    inner: Rc<Inner<S>>,
     incarnation: u64,
 }
 
 impl<S: Seam> Clone for PagesOf<S> {
     fn clone(&self) -> Self {
-        PagesOf { shared: Rc::clone(&self.shared), incarnation: self.incarnation }
+        PagesOf { inner: Rc::clone(&self.inner), incarnation: self.incarnation }
     }
 }
 
 impl<S: Seam> PagesOf<S> {
     /// The blocks of a page that can be read: bit *n* for block *n*, 0 where there is nothing. Counts no use.
     pub fn valid(&self, page: u64) -> u16 {
-        self.shared.held.borrow().valid(self.incarnation, page)
+        self.mask(page, false)
+    }
+
+    fn mask(&self, page: u64, suspect: bool) -> u16 {
+        let state = self.inner.pages.borrow();
+        let slot = state.find(self.incarnation, page).filter(|slot| state.table.has(*slot, SUSPECT) == suspect);
+        slot.map_or(0, |slot| state.table.valid(slot))
     }
 
     /// Counts a use of a page, where it is there.
     pub fn touch(&self, page: u64) {
-        let _ = page;
+        let mut state = self.inner.pages.borrow_mut();
+        if let Some(slot) = state.find(self.incarnation, page) {
+            state.table.touch(slot);
+        }
     }
 
     /// Reads a run of blocks of a page, one buffer each. A block that is not valid, cannot be read or does not match its checksum
@@ -104,28 +164,16 @@ impl<S: Seam> PagesOf<S> {
     pub async fn read(
         &self,
         page: u64,
-        blocks: std::ops::Range<u32>,
+        blocks: Range<u32>,
         buffers: Vec<S::BlockMut>,
     ) -> Vec<Result<S::Block, S::BlockMut>> {
-        assert!(blocks.end <= PAGE_BLOCKS && buffers.len() == blocks.len(), "{blocks:?} of a page");
-        let found: Vec<_> = {
-            let held = self.shared.held.borrow();
-            blocks.map(|block| held.block(self.incarnation, page, block)).collect()
-        };
-        self.shared.inner.seam.yield_now().await;
-        let give = |(found, mut buffer): (Option<S::Block>, S::BlockMut)| match found {
-            Some(block) => {
-                seam::BlockMut::copy_from(&mut buffer, 0, &block, 0, seam::BLOCK_BYTES);
-                Ok(seam::BlockMut::freeze(buffer))
-            }
-            None => Err(buffer),
-        };
-        found.into_iter().zip(buffers).map(give).collect()
+        read::read(&self.inner, self.incarnation, page, blocks, buffers, false).await
     }
 
     /// These blocks of the volume are not valid any more, at once: not in the map, and not of a `put` that is under way (R2).
-    pub fn invalidate(&self, blocks: std::ops::Range<u64>) {
-        self.shared.held.borrow_mut().invalidate(self.incarnation, blocks);
+    pub fn invalidate(&self, blocks: Range<u64>) {
+        self.inner.pages.borrow_mut().invalidate(self.incarnation, blocks);
+        write_soon(&self.inner);
     }
 
     /// Adds blocks of a page, each with what the backing durably holds of it at the time of this call, and returns which of them the
@@ -136,71 +184,100 @@ impl<S: Seam> PagesOf<S> {
     /// With no block, or one that is not in a page.
     pub async fn put(&self, page: u64, blocks: Vec<(u32, S::Block)>) -> Result<u16, PutError> {
         assert!(!blocks.is_empty() && blocks.iter().all(|(block, _)| *block < PAGE_BLOCKS), "blocks of a page");
-        let putting = self.shared.held.borrow_mut().begin_put(self.incarnation, page, blocks)?;
-        self.shared.inner.seam.yield_now().await;
-        Ok(self.shared.held.borrow_mut().end_put(putting))
+        put::put(&self.inner, self.incarnation, page, blocks).await
     }
 
     /// To be awaited before these blocks of the backing are written or zeroed, for whatever reason: they are not valid any more, and
-    /// when this returns their regions are durably in flux, as far as anything durable speaks of them (R8).
-    pub async fn begin_write(&self, blocks: std::ops::Range<u64>) -> WriteMark {
-        self.invalidate(blocks.clone());
-        self.shared.inner.seam.yield_now().await;
-        WriteMark { blocks }
+    /// when this returns it is durable that their regions are in flux, or that nothing durable speaks of them (R8).
+    pub async fn begin_write(&self, blocks: Range<u64>) -> WriteMark {
+        bypass::begin_write(&self.inner, self.incarnation, blocks).await
     }
 
     /// The write has ended, well or not, as completion number `sequence` of the volume: what [`PagesOf::flushed`] counts in.
     pub fn end_write(&self, mark: WriteMark, sequence: u64) {
-        let _ = (mark, sequence);
+        bypass::end_write(&self.inner, mark, sequence);
     }
 
     /// A flush of the backing has succeeded that was issued after all completions below `covered`.
     pub fn flushed(&self, covered: u64) {
-        let _ = covered;
+        bypass::flushed(&self.inner, self.incarnation, covered);
     }
 
     /// Few regions are left that could be marked: a flush of the backing soon would free some.
     pub fn wants_flush(&self) -> bool {
-        false
+        bypass::wants_flush(&self.inner, self.incarnation)
     }
 
     /// The backing durably holds this content of a block, which was destaged: noted for [`PagesOf::ring`].
     pub fn destaged(&self, block: u64, content: &S::Block) {
-        self.shared.held.borrow_mut().destaged(self.incarnation, block, seam::Block::checksum(content, 0));
+        {
+            let mut state = self.inner.pages.borrow_mut();
+            if !state.is_ready() {
+                return;
+            }
+            let Some(number) = state.number_of(self.incarnation) else { return };
+            state.rings.push(number, block, content.checksum(0));
+        }
+        write_soon(&self.inner);
     }
 
     /// Blocks of a page that are there and not trusted, since a crash came upon a write to their region: to be compared with the
-    /// backing, and judged.
+    /// backing, and judged. The backing has to have been flushed since the opening.
     pub fn suspect(&self, page: u64) -> u16 {
-        let _ = page;
-        0
+        self.mask(page, true)
     }
 
     /// Reads suspect blocks of a page, like [`PagesOf::read`].
     pub async fn read_suspect(
         &self,
         page: u64,
-        blocks: std::ops::Range<u32>,
+        blocks: Range<u32>,
         buffers: Vec<S::BlockMut>,
     ) -> Vec<Result<S::Block, S::BlockMut>> {
-        let _ = (page, blocks);
-        self.shared.inner.seam.yield_now().await;
-        buffers.into_iter().map(Err).collect()
+        read::read(&self.inner, self.incarnation, page, blocks, buffers, true).await
     }
 
     /// Of a page's suspect blocks those in `good` were found to be what the backing durably holds, and are valid from now on unless
     /// they were invalidated meanwhile; the others are gone.
     pub fn judge(&self, page: u64, good: u16) {
-        let _ = (page, good);
+        {
+            let mut state = self.inner.pages.borrow_mut();
+            let slot = state.find(self.incarnation, page).filter(|slot| state.table.has(*slot, SUSPECT));
+            let Some(slot) = slot else { return };
+            state.table.flag(slot, SUSPECT, false);
+            state.clear(slot, !good);
+        }
+        bypass::idle(&self.inner);
+        write_soon(&self.inner);
     }
 
     /// The last blocks that were destaged, each with the checksum (from seed 0) that the backing must have of it.
     pub fn ring(&self) -> Vec<(u64, u32)> {
-        self.shared.held.borrow().ring(self.incarnation)
+        let state = self.inner.pages.borrow();
+        state.numbers.get(&self.incarnation).map(|number| state.rings.of(*number)).unwrap_or_default()
     }
 
-    /// Up to `count` pages with valid blocks, spread over the volume by `random`: page and mask.
+    /// Up to `count` pages with valid blocks, spread over the slots from a place that `random` says: page and mask.
     pub fn sample(&self, random: u64, count: usize) -> Vec<(u64, u16)> {
-        self.shared.held.borrow().sample(self.incarnation, random, count)
+        let state = self.inner.pages.borrow();
+        let Some(number) = state.numbers.get(&self.incarnation).filter(|_| state.is_ready()) else { return Vec::new() };
+        let slots = state.table.of_volume(*number, 0..u64::MAX);
+        let good = |slot: &table::SlotId| state.table.phase(*slot) == Phase::Live && !state.table.has(*slot, SUSPECT);
+        let slots: Vec<_> = slots.into_iter().filter(good).collect();
+        let count = count.min(slots.len());
+        let pick = |index: usize| {
+            let slot = slots[(random as usize % slots.len() + index * slots.len() / count) % slots.len()];
+            (table::page_of(state.table.key(slot)).1, state.table.valid(slot))
+        };
+        (0..count).map(pick).collect()
     }
+}
+
+/// Everything pending is durable, and no region is marked without need; then nothing more is taken.
+pub(crate) async fn close<S: Seam>(inner: &Rc<Inner<S>>) {
+    if inner.pages.borrow().is_ready() {
+        inner.pages.borrow_mut().unmark_all = true;
+        wait_durable(inner).await;
+    }
+    inner.pages.borrow_mut().void("the store was closed".to_owned());
 }

@@ -4,6 +4,7 @@
 //! last one counts only if all of it is there, on whichever mirrors. Where the next batch may lie in two places, the later boot epoch
 //! is right: that boot found that the chain ended before what the earlier one has there.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use seam::{BLOCK_BYTES, Block, Seam};
@@ -12,6 +13,7 @@ use crate::device::{Device, place, raw};
 use crate::error::StoreError;
 use crate::format::Raw;
 use crate::format::batch::{BatchHeader, data_seed};
+use crate::format::page::PageHeader;
 use crate::format::superblock::Superblock;
 use crate::membership::Failure;
 use crate::store::Sabotage;
@@ -49,6 +51,10 @@ pub struct Chain {
     pub next: u64,
     /// Segments of a device.
     pub segments: u32,
+    /// The life of each segment that holds pages, by member and number.
+    pub page_lives: BTreeMap<(u32, u32), u64>,
+    /// The last commit of the map journal that is known to have been durable (R9).
+    pub journal: u64,
 }
 
 /// What is remembered of a segment's first batch.
@@ -65,6 +71,8 @@ struct Follower<'a, S: Seam> {
     heads: BTreeMap<u64, Vec<Head>>,
     /// A segment whose first block no device gives.
     unreadable: Option<StoreError>,
+    page_lives: RefCell<BTreeMap<(u32, u32), u64>>,
+    journal: Cell<u64>,
 }
 
 /// Finds the log on `devices`.
@@ -74,7 +82,15 @@ pub async fn follow<S: Seam>(
     superblock: &Superblock,
     sabotage: Sabotage,
 ) -> Result<Chain, StoreError> {
-    let mut follower = Follower { seam, devices, superblock, heads: BTreeMap::new(), unreadable: None };
+    let mut follower = Follower {
+        seam,
+        devices,
+        superblock,
+        heads: BTreeMap::new(),
+        unreadable: None,
+        page_lives: RefCell::default(),
+        journal: Cell::new(superblock.journal),
+    };
     let tail = follower.find_heads().await;
     let mut links: Vec<Link> = Vec::new();
     while let Some(link) = follower.next(links.last(), tail).await? {
@@ -91,7 +107,8 @@ pub async fn follow<S: Seam>(
     }
     let next = links.last().map_or(tail, |link| link.header.sequence + 1);
     follower.is_the_end(links.last(), next).await?;
-    Ok(Chain { links, tail, next, segments: superblock.segments })
+    let (page_lives, journal) = (follower.page_lives.take(), follower.journal.get());
+    Ok(Chain { links, tail, next, segments: superblock.segments, page_lives, journal })
 }
 
 impl<S: Seam> Follower<'_, S> {
@@ -119,6 +136,16 @@ impl<S: Seam> Follower<'_, S> {
     }
 
     fn decode(&self, raw: &Raw, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
+        let Some((header, _)) = BatchHeader::decode(raw) else {
+            let page = PageHeader::decode(raw).filter(|page| offset == 0 && page.segment == segment);
+            if let Some(page) = page.filter(|page| page.store == self.superblock.store) {
+                self.page_lives.borrow_mut().insert((page.member, segment), page.life);
+            }
+            return None;
+        };
+        if header.store == self.superblock.store {
+            self.journal.set(self.journal.get().max(header.journal));
+        }
         decode(self.superblock, raw, segment, offset)
     }
 
@@ -126,7 +153,7 @@ impl<S: Seam> Follower<'_, S> {
     /// the tail was true when it was written, whether its batch counts or not.)
     async fn find_heads(&mut self) -> u64 {
         let mut tail = self.superblock.tail;
-        for segment in 0..self.superblock.segments {
+        for segment in self.superblock.journal_segments()..self.superblock.segments {
             let (headers, error) = self.headers(segment, 0).await;
             if let Some(error) = error {
                 self.unreadable = Some(error);

@@ -43,6 +43,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         None if found.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
         _ => {}
     }
+    let journal = found.iter().map(|(_, superblock)| superblock.journal).max().unwrap_or(0);
     // Who was being filled when the store was used last knows nothing of it for sure.
     let members = found.iter().map(|(_, superblock)| superblock).filter(|one| own(one).state != MemberState::Syncing);
     let Some(newest) = members.max_by_key(|one| (one.generation, one.revision)) else {
@@ -50,6 +51,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         return Err(StoreError::NoStore { device: found[0].0.name(), why });
     };
     let mut newest = newest.clone();
+    newest.journal = journal;
     if let Some((store, seen)) = options.seen
         && newest.store == store
         && newest.generation < seen

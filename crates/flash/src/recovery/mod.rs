@@ -24,7 +24,7 @@ use crate::format::Uuid;
 use crate::format::superblock::MemberState;
 use crate::members::Jobs;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
-use crate::pages::Pages;
+use crate::pages::state::PageState;
 use crate::record::Recovered;
 use crate::scrub::Scrub;
 use crate::segments::{Segment, Segments};
@@ -70,6 +70,10 @@ pub async fn open<S: Seam>(
         let buffer = crate::device::buffer(seam).await;
         inner.state.borrow_mut().spare.push(buffer);
     }
+    for _ in 0..crate::journal::SPARE_BLOCKS {
+        let buffer = crate::device::buffer(seam).await;
+        inner.pages.borrow_mut().journal.spare.push(buffer);
+    }
     for _ in 0..crate::members::copy_blocks(seam) {
         let buffer = crate::device::buffer(seam).await;
         inner.state.borrow_mut().copying.push(buffer);
@@ -81,8 +85,7 @@ pub async fn open<S: Seam>(
         take_out(&inner, failures).await?;
     }
     crate::members::take_over_soon(&inner);
-    let pages = Pages::new(Rc::clone(&inner));
-    Ok((Store(inner, pages), recovered))
+    Ok((Store(inner), recovered))
 }
 
 async fn flush<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
@@ -135,7 +138,11 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
             }
         }
     }
-    let mut segments = Segments::new(superblock.segments, &table, chain.tail);
+    superblock.journal = chain.journal;
+    let numbers = superblock.journal_segments()..superblock.segments;
+    let in_log = |number: &u32| table.iter().any(|(used, _)| used == number);
+    let lent = chain.page_lives.keys().map(|(_, number)| *number).filter(|number| !in_log(number)).collect();
+    let mut segments = Segments::new(numbers, &table, lent, chain.tail);
     segments.sabotage_reuse = sabotage == Sabotage::ReuseBeforeTail;
     let state = State {
         devices: members.devices,
@@ -158,9 +165,11 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
         jobs: Jobs::default(),
         copying: Vec::new(),
     };
+    let pages = RefCell::new(PageState::new(&state.superblock, chain.page_lives.clone()));
     Rc::new_cyclic(|me| Inner {
         seam: seam.clone(),
         state: RefCell::new(state),
+        pages,
         batches: Gate::default(),
         change: Gate::default(),
         me: me.clone(),

@@ -50,7 +50,7 @@ pub async fn salvage<S: Seam>(seam: &S, devices: &[Device<S>], superblock: &Supe
         next = sequence + 1;
         links.push(Link::new(header, checksum));
     }
-    (Chain { links, tail, next, segments: superblock.segments }, missing)
+    (Chain { links, tail, next, segments: superblock.segments, page_lives: BTreeMap::new(), journal: 0 }, missing)
 }
 
 /// What a device gives of a run of blocks: all at once, else one by one.

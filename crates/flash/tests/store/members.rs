@@ -211,7 +211,7 @@ fn a_device_that_holds_anything_is_formatted_only_by_force() {
     world.add_disk("other", spec()).set_tags(2047, &[1]);
     world.add_disk("small", SimDiskSpec::new(FIRST_SEGMENT_BYTES + 4096));
     world.block_on(async {
-        let options = FormatOptions { segment_bytes: Some(SMALL.segment_bytes), force: false };
+        let options = FormatOptions { segment_bytes: Some(SMALL.segment_bytes), force: false, journal_bytes: None };
         let force = FormatOptions { force: true, ..options };
         for name in ["other", NAMES[0]] {
             let disks = disks(&seam, &[name]).await;
@@ -252,7 +252,7 @@ fn a_full_log_says_so_writes_nothing_and_goes_on_after_destaging() {
     let seam = world.seam();
     world.block_on(async {
         let disk = disks(&seam, &["one"]).await;
-        let options = FormatOptions { segment_bytes: Some(32 << 10), force: false };
+        let options = FormatOptions { segment_bytes: Some(32 << 10), force: false, journal_bytes: None };
         Store::format(&seam, &disk, options).await.unwrap();
         let (store, _) = Store::open(&seam, &disk, OpenOptions::default()).await.unwrap();
         let mut positions = Vec::new();

@@ -1,68 +1,194 @@
-//! Clean pages: what can be read is what was put there and not invalidated since.
+//! Clean pages: what can be read is what was put there and not invalidated since, also after a restart.
 
-use flash::{OpenOptions, PutError};
-use seam::sim::{SimBlock, SimSeam};
-use seam::{Block, BlockMut, Seam};
+use flash::{FormatOptions, OpenOptions, Pages, PutError, Store};
+use seam::sim::{Content as SimContent, CrashMode, SimBlock, SimDiskSpec, SimSeam, World, WorldSpec};
+use seam::{Block, BlockMut, Nanos, Seam};
 
-use crate::world::{SMALL, formatted, open};
+use crate::world::{NAMES, PAGED, after, disks, formatted, open};
 
-fn block(seam: &SimSeam, tag: u64) -> SimBlock {
+pub fn block(seam: &SimSeam, tag: u64) -> SimBlock {
     let mut block = seam.alloc().expect("the pool has room");
     (0..8).for_each(|sector| block.set_tag(sector, tag));
     block.freeze()
 }
 
+/// A page of which block *n* has tag *first* + *n*.
+fn page(seam: &SimSeam, first: u64) -> Vec<(u32, SimBlock)> {
+    (0..16).map(|number| (number, block(seam, first + u64::from(number)))).collect()
+}
+
+/// What the valid blocks of a page read as.
+async fn tags(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, page: u64) -> Vec<Option<u64>> {
+    let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
+    let read = pages.volume(volume).read(page, 0..16, buffers).await;
+    read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect()
+}
+
+async fn loaded(store: &Store<SimSeam>) -> Pages<SimSeam> {
+    let pages = store.pages();
+    assert_eq!(pages.load().await.dropped, None);
+    pages
+}
+
+/// Puts a page as soon as there is room.
+async fn put(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, number: u64, first: u64) {
+    for _ in 0..1_000 {
+        match pages.volume(volume).put(number, page(seam, first)).await {
+            Ok(mask) => return assert_eq!(mask, u16::MAX),
+            Err(PutError::Failed(what)) => panic!("{what}"),
+            Err(_) => seam.sleep(Nanos::from_millis(1)).await,
+        }
+    }
+    panic!("no room for page {number}: {:?}", pages.stats());
+}
+
 #[test]
 fn what_was_put_can_be_read_until_it_is_invalidated() {
-    let world = formatted(1, SMALL);
+    let world = formatted(1, PAGED);
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
-        let pages = store.pages();
-        let volume = pages.volume(7);
-        assert_eq!(volume.put(3, vec![(0, block(&seam, 1))]).await, Err(PutError::Busy), "the map is not loaded");
-        assert_eq!(pages.load().await.dropped, None);
-        let blocks = vec![(0, block(&seam, 11)), (1, block(&seam, 12)), (5, block(&seam, 13))];
-        assert_eq!(volume.put(3, blocks).await, Ok(0b10_0011));
+        let volume = store.pages().volume(7);
+        assert_eq!(volume.put(3, page(&seam, 1)).await, Err(PutError::Busy), "the map is not loaded");
+        let pages = loaded(&store).await;
+        put(&seam, &pages, 7, 3, 100).await;
         let mark = volume.begin_write(49..50).await;
         volume.end_write(mark, 1);
-        assert_eq!((volume.valid(3), volume.valid(4), pages.volume(8).valid(3)), (0b10_0001, 0, 0));
-        let buffers = (0..2).map(|_| seam.alloc().unwrap()).collect();
-        let read = volume.read(3, 0..2, buffers).await;
-        assert!(matches!(&read[0], Ok(block) if block.tags() == [11; 8]));
-        assert!(read[1].is_err());
-        // Under way, and overtaken by an invalidation (R2).
-        let ((), put) = futures_join(
-            async { volume.invalidate(64..65) },
-            volume.put(4, vec![(0, block(&seam, 14)), (1, block(&seam, 15))]),
-        )
-        .await;
-        assert_eq!((put.unwrap() & 1, volume.valid(4) & 1), (0, 0));
-        volume.destaged(9, &block(&seam, 1));
-        assert_eq!(volume.ring(), [(9, block(&seam, 1).checksum(0))]);
+        assert_eq!((volume.valid(3), volume.valid(4), pages.volume(8).valid(3)), (0xfffd, 0, 0));
+        let expected: Vec<_> = (0..16).map(|number| (number != 1).then_some(100 + number)).collect();
+        assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
+        // It comes back into a slot of its own, and the others come along.
+        while volume.put(3, vec![(1, block(&seam, 55))]).await != Ok(2) {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+        let expected: Vec<_> = (0..16).map(|number| Some(if number == 1 { 55 } else { 100 + number })).collect();
+        assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
         pages.forget(7).await.unwrap();
         assert_eq!((volume.valid(3), volume.ring().len()), (0, 0));
     });
 }
 
-/// Both at once, the first one first.
-async fn futures_join<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
-    use std::task::Poll;
-    let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
-    let (mut first, mut second) = (None, None);
-    std::future::poll_fn(|context| {
-        if second.is_none()
-            && let Poll::Ready(value) = other.as_mut().poll(context)
-        {
-            second = Some(value);
+#[test]
+fn pages_are_there_after_a_clean_stop_and_after_a_crash() {
+    for clean in [true, false] {
+        let world = formatted(1, PAGED);
+        let seam = world.seam();
+        world.block_on(async {
+            let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+            let pages = loaded(&store).await;
+            for number in 0..6 {
+                put(&seam, &pages, 1 + number % 2, number, 1_000 * (number + 1)).await;
+            }
+            pages.volume(1).destaged(77, &block(&seam, 5));
+            pages.volume(2).invalidate(16..18);
+            if clean {
+                store.close().await.unwrap();
+            } else {
+                seam.sleep(Nanos::from_secs(2)).await;
+            }
+        });
+        let world = after(2, world.crash(CrashMode::LoseAll));
+        let seam = world.seam();
+        world.block_on(async {
+            let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+            let pages = store.pages();
+            let found = pages.load().await;
+            assert_eq!((found.pages, found.suspect, found.dropped), (6, 0, None));
+            for number in 0..6 {
+                let expected: Vec<_> =
+                    (0..16).map(|block| (number != 1 || block > 1).then_some(1_000 * (number + 1) + block)).collect();
+                assert_eq!(tags(&seam, &pages, 1 + number % 2, number).await, expected, "page {number}");
+            }
+            assert_eq!(pages.volume(1).ring(), [(77, block(&seam, 5).checksum(0))]);
+        });
+    }
+}
+
+#[test]
+fn a_region_that_was_being_written_is_suspect_after_a_crash() {
+    let world = formatted(1, PAGED);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        put(&seam, &pages, 1, 0, 100).await;
+        put(&seam, &pages, 1, 64, 200).await;
+        seam.sleep(Nanos::from_secs(2)).await;
+        let _mark = pages.volume(1).begin_write(3..4).await;
+        assert_eq!(pages.stats().regions_in_flux, 1);
+    });
+    let world = after(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = store.pages();
+        let found = pages.load().await;
+        assert_eq!((found.pages, found.suspect), (2, 1));
+        let volume = pages.volume(1);
+        assert_eq!((volume.valid(0), volume.valid(64)), (0, 0xffff));
+        let suspect = volume.suspect(0);
+        assert_eq!(suspect | 1 << 3, 0xffff);
+        volume.judge(0, suspect & !(1 << 3) & !1);
+        assert_eq!((volume.valid(0), volume.suspect(0)), (0xfff6, 0));
+        // Nobody writes there any more: the mark goes by itself.
+        seam.sleep(Nanos::from_secs(12)).await;
+        assert_eq!(pages.stats().regions_in_flux, 0);
+    });
+}
+
+#[test]
+fn pages_make_room_for_pages_and_for_the_log() {
+    let world = formatted(1, PAGED);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        for number in 0..100 {
+            put(&seam, &pages, 1, number, 1_000 * (number + 1)).await;
         }
-        if first.is_none()
-            && let Poll::Ready(value) = one.as_mut().poll(context)
-        {
-            first = Some(value);
+        let full = pages.stats();
+        assert!(full.evictions > 40 && full.pages > 30, "{full:?}");
+        // The log takes what it needs.
+        let mut positions = Vec::new();
+        for number in 0..300 {
+            let content = flash::Content::Data(block(&seam, number));
+            let owner = flash::Owner { incarnation: 9, block: number };
+            positions
+                .extend(store.append(vec![flash::Record { owner, epoch: 1, content }]).await.expect("pages give way"));
         }
-        if first.is_some() && second.is_some() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    (first.expect("it has ended"), second.expect("it has ended"))
+        let less = pages.stats();
+        assert!(less.slots < full.slots && less.pages > 0, "{less:?}");
+        for number in 0..100 {
+            let expected: Vec<_> = (0..16).map(|block| Some(1_000 * (number + 1) + block)).collect();
+            let found = tags(&seam, &pages, 1, number).await;
+            assert!(found == expected || found == vec![None; 16], "page {number}: {found:?}");
+        }
+        store.retire(&positions);
+        for number in 0..400 {
+            let content = flash::Content::Data(block(&seam, number));
+            let owner = flash::Owner { incarnation: 9, block: number };
+            let position = store.append(vec![flash::Record { owner, epoch: 1, content }]).await.unwrap();
+            store.retire(&position);
+        }
+        for number in 0..100 {
+            put(&seam, &pages, 2, number, 1_000 * (number + 1)).await;
+        }
+        assert!(pages.stats().slots > less.slots, "they grow back: {:?}", pages.stats());
+    });
+}
+
+#[test]
+fn two_devices_of_100_gb_hold_180_gb_of_clean_pages() {
+    let world = World::new(WorldSpec { keep: SimContent::None, ..WorldSpec::new(1) });
+    let seam = world.seam();
+    NAMES.iter().for_each(|name| drop(world.add_disk(name, SimDiskSpec::new(100_000_000_000 / 4096 * 4096))));
+    world.block_on(async {
+        let disks = disks(&seam, &NAMES).await;
+        Store::format(&seam, &disks, FormatOptions { force: true, ..FormatOptions::default() }).await.unwrap();
+        let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.unwrap();
+        let stats = loaded(&store).await.stats();
+        let bytes = stats.slots_max * (64 << 10);
+        println!("{:.1} GB of clean pages", bytes as f64 / 1e9);
+        assert!(bytes >= 180_000_000_000, "{bytes} bytes");
+    });
 }

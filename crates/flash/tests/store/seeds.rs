@@ -17,7 +17,8 @@ use crate::world::{ALL, NAMES, Shape, after, formatted, open};
 pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let rng = Rng::new(seed, 50);
     let devices = if rng.below(4) == 0 { 1 } else { 2 + rng.below(2) as usize };
-    let shape = Shape { devices, segment_bytes: 4096 << (3 + rng.below(3)), segments: 4 + rng.below(6) };
+    let shape =
+        Shape { devices, segment_bytes: 4096 << (3 + rng.below(3)), segments: 4 + rng.below(6), journal_bytes: None };
     // Always the same: once it was taken out, the other is all there is.
     let victim = NAMES[rng.below(2) as usize];
     let mut world = formatted(seed, shape);

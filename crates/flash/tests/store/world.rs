@@ -16,10 +16,14 @@ pub struct Shape {
     pub devices: usize,
     pub segment_bytes: u64,
     pub segments: u64,
+    pub journal_bytes: Option<u64>,
 }
 
 /// Small segments, so that the log wraps soon.
-pub const SMALL: Shape = Shape { devices: 2, segment_bytes: 32 << 10, segments: 6 };
+pub const SMALL: Shape = Shape { devices: 2, segment_bytes: 32 << 10, segments: 6, journal_bytes: None };
+
+/// Segments of three pages each, and a map journal that often begins anew.
+pub const PAGED: Shape = Shape { devices: 2, segment_bytes: 256 << 10, segments: 10, journal_bytes: Some(16 * 4096) };
 
 /// A world that takes its tasks in an order of the seed, with room for `blocks` buffers.
 pub fn empty(seed: u64) -> World {
@@ -46,7 +50,8 @@ pub fn formatted(seed: u64, shape: Shape) -> World {
     let seam = world.seam();
     world.block_on(async {
         let disks = disks(&seam, &ALL[..shape.devices]).await;
-        let options = FormatOptions { segment_bytes: Some(shape.segment_bytes), force: false };
+        let journal_bytes = shape.journal_bytes;
+        let options = FormatOptions { segment_bytes: Some(shape.segment_bytes), force: false, journal_bytes };
         Store::format(&seam, &disks, options).await.expect("empty devices are formatted");
     });
     world

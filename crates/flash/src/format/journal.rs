@@ -1,0 +1,345 @@
+//! The map journal: blocks of records, each of which says how something *is*, so that reading one twice changes nothing. A block
+//! names the checksum of the one before it.
+
+use super::bytes::{get, get_u32, get_u64, put};
+use super::{Raw, Uuid, VERSION, is_sealed, seal};
+
+/// Records that a block has room for.
+pub const RECORDS_MAX: usize = 166;
+/// First byte of the journal on a device; it ends at the first segment that is not the journal's.
+pub const JOURNAL_AT: u64 = 128 << 10;
+
+const MAGIC: [u8; 8] = *b"HOTSETMJ";
+const RECORDS_AT: usize = 96;
+const RECORD_BYTES: usize = 24;
+
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A slot holds a page. Slots of a member are counted over all its segments.
+    Slot {
+        /// The member.
+        member: u8,
+        /// The slot.
+        slot: u32,
+        /// The volume's number.
+        volume: u16,
+        /// The page.
+        page: u64,
+        /// Blocks that are there.
+        valid: u16,
+        /// Blocks that have been there in this generation.
+        ever: u16,
+        /// The slot's generation.
+        generation: u16,
+    },
+    /// A slot holds nothing.
+    Free {
+        /// The member.
+        member: u8,
+        /// The slot.
+        slot: u32,
+        /// The generation that it had.
+        generation: u16,
+    },
+    /// A segment holds pages, none yet.
+    Segment {
+        /// The member.
+        member: u8,
+        /// The segment.
+        segment: u32,
+        /// Its life.
+        life: u64,
+    },
+    /// A segment holds no pages any more.
+    FreeSegment {
+        /// The member.
+        member: u8,
+        /// The segment.
+        segment: u32,
+    },
+    /// A volume has this number from now on.
+    Volume {
+        /// The number.
+        number: u16,
+        /// The volume.
+        incarnation: u64,
+    },
+    /// Nothing speaks of that volume any more.
+    VolumeGone {
+        /// The number.
+        number: u16,
+    },
+    /// A member has this identity; pages under another one are gone.
+    Member {
+        /// The member.
+        member: u8,
+        /// Its identity.
+        uuid: Uuid,
+    },
+    /// All pages of a member are gone.
+    MemberGone {
+        /// The member.
+        member: u8,
+    },
+    /// A region of a volume is in flux, or no more.
+    Flux {
+        /// The volume's number.
+        volume: u16,
+        /// The region.
+        region: u64,
+        /// Whether it is.
+        on: bool,
+    },
+    /// A block was destaged with this checksum.
+    Destaged {
+        /// The volume's number.
+        volume: u16,
+        /// The block.
+        block: u64,
+        /// Its checksum from seed 0.
+        checksum: u32,
+    },
+    /// What was noted of a destaged block holds no more.
+    Undestaged {
+        /// The volume's number.
+        volume: u16,
+        /// The block.
+        block: u64,
+    },
+}
+
+impl Record {
+    fn encode(&self, out: &mut [u8; RECORD_BYTES]) {
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        match *self {
+            Record::Slot { member, slot, volume, page, valid, ever, generation } => {
+                put(0, &[1, member]);
+                put(2, &generation.to_le_bytes());
+                put(4, &slot.to_le_bytes());
+                put(8, &page.to_le_bytes()[..6]);
+                put(14, &volume.to_le_bytes());
+                put(16, &valid.to_le_bytes());
+                put(18, &ever.to_le_bytes());
+            }
+            Record::Free { member, slot, generation } => {
+                put(0, &[2, member]);
+                put(2, &generation.to_le_bytes());
+                put(4, &slot.to_le_bytes());
+            }
+            Record::Segment { member, segment, life } => {
+                put(0, &[3, member]);
+                put(4, &segment.to_le_bytes());
+                put(8, &life.to_le_bytes());
+            }
+            Record::FreeSegment { member, segment } => {
+                put(0, &[4, member]);
+                put(4, &segment.to_le_bytes());
+            }
+            Record::Volume { number, incarnation } => {
+                put(0, &[5, 0]);
+                put(2, &number.to_le_bytes());
+                put(8, &incarnation.to_le_bytes());
+            }
+            Record::VolumeGone { number } => {
+                put(0, &[6, 0]);
+                put(2, &number.to_le_bytes());
+            }
+            Record::Member { member, uuid } => {
+                put(0, &[7, member]);
+                put(8, &uuid);
+            }
+            Record::MemberGone { member } => put(0, &[8, member]),
+            Record::Flux { volume, region, on } => {
+                put(0, &[9, u8::from(on)]);
+                put(2, &volume.to_le_bytes());
+                put(8, &region.to_le_bytes());
+            }
+            Record::Destaged { volume, block, checksum } => {
+                put(0, &[10, 0]);
+                put(2, &volume.to_le_bytes());
+                put(4, &checksum.to_le_bytes());
+                put(8, &block.to_le_bytes());
+            }
+            Record::Undestaged { volume, block } => {
+                put(0, &[11, 0]);
+                put(2, &volume.to_le_bytes());
+                put(8, &block.to_le_bytes());
+            }
+        }
+    }
+
+    fn decode(raw: &[u8; RECORD_BYTES]) -> Option<Record> {
+        let u16_at = |at: usize| u16::from_le_bytes([raw[at], raw[at + 1]]);
+        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let (kind, member) = (raw[0], raw[1]);
+        let sane = matches!(kind, 5 | 6 | 9 | 10 | 11) || usize::from(member) < super::superblock::MEMBERS_MAX;
+        if !sane {
+            return None;
+        }
+        Some(match kind {
+            1 => Record::Slot {
+                member,
+                slot: u32_at(4),
+                volume: u16_at(14),
+                page: u64_at(8) & ((1 << 48) - 1),
+                valid: u16_at(16),
+                ever: u16_at(18),
+                generation: u16_at(2),
+            },
+            2 => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
+            3 => Record::Segment { member, segment: u32_at(4), life: u64_at(8) },
+            4 => Record::FreeSegment { member, segment: u32_at(4) },
+            5 => Record::Volume { number: u16_at(2), incarnation: u64_at(8) },
+            6 => Record::VolumeGone { number: u16_at(2) },
+            7 => {
+                let mut uuid = [0; 16];
+                uuid.copy_from_slice(&raw[8..]);
+                Record::Member { member, uuid }
+            }
+            8 => Record::MemberGone { member },
+            9 => Record::Flux { volume: u16_at(2), region: u64_at(8), on: raw[1] != 0 },
+            10 => Record::Destaged { volume: u16_at(2), block: u64_at(8), checksum: u32_at(4) },
+            11 => Record::Undestaged { volume: u16_at(2), block: u64_at(8) },
+            _ => return None,
+        })
+    }
+}
+
+/// A block of the journal, without its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalHeader {
+    /// Identity of the store.
+    pub store: Uuid,
+    /// The opening in which it was written.
+    pub boot: u64,
+    /// +1 with every checkpoint: which life of the half.
+    pub generation: u64,
+    /// +1 with every commit, over all openings: the last one that this block and those before it speak of.
+    pub sequence: u64,
+    /// Blocks from the half's start.
+    pub index: u32,
+    /// Checksum of the block before, 0 for the first.
+    pub previous: u32,
+    /// The half says all: it ends a checkpoint, or comes behind one that has ended.
+    pub complete: bool,
+    /// More blocks of the same commit follow.
+    pub more: bool,
+}
+
+impl JournalHeader {
+    /// The bytes on the device, and their checksum for the next block.
+    pub fn encode(&self, records: &[Record]) -> (Box<Raw>, u32) {
+        assert!(records.len() <= RECORDS_MAX, "{} records in a journal block", records.len());
+        let mut raw = Box::new([0; seam::BLOCK_BYTES]);
+        put(&mut raw, 0, &MAGIC);
+        put(&mut raw, 8, &VERSION.to_le_bytes());
+        put(&mut raw, 12, &(records.len() as u32).to_le_bytes());
+        put(&mut raw, 16, &self.store);
+        put(&mut raw, 32, &self.boot.to_le_bytes());
+        put(&mut raw, 40, &self.generation.to_le_bytes());
+        put(&mut raw, 48, &self.sequence.to_le_bytes());
+        put(&mut raw, 56, &self.index.to_le_bytes());
+        put(&mut raw, 60, &self.previous.to_le_bytes());
+        put(&mut raw, 64, &[u8::from(self.complete), u8::from(self.more)]);
+        for (index, record) in records.iter().enumerate() {
+            let at = RECORDS_AT + index * RECORD_BYTES;
+            let out = raw[at..at + RECORD_BYTES].first_chunk_mut().expect("a slice of that length");
+            record.encode(out);
+        }
+        let checksum = seal(&mut raw);
+        (raw, checksum)
+    }
+
+    /// Reads what [`JournalHeader::encode`] wrote, with its checksum; `None` for anything else.
+    pub fn decode(raw: &Raw) -> Option<(JournalHeader, u32)> {
+        if get::<8>(raw, 0) != MAGIC || get_u32(raw, 8) != VERSION || get_u32(raw, 12) as usize > RECORDS_MAX {
+            return None;
+        }
+        let checksum = is_sealed(raw)?;
+        let header = JournalHeader {
+            store: get(raw, 16),
+            boot: get_u64(raw, 32),
+            generation: get_u64(raw, 40),
+            sequence: get_u64(raw, 48),
+            index: get_u32(raw, 56),
+            previous: get_u32(raw, 60),
+            complete: raw[64] != 0,
+            more: raw[65] != 0,
+        };
+        Some((header, checksum))
+    }
+
+    /// The records of a block that [`JournalHeader::decode`] has found sound; `None` when one of them is nothing that this version
+    /// knows.
+    pub fn records(raw: &Raw) -> impl Iterator<Item = Option<Record>> + '_ {
+        let count = get_u32(raw, 12) as usize;
+        let bytes = &raw[RECORDS_AT..RECORDS_AT + count * RECORD_BYTES];
+        bytes.as_chunks::<RECORD_BYTES>().0.iter().map(Record::decode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records() -> Vec<Record> {
+        let slot = Record::Slot {
+            member: 7,
+            slot: u32::MAX,
+            volume: 9,
+            page: (1 << 48) - 1,
+            valid: 0x8001,
+            ever: 0xff01,
+            generation: 65_535,
+        };
+        vec![
+            slot,
+            Record::Free { member: 1, slot: 5, generation: 3 },
+            Record::Segment { member: 0, segment: 9, life: 1 << 50 },
+            Record::FreeSegment { member: 3, segment: 1 },
+            Record::Volume { number: 65_535, incarnation: u64::MAX },
+            Record::VolumeGone { number: 4 },
+            Record::Member { member: 2, uuid: [0xab; 16] },
+            Record::MemberGone { member: 2 },
+            Record::Flux { volume: 2, region: 1 << 40, on: true },
+            Record::Flux { volume: 2, region: 3, on: false },
+            Record::Destaged { volume: 8, block: 1 << 60, checksum: 0xdead_beef },
+            Record::Undestaged { volume: 8, block: 77 },
+        ]
+    }
+
+    fn header() -> JournalHeader {
+        JournalHeader {
+            store: [3; 16],
+            boot: 4,
+            generation: 9,
+            sequence: 1 << 33,
+            index: 12,
+            previous: 0xfeed_f00d,
+            complete: true,
+            more: false,
+        }
+    }
+
+    #[test]
+    fn a_block_comes_back_full_or_not() {
+        for count in [0, 1, RECORDS_MAX] {
+            let all: Vec<_> = records().into_iter().cycle().take(count).collect();
+            let (raw, checksum) = header().encode(&all);
+            assert_eq!(JournalHeader::decode(&raw), Some((header(), checksum)));
+            assert_eq!(JournalHeader::records(&raw).collect::<Option<Vec<_>>>(), Some(all));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let (raw, _) = header().encode(&records());
+        for bit in 0..raw.len() * 8 {
+            let mut damaged = raw.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(JournalHeader::decode(&damaged), None, "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A checkpoint: everything as records, written into the half that commits do not go to, a piece at a time. Records of commits that
+//! come meanwhile go behind what has been written; all of them are absolute, so the last word on a slot is right.
+
+use std::rc::Rc;
+
+use seam::{Disk, DiskResult, Seam};
+
+use super::Head;
+use super::commit::{free_record, slot_record, take_out_all, write};
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::format::journal::{RECORDS_MAX, Record};
+use crate::membership::failures_of;
+use crate::pages::state::PageState;
+use crate::pages::table::Phase;
+use crate::store::Inner;
+use crate::wait::{Boxed, join};
+
+/// Blocks of a piece.
+const STEP_BLOCKS: usize = 32;
+
+/// A checkpoint that is being written.
+#[derive(Clone)]
+pub struct Checkpoint {
+    /// Where its next block goes.
+    pub head: Head,
+    /// Members that get it, and what their disks' incarnations were.
+    members: Vec<(u32, u64)>,
+    /// The frame that comes next; `None` before what is no frame.
+    next: Option<u32>,
+    at_end: bool,
+}
+
+impl Checkpoint {
+    /// Begins one in the half that `head` is not in, on these devices.
+    pub fn new<S: Seam>(head: Head, generation: u64, devices: &[Device<S>]) -> Checkpoint {
+        let members = devices.iter().map(|device| (device.member, device.disk.incarnation())).collect();
+        let head = Head { half: 1 - head.half, generation, index: 0, previous: 0 };
+        Checkpoint { head, members, next: None, at_end: false }
+    }
+
+    /// True when all that is missing is the block that says so.
+    pub fn is_at_end(&self) -> bool {
+        self.at_end
+    }
+
+    /// The devices that get it and serve.
+    pub fn devices<S: Seam>(&self, inner: &Inner<S>) -> Vec<Device<S>> {
+        let mut devices = inner.log_devices();
+        devices.retain(|device| self.members.iter().any(|(member, _)| *member == device.member));
+        devices
+    }
+
+    /// True when no device may have lost a part of it.
+    fn is_sound<S: Seam>(&self, devices: &[Device<S>]) -> bool {
+        devices.iter().all(|device| self.members.contains(&(device.member, device.disk.incarnation())))
+    }
+}
+
+/// Writes the next piece.
+pub async fn step<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
+    let Some((checkpoint, records)) = next_piece(inner) else { return Ok(()) };
+    let sequence = inner.pages.borrow().journal.sequence;
+    let devices = checkpoint.devices(inner);
+    let head = write(inner, &devices, checkpoint.head, sequence, &records, false).await?;
+    if let Some(checkpoint) = &mut inner.pages.borrow_mut().journal.checkpoint {
+        checkpoint.head = head;
+    }
+    Ok(())
+}
+
+/// The records of a commit go behind what the checkpoint has.
+pub async fn follow<S: Seam>(inner: &Rc<Inner<S>>, sequence: u64, records: &[Record]) -> Result<(), StoreError> {
+    let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(()) };
+    let devices = checkpoint.devices(inner);
+    let head = write(inner, &devices, checkpoint.head, sequence, records, false).await?;
+    if let Some(checkpoint) = &mut inner.pages.borrow_mut().journal.checkpoint {
+        checkpoint.head = head;
+    }
+    Ok(())
+}
+
+/// Makes what is there of a checkpoint that is at its end durable. False when it came to nothing: a device may have lost a part, or
+/// there is no device that has all.
+pub async fn settle<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
+    let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(false) };
+    let devices = checkpoint.devices(inner);
+    let flushes = devices.iter().map(|device| {
+        let flush: Boxed<'_, DiskResult<()>> = Box::pin(device.disk.flush());
+        flush
+    });
+    let failures = failures_of(&devices, join(flushes.collect()).await);
+    take_out_all(inner, failures).await?;
+    let devices = checkpoint.devices(inner);
+    let sound = !devices.is_empty() && checkpoint.is_sound(&devices);
+    if !sound {
+        let journal = &mut inner.pages.borrow_mut().journal;
+        (journal.checkpoint, journal.renew) = (None, true);
+    }
+    Ok(sound)
+}
+
+/// The records of the next piece, and the checkpoint with its hand behind them.
+fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
+    let members: Vec<_> = {
+        let state = inner.state.borrow();
+        let serving = (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.serves(*member));
+        serving.map(|(member, entry)| (member, entry.uuid)).collect()
+    };
+    let mut guard = inner.pages.borrow_mut();
+    let state = &mut *guard;
+    let mut checkpoint = state.journal.checkpoint.take()?;
+    let mut records = Vec::new();
+    let mut next = match checkpoint.next {
+        Some(next) => next,
+        None => {
+            records.extend(members.iter().map(|(member, uuid)| Record::Member { member: *member as u8, uuid: *uuid }));
+            state.journal.told = members.iter().map(|(member, _)| *member).collect();
+            let volumes = state.volumes.iter();
+            records.extend(
+                volumes.map(|(number, incarnation)| Record::Volume { number: *number, incarnation: *incarnation }),
+            );
+            let flux = |(volume, region)| Record::Flux { volume, region, on: true };
+            records.extend(state.marks.regions().map(flux));
+            records.extend(state.rings.records());
+            0
+        }
+    };
+    let enough = STEP_BLOCKS * RECORDS_MAX;
+    while records.len() < enough {
+        let Some(number) = state.table.first_from(next) else {
+            checkpoint.at_end = true;
+            break;
+        };
+        let frame = state.table.frame(number);
+        records.push(Record::Segment { member: frame.member as u8, segment: frame.segment, life: frame.life });
+        let slots = state.table.slots_of(number);
+        records.extend(slots.filter_map(|slot| state_of(state, slot)));
+        next = number + 1;
+    }
+    checkpoint.next = Some(next);
+    state.journal.checkpoint = Some(checkpoint.clone());
+    Some((checkpoint, records))
+}
+
+/// How a slot is; nothing where that goes without saying.
+fn state_of<S: Seam>(state: &PageState<S>, slot: u32) -> Option<Record> {
+    match state.table.phase(slot) {
+        Phase::Live => Some(slot_record(state, slot)),
+        _ if state.table.generation(slot) == 0 => None,
+        _ => Some(free_record(state, slot)),
+    }
+}

@@ -1,0 +1,316 @@
+//! A commit: what is pending becomes durable on every log member, page data first.
+
+use std::rc::Rc;
+
+use seam::{Disk, DiskResult, Seam};
+
+use super::checkpoint::{self, Checkpoint};
+use super::marks::{MARKS_MANY, Region};
+use super::{Head, SPARE_BLOCKS};
+use crate::device::{Device, block_of, buffer};
+use crate::error::StoreError;
+use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
+use crate::membership::{Failure, failures_of, take_out};
+use crate::pages::state::PageState;
+use crate::pages::table::{DIRTY, Phase, SUSPECT, SlotId, page_of};
+use crate::store::{Inner, Sabotage};
+use crate::wait::{Boxed, join};
+
+/// What a commit says, and what follows from it.
+struct Batch {
+    records: Vec<Record>,
+    /// Slots of which it says that they are free, and the life of their segment.
+    freed: Vec<(SlotId, u64)>,
+    /// Regions that it marks.
+    marked: Vec<Region>,
+    /// Members whose page data it speaks of.
+    flush: Vec<u32>,
+    /// Its number among those of this opening.
+    number: u64,
+}
+
+/// Commits until nothing waits, and brings a checkpoint that has begun to its end.
+pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
+    loop {
+        inner.seam.yield_now().await;
+        let go_on = {
+            let mut state = inner.pages.borrow_mut();
+            let wants = !state.journal.stopped
+                && (state.has_pending()
+                    || state.unmark_all
+                    || !state.journal.waiters.is_empty()
+                    || state.journal.checkpoint.is_some()
+                    || state.journal.renew);
+            state.journal.running = wants;
+            wants
+        };
+        if !go_on {
+            return;
+        }
+        if let Err(error) = turn(&inner).await {
+            let journal_lost = !inner.log_devices().is_empty();
+            if journal_lost {
+                // Who is left does not have all of the map, and knows that it does not (R9).
+                let known = inner.state.borrow().superblock.journal;
+                super::load::afresh(&inner, known);
+                continue;
+            }
+            inner.pages.borrow_mut().void(error.to_string());
+            return;
+        }
+    }
+}
+
+/// One commit, and a piece of a checkpoint.
+async fn turn<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
+    begin_checkpoint(inner);
+    while inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.is_at_end()) {
+        checkpoint::step(inner).await?;
+        if has_room(inner) {
+            break;
+        }
+    }
+    let at_end = inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(Checkpoint::is_at_end);
+    let switch = at_end && checkpoint::settle(inner).await?;
+    if !switch && !has_room(inner) {
+        // The checkpoint came to nothing; another one begins.
+        return Ok(());
+    }
+    let batch = gather(inner);
+    let failures = flush_pages(inner, &batch.flush).await;
+    take_out_all(inner, failures).await?;
+    let sequence = inner.pages.borrow().journal.sequence + 1;
+    if switch {
+        let checkpoint = inner.pages.borrow_mut().journal.checkpoint.take().expect("one is at its end");
+        let devices = checkpoint.devices(inner);
+        let head = write(inner, &devices, checkpoint.head, sequence, &batch.records, true).await?;
+        let journal = &mut inner.pages.borrow_mut().journal;
+        journal.head = head;
+        journal.mirrors = devices.iter().map(|device| device.member).collect();
+    } else if batch.records.is_empty() {
+        return committed(inner, batch, sequence - 1);
+    } else {
+        let (mut devices, head) = (inner.log_devices(), inner.pages.borrow().journal.head);
+        devices.retain(|device| inner.pages.borrow().journal.mirrors.contains(&device.member));
+        let head = write(inner, &devices, head, sequence, &batch.records, true).await?;
+        inner.pages.borrow_mut().journal.head = head;
+        checkpoint::follow(inner, sequence, &batch.records).await?;
+    }
+    committed(inner, batch, sequence)
+}
+
+/// True when what is pending fits behind the last commit, and behind what there is of a checkpoint.
+fn has_room<S: Seam>(inner: &Inner<S>) -> bool {
+    let state = inner.pages.borrow();
+    let journal = &state.journal;
+    let needed = blocks_for(state.pending_max()) as u32;
+    // What comes behind a checkpoint's pieces must leave room for the rest of it.
+    let rest = blocks_for(state.table.slots() + state.table.slots() / 8) as u32;
+    let behind = journal.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.index + rest);
+    !journal.mirrors.is_empty() && needed <= journal.room() && behind + needed < journal.blocks
+}
+
+/// Begins a checkpoint where the half is nearly full, or a log member does not have it.
+fn begin_checkpoint<S: Seam>(inner: &Rc<Inner<S>>) {
+    let log: Vec<_> = inner.log_devices();
+    let mut state = inner.pages.borrow_mut();
+    let needed = blocks_for(state.pending_max()) as u32;
+    let journal = &mut state.journal;
+    let behind = log.iter().any(|device| !journal.mirrors.contains(&device.member));
+    let low = journal.room() < (journal.blocks / 8).max(2).max(needed);
+    if journal.checkpoint.is_none() && (low || behind || std::mem::take(&mut journal.renew)) {
+        journal.generation += 1;
+        journal.checkpoint = Some(Checkpoint::new(journal.head, journal.generation, &log));
+    }
+}
+
+fn blocks_for(records: usize) -> usize {
+    records.div_ceil(RECORDS_MAX).max(1)
+}
+
+/// Takes everything that is pending. What ends here of page data is what the flush that follows covers.
+fn gather<S: Seam>(inner: &Inner<S>) -> Batch {
+    let early = inner.sabotage == Sabotage::UnmarkEarly;
+    let mut guard = inner.pages.borrow_mut();
+    let state = &mut *guard;
+    state.journal.begun += 1;
+    make_marks_scarce_no_more(state);
+    let mut records = std::mem::take(&mut state.journal.events);
+    let marked = records.iter().filter_map(|record| match record {
+        Record::Flux { volume, region, on: true } => Some((*volume, *region)),
+        _ => None,
+    });
+    let marked = marked.collect();
+    let mut freed = std::mem::take(&mut state.gone);
+    let unmark = to_unmark(state, early);
+    if !early || unmark.is_empty() {
+        for slot in std::mem::take(&mut state.dead) {
+            records.push(free_record(state, slot));
+            freed.push(slot);
+        }
+        for slot in std::mem::take(&mut state.dirty) {
+            state.table.flag(slot, DIRTY, false);
+            if state.table.phase(slot) == Phase::Live {
+                records.push(slot_record(state, slot));
+            }
+        }
+    }
+    records.extend(state.rings.take_unsaved());
+    // Behind the invalidations: a commit that was torn before this leaves the region marked.
+    for region in unmark {
+        records.push(state.marks.take_off(region));
+    }
+    let freed = freed.into_iter().map(|slot| (slot, state.table.place(slot).life)).collect();
+    let flush = std::mem::take(&mut state.unflushed).into_iter().collect();
+    Batch { records, freed, marked, flush, number: state.journal.begun }
+}
+
+/// Regions that need no mark any more: when they are many, or nothing has been written for a while.
+fn to_unmark<S: Seam>(state: &mut PageState<S>, early: bool) -> Vec<Region> {
+    let idle = std::mem::take(&mut state.unmark_all) || early;
+    if !idle && state.marks.len() < MARKS_MANY {
+        return Vec::new();
+    }
+    let settled: Vec<_> = state.marks.settled().into_iter().filter(|region| !state.has_suspects(*region)).collect();
+    let count = if idle { settled.len() } else { settled.len().min(MARKS_MANY / 3) };
+    settled.into_iter().take(count).collect()
+}
+
+/// Where marks are scarce, regions that a crash has left marked lose their suspect pages: nobody has asked for them.
+fn make_marks_scarce_no_more<S: Seam>(state: &mut PageState<S>) {
+    if state.marks.len() < MARKS_MANY {
+        return;
+    }
+    for region in state.marks.settled().into_iter().take(MARKS_MANY / 6) {
+        for slot in state.slots_of_region(region) {
+            if state.table.has(slot, SUSPECT) {
+                state.clear(slot, u16::MAX);
+            }
+        }
+    }
+}
+
+pub(super) fn slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
+    let (volume, page) = page_of(state.table.key(slot));
+    if state.table.valid(slot) == 0 {
+        return free_record(state, slot);
+    }
+    Record::Slot {
+        member: state.table.place(slot).member as u8,
+        slot: state.table.number(slot),
+        volume,
+        page,
+        valid: state.table.valid(slot),
+        ever: state.table.ever(slot),
+        generation: state.table.generation(slot),
+    }
+}
+
+pub(super) fn free_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
+    Record::Free {
+        member: state.table.place(slot).member as u8,
+        slot: state.table.number(slot),
+        generation: state.table.generation(slot),
+    }
+}
+
+async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[u32]) -> Vec<Failure> {
+    let mut devices = inner.in_service();
+    devices.retain(|device| members.contains(&device.member));
+    let flushes = devices.iter().map(|device| {
+        let flush: Boxed<'_, DiskResult<()>> = Box::pin(device.disk.flush());
+        flush
+    });
+    let results = join(flushes.collect()).await;
+    failures_of(&devices, results)
+}
+
+/// Takes failed members out; their pages are gone.
+pub async fn take_out_all<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+    if failures.is_empty() { Ok(()) } else { take_out(inner, failures).await }
+}
+
+/// Writes records behind `head` on these devices, and flushes if asked to. Who fails is taken out. Returns where the next block goes.
+pub(super) async fn write<S: Seam>(
+    inner: &Inner<S>,
+    devices: &[Device<S>],
+    mut head: Head,
+    sequence: u64,
+    records: &[Record],
+    complete: bool,
+) -> Result<Head, StoreError> {
+    let (store, boot, blocks) = {
+        let state = inner.state.borrow();
+        (state.superblock.store, state.superblock.boot, inner.pages.borrow().journal.blocks)
+    };
+    let count = blocks_for(records.len());
+    if head.index as usize + count > blocks as usize {
+        return Err(StoreError::Failed("the map journal is too small for its checkpoint".to_owned()));
+    }
+    let mut devices: Vec<Device<S>> = devices.to_vec();
+    let mut left = count;
+    let mut chunks = records.chunks(RECORDS_MAX);
+    while left > 0 {
+        let (first, mut written) = (head.index, Vec::new());
+        for _ in 0..left.min(SPARE_BLOCKS) {
+            left -= 1;
+            let (generation, index, previous) = (head.generation, head.index, head.previous);
+            let more = left > 0;
+            let header = JournalHeader { store, boot, generation, sequence, index, previous, complete, more };
+            let (raw, checksum) = header.encode(chunks.next().unwrap_or_default());
+            let spare = inner.pages.borrow_mut().journal.spare.pop();
+            let buffer = match spare {
+                Some(buffer) => buffer,
+                None => buffer(&inner.seam).await,
+            };
+            written.push(block_of::<S>(buffer, &raw));
+            (head.index, head.previous) = (index + 1, checksum);
+        }
+        let at = inner.pages.borrow().journal.place(head.half, first);
+        let writes = devices.iter().map(|device| {
+            let write: Boxed<'_, DiskResult<()>> = Box::pin(device.write_durably(at, written.clone(), complete));
+            write
+        });
+        let failures = failures_of(&devices, join(writes.collect()).await);
+        {
+            let mut state = inner.pages.borrow_mut();
+            for device in &devices {
+                state.counts.of(device.member).journal_bytes += (written.len() * seam::BLOCK_BYTES) as u64;
+            }
+            for block in written {
+                if let Ok(buffer) = seam::Block::thaw(block)
+                    && state.journal.spare.len() < SPARE_BLOCKS
+                {
+                    state.journal.spare.push(buffer);
+                }
+            }
+        }
+        devices.retain(|device| !failures.iter().any(|(member, _)| *member == device.member));
+        take_out_all(inner, failures).await?;
+        if devices.is_empty() {
+            return Err(StoreError::Failed("no device with the map journal is left in service".to_owned()));
+        }
+    }
+    Ok(head)
+}
+
+/// What follows from a commit that is durable.
+fn committed<S: Seam>(inner: &Rc<Inner<S>>, batch: Batch, sequence: u64) -> Result<(), StoreError> {
+    {
+        // From now on every log batch and superblock says that the map has come so far (R9).
+        let known = &mut inner.state.borrow_mut().superblock.journal;
+        *known = sequence.max(*known);
+    }
+    let mut state = inner.pages.borrow_mut();
+    state.journal.sequence = sequence;
+    for (slot, life) in batch.freed {
+        // Its segment may be gone since, or even be another one.
+        if state.table.is_in(slot, life) && state.table.phase(slot) == Phase::Dead {
+            state.release(slot);
+        }
+    }
+    batch.marked.into_iter().for_each(|region| state.marks.set_durable(region));
+    state.journal.done = batch.number;
+    state.journal.answer();
+    Ok(())
+}

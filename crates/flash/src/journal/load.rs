@@ -1,0 +1,373 @@
+//! Reading the map back after an opening (R9). The half of the highest life that is complete counts, from whichever mirror has each of
+//! its blocks. A map that ends short of what a superblock or a log batch knows to have been durable is dropped as a whole: what it
+//! lacks may be the end of a page or a region in flux.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use seam::{Block, BlockMut, Disk, Piece, Seam};
+
+use super::marks::Region;
+use super::replay::Replay;
+use super::{Head, SPARE_BLOCKS, write_now};
+use crate::device::{Device, buffer, raw};
+use crate::format::Raw;
+use crate::format::journal::{JournalHeader, Record};
+use crate::format::page::PageHeader;
+use crate::pages::MapLoaded;
+use crate::pages::state::{MapPhase, PageState};
+use crate::pages::table::{Phase, SUSPECT};
+use crate::store::{Inner, Sabotage};
+
+/// Blocks read at once.
+const READ_BLOCKS: u32 = 64;
+/// More free buffers than this are plenty.
+const PLENTY: usize = 1_024;
+/// Blocks behind the end in which signs of more are looked for.
+const LOOK_BLOCKS: u32 = 1_024;
+
+/// A half as it was found.
+struct Half {
+    replay: Replay,
+    /// Where the next block would go.
+    head: Head,
+    /// The last commit that is there whole.
+    sequence: u64,
+    complete: bool,
+    /// Every device has every block.
+    equal: bool,
+}
+
+/// Reads the map and goes on with it.
+pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
+    {
+        let mut state = inner.pages.borrow_mut();
+        assert!(state.phase == MapPhase::Unloaded, "the map is loaded once");
+        state.phase = MapPhase::Loading;
+    }
+    let known = inner.state.borrow().superblock.journal;
+    let (half, generation) = find(inner).await;
+    inner.pages.borrow_mut().journal.generation = generation;
+    let short = |half: &Half| half.sequence < known.max(1) && inner.sabotage != Sabotage::KeepShortMap;
+    let dropped = match &half {
+        None if known == 0 => None,
+        None => Some("the map journal cannot be read from any flash device".to_owned()),
+        Some(half) if short(half) => {
+            let sequence = half.sequence;
+            Some(format!("the map journal ends at commit {sequence}, and {known} was durable"))
+        }
+        Some(_) => None,
+    };
+    match half.filter(|_| dropped.is_none()) {
+        Some(half) => {
+            let lives = lives(inner, &half.replay).await;
+            take_over(inner, half, &lives);
+        }
+        None => afresh(inner, known),
+    }
+    let loaded = settle_early(inner, dropped);
+    // What was found to be gone, and a mirror that lacks something.
+    write_now(inner);
+    inner.pages.borrow_mut().wake();
+    loaded
+}
+
+/// The complete half of the highest life, and the highest life of all.
+async fn find<S: Seam>(inner: &Inner<S>) -> (Option<Half>, u64) {
+    let devices = inner.log_devices();
+    let mut firsts: BTreeMap<(u64, u32), u64> = BTreeMap::new();
+    for half in 0..2 {
+        let at = inner.pages.borrow().journal.place(half, 0);
+        for device in &devices {
+            // A device that cannot be read has nothing to say.
+            let Some(raw) = read_one(inner, device, at).await else { continue };
+            if let Some((header, checksum)) = decode(inner, &raw).filter(|(header, _)| header.index == 0) {
+                firsts.insert((header.generation, checksum), half);
+            }
+        }
+    }
+    let highest = firsts.keys().map(|(generation, _)| *generation).max().unwrap_or(0);
+    for ((generation, checksum), half) in firsts.into_iter().rev() {
+        let head = Head { half, generation, index: 0, previous: checksum };
+        let found = follow(inner, &devices, head).await;
+        if found.complete {
+            return (Some(found), highest);
+        }
+    }
+    (None, highest)
+}
+
+fn decode<S: Seam>(inner: &Inner<S>, raw: &Raw) -> Option<(JournalHeader, u32)> {
+    let store = inner.state.borrow().superblock.store;
+    JournalHeader::decode(raw).filter(|(header, _)| header.store == store)
+}
+
+/// Reads a half from its first block, whose checksum is `first.previous`, to its end.
+async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -> Half {
+    let (per_frame, blocks, ring_max) = {
+        let state = inner.pages.borrow();
+        (state.table.per_frame(), state.journal.blocks, state.journal.ring_max())
+    };
+    let mut half = Half {
+        replay: Replay::new(per_frame, ring_max),
+        head: Head { previous: 0, ..first },
+        sequence: 0,
+        complete: false,
+        equal: true,
+    };
+    let mut boot = 0;
+    'all: while half.head.index < blocks {
+        let from = half.head.index;
+        let count = READ_BLOCKS.min(blocks - from);
+        let at = inner.pages.borrow().journal.place(first.half, from);
+        let mut copies = Vec::new();
+        for device in devices {
+            copies.push(read_each(inner, device, at, count).await);
+        }
+        for index in 0..count as usize {
+            let wanted = |(header, checksum): &(JournalHeader, u32)| {
+                let here = (header.generation, header.index) == (first.generation, from + index as u32);
+                let starts = header.index > 0 || *checksum == first.previous;
+                here && starts && header.previous == half.head.previous && header.boot >= boot
+            };
+            let found = |copy: &mut Vec<Option<Box<Raw>>>| {
+                let raw = copy[index].take()?;
+                decode(inner, &raw).filter(wanted).map(|(header, checksum)| (header, checksum, raw))
+            };
+            let mut all: Vec<_> = copies.iter_mut().map(found).collect();
+            half.equal &= all.iter().all(Option::is_some) || all.iter().all(Option::is_none);
+            let Some((header, checksum, raw)) = all.iter_mut().find_map(Option::take) else { break 'all };
+            let Some(records) = JournalHeader::records(&raw).collect::<Option<Vec<_>>>() else { break 'all };
+            records.into_iter().for_each(|record| half.replay.apply(record));
+            boot = header.boot;
+            (half.head.index, half.head.previous) = (header.index + 1, checksum);
+            half.complete |= header.complete && !header.more;
+            if !header.more {
+                half.sequence = header.sequence;
+            }
+        }
+    }
+    if goes_on(inner, devices, &half, boot).await {
+        half.sequence = 0;
+    }
+    half
+}
+
+/// True when blocks of a later commit lie behind the end: then the one that is missing there was durable, and is damaged.
+async fn goes_on<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], half: &Half, boot: u64) -> bool {
+    let blocks = inner.pages.borrow().journal.blocks;
+    let mut from = half.head.index;
+    let end = blocks.min(from + LOOK_BLOCKS);
+    while from < end {
+        let count = READ_BLOCKS.min(end - from);
+        let at = inner.pages.borrow().journal.place(half.head.half, from);
+        for device in devices {
+            let later = |raw: &Raw| {
+                decode(inner, raw).is_some_and(|(header, _)| {
+                    header.generation == half.head.generation
+                        && header.boot >= boot
+                        && header.index >= from
+                        && header.sequence > half.sequence + 1
+                })
+            };
+            if read_each(inner, device, at, count).await.iter().flatten().any(|raw| later(raw)) {
+                return true;
+            }
+        }
+        from += count;
+    }
+    false
+}
+
+/// Blocks of a device; one that cannot be read costs no other. Reads into the journal's own buffers, and into more where the pool has
+/// plenty: who fills the pool may be waiting for the map.
+async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count: u32) -> Vec<Option<Box<Raw>>> {
+    let mut raws = Vec::new();
+    while raws.len() < count as usize {
+        let mut buffers = std::mem::take(&mut inner.pages.borrow_mut().journal.spare);
+        let rest = buffers.split_off(buffers.len().min(count as usize - raws.len()));
+        inner.pages.borrow_mut().journal.spare = rest;
+        while buffers.len() + raws.len() < count as usize && inner.seam.blocks_free() > PLENTY {
+            buffers.extend(inner.seam.alloc());
+        }
+        if buffers.is_empty() {
+            buffers.push(buffer(&inner.seam).await);
+        }
+        let from = at + (raws.len() * seam::BLOCK_BYTES) as u64;
+        let wanted = buffers.len();
+        let (result, pieces) = device.disk.read(from, buffers.into_iter().map(Piece::whole).collect()).await;
+        let blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
+        match result {
+            Ok(()) => raws.extend(blocks.iter().map(|block| Some(raw(block)))),
+            Err(_) if wanted == 1 => raws.push(None),
+            Err(_) => {}
+        }
+        {
+            let spare = &mut inner.pages.borrow_mut().journal.spare;
+            spare.extend(blocks.into_iter().filter_map(|block| block.thaw().ok()));
+            spare.truncate(SPARE_BLOCKS);
+        }
+        if result.is_err() && wanted > 1 {
+            // Block by block.
+            for index in 0..wanted {
+                let at = from + (index * seam::BLOCK_BYTES) as u64;
+                raws.push(read_one(inner, device, at).await);
+            }
+        }
+    }
+    raws
+}
+
+/// A block of a device, where it can be read.
+async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Option<Box<Raw>> {
+    let spare = inner.pages.borrow_mut().journal.spare.pop();
+    let buffer = match spare {
+        Some(buffer) => buffer,
+        None => buffer(&inner.seam).await,
+    };
+    let (result, mut pieces) = device.disk.read(at, vec![Piece::whole(buffer)]).await;
+    let block = pieces.pop().expect("a read gives its pieces back").block.freeze();
+    let found = result.is_ok().then(|| raw(&block));
+    if let Ok(buffer) = block.thaw() {
+        inner.pages.borrow_mut().journal.spare.push(buffer);
+    }
+    found
+}
+
+/// The life of each segment of which the map says that it holds pages: what its first block says. The log may have taken it since.
+async fn lives<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<(u32, u32), u64> {
+    let mut lives = std::mem::take(&mut inner.pages.borrow_mut().lives_found);
+    let (store, segment_bytes) = {
+        let state = inner.state.borrow();
+        (state.superblock.store, state.superblock.segment_bytes)
+    };
+    for device in inner.in_service() {
+        let segments = replay.frames.range((device.member, 0)..=(device.member, u32::MAX));
+        for (place, _) in segments.filter(|(place, _)| !lives.contains_key(place)).collect::<Vec<_>>() {
+            let at = crate::device::place(segment_bytes, place.1, 0);
+            let Some(raw) = read_one(inner, &device, at).await else { continue };
+            let header = PageHeader::decode(&raw).filter(|header| header.store == store);
+            if let Some(header) = header.filter(|header| (header.member, header.segment) == *place) {
+                lives.insert(*place, header.life);
+            }
+        }
+    }
+    lives
+}
+
+/// Goes on with the map that was found, as far as it can be true.
+fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u32), u64>) {
+    let store = inner.state.borrow();
+    let mut guard = inner.pages.borrow_mut();
+    let state = &mut *guard;
+    let replay = &mut half.replay;
+    let lost: Vec<_> = replay
+        .frames
+        .keys()
+        .map(|(member, _)| *member)
+        .filter(|member| {
+            let entry = store.superblock.members.get(*member as usize);
+            let same = entry.is_some_and(|entry| replay.members.get(member) == Some(&entry.uuid));
+            !same || !store.superblock.serves(*member)
+        })
+        .collect();
+    for member in lost {
+        replay.drop_member(member);
+        state.journal.events.push(Record::MemberGone { member: member as u8 });
+    }
+    state.journal.events.dedup();
+    let shared = store.superblock.journal_segments()..store.superblock.segments;
+    for ((member, segment), frame) in replay.frames.clone() {
+        let lent = !store.superblock.carries_log(member)
+            || !shared.contains(&segment)
+            || store.segments.lent().contains(&segment);
+        if !lent || lives.get(&(member, segment)) != Some(&replay.table.frame(frame).life) {
+            replay.free_segment(member, segment);
+            state.journal.events.push(Record::FreeSegment { member: member as u8, segment });
+        }
+    }
+    drop(store);
+    if state.phase != MapPhase::Loading {
+        // It was given up meanwhile.
+        return;
+    }
+    state.table = std::mem::replace(&mut replay.table, crate::pages::table::Table::new(0, 0));
+    state.volumes = std::mem::take(&mut replay.volumes);
+    state.numbers = state.volumes.iter().map(|(number, incarnation)| (*incarnation, *number)).collect();
+    state.table.drop_orphans(&state.volumes);
+    state.table.index();
+    state.rings = std::mem::take(&mut replay.rings);
+    state.rings.all_saved();
+    let ring_max = state.journal.ring_max();
+    state.rings.set_max(ring_max);
+    for region in std::mem::take(&mut replay.flux) {
+        suspect(state, region);
+    }
+    state.journal.head = half.head;
+    state.journal.sequence = half.sequence;
+    let log = inner.log_devices();
+    state.journal.mirrors = if half.equal { log.iter().map(|device| device.member).collect() } else { Vec::new() };
+    // A mirror that lacks something gets everything with a checkpoint; until then nothing is written to what is in doubt.
+    state.journal.renew = !half.equal;
+    let known = &mut inner.state.borrow_mut().superblock.journal;
+    *known = half.sequence.max(*known);
+    state.journal.sequence = *known;
+    begin(state);
+}
+
+/// A crash came upon a write to this region: what is said of it is not trusted.
+fn suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
+    state.marks.recovered(region);
+    for slot in state.slots_of_region(region) {
+        state.table.flag(slot, SUSPECT, true);
+    }
+    let blocks = region.1 * crate::pages::REGION_BLOCKS..(region.1 + 1) * crate::pages::REGION_BLOCKS;
+    let gone = state.rings.remove(region.0, blocks);
+    state.journal.events.extend(gone);
+}
+
+/// Slots that hold nothing are free, and slots that cannot be true end.
+fn begin<S: Seam>(state: &mut PageState<S>) {
+    for slot in state.table.ranges().into_iter().flatten() {
+        match state.table.phase(slot) {
+            Phase::Free => state.free.push_back(slot),
+            Phase::Live if state.table.valid(slot) == 0 => state.kill(slot, false),
+            _ => {}
+        }
+    }
+    state.phase = MapPhase::Ready;
+}
+
+/// Begins with an empty map behind a commit of that sequence.
+pub fn afresh<S: Seam>(inner: &Inner<S>, known: u64) {
+    let mut state = inner.pages.borrow_mut();
+    if let MapPhase::Void(_) = state.phase {
+        return;
+    }
+    state.empty();
+    let journal = &mut state.journal;
+    journal.mirrors.clear();
+    journal.checkpoint = None;
+    journal.sequence = journal.sequence.max(known);
+    journal.head.index = journal.blocks;
+    journal.renew = true;
+    let ring_max = journal.ring_max();
+    state.rings.set_max(ring_max);
+    state.phase = MapPhase::Ready;
+}
+
+/// Carries out what was invalidated meanwhile, and counts.
+fn settle_early<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded {
+    let mut state = inner.pages.borrow_mut();
+    let early = std::mem::take(&mut state.early);
+    for incarnation in early.volumes {
+        state.invalidate(incarnation, 0..u64::MAX);
+    }
+    for ((incarnation, page), mask) in early.pages {
+        if let Some(slot) = state.find(incarnation, page) {
+            state.clear(slot, mask);
+        }
+    }
+    let counts = state.table.counts();
+    MapLoaded { pages: counts.pages, suspect: counts.suspect, dropped }
+}

@@ -1,0 +1,158 @@
+//! Regions in flux (R8): while one is marked durably, writes to it need no more than that. A mark goes when all writes of its region
+//! have ended and a flush of the backing has covered them, and it goes lazily: whoever writes there writes there again.
+
+use std::collections::BTreeMap;
+
+use crate::format::journal::Record;
+
+/// Regions that may be in flux at once.
+pub const MARKS_MAX: usize = 256;
+/// From so many on settled ones go without waiting for idleness.
+pub const MARKS_MANY: usize = 192;
+
+/// A volume's number and a region of it.
+pub type Region = (u16, u64);
+
+/// One region in flux.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    /// Tells it from earlier and later ones of its region.
+    number: u64,
+    durable: bool,
+    /// Writes under way.
+    active: u32,
+    /// The last completion that no flush of the backing has covered.
+    unflushed: Option<u64>,
+    used: u64,
+}
+
+impl Mark {
+    fn is_settled(&self) -> bool {
+        self.durable && self.active == 0 && self.unflushed.is_none()
+    }
+}
+
+/// All regions in flux.
+#[derive(Default)]
+pub struct Marks {
+    regions: BTreeMap<Region, Mark>,
+    clock: u64,
+}
+
+impl Marks {
+    /// Writes that have begun; tells whether any has since.
+    pub fn writes(&self) -> u64 {
+        self.clock
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// True when it is marked durably.
+    pub fn is_durable(&self, region: Region) -> bool {
+        self.regions.get(&region).is_some_and(|mark| mark.durable)
+    }
+
+    /// A write to a region begins. Returns its mark's number, and the record that the mark needs where there was none.
+    pub fn begin(&mut self, region: Region) -> (u64, Option<Record>) {
+        self.clock += 1;
+        let new = !self.regions.contains_key(&region);
+        let mark = self.regions.entry(region).or_insert(Mark { number: self.clock, ..Mark::default() });
+        mark.active += 1;
+        mark.used = self.clock;
+        let record = Record::Flux { volume: region.0, region: region.1, on: true };
+        (mark.number, new.then_some(record))
+    }
+
+    /// A write to a region has ended.
+    pub fn end(&mut self, region: Region, number: u64, sequence: u64) {
+        if let Some(mark) = self.regions.get_mut(&region).filter(|mark| mark.number == number) {
+            mark.active = mark.active.checked_sub(1).expect("a write ends once");
+            mark.unflushed = mark.unflushed.max(Some(sequence));
+        }
+    }
+
+    /// A flush of a volume's backing has covered completions below `covered`.
+    pub fn flushed(&mut self, volume: u16, covered: u64) {
+        for mark in self.regions.range_mut((volume, 0)..=(volume, u64::MAX)).map(|(_, mark)| mark) {
+            mark.unflushed = mark.unflushed.filter(|sequence| *sequence >= covered);
+        }
+    }
+
+    /// The commit that marks this region is durable.
+    pub fn set_durable(&mut self, region: Region) {
+        if let Some(mark) = self.regions.get_mut(&region) {
+            mark.durable = true;
+        }
+    }
+
+    /// A mark that recovery has found.
+    pub fn recovered(&mut self, region: Region) {
+        self.clock += 1;
+        self.regions.insert(region, Mark { number: self.clock, durable: true, ..Mark::default() });
+    }
+
+    /// Settled regions, the ones used longest ago first.
+    pub fn settled(&self) -> Vec<Region> {
+        let mut settled: Vec<_> = self
+            .regions
+            .iter()
+            .filter(|(_, mark)| mark.is_settled())
+            .map(|(region, mark)| (mark.used, *region))
+            .collect();
+        settled.sort_unstable();
+        settled.into_iter().map(|(_, region)| region).collect()
+    }
+
+    /// True when some writes have ended and wait for a flush of the backing.
+    pub fn wait_for_flush(&self, volume: u16) -> bool {
+        let of_volume = self.regions.range((volume, 0)..=(volume, u64::MAX));
+        of_volume.into_iter().any(|(_, mark)| mark.unflushed.is_some())
+    }
+
+    /// The region is marked no more. Returns the record that says so.
+    pub fn take_off(&mut self, region: Region) -> Record {
+        self.regions.remove(&region);
+        Record::Flux { volume: region.0, region: region.1, on: false }
+    }
+
+    /// The volume is gone.
+    pub fn forget(&mut self, volume: u16) {
+        self.regions.retain(|region, _| region.0 != volume);
+    }
+
+    /// Nothing is marked.
+    pub fn clear(&mut self) {
+        self.regions.clear();
+    }
+
+    /// All regions.
+    pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
+        self.regions.keys().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_goes_after_the_flush_that_covers_its_last_write() {
+        let mut marks = Marks::default();
+        let (number, record) = marks.begin((1, 7));
+        assert!(record.is_some() && marks.begin((1, 7)) == (number, None));
+        marks.set_durable((1, 7));
+        marks.end((1, 7), number, 4);
+        marks.flushed(1, 100);
+        assert!(marks.settled().is_empty(), "one write is under way");
+        marks.end((1, 7), number, 101);
+        marks.flushed(1, 101);
+        assert!(marks.settled().is_empty(), "the flush covers what is below");
+        marks.flushed(2, 200);
+        assert!(marks.settled().is_empty(), "another volume's flush");
+        marks.flushed(1, 102);
+        assert_eq!(marks.settled(), [(1, 7)]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Reading a half back: what each record does to an empty map.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::marks::Region;
+use super::ring::Rings;
+use crate::format::Uuid;
+use crate::format::journal::Record;
+use crate::pages::table::{SlotId, Table, key_of, page_of};
+
+/// A map as far as its records have been read.
+pub struct Replay {
+    /// The slots; nothing can be found yet.
+    pub table: Table,
+    /// The frame of each member's segment.
+    pub frames: BTreeMap<(u32, u32), u32>,
+    /// Volumes by number.
+    pub volumes: BTreeMap<u16, u64>,
+    /// Regions in flux.
+    pub flux: BTreeSet<Region>,
+    /// What was destaged last.
+    pub rings: Rings,
+    /// The identity under which each member's pages were written.
+    pub members: BTreeMap<u32, Uuid>,
+}
+
+impl Replay {
+    /// Nothing was read yet.
+    pub fn new(per_frame: u32, rings_max: usize) -> Replay {
+        let mut rings = Rings::default();
+        rings.set_max(rings_max);
+        Replay {
+            table: Table::new(per_frame, 0),
+            frames: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            flux: BTreeSet::new(),
+            rings,
+            members: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a record in.
+    pub fn apply(&mut self, record: Record) {
+        match record {
+            Record::Slot { member, slot, volume, page, valid, ever, generation } => {
+                if let Some(slot) = self.slot(member, slot) {
+                    self.table.restore(slot, Some((key_of(volume, page), valid, ever)), generation);
+                }
+            }
+            Record::Free { member, slot, generation } => {
+                if let Some(slot) = self.slot(member, slot) {
+                    self.table.restore(slot, None, generation);
+                }
+            }
+            Record::Segment { member, segment, life } => {
+                self.free_segment(u32::from(member), segment);
+                let frame = self.table.add_frame(u32::from(member), segment, life);
+                self.frames.insert((u32::from(member), segment), frame);
+            }
+            Record::FreeSegment { member, segment } => self.free_segment(u32::from(member), segment),
+            Record::Volume { number, incarnation } => drop(self.volumes.insert(number, incarnation)),
+            Record::VolumeGone { number } => {
+                self.volumes.remove(&number);
+                self.drop_pages(number);
+                self.flux.retain(|(volume, _)| *volume != number);
+                self.rings.forget(number);
+            }
+            Record::Member { member, uuid } => {
+                let before = self.members.insert(u32::from(member), uuid);
+                if before.is_some_and(|before| before != uuid) {
+                    self.drop_member(u32::from(member));
+                }
+            }
+            Record::MemberGone { member } => self.drop_member(u32::from(member)),
+            Record::Flux { volume, region, on } => {
+                if on {
+                    self.flux.insert((volume, region));
+                } else {
+                    self.flux.remove(&(volume, region));
+                }
+            }
+            Record::Destaged { volume, block, checksum } => self.rings.push(volume, block, checksum),
+            Record::Undestaged { volume, block } => drop(self.rings.remove(volume, block..block + 1)),
+        }
+    }
+
+    fn slot(&self, member: u8, slot: u32) -> Option<SlotId> {
+        let per_frame = self.table.per_frame();
+        let frame = self.frames.get(&(u32::from(member), slot.checked_div(per_frame)?))?;
+        Some(self.table.slots_of(*frame).start + slot % per_frame)
+    }
+
+    /// A segment holds no pages.
+    pub fn free_segment(&mut self, member: u32, segment: u32) {
+        if let Some(frame) = self.frames.remove(&(member, segment)) {
+            self.table.discard_frame(frame);
+        }
+    }
+
+    /// A member holds no pages.
+    pub fn drop_member(&mut self, member: u32) {
+        let segments: Vec<_> = self.frames.range((member, 0)..=(member, u32::MAX)).map(|((_, one), _)| *one).collect();
+        segments.into_iter().for_each(|segment| self.free_segment(member, segment));
+    }
+
+    fn drop_pages(&mut self, volume: u16) {
+        let slots = self.frames.values().flat_map(|frame| self.table.slots_of(*frame));
+        let of_volume = |slot: &SlotId| self.table.is_page(*slot) && page_of(self.table.key(*slot)).0 == volume;
+        for slot in slots.filter(of_volume).collect::<Vec<_>>() {
+            self.table.restore(slot, None, self.table.generation(slot));
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Writing pages: a page gets a slot that nothing durable speaks of, and is in the map when all of it has been written. Blocks are
+//! added to a page in place only where its slot has held nothing in this generation: a write that gets lost would go unnoticed else.
+
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, SECTOR_BYTES, Seam};
+
+use super::api::{PAGE_BLOCKS, PutError};
+use super::state::{MapPhase, PageState};
+use super::table::{ADDING, Phase, SUSPECT, SlotId, key_of};
+use super::{evict, read};
+use crate::device::place;
+use crate::format::page::{CHECKSUM_COPIES, Place, block_at, checksums_at, page_seed, slot_at};
+use crate::journal::write_soon;
+use crate::store::{Inner, Sabotage};
+use crate::wait::Answer;
+
+/// What a page is made of.
+type Content<B> = [Option<B>; PAGE_BLOCKS as usize];
+
+/// What lies together in a slot, and its first byte.
+type Run<B> = (u64, Vec<Piece<B>>);
+
+/// A page that is being written.
+struct Put {
+    slot: SlotId,
+    place: Place,
+    /// Blocks that are to be in the slot.
+    wanted: u16,
+    /// Blocks of the slot that stay as they are.
+    there: u16,
+    /// The slot that holds the page so far, and its blocks that come along.
+    old: Option<(SlotId, Place, u16)>,
+}
+
+/// Puts blocks of a page on flash.
+pub async fn put<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    incarnation: u64,
+    page: u64,
+    blocks: Vec<(u32, S::Block)>,
+) -> Result<u16, PutError> {
+    let requested = blocks.iter().fold(0, |mask, (block, _)| mask | 1 << block);
+    let mut content: Content<S::Block> = Default::default();
+    blocks.into_iter().for_each(|(block, data)| content[block as usize] = Some(data));
+    let begun = begin(&mut inner.pages.borrow_mut(), inner, incarnation, page, requested);
+    evict::keep(inner);
+    let Some(put) = begun? else {
+        let state = inner.pages.borrow();
+        return Ok(state.find(incarnation, page).map_or(0, |slot| state.table.valid(slot)) & requested);
+    };
+    for (block, data) in content.iter_mut().enumerate() {
+        if put.wanted >> block & 1 == 0 {
+            *data = None;
+        }
+    }
+    // In a task of its own: it comes to its end whatever becomes of the caller, and the slot is not used again before.
+    let (answer, task) = (Answer::default(), Rc::clone(inner));
+    let given = answer.clone();
+    inner.seam.spawn(async move {
+        let result = write(&task, incarnation, page, &put, content).await;
+        let valid = end(&task, &put, &result);
+        write_soon(&task);
+        evict::keep(&task);
+        given.give(result.map(|_| valid & requested));
+    });
+    answer.wait().await
+}
+
+/// Finds a slot, and registers the page. `None` where all of it is there.
+fn begin<S: Seam>(
+    state: &mut PageState<S>,
+    inner: &Inner<S>,
+    incarnation: u64,
+    page: u64,
+    requested: u16,
+) -> Result<Option<Put>, PutError> {
+    match &state.phase {
+        MapPhase::Ready => {}
+        MapPhase::Void(why) => return Err(PutError::Failed(why.clone())),
+        MapPhase::Unloaded | MapPhase::Loading => return Err(PutError::Busy),
+    }
+    let key = key_of(state.number_of(incarnation).ok_or(PutError::Busy)?, page);
+    if state.table.is_busy(key) {
+        return Err(PutError::Busy);
+    }
+    let old = state.table.find(key);
+    let (valid, ever) = old.map_or((0, 0), |slot| (state.table.valid(slot), state.table.ever(slot)));
+    let wanted = requested & !valid;
+    if wanted == 0 {
+        return Ok(None);
+    }
+    if let Some(slot) = old
+        && wanted & ever == 0
+        && !state.table.has(slot, SUSPECT)
+    {
+        state.table.flag(slot, ADDING, true);
+        state.putting.insert(slot, wanted);
+        return Ok(Some(Put { slot, place: state.table.place(slot), wanted, there: valid, old: None }));
+    }
+    if inner.sabotage == Sabotage::ReuseSlotEarly {
+        let slot = state.dead.first().copied();
+        slot.into_iter().for_each(|slot| state.sabotage_reuse(slot));
+    }
+    let Some(slot) = state.free.pop_front() else {
+        return Err(if evict::can(state) { PutError::Busy } else { PutError::Hot });
+    };
+    state.table.claim(slot, key);
+    // What is suspect is not carried along: nobody has compared it.
+    let old = old.map(|old| {
+        let keep = if state.table.has(old, SUSPECT) { 0 } else { valid };
+        (old, state.table.place(old), keep)
+    });
+    let along = old.map_or(0, |(_, _, keep)| keep);
+    state.putting.insert(slot, wanted | along);
+    Ok(Some(Put { slot, place: state.table.place(slot), wanted, there: 0, old }))
+}
+
+/// Writes what is to be written. Returns which blocks are there then.
+async fn write<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    incarnation: u64,
+    page: u64,
+    put: &Put,
+    mut content: Content<S::Block>,
+) -> Result<u16, PutError> {
+    let failed = |what: &str| PutError::Failed(what.to_owned());
+    if let Some((old, place, keep)) = put.old {
+        for (block, data) in read::along(inner, incarnation, page, (old, place), keep).await {
+            content[block as usize].get_or_insert(data);
+        }
+    }
+    let device = inner.in_service().into_iter().find(|device| device.member == put.place.member);
+    let device = device.ok_or_else(|| failed("its device is not in service any more"))?;
+    let base = place(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_at(put.place.slot);
+    let mut sums = inner.seam.alloc().ok_or(PutError::Busy)?;
+    for pair in 0..PAGE_BLOCKS / 2 {
+        let pair_of = |mask: u16| mask >> (2 * pair) & 0b11;
+        let mut words = [0_u32; 2];
+        if pair_of(put.there) != 0 && pair_of(put.wanted) != 0 {
+            // The other one's checksum stays what it is.
+            let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
+            let (result, mut pieces) = device.disk.read(base + checksums_at(pair), vec![sector]).await;
+            let read = pieces.pop().expect("a read gives its pieces back").block.freeze();
+            words = read::checksums::<S>(&read, pair);
+            sums = read.thaw().unwrap_or_else(|_| unreachable!("nobody else has seen the block"));
+            result.map_err(|error| PutError::Failed(error.to_string()))?;
+        }
+        for (half, word) in words.iter_mut().enumerate() {
+            let block = 2 * pair as usize + half;
+            if let Some(data) = &content[block] {
+                let number = page * u64::from(PAGE_BLOCKS) + block as u64;
+                *word = data.checksum(page_seed(incarnation, number, put.place));
+            }
+        }
+        sums.write_metadata(pair as usize * SECTOR_BYTES, &sector_of(words));
+    }
+    let written =
+        (0..PAGE_BLOCKS).filter(|block| content[*block as usize].is_some()).fold(0, |mask, block| mask | 1 << block);
+    let whole = device.disk.geometry().logical_block as usize > SECTOR_BYTES;
+    let runs = runs::<S>(&inner.seam, &content, sums.freeze(), whole);
+    for (at, pieces) in runs {
+        let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        device.disk.write(base + at, pieces).await.map_err(|error| PutError::Failed(error.to_string()))?;
+        inner.pages.borrow_mut().counts.of(device.member).promotion_bytes += bytes;
+    }
+    Ok(written)
+}
+
+/// A pair's checksums, over and over: a simulated world keeps that as a tag.
+fn sector_of(words: [u32; 2]) -> Vec<u8> {
+    let pair = u64::from(words[0]) | u64::from(words[1]) << 32;
+    pair.to_le_bytes().repeat(CHECKSUM_COPIES)
+}
+
+/// What lies together, with its place in the slot. `whole`: the device writes nothing smaller than a block.
+fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole: bool) -> Vec<Run<S::Block>> {
+    let (mut runs, mut end) = (Vec::<Run<S::Block>>::new(), 0);
+    let mut add = |at: u64, piece: Piece<S::Block>| {
+        let bytes = piece.len() as u64;
+        match runs.last_mut().filter(|_| end == at) {
+            Some((_, pieces)) => pieces.push(piece),
+            None => runs.push((at, vec![piece])),
+        }
+        end = at + bytes;
+    };
+    for pair in 0..PAGE_BLOCKS / 2 {
+        let halves = [&content[2 * pair as usize], &content[2 * pair as usize + 1]];
+        if !whole && halves.iter().all(|half| half.is_none()) {
+            continue;
+        }
+        let data = |half: usize| match halves[half] {
+            Some(data) => Some(Piece::whole(data.clone())),
+            None => whole.then(|| Piece::whole(seam.zero_block())),
+        };
+        data(0).into_iter().for_each(|piece| add(block_at(2 * pair), piece));
+        add(checksums_at(pair), Piece::new(sums.clone(), pair as usize * SECTOR_BYTES, SECTOR_BYTES));
+        data(1).into_iter().for_each(|piece| add(block_at(2 * pair + 1), piece));
+    }
+    runs
+}
+
+/// The page is in the map, as far as its blocks were written and not invalidated meanwhile (R2). Returns which are valid.
+fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) -> u16 {
+    let mut guard = inner.pages.borrow_mut();
+    let state = &mut *guard;
+    if !state.table.exists(put.slot) || state.table.place(put.slot) != put.place {
+        // Its segment was taken away.
+        return 0;
+    }
+    let left = state.putting.remove(&put.slot).unwrap_or(0);
+    let written = written.as_ref().copied().unwrap_or(0);
+    let left = if inner.sabotage == Sabotage::PutOverInvalidate { written } else { left & written };
+    if state.table.phase(put.slot) == Phase::Live {
+        state.table.flag(put.slot, ADDING, false);
+        // Whatever was tried may be there.
+        state.table.set_ever(put.slot, state.table.ever(put.slot) | put.wanted);
+        let valid = state.table.valid(put.slot) | left;
+        state.table.set_valid(put.slot, valid);
+        if valid == 0 { state.kill(put.slot, false) } else { state.set_dirty(put.slot) }
+    } else if left == 0 {
+        // Nothing durable has spoken of it.
+        state.release(put.slot);
+        return 0;
+    } else {
+        state.table.set_phase(put.slot, Phase::Live);
+        state.table.set_valid(put.slot, left);
+        state.table.set_ever(put.slot, if is_whole(inner, put.place.member) { u16::MAX } else { written });
+        state.set_dirty(put.slot);
+        if let Some((old, place, _)) = put.old
+            && state.table.exists(old)
+            && state.table.place(old) == place
+            && state.table.phase(old) == Phase::Live
+        {
+            state.kill(old, false);
+        }
+    }
+    state.unflushed.insert(put.place.member);
+    state.table.valid(put.slot)
+}
+
+/// True when the device writes nothing smaller than a block: nothing is ever added in place there.
+fn is_whole<S: Seam>(inner: &Inner<S>, member: u32) -> bool {
+    let device = inner.in_service().into_iter().find(|device| device.member == member);
+    device.is_some_and(|device| device.disk.geometry().logical_block as usize > SECTOR_BYTES)
+}
+
+const _: () = assert!(PAGE_BLOCKS as usize / 2 * SECTOR_BYTES <= BLOCK_BYTES, "a page's checksums fit in one buffer");

@@ -1,0 +1,243 @@
+//! Reading pages (R11): a run of blocks and the checksums between them in one request; each block is checked before anybody sees it.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, Seam};
+
+use super::api::PAGE_BLOCKS;
+use super::table::{Phase, SUSPECT, SlotId};
+use crate::device::{Device, place};
+use crate::format::page::{Place, page_seed, run_at, slot_at};
+use crate::journal::write_soon;
+use crate::store::{Inner, Sabotage};
+
+/// A block that was read and is good, or its buffer.
+type Outcome<S> = Result<<S as Seam>::Block, <S as Seam>::BlockMut>;
+
+/// Reads a run of blocks of a page, suspect ones or trusted ones.
+pub async fn read<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    incarnation: u64,
+    page: u64,
+    blocks: Range<u32>,
+    buffers: Vec<S::BlockMut>,
+    suspect: bool,
+) -> Vec<Outcome<S>> {
+    assert!(blocks.end <= PAGE_BLOCKS && buffers.len() == blocks.len(), "{blocks:?} of a page");
+    let slot = {
+        let state = inner.pages.borrow();
+        let slot = state.find(incarnation, page);
+        slot.filter(|slot| state.table.has(*slot, SUSPECT) == suspect)
+    };
+    match slot {
+        Some(slot) => read_slot(inner, incarnation, page, slot, blocks, buffers).await,
+        None => buffers.into_iter().map(Err).collect(),
+    }
+}
+
+/// Blocks that come along to another slot. What cannot be read stays behind.
+pub async fn along<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    incarnation: u64,
+    page: u64,
+    (slot, place): (SlotId, Place),
+    mask: u16,
+) -> Vec<(u32, S::Block)> {
+    let mut found = Vec::new();
+    for block in (0..PAGE_BLOCKS).filter(|block| mask >> block & 1 == 1) {
+        let Some(buffer) = inner.seam.alloc() else { break };
+        let there = {
+            let table = &inner.pages.borrow().table;
+            table.exists(slot) && table.place(slot) == place && table.phase(slot) == Phase::Live
+        };
+        if !there {
+            break;
+        }
+        let mut read = read_slot(inner, incarnation, page, slot, block..block + 1, vec![buffer]).await;
+        found.extend(read.pop().and_then(Result::ok).map(|data| (block, data)));
+    }
+    found
+}
+
+/// Reads the valid ones among `blocks` of a slot, run by run.
+async fn read_slot<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    incarnation: u64,
+    page: u64,
+    slot: SlotId,
+    blocks: Range<u32>,
+    buffers: Vec<S::BlockMut>,
+) -> Vec<Outcome<S>> {
+    let (valid, place) = {
+        let mut state = inner.pages.borrow_mut();
+        let place = state.table.place(slot);
+        state.pin(slot, place.life);
+        (state.table.valid(slot), place)
+    };
+    let pin = Pin { inner, slot, life: place.life };
+    let first = page * u64::from(PAGE_BLOCKS);
+    let mut outcomes = Vec::with_capacity(buffers.len());
+    let mut run: Vec<S::BlockMut> = Vec::new();
+    let start = blocks.start;
+    for (block, buffer) in blocks.clone().zip(buffers) {
+        if valid >> block & 1 == 1 {
+            run.push(buffer);
+            continue;
+        }
+        read_run(inner, incarnation, first, slot, place, start + outcomes.len() as u32, run, &mut outcomes).await;
+        run = Vec::new();
+        outcomes.push(Err(buffer));
+    }
+    read_run(inner, incarnation, first, slot, place, start + outcomes.len() as u32, run, &mut outcomes).await;
+    drop(pin);
+    assert!(outcomes.len() == blocks.len(), "one outcome a block");
+    // What was invalidated meanwhile, be it while another run was read, is nobody's any more (R2).
+    let state = inner.pages.borrow();
+    let same = state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == Phase::Live;
+    let still = if same { state.table.valid(slot) } else { 0 };
+    let keep = |(block, outcome): (u32, Outcome<S>)| match outcome {
+        Ok(data) if still >> block & 1 == 0 => Err(thaw::<S>(data)),
+        other => other,
+    };
+    blocks.zip(outcomes).map(keep).collect()
+}
+
+/// Holds a slot while it is read, so that it is not given away.
+struct Pin<'a, S: Seam> {
+    inner: &'a Rc<Inner<S>>,
+    slot: SlotId,
+    life: u64,
+}
+
+impl<S: Seam> Drop for Pin<'_, S> {
+    fn drop(&mut self) {
+        self.inner.pages.borrow_mut().unpin(self.slot, self.life);
+    }
+}
+
+/// Reads neighbours that are all valid.
+#[expect(clippy::too_many_arguments, reason = "where it lies, whose it is, and where it goes")]
+async fn read_run<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    incarnation: u64,
+    first: u64,
+    slot: SlotId,
+    place: Place,
+    start: u32,
+    buffers: Vec<S::BlockMut>,
+    outcomes: &mut Vec<Outcome<S>>,
+) {
+    if buffers.is_empty() {
+        return;
+    }
+    let blocks = start..start + buffers.len() as u32;
+    let device = inner.in_service().into_iter().find(|device| device.member == place.member);
+    let spare = inner.pages.borrow_mut().spare.take();
+    let (Some(device), Some(sums)) = (device, spare.or_else(|| inner.seam.alloc())) else {
+        return outcomes.extend(buffers.into_iter().map(Err));
+    };
+    let (result, buffers, sums) = fetch(inner, &device, place, &blocks, buffers, sums).await;
+    let sums = sums.freeze();
+    let mut bad = 0_u16;
+    let trusted = inner.sabotage == Sabotage::SkipPageChecksum;
+    for (block, buffer) in blocks.clone().zip(buffers) {
+        let data = buffer.freeze();
+        let seed = page_seed(incarnation, first + u64::from(block), place);
+        let good =
+            result.is_ok() && (trusted || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
+        if !good {
+            bad |= 1 << block;
+        }
+        outcomes.push(if good { Ok(data) } else { Err(thaw::<S>(data)) });
+    }
+    let mut state = inner.pages.borrow_mut();
+    state.spare = Some(thaw::<S>(sums));
+    if bad != 0 && state.table.exists(slot) && state.table.place(slot) == place {
+        state.clear(slot, bad);
+        drop(state);
+        write_soon(inner);
+    }
+}
+
+fn thaw<S: Seam>(block: S::Block) -> S::BlockMut {
+    block.thaw().unwrap_or_else(|_| unreachable!("nobody else has seen the block"))
+}
+
+/// The checksums of a pair.
+pub fn checksums<S: Seam>(sums: &S::Block, pair: u32) -> [u32; 2] {
+    let mut bytes = [0; 8];
+    sums.read_bytes(pair as usize * SECTOR_BYTES, &mut bytes);
+    let both = u64::from_le_bytes(bytes);
+    [both as u32, (both >> 32) as u32]
+}
+
+/// Reads blocks into their buffers and their checksums into `sums`, each pair's at its own sector.
+async fn fetch<S: Seam>(
+    inner: &Inner<S>,
+    device: &Device<S>,
+    slot: Place,
+    blocks: &Range<u32>,
+    buffers: Vec<S::BlockMut>,
+    sums: S::BlockMut,
+) -> (DiskResult<()>, Vec<S::BlockMut>, S::BlockMut) {
+    let base = place(inner.state.borrow().superblock.segment_bytes, slot.segment, 0) + slot_at(slot.slot);
+    let run = run_at(blocks);
+    if device.disk.geometry().logical_block as usize > SECTOR_BYTES {
+        return fetch_aligned(inner, device, base, blocks, buffers, sums).await;
+    }
+    if blocks.len() == 1 {
+        let mut buffers = buffers;
+        let (pair, odd) = (blocks.start / 2, blocks.start % 2 == 1);
+        let data = Piece::whole(buffers.pop().expect("there is one"));
+        let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
+        let pieces = if odd { vec![sector, data] } else { vec![data, sector] };
+        let (result, mut pieces) = device.disk.read(base + run.start, pieces).await;
+        let (last, first) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
+        return if odd { (result, vec![last], first) } else { (result, vec![first], last) };
+    }
+    // The checksums of several pairs go to buffers of their own first: a piece owns its buffer.
+    fetch_aligned(inner, device, base, blocks, buffers, sums).await
+}
+
+/// Reads what contains the run, and takes it apart.
+async fn fetch_aligned<S: Seam>(
+    inner: &Inner<S>,
+    device: &Device<S>,
+    base: u64,
+    blocks: &Range<u32>,
+    mut buffers: Vec<S::BlockMut>,
+    mut sums: S::BlockMut,
+) -> (DiskResult<()>, Vec<S::BlockMut>, S::BlockMut) {
+    let run = run_at(blocks);
+    let block_bytes = BLOCK_BYTES as u64;
+    let (start, end) = (run.start / block_bytes * block_bytes, run.end.div_ceil(block_bytes) * block_bytes);
+    let mut pieces = Vec::new();
+    for _ in 0..(end - start) / block_bytes {
+        match inner.seam.alloc() {
+            Some(buffer) => pieces.push(Piece::whole(buffer)),
+            None => {
+                let error = seam::DiskError::Io("no buffer is free".to_owned());
+                return (Err(error), buffers, sums);
+            }
+        }
+    }
+    let (result, pieces) = device.disk.read(base + start, pieces).await;
+    let read: Vec<_> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
+    let copy = |from: u64, to: &mut S::BlockMut, to_at: usize, len: usize| {
+        let mut done = 0;
+        while done < len {
+            let at = (from - start) as usize + done;
+            let within = at % BLOCK_BYTES;
+            let count = (BLOCK_BYTES - within).min(len - done);
+            to.copy_from(to_at + done, &read[at / BLOCK_BYTES], within, count);
+            done += count;
+        }
+    };
+    for (block, buffer) in blocks.clone().zip(&mut buffers) {
+        copy(crate::format::page::block_at(block), buffer, 0, BLOCK_BYTES);
+        let sector = crate::format::page::checksums_at(block / 2);
+        copy(sector, &mut sums, block as usize / 2 * SECTOR_BYTES, SECTOR_BYTES);
+    }
+    (result, buffers, sums)
+}

@@ -1,0 +1,258 @@
+//! Segments go back and forth between the log and the pages. The log keeps a reserve; when that is used up it gets the segment whose
+//! pages are used least, once it is durable that nothing speaks of them.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use seam::{DiskResult, Nanos, Seam};
+
+use super::bypass;
+use super::state::{MapPhase, PageState};
+use super::table::{Phase, SlotId};
+use crate::device::{Device, block_of, place};
+use crate::format::journal::Record;
+use crate::format::page::PageHeader;
+use crate::format::superblock::{MemberEntry, Role};
+use crate::journal::wait_durable;
+use crate::membership::failures_of;
+use crate::store::{Inner, State};
+use crate::wait::{Boxed, join};
+
+/// Of so many segments the log keeps one in reserve.
+const RESERVE_SHARE: usize = 32;
+/// It keeps at least so many.
+const RESERVE_MIN: usize = 2;
+/// Segments that are compared before one is given back.
+const COMPARED_MAX: usize = 64;
+/// How long to wait for writes to a segment that the log is to get.
+const PAUSE: Nanos = Nanos::from_micros(100);
+
+/// A member's segment.
+type Place = (u32, u32);
+
+fn reserve<S: Seam>(store: &State<S>) -> usize {
+    let shared = store.superblock.segments - store.superblock.journal_segments();
+    (shared as usize / RESERVE_SHARE).max(RESERVE_MIN)
+}
+
+/// Segments that the pages may have at once: of the log members those that were lent and not used yet, of others any.
+fn waiting<S: Seam>(store: &State<S>, state: &PageState<S>, count: usize) -> Vec<Place> {
+    let held: BTreeSet<Place> = state.table.frames().map(|(_, frame)| (frame.member, frame.segment)).collect();
+    let superblock = &store.superblock;
+    let first = superblock.journal_segments();
+    let mut places = Vec::new();
+    for (member, entry) in (0..).zip(&superblock.members).filter(|(member, _)| superblock.serves(*member)) {
+        if state.refused.contains(&member) {
+            continue;
+        }
+        let log = entry.role == Role::Log;
+        let lent = store.segments.lent().iter().copied().filter(|number| log && state.giving != Some(*number));
+        let own =
+            if log { superblock.segments..entry.segments.max(superblock.segments) } else { first..entry.segments };
+        let missing = lent.chain(own).map(|segment| (member, segment)).filter(|place| !held.contains(place));
+        places.extend(missing.take(count));
+    }
+    places.truncate(count);
+    places
+}
+
+/// Slots that there could be while the log needs no more than its reserve.
+pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
+    let store = inner.state.borrow();
+    let superblock = &store.superblock;
+    let shared = superblock.segments - superblock.journal_segments();
+    let lendable = shared.saturating_sub(reserve(&store) as u32);
+    let of = |entry: &MemberEntry| match entry.role {
+        Role::Log => lendable + entry.segments.saturating_sub(superblock.segments),
+        Role::Pages => entry.segments.saturating_sub(superblock.journal_segments()),
+    };
+    let serving = (0..).zip(&superblock.members).filter(|(member, _)| superblock.serves(*member));
+    let segments: u64 = serving.map(|(_, entry)| u64::from(of(entry))).sum();
+    (segments * u64::from(state.table.per_frame())).min(state.journal.slots_max() as u64) as usize
+}
+
+/// True when the pages could have another segment.
+pub fn can_grow<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> bool {
+    let store = inner.state.borrow();
+    let fits = state.table.slots() + state.table.per_frame() as usize <= state.journal.slots_max();
+    fits && (store.segments.ready() > reserve(&store) || !waiting(&store, state, 1).is_empty())
+}
+
+/// Takes another segment, on both log members where they share it.
+pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
+    let (places, store, segment_bytes, boot) = {
+        let mut store = inner.state.borrow_mut();
+        let state = inner.pages.borrow();
+        let mut places = waiting(&store, &state, 2);
+        if places.is_empty() {
+            let keep = reserve(&store);
+            let Some(number) = store.segments.lend(keep) else { return };
+            let log = (0..8).filter(|member| store.superblock.carries_log(*member));
+            let has_room = |member: &u32| number < store.superblock.members[*member as usize].segments;
+            places.extend(log.filter(has_room).map(|member| (member, number)));
+        }
+        (places, store.superblock.store, store.superblock.segment_bytes, store.superblock.boot)
+    };
+    for (member, segment) in places {
+        let Some(device) = inner.in_service().into_iter().find(|device| device.member == member) else { continue };
+        let life = {
+            let mut state = inner.pages.borrow_mut();
+            state.lives += 1;
+            boot << 40 | state.lives
+        };
+        let header = PageHeader { store, member, segment, life };
+        if write_header(inner, &device, &header, segment_bytes).await {
+            add(inner, member, segment, life);
+        }
+    }
+}
+
+/// Writes a segment's first block, so that nothing there is ever taken for the log's.
+async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &PageHeader, segment_bytes: u64) -> bool {
+    let Some(buffer) = inner.seam.alloc() else { return false };
+    let block = block_of::<S>(buffer, &header.encode());
+    let at = place(segment_bytes, header.segment, 0);
+    let write: Boxed<'_, DiskResult<()>> = Box::pin(device.write_durably(at, vec![block], false));
+    let failures = failures_of(std::slice::from_ref(device), join(vec![write]).await);
+    let good = failures.is_empty();
+    if !good {
+        inner.pages.borrow_mut().refused.insert(device.member);
+    }
+    good
+}
+
+fn add<S: Seam>(inner: &Inner<S>, member: u32, segment: u32, life: u64) {
+    let store = inner.state.borrow();
+    let mut state = inner.pages.borrow_mut();
+    let entry = &store.superblock.members[member as usize];
+    let shared = entry.role == Role::Log && segment < store.superblock.segments;
+    let taken = shared && !store.segments.lent().contains(&segment);
+    let going = shared && state.giving == Some(segment);
+    if !state.is_ready() || !store.superblock.serves(member) || taken || going {
+        return;
+    }
+    if state.journal.told.insert(member) {
+        state.journal.events.push(Record::Member { member: member as u8, uuid: entry.uuid });
+    }
+    state.journal.events.push(Record::Segment { member: member as u8, segment, life });
+    state.unflushed.insert(member);
+    let frame = state.table.add_frame(member, segment, life);
+    let slots = state.table.slots_of(frame);
+    state.free.extend(slots);
+}
+
+/// Gives a segment back to the log. False when there is none.
+pub async fn reclaim<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
+    while std::mem::replace(&mut inner.pages.borrow_mut().reclaiming, true) {
+        inner.seam.sleep(PAUSE).await;
+        if inner.state.borrow().segments.ready() > 0 {
+            return true;
+        }
+    }
+    let number = give(inner).await;
+    if let Some(number) = number {
+        let segments = &mut inner.state.borrow_mut().segments;
+        if segments.lent().contains(&number) {
+            segments.take_back(number);
+        }
+    }
+    let mut state = inner.pages.borrow_mut();
+    (state.reclaiming, state.giving) = (false, None);
+    number.is_some()
+}
+
+/// Drops the pages of the segment that is used least, durably. Returns its number.
+async fn give<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
+    let (number, frames) = {
+        let store = inner.state.borrow();
+        let mut state = inner.pages.borrow_mut();
+        if state.phase != MapPhase::Ready {
+            // Whoever reads the map finds that the segment was taken.
+            return store.segments.lent_usable().next();
+        }
+        let shared = |member: u32| store.superblock.carries_log(member);
+        let mut costs: std::collections::BTreeMap<u32, (usize, Vec<u32>)> =
+            store.segments.lent_usable().take(COMPARED_MAX).map(|number| (number, (0, Vec::new()))).collect();
+        for (frame, what) in state.table.frames() {
+            if let Some((cost, frames)) = costs.get_mut(&what.segment).filter(|_| shared(what.member)) {
+                *cost += state.table.slots_of(frame).map(|slot| cost_of(&state, slot)).sum::<usize>();
+                frames.push(frame);
+            }
+        }
+        let (number, (_, frames)) = costs.into_iter().min_by_key(|(number, (cost, _))| (*cost, *number))?;
+        state.giving = Some(number);
+        let mut events = Vec::new();
+        for frame in &frames {
+            let what = state.table.frame(*frame);
+            events.push(Record::FreeSegment { member: what.member as u8, segment: what.segment });
+            let slots = state.table.slots_of(*frame);
+            state.free.retain(|slot| !slots.contains(slot));
+        }
+        (
+            number,
+            frames
+                .into_iter()
+                .zip(events)
+                .map(|(frame, event)| (frame, state.table.frame(frame).life, event))
+                .collect::<Vec<_>>(),
+        )
+    };
+    // Nothing new is written there; what is being written ends first.
+    let writing = |state: &PageState<S>| {
+        let still = |frame: u32, life| state.table.frames().any(|(number, what)| number == frame && what.life == life);
+        let busy = |frame: u32| state.putting.keys().any(|slot| state.table.slots_of(frame).contains(slot));
+        frames.iter().any(|(frame, life, _)| still(*frame, *life) && busy(*frame))
+    };
+    while writing(&inner.pages.borrow()) {
+        inner.seam.sleep(PAUSE).await;
+    }
+    {
+        let mut state = inner.pages.borrow_mut();
+        for (frame, life, event) in frames {
+            if state.table.frames().any(|(number, what)| number == frame && what.life == life) {
+                state.drop_frame(frame);
+                state.journal.events.push(event);
+            }
+        }
+    }
+    wait_durable(inner).await;
+    Some(number)
+}
+
+/// Keeps pages off a member as long as it exists.
+pub struct Held<S: Seam>(Rc<Inner<S>>, u32);
+
+impl<S: Seam> Drop for Held<S> {
+    fn drop(&mut self) {
+        self.0.pages.borrow_mut().refused.remove(&self.1);
+    }
+}
+
+/// Drops all pages of a member, durably: it is going to carry the log.
+pub async fn leave<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Held<S> {
+    bypass::loaded_if_begun(inner).await;
+    inner.pages.borrow_mut().refused.insert(member);
+    let held = Held(Rc::clone(inner), member);
+    let writes = |state: &PageState<S>| {
+        let mut slots = state.putting.keys();
+        slots.any(|slot| state.table.place(*slot).member == member)
+    };
+    while inner.pages.borrow().keeping || writes(&inner.pages.borrow()) {
+        // No new ones begin where no slot is free.
+        inner.pages.borrow_mut().leave_free(member);
+        inner.seam.sleep(PAUSE).await;
+    }
+    inner.pages.borrow_mut().lose_member(member);
+    wait_durable(inner).await;
+    held
+}
+
+/// What would be lost with a slot.
+fn cost_of<S: Seam>(state: &PageState<S>, slot: SlotId) -> usize {
+    match state.table.phase(slot) {
+        Phase::Free | Phase::Dead => 0,
+        Phase::Live => 2 + usize::from(state.table.uses(slot)),
+        // It would have to be waited for.
+        Phase::Writing => 1_000,
+    }
+}

@@ -1,0 +1,594 @@
+//! Which slot holds which page: 15 bytes a slot in arrays by segment, and a hash table of slot numbers of 4 bytes with bounded load.
+//! So a cached page costs about 21 bytes.
+
+use std::ops::Range;
+
+use crate::format::page::Place;
+
+/// A page as one number: the volume's number above, the page below.
+pub type Key = u64;
+/// A slot: its frame above, its place in the frame below.
+pub type SlotId = u32;
+
+/// Bits of a key that number the page.
+pub const PAGE_BITS: u32 = 48;
+/// The key of a slot that nothing speaks of.
+const NOBODY: Key = u64::MAX;
+
+/// The key of a volume's page.
+pub fn key_of(volume: u16, page: u64) -> Key {
+    assert!(page >> PAGE_BITS == 0, "page {page} of a volume");
+    u64::from(volume) << PAGE_BITS | page
+}
+
+/// The volume's number and the page.
+pub fn page_of(key: Key) -> (u16, u64) {
+    ((key >> PAGE_BITS) as u16, key & ((1 << PAGE_BITS) - 1))
+}
+
+/// What a slot is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing durable speaks of it.
+    Free,
+    /// A page is being written there; nothing durable speaks of it.
+    Writing,
+    /// It holds a page.
+    Live,
+    /// Its page is gone, and something durable may still speak of it.
+    Dead,
+}
+
+const PHASES: [Phase; 4] = [Phase::Free, Phase::Writing, Phase::Live, Phase::Dead];
+const USES: u8 = 0b11;
+const PHASE_SHIFT: u8 = 2;
+/// A record of the slot is to be written.
+pub const DIRTY: u8 = 1 << 4;
+/// What it holds is to be compared with the backing first.
+pub const SUSPECT: u8 = 1 << 5;
+/// Blocks are being added to what it holds.
+pub const ADDING: u8 = 1 << 6;
+
+/// The slots of one page segment.
+pub struct Frame {
+    /// The member.
+    pub member: u32,
+    /// The segment.
+    pub segment: u32,
+    /// The segment's life.
+    pub life: u64,
+    keys: Box<[Key]>,
+    valid: Box<[u16]>,
+    ever: Box<[u16]>,
+    generation: Box<[u16]>,
+    flags: Box<[u8]>,
+}
+
+impl Frame {
+    fn counts(&self, index: usize) -> Counts {
+        let flags = self.flags[index];
+        if PHASES[usize::from(flags >> PHASE_SHIFT & 0b11)] != Phase::Live {
+            return Counts::default();
+        }
+        let blocks = u64::from(self.valid[index].count_ones());
+        Counts { pages: 1, blocks, suspect: u64::from(flags & SUSPECT != 0) }
+    }
+}
+
+/// All slots.
+pub struct Table {
+    frames: Vec<Option<Frame>>,
+    vacant: Vec<u32>,
+    per_frame: u32,
+    shift: u32,
+    /// Slot numbers + 1, 0 where there is none. Linear probing.
+    hash: Vec<u32>,
+    hashed: usize,
+    slots: usize,
+    counts: Counts,
+}
+
+/// What there is in all slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pages.
+    pub pages: u64,
+    /// Blocks that are there.
+    pub blocks: u64,
+    /// Pages that are suspect.
+    pub suspect: u64,
+}
+
+impl Table {
+    /// No slots; each frame is going to have `per_frame`, and `slots_expected` are room for without growing.
+    pub fn new(per_frame: u32, slots_expected: usize) -> Table {
+        let shift = per_frame.max(1).next_power_of_two().trailing_zeros();
+        let hash = vec![0; room_for(slots_expected)];
+        Table {
+            frames: Vec::new(),
+            vacant: Vec::new(),
+            per_frame,
+            shift,
+            hash,
+            hashed: 0,
+            slots: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Adds a segment, all slots of which are free. Returns its frame.
+    pub fn add_frame(&mut self, member: u32, segment: u32, life: u64) -> u32 {
+        let count = self.per_frame as usize;
+        let frame = Frame {
+            member,
+            segment,
+            life,
+            keys: vec![NOBODY; count].into(),
+            valid: vec![0; count].into(),
+            ever: vec![0; count].into(),
+            generation: vec![0; count].into(),
+            flags: vec![0; count].into(),
+        };
+        self.slots += count;
+        if room_for(self.slots) > self.hash.len() {
+            self.grow();
+        }
+        match self.vacant.pop() {
+            Some(number) => {
+                self.frames[number as usize] = Some(frame);
+                number
+            }
+            None => {
+                self.frames.push(Some(frame));
+                self.frames.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Takes a segment away with all that its slots hold.
+    pub fn remove_frame(&mut self, number: u32) {
+        for slot in self.slots_of(number) {
+            self.release(slot);
+        }
+        self.frames[number as usize] = None;
+        self.vacant.push(number);
+        self.slots -= self.per_frame as usize;
+    }
+
+    /// All frames with their numbers.
+    pub fn frames(&self) -> impl Iterator<Item = (u32, &Frame)> {
+        (0..).zip(&self.frames).filter_map(|(number, frame)| Some((number, frame.as_ref()?)))
+    }
+
+    /// The first frame from this number on.
+    pub fn first_from(&self, number: u32) -> Option<u32> {
+        let frames = self.frames.get(number as usize..)?;
+        Some(number + frames.iter().position(Option::is_some)? as u32)
+    }
+
+    /// A frame that exists.
+    pub fn frame(&self, number: u32) -> &Frame {
+        self.frames[number as usize].as_ref().expect("slots of a frame go with it")
+    }
+
+    /// The slots of a frame.
+    pub fn slots_of(&self, frame: u32) -> Range<SlotId> {
+        let first = frame << self.shift;
+        first..first + self.per_frame
+    }
+
+    /// The slots of each frame.
+    pub fn ranges(&self) -> Vec<Range<SlotId>> {
+        self.frames().map(|(number, _)| self.slots_of(number)).collect()
+    }
+
+    /// Slots of a frame.
+    pub fn per_frame(&self) -> u32 {
+        self.per_frame
+    }
+
+    /// Slots in all.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// The slot after this one, over all frames, round and round.
+    pub fn after(&self, slot: SlotId) -> SlotId {
+        let (frame, index) = self.split(slot);
+        if index + 1 < self.per_frame as usize && self.frames.get(frame).is_some_and(Option::is_some) {
+            return slot + 1;
+        }
+        let count = self.frames.len();
+        let next = (1..=count).map(|step| (frame + step) % count).find(|frame| self.frames[*frame].is_some());
+        (next.unwrap_or(0) as u32) << self.shift
+    }
+
+    /// True when the slot's frame exists.
+    pub fn exists(&self, slot: SlotId) -> bool {
+        let (frame, index) = self.split(slot);
+        index < self.per_frame as usize && self.frames.get(frame).is_some_and(Option::is_some)
+    }
+
+    fn split(&self, slot: SlotId) -> (usize, usize) {
+        ((slot >> self.shift) as usize, (slot & ((1 << self.shift) - 1)) as usize)
+    }
+
+    fn at(&self, slot: SlotId) -> (&Frame, usize) {
+        let (frame, index) = self.split(slot);
+        (self.frame(frame as u32), index)
+    }
+
+    fn at_mut(&mut self, slot: SlotId) -> (&mut Frame, usize) {
+        let (frame, index) = self.split(slot);
+        (self.frames[frame].as_mut().expect("slots of a frame go with it"), index)
+    }
+
+    /// The page that a slot holds, or of which something durable may still say so.
+    pub fn key(&self, slot: SlotId) -> Key {
+        let (frame, index) = self.at(slot);
+        frame.keys[index]
+    }
+
+    /// What it is used for.
+    pub fn phase(&self, slot: SlotId) -> Phase {
+        let (frame, index) = self.at(slot);
+        PHASES[usize::from(frame.flags[index] >> PHASE_SHIFT & 0b11)]
+    }
+
+    /// Changes what it is used for.
+    pub fn set_phase(&mut self, slot: SlotId, phase: Phase) {
+        self.change(slot, |frame, index| {
+            frame.flags[index] = frame.flags[index] & !(0b11 << PHASE_SHIFT) | (phase as u8) << PHASE_SHIFT;
+        });
+    }
+
+    /// What there is in all slots.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Changes a slot, and keeps the counts in step.
+    fn change<T>(&mut self, slot: SlotId, change: impl FnOnce(&mut Frame, usize) -> T) -> T {
+        let (frame, index) = self.at_mut(slot);
+        let before = frame.counts(index);
+        let result = change(frame, index);
+        let after = frame.counts(index);
+        let counts = &mut self.counts;
+        counts.pages = counts.pages + after.pages - before.pages;
+        counts.blocks = counts.blocks + after.blocks - before.blocks;
+        counts.suspect = counts.suspect + after.suspect - before.suspect;
+        result
+    }
+
+    /// Blocks that are there.
+    pub fn valid(&self, slot: SlotId) -> u16 {
+        let (frame, index) = self.at(slot);
+        frame.valid[index]
+    }
+
+    /// Changes which blocks are there.
+    pub fn set_valid(&mut self, slot: SlotId, valid: u16) {
+        self.change(slot, |frame, index| frame.valid[index] = valid);
+    }
+
+    /// Blocks that were there in this generation.
+    pub fn ever(&self, slot: SlotId) -> u16 {
+        let (frame, index) = self.at(slot);
+        frame.ever[index]
+    }
+
+    /// Changes which blocks were there.
+    pub fn set_ever(&mut self, slot: SlotId, ever: u16) {
+        let (frame, index) = self.at_mut(slot);
+        frame.ever[index] = ever;
+    }
+
+    /// Which use of the slot this is.
+    pub fn generation(&self, slot: SlotId) -> u16 {
+        let (frame, index) = self.at(slot);
+        frame.generation[index]
+    }
+
+    /// Changes which use of the slot this is.
+    pub fn set_generation(&mut self, slot: SlotId, generation: u16) {
+        let (frame, index) = self.at_mut(slot);
+        frame.generation[index] = generation;
+    }
+
+    /// True when the flag is set.
+    pub fn has(&self, slot: SlotId, flag: u8) -> bool {
+        let (frame, index) = self.at(slot);
+        frame.flags[index] & flag != 0
+    }
+
+    /// Sets or clears a flag; true when that changed it.
+    pub fn flag(&mut self, slot: SlotId, flag: u8, on: bool) -> bool {
+        self.change(slot, |frame, index| {
+            let before = frame.flags[index];
+            frame.flags[index] = if on { before | flag } else { before & !flag };
+            frame.flags[index] != before
+        })
+    }
+
+    /// Counts a use, up to 3.
+    pub fn touch(&mut self, slot: SlotId) {
+        let (frame, index) = self.at_mut(slot);
+        if frame.flags[index] & USES != USES {
+            frame.flags[index] += 1;
+        }
+    }
+
+    /// Uses that were counted.
+    pub fn uses(&self, slot: SlotId) -> u8 {
+        let (frame, index) = self.at(slot);
+        frame.flags[index] & USES
+    }
+
+    /// Takes one use away; false when there was none.
+    pub fn cool(&mut self, slot: SlotId) -> bool {
+        let (frame, index) = self.at_mut(slot);
+        let used = frame.flags[index] & USES != 0;
+        frame.flags[index] -= u8::from(used);
+        used
+    }
+
+    /// Where it lies, for its checksums.
+    pub fn place(&self, slot: SlotId) -> Place {
+        let (frame, index) = self.at(slot);
+        Place {
+            member: frame.member,
+            segment: frame.segment,
+            life: frame.life,
+            slot: index as u32,
+            generation: frame.generation[index],
+        }
+    }
+
+    /// True when the slot is in the segment that has this life.
+    pub fn is_in(&self, slot: SlotId, life: u64) -> bool {
+        self.exists(slot) && self.place(slot).life == life
+    }
+
+    /// Its number among all slots of its member.
+    pub fn number(&self, slot: SlotId) -> u32 {
+        let (frame, index) = self.at(slot);
+        frame.segment * self.per_frame + index as u32
+    }
+
+    /// Gives a free slot to a page, in a generation of its own. It can be found from now on.
+    pub fn claim(&mut self, slot: SlotId, key: Key) {
+        assert!(self.phase(slot) == Phase::Free, "only a free slot is given away");
+        self.set_phase(slot, Phase::Writing);
+        self.set_generation(slot, self.generation(slot).wrapping_add(1));
+        self.insert(slot, key);
+    }
+
+    /// What the journal says of a slot, not to be found before [`Table::index`].
+    pub fn restore(&mut self, slot: SlotId, page: Option<(Key, u16, u16)>, generation: u16) {
+        let (key, valid, ever) = page.unwrap_or((NOBODY, 0, 0));
+        self.change(slot, |frame, index| {
+            (frame.keys[index], frame.valid[index], frame.ever[index]) = (key, valid, ever);
+            (frame.generation[index], frame.flags[index]) = (generation, 0);
+        });
+        if page.is_some() {
+            self.set_phase(slot, Phase::Live);
+        }
+    }
+
+    /// Takes away a frame whose slots are not to be found yet.
+    pub fn discard_frame(&mut self, number: u32) {
+        for slot in self.slots_of(number) {
+            self.restore(slot, None, 0);
+        }
+        self.frames[number as usize] = None;
+        self.vacant.push(number);
+        self.slots -= self.per_frame as usize;
+    }
+
+    /// Makes restored pages be found. Of two slots with the same page, which cannot be, neither is.
+    pub fn index(&mut self) {
+        self.hash = vec![0; room_for(self.slots)];
+        self.hashed = 0;
+        for slot in self.ranges().into_iter().flatten() {
+            let key = self.key(slot);
+            if key == NOBODY {
+                continue;
+            }
+            let twin = self.find(key);
+            let (frame, index) = self.at_mut(slot);
+            frame.keys[index] = NOBODY;
+            self.insert(slot, key);
+            for slot in twin.into_iter().flat_map(|twin| [twin, slot]) {
+                self.set_valid(slot, 0);
+            }
+        }
+    }
+
+    /// A page is found in this slot.
+    pub fn insert(&mut self, slot: SlotId, key: Key) {
+        let (frame, index) = self.at_mut(slot);
+        assert!(frame.keys[index] == NOBODY, "a slot holds one page");
+        frame.keys[index] = key;
+        self.hashed += 1;
+        let mut at = self.home(key);
+        while self.hash[at] != 0 {
+            at = (at + 1) % self.hash.len();
+        }
+        self.hash[at] = slot + 1;
+    }
+
+    /// Nothing speaks of the slot any more: it is free, and keeps its generation.
+    pub fn release(&mut self, slot: SlotId) {
+        let key = self.key(slot);
+        if key != NOBODY {
+            self.unhash(slot, key);
+        }
+        self.change(slot, |frame, index| {
+            frame.keys[index] = NOBODY;
+            (frame.valid[index], frame.ever[index], frame.flags[index]) = (0, 0, 0);
+        });
+    }
+
+    fn unhash(&mut self, slot: SlotId, key: Key) {
+        let size = self.hash.len();
+        let mut hole = self.home(key);
+        while self.hash[hole] != slot + 1 {
+            assert!(self.hash[hole] != 0, "what was inserted is found");
+            hole = (hole + 1) % size;
+        }
+        self.hashed -= 1;
+        // What comes behind moves up, unless it would come before its home.
+        let mut at = hole;
+        loop {
+            at = (at + 1) % size;
+            let Some(other) = self.hash[at].checked_sub(1) else { break };
+            let home = self.home(self.key(other));
+            if (at + size - home) % size >= (at + size - hole) % size {
+                self.hash[hole] = self.hash[at];
+                hole = at;
+            }
+        }
+        self.hash[hole] = 0;
+    }
+
+    fn home(&self, key: Key) -> usize {
+        let mixed = (key ^ key >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        (((mixed >> 32) * self.hash.len() as u64) >> 32) as usize
+    }
+
+    fn grow(&mut self) {
+        let slots: Vec<_> = self.hash.iter().filter_map(|slot| slot.checked_sub(1)).collect();
+        self.hash = vec![0; room_for(self.slots + self.slots / 8)];
+        for slot in slots {
+            let mut at = self.home(self.key(slot));
+            while self.hash[at] != 0 {
+                at = (at + 1) % self.hash.len();
+            }
+            self.hash[at] = slot + 1;
+        }
+    }
+
+    /// Every slot that something may say of to hold that page.
+    pub fn all(&self, key: Key) -> impl Iterator<Item = SlotId> {
+        let mut at = self.home(key);
+        std::iter::from_fn(move || {
+            loop {
+                let slot = self.hash[at].checked_sub(1)?;
+                at = (at + 1) % self.hash.len();
+                if self.key(slot) == key {
+                    return Some(slot);
+                }
+            }
+        })
+    }
+
+    /// The slot that holds that page.
+    pub fn find(&self, key: Key) -> Option<SlotId> {
+        self.all(key).find(|slot| self.phase(*slot) == Phase::Live)
+    }
+
+    /// True when that page is being written.
+    pub fn is_busy(&self, key: Key) -> bool {
+        self.all(key).any(|slot| self.phase(slot) == Phase::Writing || self.has(slot, ADDING))
+    }
+
+    /// True when the slot holds a page, or did when anything durable was said of it last.
+    pub fn is_page(&self, slot: SlotId) -> bool {
+        self.key(slot) != NOBODY
+    }
+
+    /// Takes restored pages away whose volume nobody knows.
+    pub fn drop_orphans(&mut self, volumes: &std::collections::BTreeMap<u16, u64>) {
+        for slot in self.ranges().into_iter().flatten() {
+            if self.is_page(slot) && !volumes.contains_key(&page_of(self.key(slot)).0) {
+                self.restore(slot, None, self.generation(slot));
+            }
+        }
+    }
+
+    /// The slots of a volume's pages, in no order that means anything.
+    pub fn of_volume(&self, volume: u16, pages: Range<u64>) -> Vec<SlotId> {
+        if pages.end.saturating_sub(pages.start) <= self.hashed as u64 / 4 {
+            return pages.flat_map(|page| self.all(key_of(volume, page))).collect();
+        }
+        let of_volume = |slot: &SlotId| {
+            let key = self.key(*slot);
+            key != NOBODY && page_of(key).0 == volume && pages.contains(&page_of(key).1)
+        };
+        self.frames().flat_map(|(number, _)| self.slots_of(number)).filter(of_volume).collect()
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        let slot = size_of::<Key>() + 3 * size_of::<u16>() + size_of::<u8>();
+        let frames = self.frames.capacity() * size_of::<Option<Frame>>();
+        self.hash.capacity() * size_of::<u32>() + self.slots * slot + frames
+    }
+}
+
+/// Places of a hash table for so many slots: at most three quarters are taken.
+fn room_for(slots: usize) -> usize {
+    slots + slots / 3 + 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn slots_are_found_by_their_page_like_in_a_plain_map() {
+        let mut state = 7_u64;
+        let mut below = |bound: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % bound
+        };
+        let mut table = Table::new(15, 0);
+        let mut plain: BTreeMap<Key, SlotId> = BTreeMap::new();
+        let mut free = Vec::new();
+        for round in 0..4_000 {
+            if round % 400 == 0 && round < 2_000 {
+                let frame = table.add_frame(0, round, 1);
+                free.extend(table.slots_of(frame));
+            }
+            let key = key_of(below(3) as u16, below(60));
+            match plain.remove(&key) {
+                Some(slot) => {
+                    table.release(slot);
+                    free.push(slot);
+                }
+                None if !free.is_empty() => {
+                    let slot = free.swap_remove(below(free.len() as u64) as usize);
+                    table.claim(slot, key);
+                    table.set_phase(slot, Phase::Live);
+                    plain.insert(key, slot);
+                }
+                None => {}
+            }
+            for volume in 0..3 {
+                for page in 0..60 {
+                    let key = key_of(volume, page);
+                    assert_eq!(table.find(key), plain.get(&key).copied(), "round {round}");
+                }
+            }
+        }
+        let mut of_volume = table.of_volume(1, 0..u64::MAX);
+        let mut expected: Vec<_> =
+            plain.iter().filter(|(key, _)| page_of(**key).0 == 1).map(|(_, slot)| *slot).collect();
+        of_volume.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(of_volume, expected);
+    }
+
+    #[test]
+    fn a_cached_page_costs_at_most_32_bytes() {
+        for frames in [1, 1_000] {
+            let mut table = Table::new(963, 0);
+            (0..frames).for_each(|segment| _ = table.add_frame(0, segment, 1));
+            let bytes = table.memory_bytes() as f64 / table.slots() as f64;
+            println!("{frames} segments: {bytes:.1} bytes a page");
+            assert!(bytes <= 24.0, "the rest is for marks, rings and what is pending: {bytes}");
+        }
+    }
+}

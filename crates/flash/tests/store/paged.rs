@@ -1,0 +1,359 @@
+//! What an owner does with clean pages, and what the backing holds meanwhile: puts, reads, writes past them with and without flushes,
+//! blocks that were destaged, a log that takes segments and gives them back.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use flash::{Content, Owner, Pages, PagesOf, Position, Record, Store, StoreError};
+use seam::sim::{Rng, SimBlock, SimSeam};
+use seam::{Block, Nanos, Seam};
+
+use crate::pages::block;
+
+/// Volumes that have pages.
+pub const VOLUMES: u64 = 2;
+/// Pages of each: two regions of the first few.
+const PAGES: u64 = 6;
+/// The volume whose blocks go into the log.
+const LOGGED: u64 = 99;
+
+/// A page of the test as the volume's.
+fn page_number(page: u64) -> u64 {
+    page % 3 + page / 3 * 64
+}
+
+/// One block of a backing.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    durable: u64,
+    /// Writes that no flush has covered, in their order; without a number while they are under way.
+    unflushed: Vec<(u64, Option<u64>)>,
+    /// Its newest content is in memory alone.
+    dirty: bool,
+}
+
+impl Held {
+    fn is_clean(&self) -> bool {
+        !self.dirty && self.unflushed.is_empty()
+    }
+
+    /// Everything that it may hold after a crash at this moment.
+    fn possible(&self) -> Vec<u64> {
+        std::iter::once(self.durable).chain(self.unflushed.iter().map(|(tag, _)| *tag)).collect()
+    }
+}
+
+/// What the backings hold, by volume and block.
+#[derive(Clone, Debug, Default)]
+pub struct Backing {
+    blocks: BTreeMap<(u64, u64), Held>,
+    tags: u64,
+    sequences: BTreeMap<u64, u64>,
+}
+
+impl Backing {
+    fn get(&self, volume: u64, block: u64) -> Held {
+        self.blocks.get(&(volume, block)).cloned().unwrap_or_default()
+    }
+
+    fn get_mut(&mut self, volume: u64, block: u64) -> &mut Held {
+        self.blocks.entry((volume, block)).or_default()
+    }
+
+    fn tag(&mut self) -> u64 {
+        self.tags += 1;
+        self.tags << 20 | 0x9a6
+    }
+
+    fn next_sequence(&mut self, volume: u64) -> u64 {
+        let sequence = self.sequences.entry(volume).or_insert(1);
+        *sequence += 1;
+        *sequence - 1
+    }
+
+    /// After a crash each block holds one of what it may hold, and the owner has flushed that.
+    pub fn settle(&mut self, rng: &Rng) {
+        for held in self.blocks.values_mut() {
+            let possible = held.possible();
+            *held = Held { durable: possible[rng.below(possible.len() as u64) as usize], ..Held::default() };
+        }
+    }
+
+    /// A trusted block may be served only if the backing can hold nothing else.
+    fn check(&self, volume: u64, number: u64, tag: u64, what: &str) -> Result<(), String> {
+        let held = self.get(volume, number);
+        let same = held.possible().iter().all(|possible| *possible == tag);
+        let text = || format!("{what}: block {number} of volume {volume} is {tag:x}, the backing has {held:x?}");
+        if same { Ok(()) } else { Err(text()) }
+    }
+}
+
+/// One life.
+#[derive(Clone)]
+pub struct PagedLife {
+    pub seam: SimSeam,
+    pub store: Store<SimSeam>,
+    pub pages: Pages<SimSeam>,
+    pub backing: Rc<RefCell<Backing>>,
+    pub wrong: Rc<RefCell<Option<String>>>,
+    /// What is in the log.
+    pub logged: Rc<RefCell<Vec<Position>>>,
+}
+
+impl PagedLife {
+    /// Lets workers do so many steps each, and returns when all are done.
+    pub async fn run(&self, seed: u64, workers: u64, steps: u64) {
+        let left = Rc::new(Cell::new(workers));
+        for worker in 0..workers {
+            let (life, left) = (self.clone(), Rc::clone(&left));
+            self.seam.spawn(async move {
+                let rng = Rng::new(seed, 300 + worker);
+                for _ in 0..steps {
+                    life.step(&rng).await;
+                }
+                left.set(left.get() - 1);
+            });
+        }
+        while left.get() > 0 {
+            self.seam.sleep(Nanos::from_micros(100)).await;
+        }
+    }
+
+    async fn step(&self, rng: &Rng) {
+        let volume = 1 + rng.below(VOLUMES);
+        let of = self.pages.volume(volume);
+        match rng.below(32) {
+            0..9 => self.put(&of, volume, rng).await,
+            9..17 => self.read(&of, volume, rng).await,
+            17..25 => self.write(&of, volume, rng).await,
+            25..28 => self.flush(&of, volume).await,
+            28..30 => self.log(rng).await,
+            30 => self.pause(rng).await,
+            _ if rng.below(6) == 0 => drop(self.pages.forget(volume).await),
+            _ => self.judge(&of, volume).await.unwrap_or_else(|what| self.say(what)),
+        }
+    }
+
+    async fn pause(&self, rng: &Rng) {
+        let times = [Nanos::from_millis(5), Nanos::from_millis(1_100), Nanos::from_millis(11_000)];
+        self.seam.sleep(times[rng.below(3) as usize]).await;
+    }
+
+    /// Puts what is clean of some blocks.
+    async fn put(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
+        let page = page_number(rng.below(PAGES));
+        let wanted = if rng.coin() { 0xffff } else { rng.next() as u16 };
+        let mut blocks = Vec::new();
+        for number in (0..16).filter(|number| wanted >> number & 1 == 1) {
+            let held = self.backing.borrow().get(volume, page * 16 + u64::from(number));
+            if held.is_clean() {
+                blocks.push((number, block(&self.seam, held.durable)));
+            }
+        }
+        if blocks.is_empty() {
+            return;
+        }
+        let before = blocks.iter().fold(0, |mask, (number, _)| mask | 1 << number);
+        if let Ok(mask) = of.put(page, blocks).await
+            && mask & !before != 0
+        {
+            self.say(format!("{mask:x} of {before:x} were put"));
+        }
+        if rng.coin() {
+            of.touch(page);
+        }
+    }
+
+    /// Reads trusted blocks: what comes is what the backing has.
+    async fn read(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
+        let page = page_number(rng.below(PAGES));
+        let start = rng.below(16) as u32;
+        let run = start..start + 1 + rng.below(u64::from(16 - start)) as u32;
+        for (number, found) in read_run(&self.seam, of, page, run, false).await {
+            let number = page * 16 + u64::from(number);
+            let held = self.backing.borrow().get(volume, number);
+            if held.dirty {
+                self.say(format!("block {number} of volume {volume} is served although it was written"));
+            }
+            if let Err(what) = self.backing.borrow().check(volume, number, found, "read") {
+                self.say(what);
+            }
+        }
+    }
+
+    /// A client's write, and its way to the backing.
+    async fn write(&self, of: &PagesOf<SimSeam>, volume: u64, rng: &Rng) {
+        let first = page_number(rng.below(PAGES)) * 16 + rng.below(16);
+        let blocks = first..first + 1 + rng.below(4);
+        {
+            let mut backing = self.backing.borrow_mut();
+            let busy = |block: u64| {
+                let held = backing.get(volume, block);
+                held.dirty || held.unflushed.iter().any(|(_, number)| number.is_none())
+            };
+            if blocks.clone().any(busy) {
+                return;
+            }
+            blocks.clone().for_each(|block| backing.get_mut(volume, block).dirty = true);
+        }
+        of.invalidate(blocks.clone());
+        if rng.coin() {
+            self.seam.sleep(Nanos::from_micros(rng.below(3_000))).await;
+        }
+        let mark = of.begin_write(blocks.clone()).await;
+        let tag = self.backing.borrow_mut().tag();
+        for block in blocks.clone() {
+            let mut backing = self.backing.borrow_mut();
+            let held = backing.get_mut(volume, block);
+            held.dirty = false;
+            held.unflushed.push((tag, None));
+        }
+        self.seam.sleep(Nanos::from_micros(rng.below(2_000))).await;
+        let sequence = self.backing.borrow_mut().next_sequence(volume);
+        for block in blocks {
+            let mut backing = self.backing.borrow_mut();
+            let held = backing.get_mut(volume, block);
+            let written = held.unflushed.iter_mut().find(|(other, _)| *other == tag);
+            written.expect("nobody else ends this write").1 = Some(sequence);
+        }
+        of.end_write(mark, sequence);
+    }
+
+    /// Flushes a backing.
+    async fn flush(&self, of: &PagesOf<SimSeam>, volume: u64) {
+        let covered = *self.backing.borrow_mut().sequences.entry(volume).or_insert(1);
+        self.seam.sleep(Nanos::from_micros(300)).await;
+        let mut destaged = Vec::new();
+        for ((_, block), held) in self.backing.borrow_mut().blocks.range_mut((volume, 0)..(volume + 1, 0)) {
+            let durable = |sequence: &Option<u64>| sequence.is_some_and(|sequence| sequence < covered);
+            for (tag, _) in held.unflushed.extract_if(.., |(_, sequence)| durable(sequence)) {
+                held.durable = tag;
+                destaged.push(*block);
+            }
+        }
+        of.flushed(covered);
+        for number in destaged {
+            let held = self.backing.borrow().get(volume, number);
+            if held.is_clean() {
+                of.destaged(number, &block(&self.seam, held.durable));
+            }
+        }
+    }
+
+    /// Fills the log, or empties it.
+    async fn log(&self, rng: &Rng) {
+        if rng.below(4) == 0 {
+            let positions = std::mem::take(&mut *self.logged.borrow_mut());
+            return self.store.retire(&positions);
+        }
+        for _ in 0..1 + rng.below(6) {
+            let record = |number: u64| Record {
+                owner: Owner { incarnation: LOGGED, block: rng.below(1 << 20) },
+                epoch: 1,
+                content: Content::Data(block(&self.seam, number)),
+            };
+            let records = (0..1 + rng.below(20)).map(record).collect();
+            match self.store.append(records).await {
+                Ok(positions) => self.logged.borrow_mut().extend(positions),
+                Err(StoreError::Full) => {
+                    let positions = std::mem::take(&mut *self.logged.borrow_mut());
+                    self.store.retire(&positions);
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Compares suspect pages with the backing.
+    async fn judge(&self, of: &PagesOf<SimSeam>, volume: u64) -> Result<(), String> {
+        for page in (0..PAGES).map(page_number) {
+            judge(&self.seam, of, volume, page, &self.backing).await;
+        }
+        Ok(())
+    }
+
+    fn say(&self, what: String) {
+        self.wrong.borrow_mut().get_or_insert(what);
+    }
+}
+
+/// Reads a run of blocks of a page; those that are good.
+async fn read_run(seam: &SimSeam, of: &PagesOf<SimSeam>, page: u64, run: Range<u32>, suspect: bool) -> Vec<(u32, u64)> {
+    let buffers = run.clone().map(|_| seam.alloc().expect("the pool has room")).collect();
+    let read = if suspect {
+        of.read_suspect(page, run.clone(), buffers).await
+    } else {
+        of.read(page, run.clone(), buffers).await
+    };
+    let tag = |block: SimBlock| block.tags();
+    let whole = |tags: [u64; 8]| if tags == [tags[0]; 8] { tags[0] } else { u64::MAX };
+    run.zip(read).filter_map(|(number, block)| Some((number, whole(tag(block.ok()?))))).collect()
+}
+
+async fn judge(seam: &SimSeam, of: &PagesOf<SimSeam>, volume: u64, page: u64, backing: &RefCell<Backing>) {
+    let suspect = of.suspect(page);
+    if suspect == 0 {
+        return;
+    }
+    let mut good = 0;
+    for (number, tag) in read_run(seam, of, page, 0..16, true).await {
+        let held = backing.borrow().get(volume, page * 16 + u64::from(number));
+        if held.is_clean() && held.durable == tag {
+            good |= 1 << number;
+        }
+    }
+    of.judge(page, good);
+}
+
+/// Everything that a restart serves is what the backing holds, whichever that is. `sound`: no device has lied, so whatever the map
+/// names can be read. Returns how many blocks were served, and how many were suspect.
+pub async fn check_all(
+    seam: &SimSeam,
+    pages: &Pages<SimSeam>,
+    backing: &Backing,
+    rng: &Rng,
+    sound: bool,
+) -> Result<(u64, u64), String> {
+    let (mut served, mut suspects) = (0, 0);
+    for volume in 1..=VOLUMES {
+        let of = pages.volume(volume);
+        for page in (0..PAGES).map(page_number) {
+            suspects += u64::from(of.suspect(page).count_ones());
+            let valid = of.valid(page);
+            let read = read_run(seam, &of, page, 0..16, false).await;
+            if sound && read.len() as u32 != valid.count_ones() {
+                return Err(format!(
+                    "of page {page} of volume {volume} {valid:x} is named, and only {read:x?} can be read"
+                ));
+            }
+            for (number, tag) in read {
+                served += 1;
+                backing.check(volume, page * 16 + u64::from(number), tag, "after a restart")?;
+            }
+        }
+        for (number, checksum) in of.ring() {
+            let possible = backing.get(volume, number).possible();
+            let same = possible.iter().all(|tag| block(seam, *tag).checksum(0) == checksum);
+            if !same {
+                return Err(format!(
+                    "block {number} of volume {volume} is noted as destaged, the backing may have {possible:x?}"
+                ));
+            }
+        }
+    }
+    // Now the backing is what it is, and what is suspect can be told.
+    let settled = RefCell::new(backing.clone());
+    settled.borrow_mut().settle(rng);
+    for volume in 1..=VOLUMES {
+        let of = pages.volume(volume);
+        for page in (0..PAGES).map(page_number) {
+            judge(seam, &of, volume, page, &settled).await;
+            for (number, tag) in read_run(seam, &of, page, 0..16, false).await {
+                settled.borrow().check(volume, page * 16 + u64::from(number), tag, "after being judged")?;
+            }
+        }
+    }
+    Ok((served, suspects))
+}

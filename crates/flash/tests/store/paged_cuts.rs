@@ -1,0 +1,149 @@
+//! A life with pages, cut at every I/O boundary in every way, and recoveries cut in turn.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use flash::{OpenOptions, Sabotage};
+use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rng, Rule, When, World};
+use seam::{Nanos, Seam};
+
+use crate::cuts::{at_each_boundary, crashes};
+use crate::paged::{Backing, PagedLife, check_all};
+use crate::world::{NAMES, PAGED, Shape, after, formatted, open, open_named};
+
+/// What a campaign has looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    pub boundaries: u64,
+    pub crashes: u64,
+    pub crashes_in_recovery: u64,
+    pub served: u64,
+    pub suspect: u64,
+    pub dropped: u64,
+}
+
+/// Recovers, and says what is wrong with what is served then.
+fn recover(world: &World, backing: &Backing, options: OpenOptions, rng: &Rng, seen: &mut Seen) -> Result<(), String> {
+    let seam = world.seam();
+    let found = world.run_until(async {
+        let (store, _) = open(world, &seam, options).await.map_err(|error| error.to_string())?;
+        let pages = store.pages();
+        let loaded = pages.load().await;
+        let (served, suspect) = check_all(&seam, &pages, backing, rng, true).await?;
+        Ok::<_, String>((served, suspect, loaded.dropped))
+    });
+    let (served, suspect, dropped) = found.map_err(|stop| stop.to_string())??;
+    seen.served += served;
+    seen.suspect += suspect;
+    seen.dropped += u64::from(dropped.is_some());
+    Ok(())
+}
+
+/// Recovers from a crash, and from a crash right behind that; with `deep` also from every crash on the way.
+fn recover_deeply(
+    images: impl Fn() -> DiskImages,
+    backing: &Backing,
+    options: OpenOptions,
+    deep: bool,
+    rng: &Rng,
+    seen: &mut Seen,
+) -> Result<(), String> {
+    recover(&after(rng.next(), images()), backing, options, rng, seen)?;
+    if !deep {
+        return Ok(());
+    }
+    let world = after(rng.next(), images());
+    let done = Rc::new(Cell::new(false));
+    let (seam, flag) = (world.seam(), Rc::clone(&done));
+    world.seam().spawn(async move {
+        if let Ok((store, _)) = open_named(&seam, &NAMES, options).await {
+            store.pages().load().await;
+            // What was found goes into the journal.
+            seam.sleep(Nanos::from_millis(20)).await;
+        }
+        flag.set(true);
+    });
+    at_each_boundary(&world, &done, |cut| {
+        for (how, survivals) in crashes(cut, rng) {
+            seen.crashes_in_recovery += 1;
+            let world = after(rng.next(), cut.images(|number| survivals[number]));
+            recover(&world, backing, options, rng, seen).map_err(|what| format!("{how} in recovery: {what}"))?;
+        }
+        Ok(())
+    })
+}
+
+/// A scripted life: pages come and go, the log grows into their segments and shrinks again, checkpoints, a restart, a member lost.
+async fn script(life: Script, fail: impl Fn()) {
+    for round in 0..3 {
+        let (store, recovered) = open_named(&life.seam, &NAMES, life.options).await.expect("the store opens");
+        let pages = store.pages();
+        pages.load().await;
+        let logged = Rc::new(RefCell::new(recovered.iter().map(|one| one.position).collect()));
+        let (seam, backing, wrong) = (life.seam.clone(), Rc::clone(&life.backing), Rc::clone(&life.wrong));
+        let paged = PagedLife { seam, store: store.clone(), pages, backing, wrong, logged };
+        paged.run(life.seed * 10 + round, 2, life.steps).await;
+        if round == 1 {
+            fail();
+            paged.run(life.seed * 10 + 7, 2, life.steps).await;
+        }
+        drop(paged);
+        store.close().await.expect("a store with a member closes");
+    }
+}
+
+struct Script {
+    seam: seam::sim::SimSeam,
+    backing: Rc<RefCell<Backing>>,
+    wrong: Rc<RefCell<Option<String>>>,
+    seed: u64,
+    steps: u64,
+    options: OpenOptions,
+}
+
+/// Cuts the life of `seed` at every boundary. Every `deep_every`th crash is followed into its recovery.
+pub fn campaign(seed: u64, steps: u64, sabotage: Sabotage, deep_every: u64) -> Result<Seen, String> {
+    let world = formatted(seed, Shape { segments: 7, ..PAGED });
+    let options = OpenOptions { sabotage, ..OpenOptions::default() };
+    let (backing, done) = (Rc::<RefCell<Backing>>::default(), Rc::new(Cell::new(false)));
+    let life = Script { seam: world.seam(), backing: Rc::clone(&backing), wrong: Rc::default(), seed, steps, options };
+    let (wrong, flag) = (Rc::clone(&life.wrong), Rc::clone(&done));
+    let control = world.disk(NAMES[1]).expect("it was added");
+    let fail = move || control.add_fault(Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always));
+    world.seam().spawn(async move {
+        script(life, fail).await;
+        flag.set(true);
+    });
+    let (rng, mut seen) = (Rng::new(seed, 78), Seen::default());
+    at_each_boundary(&world, &done, |cut| {
+        seen.boundaries += 1;
+        if let Some(what) = wrong.take() {
+            return Err(what);
+        }
+        for (how, survivals) in crashes(cut, &rng) {
+            seen.crashes += 1;
+            let deep = seen.crashes.is_multiple_of(deep_every);
+            let images = || cut.images(|number| survivals[number]);
+            recover_deeply(images, &backing.borrow(), options, deep, &rng, &mut seen)
+                .map_err(|what| format!("{how}: {what}"))?;
+        }
+        Ok(())
+    })?;
+    let last = after(1, world.crash(CrashMode::LoseAll));
+    recover(&last, &backing.borrow(), options, &rng, &mut seen)?;
+    match wrong.take() {
+        Some(what) => Err(what),
+        None => Ok(seen),
+    }
+}
+
+#[test]
+fn pages_that_are_served_are_what_the_backing_holds_after_a_crash_at_every_io_and_in_every_recovery() {
+    let seeds = std::env::var("HOTSET_PAGE_CUTS").map_or(1, |seeds| seeds.parse().expect("a number of seeds"));
+    for seed in 0..seeds {
+        let seen = campaign(seed, 8, Sabotage::None, 1_000).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        println!("seed {seed}: {seen:?}");
+        assert!(seen.boundaries > 200 && seen.crashes_in_recovery > 2_000, "{seen:?}");
+        assert!(seen.served > 10_000 && seen.suspect > 1_000, "{seen:?}");
+    }
+}

@@ -1,0 +1,212 @@
+//! Lives with pages from seeds: random shapes, faults on one device, several boots, each ended by a crash; and what breaks a rule on
+//! purpose is noticed.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use flash::format::FIRST_SEGMENT_BYTES;
+use flash::format::journal::{JOURNAL_AT, JournalHeader};
+use flash::{Content, OpenOptions, Owner, Record, Sabotage, StoreError};
+use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, Stop, When, World};
+use seam::{Block, BlockMut, Disk, Nanos, Piece, Seam};
+
+use crate::paged::{Backing, PagedLife, check_all};
+use crate::paged_cuts;
+use crate::pages::block;
+use crate::world::{ALL, NAMES, PAGED, Shape, after, disks, formatted, open};
+
+/// What lives have seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    pub served: u64,
+    pub suspect: u64,
+    pub evictions: u64,
+    pub dropped: u64,
+}
+
+/// Runs the life of `seed`.
+pub fn life(seed: u64, sabotage: Sabotage, seen: &mut Seen) -> Result<(), String> {
+    let rng = Rng::new(seed, 51);
+    let devices = 1 + rng.below(3) as usize;
+    let segment_bytes = (128 << 10) << rng.below(3);
+    let journal_bytes = Some((10 + rng.below(20)) * 4096);
+    let shape = Shape { devices, segment_bytes, segments: 5 + rng.below(6), journal_bytes };
+    let victim = ALL[rng.below(devices as u64) as usize];
+    let mut world = formatted(seed, Shape { ..shape });
+    let backing = Rc::<RefCell<Backing>>::default();
+    let options = OpenOptions { sabotage, accept_missing: true, ..OpenOptions::default() };
+    let mut sound = true;
+    for boot in 0..2 + rng.below(4) {
+        sound &= devices == 1 || !plan_faults(&world, &rng, victim);
+        let wrong = Rc::<RefCell<Option<String>>>::default();
+        let (seam, cut_short) = (world.seam(), rng.coin());
+        if cut_short {
+            world.crash_at_io(world.io_count() + 1 + rng.below(600));
+        }
+        let lived = world.run_until(async {
+            let Ok((store, recovered)) = open(&world, &seam, options).await else { return Ok(()) };
+            let pages = store.pages();
+            let found = pages.load().await;
+            seen.dropped += u64::from(found.dropped.is_some());
+            let held = backing.borrow().clone();
+            let (served, suspect) = check_all(&seam, &pages, &held, &Rng::new(seed, boot), sound).await?;
+            seen.served += served;
+            seen.suspect += suspect;
+            // The owner flushes its backing, and what it holds then it holds.
+            backing.borrow_mut().settle(&Rng::new(seed, boot));
+            let logged = Rc::new(RefCell::new(recovered.iter().map(|one| one.position).collect()));
+            let (seam, backing, wrong) = (seam.clone(), Rc::clone(&backing), Rc::clone(&wrong));
+            let life = PagedLife { seam, store: store.clone(), pages, backing, wrong, logged };
+            life.run(rng.next(), 1 + rng.below(3), 1 + rng.below(60)).await;
+            seen.evictions += life.pages.stats().evictions;
+            drop(life);
+            match store.close().await {
+                Ok(()) | Err(StoreError::Failed(_)) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        match lived {
+            Ok(lived) => lived.map_err(|what| format!("boot {boot}: {what}"))?,
+            Err(Stop::CrashPoint) => {}
+            Err(stop) => return Err(format!("boot {boot}: {stop}")),
+        }
+        if let Some(what) = wrong.take() {
+            return Err(format!("boot {boot}: {what}"));
+        }
+        world = after(rng.next(), world.crash(CrashMode::Any));
+    }
+    let seam = world.seam();
+    let last = world.run_until(async {
+        let (store, _) = open(&world, &seam, options).await.map_err(|error| error.to_string())?;
+        let pages = store.pages();
+        pages.load().await;
+        check_all(&seam, &pages, &backing.take(), &rng, sound).await.map(drop)
+    });
+    last.map_err(|stop| stop.to_string())?
+}
+
+/// Gives one of several devices something to suffer from; false when nothing.
+fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
+    let Some(control) = world.disk(victim) else { return false };
+    let share = When::PerMillion(1 + rng.below(30_000) as u32);
+    let rule = match rng.below(16) {
+        0 => Rule::new(Fault::Error, Ops::WRITE, share),
+        1 => Rule::new(Fault::Error, Ops::FLUSH, share),
+        2 => Rule::new(Fault::Vanish, Ops::ALL, When::Nth(rng.below(300))),
+        3 => Rule::new(Fault::Reconnect, Ops::ALL, share),
+        4 => Rule::new(Fault::Stall(Nanos::from_millis(20)), Ops::ALL, share),
+        5 => Rule::new(Fault::BitFlip, Ops::READ, share),
+        6 => Rule::new(Fault::Error, Ops::READ, share),
+        7 => Rule::new(Fault::Lost, Ops::WRITE, share),
+        8 => Rule::new(Fault::Torn, Ops::WRITE, share),
+        9 => Rule::new(Fault::BitFlip, Ops::WRITE, share),
+        10 => Rule::new(Fault::Misdirected, Ops::WRITE, share),
+        11 => Rule::new(Fault::FlushLies, Ops::FLUSH, When::PerMillion(300_000)),
+        _ => return false,
+    };
+    control.add_fault(rule);
+    true
+}
+
+#[test]
+fn a_thousand_lives_with_pages_and_faults_serve_nothing_stale() {
+    let seeds = std::env::var("HOTSET_FLASH_SEEDS").map_or(1_000, |seeds| seeds.parse().expect("a number of seeds"));
+    let mut seen = Seen::default();
+    for seed in 0..seeds {
+        life(seed, Sabotage::None, &mut seen).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+    println!("{seen:?}");
+    assert!(seen.served > 10 * seeds && seen.suspect > seeds && seen.evictions > seeds, "{seen:?}");
+}
+
+/// A write to the backing whose mark was durable, and is damaged on every device; the log knows that it was there.
+fn short_map(sabotage: Sabotage) -> Result<(), String> {
+    let world = formatted(3, PAGED);
+    let seam = world.seam();
+    let options = OpenOptions { sabotage, ..OpenOptions::default() };
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, options).await.unwrap();
+        let pages = store.pages();
+        pages.load().await;
+        let volume = pages.volume(1);
+        while volume.put(0, vec![(0, block(&seam, 7))]).await != Ok(1) {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+        seam.sleep(Nanos::from_secs(2)).await;
+        let mark = volume.begin_write(0..1).await;
+        volume.end_write(mark, 1);
+        let (owner, content) = (Owner { incarnation: 9, block: 1 }, Content::Data(block(&seam, 1)));
+        store.append(vec![Record { owner, epoch: 1, content }]).await.unwrap();
+    });
+    let world = after(4, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        for (disk, name) in disks(&seam, &NAMES).await.into_iter().zip(NAMES) {
+            let mut newest = (0, 0);
+            for at in (JOURNAL_AT..FIRST_SEGMENT_BYTES).step_by(4096) {
+                let (_, mut read) = disk.read(at, vec![Piece::whole(seam.alloc().unwrap())]).await;
+                let mut raw = [0; 4096];
+                read.pop().unwrap().block.freeze().read_bytes(0, &mut raw);
+                let sequence = JournalHeader::decode(&raw).map_or(0, |(header, _)| header.sequence);
+                newest = newest.max((sequence, at));
+            }
+            world.disk(name).unwrap().flip_bit(newest.1 / 512, 40);
+        }
+        let (store, _) = open(&world, &seam, options).await.unwrap();
+        let pages = store.pages();
+        let loaded = pages.load().await;
+        let valid = pages.volume(1).valid(0);
+        if loaded.dropped.is_none() || valid != 0 {
+            return Err(format!("{valid:x} of the page is served: {loaded:?}"));
+        }
+        Ok(())
+    })
+}
+
+/// A life with faults that passes without the sabotage notices it.
+fn is_caught_by_a_seed(sabotage: Sabotage) {
+    let caught = (0..2_000).find_map(|seed| Some((seed, life(seed, sabotage, &mut Seen::default()).err()?)));
+    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not noticed"));
+    println!("{sabotage:?}: seed {seed}, {what}");
+    life(seed, Sabotage::None, &mut Seen::default()).expect("the same seed passes without it");
+}
+
+/// A crash of a life without faults notices it.
+fn is_caught_by_a_cut(sabotage: Sabotage) {
+    let caught = (0..6).find_map(|seed| Some((seed, paged_cuts::campaign(seed, 8, sabotage, u64::MAX).err()?)));
+    let (seed, what) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not noticed"));
+    println!("{sabotage:?}: seed {seed}, {what}");
+}
+
+#[test]
+fn a_write_that_goes_out_before_its_region_is_durably_in_flux_is_caught() {
+    is_caught_by_a_cut(Sabotage::WriteBeforeMark);
+}
+
+#[test]
+fn a_region_unmarked_before_its_invalidations_are_durable_is_caught() {
+    is_caught_by_a_seed(Sabotage::UnmarkEarly);
+}
+
+#[test]
+fn a_slot_used_again_before_its_end_is_durable_is_caught() {
+    is_caught_by_a_seed(Sabotage::ReuseSlotEarly);
+}
+
+#[test]
+fn a_skipped_checksum_of_a_page_is_caught() {
+    is_caught_by_a_seed(Sabotage::SkipPageChecksum);
+}
+
+#[test]
+fn pages_kept_although_the_map_journal_ends_short_are_caught() {
+    for sabotage in [Sabotage::None, Sabotage::KeepShortMap] {
+        let served = short_map(sabotage);
+        assert_eq!(served.is_err(), sabotage == Sabotage::KeepShortMap, "{sabotage:?}: {served:?}");
+    }
+}
+
+#[test]
+fn a_put_that_ignores_an_invalidation_is_caught() {
+    is_caught_by_a_seed(Sabotage::PutOverInvalidate);
+}
