@@ -93,6 +93,9 @@ pub struct CoreSpec {
     pub flash_bytes_a_day: u64,
     /// Part of a volume's bound of dirty blocks, in percent, from which on those leave memory that the flash log holds.
     pub rest_percent: u32,
+    /// Blocks spread over a volume's pages that are compared with its backing when it is attached; 0: nothing is compared, not even what was
+    /// destaged last, for whoever knows that nobody else writes there.
+    pub flash_check_blocks: usize,
     /// Deliberate faults for tests that prove that a checker can fail.
     pub sabotage: Sabotage,
 }
@@ -129,6 +132,7 @@ impl Default for CoreSpec {
             admission: AdmissionRule::default(),
             flash_bytes_a_day: 0,
             rest_percent: 50,
+            flash_check_blocks: 1_200,
             sabotage: Sabotage::None,
         }
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, DiskError, DiskResult, Nanos, Seam};
 
-use crate::device::{block_of, buffer, place};
+use crate::device::{block_of, place};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, data_seed};
 use crate::membership::{failures_of, give_back, save_tail, take_out};
@@ -107,7 +107,7 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
     let spare = inner.state.borrow_mut().spare.pop();
     let header_buffer = match spare {
         Some(buffer) => buffer,
-        None => buffer(&inner.seam).await,
+        None => inner.buffer().await,
     };
     let (header, segment_bytes) = assemble(&inner.state.borrow(), &requests);
     let tail = {

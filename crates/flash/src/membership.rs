@@ -4,7 +4,7 @@
 
 use seam::{DiskError, DiskResult, Seam};
 
-use crate::device::{Device, block_of, buffer};
+use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, PLACES};
 use crate::store::{Inner, MemberStatus};
@@ -130,7 +130,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, told: impl Fn(u32) -> 
         };
         let buffer = match spare {
             Some(buffer) => buffer,
-            None => buffer(&inner.seam).await,
+            None => inner.buffer().await,
         };
         let block = block_of::<S>(buffer, &own.encode());
         writes.push(Box::pin(async move {

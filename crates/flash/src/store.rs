@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 
-use seam::{BLOCK_BYTES, Disk, Seam};
+use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use crate::create::{FormatOptions, format};
 use crate::device::Device;
@@ -21,6 +21,9 @@ use crate::scrub::{Scrub, ScrubStats};
 use crate::segments::Segments;
 use crate::slow::Speed;
 use crate::wait::{Answer, Boxed, Gate};
+
+/// How long to wait for a buffer before asking again.
+const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 
 /// A rule that the store breaks on purpose, so that a test can show that its checker notices.
 #[doc(hidden)]
@@ -155,9 +158,29 @@ pub(crate) struct Inner<S: Seam> {
     pub(crate) me: Weak<Inner<S>>,
     pub(crate) pages: RefCell<PageState<S>>,
     pub(crate) sabotage: Sabotage,
+    /// Where buffers come from when the pool has none left.
+    pub(crate) more_buffers: RefCell<Option<Buffers<S>>>,
 }
 
+/// Gives a buffer at somebody else's cost, if that can be.
+pub(crate) type Buffers<S> = Box<dyn Fn() -> Option<<S as Seam>::BlockMut>>;
+
 impl<S: Seam> Inner<S> {
+    /// A buffer, if one can be had at once.
+    pub(crate) fn alloc(&self) -> Option<S::BlockMut> {
+        self.seam.alloc().or_else(|| self.more_buffers.borrow().as_ref()?())
+    }
+
+    /// A buffer, as soon as there is one.
+    pub(crate) async fn buffer(&self) -> S::BlockMut {
+        loop {
+            match self.alloc() {
+                Some(buffer) => return buffer,
+                None => self.seam.sleep(BUFFER_PAUSE).await,
+            }
+        }
+    }
+
     /// Members that serve.
     pub(crate) fn in_service(&self) -> Vec<Device<S>> {
         let state = self.state.borrow();
@@ -192,6 +215,12 @@ impl<S: Seam> Store<S> {
     /// anywhere.
     pub async fn open(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<(Self, Vec<Recovered>), StoreError> {
         open(seam, disks, options).await
+    }
+
+    /// Where buffers come from when the pool has none left: a cache that fills the pool gives one of its own. Asked between two steps of the
+    /// store's, never while its owner is in one of its calls that do not wait.
+    pub fn use_buffers(&self, more: impl Fn() -> Option<S::BlockMut> + 'static) {
+        *self.0.more_buffers.borrow_mut() = Some(Box::new(more));
     }
 
     /// The clean pages. To be loaded once, at any time after the opening.

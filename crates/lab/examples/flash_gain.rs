@@ -17,7 +17,7 @@ fn main() {
         while !volume.stats().flash.checked {
             seam::Seam::sleep(&rig.seam, seam::Nanos::from_millis(100)).await;
         }
-        rig.core.pages().expect("there is a store").stats().slots
+        rig.core.pages().expect("there is a store").slots_max()
     });
     let hot_bytes = (slots * 65_536 * percent / 100).next_multiple_of(MIB);
     println!("{slots} slots, a hot set of {} MiB", hot_bytes / MIB);

@@ -35,7 +35,7 @@ fn what_is_promoted_costs_a_seventh_of_the_writes_and_hits_more_often_than_lru()
             let stage = LateReturn::stage(slots);
             let row = [
                 lru(pages, slots),
-                Staged::new(LateReturn::new(slots), stage, slots).play(pages),
+                Staged::new(LateReturn::new(slots, stage), stage, slots).play(pages),
                 Staged::new(ThirdTouch::new(slots), 0, slots).play(pages),
             ];
             let shown = row.map(|outcome| {

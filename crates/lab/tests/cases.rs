@@ -9,6 +9,7 @@ mod cases {
     mod fail_write_k;
     mod flash_devices;
     mod flash_log;
+    mod flash_pages;
     mod flush_ends;
     mod idle;
     mod many_discards;

@@ -1,7 +1,7 @@
 //! Has the backing changed while the volume was not attached? Pages from before are compared with it before anybody is served from them.
 //!
-//! What is compared: the last destaged blocks (the ring, by their checksums) and at least [`SPREAD`] blocks spread evenly over the cached
-//! pages. Of changes to a part *p* of the cached blocks that lie anywhere, all are missed with probability (1 - *p*)^1200: 1 % is missed
+//! What is compared: the last destaged blocks (the ring, by their checksums) and at least 1,200 blocks
+//! (`CoreSpec::flash_check_blocks`) spread evenly over the cached pages. Of changes to a part *p* of the cached blocks that lie anywhere, all are missed with probability (1 - *p*)^1200: 1 % is missed
 //! once in 170,000 times, 0.1 % three times in ten. A changed run of cached pages is found for certain when it is longer than
 //! the distance of two compared pages, a 1200th of all; what was written last is in the ring, up to 256 blocks.
 
@@ -14,8 +14,6 @@ use crate::memory::{BLOCKS_PER_PAGE, BlockNo, Sectors};
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
-/// Spread blocks that are compared at least, where as many are cached.
-pub const SPREAD: usize = 1_200;
 /// Comparisons under way at once.
 const AT_ONCE: usize = 8;
 /// Pause after the backing failed a comparison.
@@ -77,9 +75,9 @@ impl<S: Seam> Shard<S> {
             // Nothing of it is wanted there: what is left from before goes, and is never asked for.
             return if self.forget_pages().await.is_ok() { Compared::Same } else { Compared::Unknown };
         }
-        // Drawn where the next pages lie that are looked at, for a backing may be changed with this in mind.
-        let sample = pages.sample(self.seam().random(), SPREAD);
-        let ring = pages.ring();
+        let spread = self.core.spec().flash_check_blocks;
+        let sample = pages.sample(self.seam().random(), spread);
+        let ring = if spread > 0 { pages.ring() } else { Vec::new() };
         if sample.is_empty() && ring.is_empty() {
             return Compared::Same;
         }
@@ -87,7 +85,7 @@ impl<S: Seam> Shard<S> {
         if !self.sync().await.is_durable() {
             return Compared::Unknown;
         }
-        let each = SPREAD.div_ceil(sample.len().max(1)).min(BLOCKS_PER_PAGE) as u32;
+        let each = spread.div_ceil(sample.len().max(1)).min(BLOCKS_PER_PAGE) as u32;
         let ring = ring.into_iter().map(|(block, checksum)| Item::Ring(block, checksum));
         let spread = sample.into_iter().map(|(page, mask)| Item::Page(page, some_of(mask, each, self.seam().random())));
         let mut items: Vec<Item> = ring.chain(spread).collect();
@@ -145,7 +143,7 @@ impl<S: Seam> Shard<S> {
                         Item::Ring(_, checksum) => content.checksum(0) == checksum,
                         Item::Page(..) => self.same_on_flash(block, content).await,
                     };
-                    if !same && ticket.voided(BlockNo(block)) == Sectors::NONE {
+                    if !same && ticket.voided(BlockNo(block)) == Sectors::NONE && self.still_says(item) {
                         result = Compared::Different;
                     }
                 }
@@ -153,6 +151,16 @@ impl<S: Seam> Shard<S> {
         }
         self.state.borrow_mut().return_ticket(&ticket);
         result
+    }
+
+    /// What was destaged again before the ticket was issued is another content now.
+    fn still_says(&self, item: Item) -> bool {
+        match item {
+            Item::Ring(block, checksum) => {
+                self.level.pages.as_ref().is_some_and(|pages| pages.ring().contains(&(block, checksum)))
+            }
+            Item::Page(..) => true,
+        }
     }
 
     /// What cannot be read from flash is not there, so nothing can be wrong with it.

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flash::{PagesOf, WriteMark};
-use seam::{Nanos, Seam};
+use seam::Seam;
 
 use crate::memory::BLOCKS_PER_PAGE;
 use crate::shard::state::Destaged;
@@ -28,11 +28,6 @@ use crate::spec::Sabotage;
 use crate::{CacheMode, FlashShare, FlashStats, WritePolicy};
 use figures::Figures;
 pub use promote::Promoter;
-
-/// Pause between two rounds that free marks.
-const MARKS_PAUSE: Nanos = Nanos::from_millis(10);
-/// Rounds after which a volume whose backing cannot be flushed loses its pages, so that its marks hold up nobody else.
-const MARKS_PATIENCE: u32 = 500;
 
 /// A volume's part of the flash cache.
 pub struct Level<S: Seam> {
@@ -174,6 +169,11 @@ impl<S: Seam> Shard<S> {
         self.state.borrow().synced >= self.level.settled.get()
     }
 
+    /// Flushes the backing if that is what it takes for what is read there to be durable; true when it is.
+    async fn settle(self: &ShardRef<S>) -> bool {
+        self.is_settled() || (self.sync().await.is_durable() && self.is_settled())
+    }
+
     /// The size of the backing is about to change, so that blocks from `from` on may become something else: nothing of them is trusted
     /// any more, now and after a crash. What is marked for that is to be given to [`Shard::end_write`], and [`Level::resume`] called.
     pub async fn begin_resize(&self, from: u64, shrinks: bool) -> Result<Option<WriteMark>, crate::RequestError> {
@@ -194,28 +194,13 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// Flushes backings until marks are not scarce any more.
-pub async fn free_marks<S: Seam>(shards: impl Fn() -> Vec<ShardRef<S>>) {
-    let mut failures = std::collections::BTreeMap::new();
-    loop {
-        let wants: Vec<_> =
-            shards().into_iter().filter(|shard| shard.level.pages.as_ref().is_some_and(PagesOf::wants_flush)).collect();
-        let Some(first) = wants.first() else { return };
-        let seam = first.seam().clone();
-        for shard in wants {
-            if shard.sync().await.is_durable() {
-                failures.remove(&shard.number);
-                continue;
-            }
-            let failed: &mut u32 = failures.entry(shard.number).or_default();
-            *failed += 1;
-            if *failed == MARKS_PATIENCE {
-                *failed = 0;
-                // Without pages nothing of it has to be marked. A failure is tried again.
-                let _ = shard.forget_pages().await;
-            }
+/// Flushes backings whose regions are in flux while marks are scarce. One that cannot be flushed is left alone until the next write:
+/// writes that find no mark wait until the map durably says nothing of their blocks.
+pub async fn free_marks<S: Seam>(shards: Vec<ShardRef<S>>) {
+    for shard in shards {
+        if shard.level.pages.as_ref().is_some_and(PagesOf::wants_flush) {
+            shard.sync().await;
         }
-        seam.sleep(MARKS_PAUSE).await;
     }
 }
 

@@ -60,10 +60,10 @@ pub struct Promoter<S: Seam> {
 }
 
 impl<S: Seam> Promoter<S> {
-    /// As the core was told.
-    pub fn new(spec: &CoreSpec) -> Self {
+    /// As the core was told, beside a memory with room for so many whole pages.
+    pub fn new(spec: &CoreSpec, memory_pages: u64) -> Self {
         let rule: Box<dyn Admission> = match spec.admission {
-            AdmissionRule::LateReturn => Box::new(LateReturn::new(0)),
+            AdmissionRule::LateReturn => Box::new(LateReturn::new(0, memory_pages)),
             AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
         };
         let (queue, patient, running, uses) = Default::default();
@@ -267,11 +267,11 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Puts on flash what is missing of a page that is there; the backing is quiet.
-    async fn complete(&self, page: u64) {
+    async fn complete(self: &ShardRef<S>, page: u64) {
         let Some(pages) = self.growing_pages().cloned() else { return };
         let valid = pages.valid(page);
         let blocks = self.page_blocks(page);
-        if valid == 0 || blocks.is_empty() || !self.is_settled() {
+        if valid == 0 || blocks.is_empty() || !self.settle().await {
             return;
         }
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
@@ -307,11 +307,11 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Compares what is in doubt of a page with the backing; the backing is quiet.
-    async fn judge(&self, page: u64) {
+    async fn judge(self: &ShardRef<S>, page: u64) {
         let Some(pages) = self.readable_pages().cloned() else { return };
         let blocks = self.page_blocks(page);
         let suspect = pages.suspect(page);
-        if suspect == 0 || blocks.is_empty() || !self.is_settled() {
+        if suspect == 0 || blocks.is_empty() || !self.settle().await {
             return;
         }
         let Ok(backing) = self.read_backing(blocks.clone()).await else { return };
@@ -320,7 +320,7 @@ impl<S: Seam> Shard<S> {
             if suspect >> place & 1 == 0 {
                 continue;
             }
-            let Some(buffer) = self.seam().alloc() else { return };
+            let Some(buffer) = self.with(|_, memory| memory.alloc()) else { return };
             let read = pages.read_suspect(page, place..place + 1, vec![buffer]).await.pop();
             if matches!(read, Some(Ok(found)) if found.same(content)) {
                 good |= 1 << place;

@@ -5,6 +5,9 @@
 //! stage (the *ghost*), promotes it. These are Clock2Q+'s probation and ghost in one order, so that nothing has to move from one list
 //! to the other: what tells them apart is an age. A longer ghost hurts; a page that is read once never costs a flash write.
 //!
+//! Where memory is smaller than the stage, a burst is no longer than half of what memory holds: what returns after that has left memory
+//! in between. Else a new hot set that is smaller than the window would never earn anything, for nothing would move the order on.
+//!
 //! The literal third touch that FAST Cache describes is here to be compared with.
 
 use super::history::History;
@@ -47,6 +50,7 @@ pub trait Admission {
 /// The default: a return that comes neither too soon nor too late.
 pub struct LateReturn {
     history: History,
+    memory_pages: u64,
     /// Notes taken so far.
     notes: u32,
     /// Notes within which a return is part of the same burst.
@@ -56,9 +60,9 @@ pub struct LateReturn {
 }
 
 impl LateReturn {
-    /// For a flash with room for `slots` pages.
-    pub fn new(slots: u64) -> Self {
-        let mut policy = LateReturn { history: History::new(0), notes: 0, burst: 0, horizon: 0 };
+    /// For a flash with room for `slots` pages behind a memory with room for `memory_pages`.
+    pub fn new(slots: u64, memory_pages: u64) -> Self {
+        let mut policy = LateReturn { history: History::new(0), memory_pages, notes: 0, burst: 0, horizon: 0 };
         policy.resize(slots);
         policy
     }
@@ -99,7 +103,8 @@ impl Admission for LateReturn {
     fn resize(&mut self, slots: u64) {
         let stage = LateReturn::stage(slots);
         let horizon = stage + (slots * GHOST_PERCENT / 100).max(4);
-        self.burst = u32::try_from(stage * BURST_PERCENT / 100).unwrap_or(u32::MAX / 4);
+        let burst = (stage.min(self.memory_pages) * BURST_PERCENT / 100).max(1);
+        self.burst = u32::try_from(burst).unwrap_or(u32::MAX / 4);
         self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / 2);
         self.history.grow(u64::from(self.horizon));
     }
@@ -168,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_burst_is_one_use_and_a_return_within_the_ghost_promotes() {
-        let mut policy = LateReturn::new(1_000);
+        let mut policy = LateReturn::new(1_000, 1_000);
         assert_eq!(policy.used(key(7)), Verdict::First);
         for other in 0..40 {
             assert_eq!(policy.used(key(1_000 + other)), Verdict::First);
@@ -182,8 +187,15 @@ mod tests {
     }
 
     #[test]
+    fn a_hot_set_larger_than_memory_and_much_smaller_than_the_flash_is_promoted() {
+        let mut policy = LateReturn::new(1_000_000, 100);
+        let earned = (0..3).flat_map(|_| 0..200).filter(|page| policy.used(key(*page)) == Verdict::Earned);
+        assert!(earned.count() >= 150);
+    }
+
+    #[test]
     fn what_returns_after_the_ghost_is_new() {
-        let mut policy = LateReturn::new(1_000);
+        let mut policy = LateReturn::new(1_000, 1_000);
         policy.used(key(7));
         for other in 0..360 {
             policy.used(key(1_000 + other));
@@ -193,7 +205,7 @@ mod tests {
 
     #[test]
     fn one_pass_over_ten_times_the_flash_earns_nothing() {
-        let mut policy = LateReturn::new(1_000);
+        let mut policy = LateReturn::new(1_000, 1_000);
         let earned = (0..10_000).flat_map(|page| [page; 16]).filter(|page| policy.used(key(*page)) == Verdict::Earned);
         assert_eq!(earned.count(), 0);
         let mut third = ThirdTouch::new(1_000);
@@ -204,7 +216,7 @@ mod tests {
     #[test]
     fn the_history_costs_less_than_five_bytes_a_slot() {
         for slots in [10_000, 1_000_000, 16_000_000] {
-            let bytes = LateReturn::new(slots).bytes();
+            let bytes = LateReturn::new(slots, slots).bytes();
             assert!(bytes <= 5 * slots, "{bytes} bytes for {slots} slots");
         }
     }

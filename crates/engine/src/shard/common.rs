@@ -7,7 +7,7 @@ use flash::{MapLoaded, Pages, Store};
 use seam::{Nanos, Seam};
 
 use super::{Shard, ShardRef};
-use crate::memory::Memory;
+use crate::memory::{BLOCKS_PER_PAGE, Memory};
 use crate::pages::Promoter;
 use crate::wait::Signal;
 use crate::{CoreSpec, PromotionStats};
@@ -52,7 +52,7 @@ impl<S: Seam> Common<S> {
     /// Memory over all of the seam's pool, and no shard yet.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
-        let promoter = Promoter::new(&spec);
+        let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
         let (pages, loaded, loaded_now, freeing_marks) = Default::default();
         Common {
@@ -90,6 +90,9 @@ impl<S: Seam> Common<S> {
     /// Lets the store's log answer flushes and its pages hold what is clean; their map is read in the background.
     pub fn open_store(self: &Rc<Self>, store: Store<S>) {
         let pages = store.pages();
+        // Memory fills the pool: what the store needs comes at the cost of a clean block.
+        let common = Rc::downgrade(self);
+        store.use_buffers(move || common.upgrade()?.memory.try_borrow_mut().ok()?.alloc());
         *self.pages.borrow_mut() = Some(pages.clone());
         *self.log.borrow_mut() = Some(store);
         let common = Rc::clone(self);
@@ -135,7 +138,7 @@ impl<S: Seam> Common<S> {
         if !self.freeing_marks.replace(true) {
             let common = Rc::clone(self);
             self.seam.spawn(async move {
-                crate::pages::free_marks(|| common.shards()).await;
+                crate::pages::free_marks(common.shards()).await;
                 common.freeing_marks.set(false);
             });
         }

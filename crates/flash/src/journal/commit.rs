@@ -7,7 +7,7 @@ use seam::{Disk, DiskResult, Seam};
 use super::checkpoint::{self, Checkpoint};
 use super::marks::{MARKS_MANY, Region};
 use super::{Head, SPARE_BLOCKS};
-use crate::device::{Device, block_of, buffer};
+use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
 use crate::membership::{Failure, failures_of, take_out};
@@ -261,7 +261,7 @@ pub(super) async fn write<S: Seam>(
             let spare = inner.pages.borrow_mut().journal.spare.pop();
             let buffer = match spare {
                 Some(buffer) => buffer,
-                None => buffer(&inner.seam).await,
+                None => inner.buffer().await,
             };
             written.push(block_of::<S>(buffer, &raw));
             (head.index, head.previous) = (index + 1, checksum);

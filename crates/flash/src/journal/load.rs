@@ -10,7 +10,7 @@ use seam::{Block, BlockMut, Disk, Piece, Seam};
 use super::marks::Region;
 use super::replay::Replay;
 use super::{Head, SPARE_BLOCKS, write_now};
-use crate::device::{Device, buffer, raw};
+use crate::device::{Device, raw};
 use crate::format::Raw;
 use crate::format::journal::{JournalHeader, Record};
 use crate::format::page::PageHeader;
@@ -188,10 +188,10 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
         let rest = buffers.split_off(buffers.len().min(count as usize - raws.len()));
         inner.pages.borrow_mut().journal.spare = rest;
         while buffers.len() + raws.len() < count as usize && inner.seam.blocks_free() > PLENTY {
-            buffers.extend(inner.seam.alloc());
+            buffers.extend(inner.alloc());
         }
         if buffers.is_empty() {
-            buffers.push(buffer(&inner.seam).await);
+            buffers.push(inner.buffer().await);
         }
         let from = at + (raws.len() * seam::BLOCK_BYTES) as u64;
         let wanted = buffers.len();
@@ -223,7 +223,7 @@ async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Opt
     let spare = inner.pages.borrow_mut().journal.spare.pop();
     let buffer = match spare {
         Some(buffer) => buffer,
-        None => buffer(&inner.seam).await,
+        None => inner.buffer().await,
     };
     let (result, mut pieces) = device.disk.read(at, vec![Piece::whole(buffer)]).await;
     let block = pieces.pop().expect("a read gives its pieces back").block.freeze();

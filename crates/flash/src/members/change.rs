@@ -7,7 +7,7 @@ use seam::{Disk, Piece, Seam};
 use super::job::Running;
 use super::{is_member, resync};
 use crate::create::{SEGMENTS_MIN, is_empty, new_uuid, segments_of};
-use crate::device::{Device, block_of, buffer};
+use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::FIRST_SEGMENT_BYTES;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, PLACES, Role};
@@ -61,7 +61,7 @@ pub async fn prepare<S: Seam>(
     }
     own.member = device.member;
     for at in PLACES {
-        let block = block_of::<S>(buffer(&inner.seam).await, &own.encode());
+        let block = block_of::<S>(inner.buffer().await, &own.encode());
         device.write_durably(at, vec![block], true).await.map_err(|error| device.failed(error))?;
     }
     inner.state.borrow_mut().jobs.prepared(entry);

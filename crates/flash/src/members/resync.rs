@@ -9,7 +9,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 use super::job::Running;
 use super::walk::{Walk, read_one};
 use crate::create::segments_of;
-use crate::device::{Device, buffer, place};
+use crate::device::{Device, place};
 use crate::error::StoreError;
 use crate::membership::save_tail;
 use crate::read::Pin;
@@ -135,7 +135,7 @@ async fn copy_run<S: Seam>(
 ) -> Result<u32, StoreError> {
     let mut buffers = std::mem::take(&mut inner.state.borrow_mut().copying);
     if buffers.is_empty() {
-        buffers.push(buffer(&inner.seam).await);
+        buffers.push(inner.buffer().await);
     }
     let spare = buffers.split_off(buffers.len().min((part.blocks - index) as usize));
     let count = buffers.len() as u32;

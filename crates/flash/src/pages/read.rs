@@ -46,7 +46,7 @@ pub async fn along<S: Seam>(
 ) -> Vec<(u32, S::Block)> {
     let mut found = Vec::new();
     for block in (0..PAGE_BLOCKS).filter(|block| mask >> block & 1 == 1) {
-        let Some(buffer) = inner.seam.alloc() else { break };
+        let Some(buffer) = inner.alloc() else { break };
         let there = {
             let table = &inner.pages.borrow().table;
             table.exists(slot) && table.place(slot) == place && table.phase(slot) == Phase::Live
@@ -134,7 +134,7 @@ async fn read_run<S: Seam>(
     let blocks = start..start + buffers.len() as u32;
     let device = inner.in_service().into_iter().find(|device| device.member == place.member);
     let spare = inner.pages.borrow_mut().spare.take();
-    let (Some(device), Some(sums)) = (device, spare.or_else(|| inner.seam.alloc())) else {
+    let (Some(device), Some(sums)) = (device, spare.or_else(|| inner.alloc())) else {
         return outcomes.extend(buffers.into_iter().map(Err));
     };
     let (result, buffers, sums) = fetch(inner, &device, place, &blocks, buffers, sums).await;
@@ -214,7 +214,7 @@ async fn fetch_aligned<S: Seam>(
     let (start, end) = (run.start / block_bytes * block_bytes, run.end.div_ceil(block_bytes) * block_bytes);
     let mut pieces = Vec::new();
     for _ in 0..(end - start) / block_bytes {
-        match inner.seam.alloc() {
+        match inner.alloc() {
             Some(buffer) => pieces.push(Piece::whole(buffer)),
             None => {
                 let error = seam::DiskError::Io("no buffer is free".to_owned());

@@ -109,7 +109,7 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
 
 /// Writes a segment's first block, so that nothing there is ever taken for the log's.
 async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &PageHeader, segment_bytes: u64) -> bool {
-    let Some(buffer) = inner.seam.alloc() else { return false };
+    let Some(buffer) = inner.alloc() else { return false };
     let block = block_of::<S>(buffer, &header.encode());
     let at = place(segment_bytes, header.segment, 0);
     let write: Boxed<'_, DiskResult<()>> = Box::pin(device.write_durably(at, vec![block], false));

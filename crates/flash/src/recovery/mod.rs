@@ -174,5 +174,6 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
         change: Gate::default(),
         me: me.clone(),
         sabotage,
+        more_buffers: RefCell::default(),
     })
 }

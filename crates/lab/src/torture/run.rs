@@ -181,6 +181,11 @@ impl Run {
 
     /// Any promise that was found broken.
     fn judge(&self, world: &World, life: &Life) -> Result<(), Box<Violation>> {
+        for subject in &life.subjects {
+            if let Some(what) = subject.volume().stats().alerts.into_iter().find(|alert| alert.contains("dropped")) {
+                return Err(self.violation(Some(subject.number), Finding { what, sector: None }));
+            }
+        }
         if let Some((volume, finding)) = life.finding.borrow_mut().take() {
             return Err(self.violation(Some(volume), finding));
         }

@@ -1,0 +1,197 @@
+//! Clean pages on flash under the engine: what is served from there, and what never is.
+
+use engine::{CoreSpec, Volume, VolumeSpec};
+use lab::rig::{Rig, Target, lively_disk, read, write};
+use lab::torture::flash::FlashOptions;
+use lab::workload::{Load, Pattern, Skew, play};
+use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, WorldSpec};
+use seam::{DiskOpen, Nanos, Seam};
+
+const MIB: u64 = 1 << 20;
+/// What is read again and again: more than memory holds, less than flash.
+const HOT: u64 = 3 * MIB;
+
+fn devices() -> FlashOptions {
+    FlashOptions::plain(2, MIB, 24)
+}
+
+fn spec(seed: u64) -> WorldSpec {
+    WorldSpec { blocks: 256, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) }
+}
+
+fn core() -> CoreSpec {
+    CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() }
+}
+
+/// A world with a disk of 16 MiB that holds its own sector numbers, flash, and a volume over both.
+fn first_life(seed: u64) -> (Rig, Volume<SimSeam>) {
+    let rig = Rig::new(spec(seed), core());
+    let disk = rig.add_disk("disk", lively_disk(16 * MIB));
+    disk.set_tags(0, &(0..16 * MIB / 512).map(|sector| sector + 1).collect::<Vec<_>>());
+    devices().add_disks(&rig.world);
+    let volume = serve(&rig, true);
+    (rig, volume)
+}
+
+/// Serves the disk once its pages were compared with it.
+fn serve(rig: &Rig, first: bool) -> Volume<SimSeam> {
+    let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+    rig.world.block_on(async {
+        devices().open(&rig.seam, &rig.core, first, false).await.expect("the devices are whole");
+        let disk = rig.seam.open_disk(&open).await.expect("the disk is there");
+        let backing = engine::Backing::plain(disk);
+        let volume = rig.core.attach_recovered(VolumeSpec::new("disk", 1), backing).await;
+        let volume = volume.expect("what the log holds can be read");
+        while !volume.stats().flash.checked {
+            rig.seam.sleep(Nanos::from_millis(10)).await;
+        }
+        volume
+    })
+}
+
+fn load(millis: u64, seed: u64) -> Load {
+    Load { pattern: Pattern::random(HOT, 4096, 100), depth: 4, time: Nanos::from_millis(millis), seed }
+}
+
+/// Reads at random until everything hot is on flash.
+fn warm(rig: &Rig, volume: &Volume<SimSeam>) {
+    for round in 0..20 {
+        rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load(300, round)));
+        rig.world.run_for(Nanos::from_secs(2)).expect("nothing is stuck");
+        let before = volume.stats().backing_reads;
+        rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load(300, 1_000 + round)));
+        if volume.stats().backing_reads == before {
+            return;
+        }
+    }
+    panic!("the hot set never came to flash: {:?}, {:?}", volume.stats(), rig.core.pages().unwrap().stats());
+}
+
+/// Every hot block reads as what it is to be.
+fn hot_reads_as(rig: &Rig, volume: &Volume<SimSeam>, expected: impl Fn(u64) -> u64) {
+    for block in 0..HOT / 4096 {
+        let content = rig.world.block_on(read(volume, block * 8, 8)).expect("a disk that can be read");
+        let wanted: Vec<u64> = (block * 8..block * 8 + 8).map(&expected).collect();
+        assert_eq!(content, wanted, "block {block}");
+    }
+}
+
+#[test]
+fn what_is_read_again_and_again_comes_from_flash_and_not_from_the_backing() {
+    let (rig, volume) = first_life(1);
+    warm(&rig, &volume);
+    let before = (volume.stats(), rig.world.disk("disk").unwrap().counts().reads);
+    hot_reads_as(&rig, &volume, |sector| sector + 1);
+    let after = volume.stats();
+    assert_eq!(rig.world.disk("disk").unwrap().counts().reads, before.1);
+    assert!(after.flash_hits - before.0.flash_hits > HOT / 4096 / 2, "{after:?}");
+}
+
+#[test]
+fn case_6_clean_pages_are_there_after_a_crash_and_after_a_clean_stop() {
+    for clean in [false, true] {
+        let (rig, volume) = first_life(2);
+        warm(&rig, &volume);
+        rig.world.run_for(Nanos::from_secs(10)).unwrap();
+        if clean {
+            rig.world.block_on(rig.core.detach("disk")).unwrap();
+            let store = rig.core.log().unwrap();
+            rig.world.block_on(store.close()).unwrap();
+        }
+        drop(volume);
+        let rig = rig.crash(CrashMode::LoseAll, spec(3));
+        let volume = serve(&rig, false);
+        hot_reads_as(&rig, &volume, |sector| sector + 1);
+        let stats = volume.stats();
+        let hits = stats.flash_hits + stats.memory_hits;
+        assert!(hits * 100 >= stats.reads * 95, "clean stop {clean}: {hits} hits of {} reads", stats.reads);
+    }
+}
+
+#[test]
+fn case_10_a_read_error_on_a_hit_is_not_seen_and_the_page_is_dropped() {
+    for fault in [Fault::Error, Fault::BitFlip] {
+        let (rig, volume) = first_life(4);
+        warm(&rig, &volume);
+        for device in ["flash1", "flash2"] {
+            rig.world.disk(device).unwrap().add_fault(Rule::new(fault, Ops::READ, When::PerMillion(200_000)));
+        }
+        hot_reads_as(&rig, &volume, |sector| sector + 1);
+        let stats = volume.stats();
+        assert!(stats.flash.bad_blocks > 0, "{fault:?}: {stats:?}");
+        assert_eq!(stats.errors, 0);
+        assert!(stats.flash.not_hit.iter().any(|(why, _)| *why == "bad-copy"), "{:?}", stats.flash.not_hit);
+    }
+}
+
+#[test]
+fn a_write_takes_the_copy_on_flash_away_and_a_crash_does_not_bring_it_back() {
+    for mode in [CrashMode::LoseAll, CrashMode::KeepAll] {
+        let (rig, volume) = first_life(5);
+        warm(&rig, &volume);
+        rig.world.block_on(async {
+            for block in (0..HOT / 4096).step_by(3) {
+                write(&volume, block * 8, 8, 7_000_000).await.unwrap();
+            }
+            volume.destage_all().await.unwrap();
+        });
+        let expected = |sector: u64| if (sector / 8).is_multiple_of(3) { 7_000_000 } else { sector + 1 };
+        hot_reads_as(&rig, &volume, expected);
+        drop(volume);
+        let rig = rig.crash(mode, spec(6));
+        let volume = serve(&rig, false);
+        hot_reads_as(&rig, &volume, expected);
+    }
+}
+
+#[test]
+fn case_21_with_flash_clean_is_never_written_back_and_idle_is_idle() {
+    let (rig, volume) = first_life(7);
+    warm(&rig, &volume);
+    rig.world.run_for(Nanos::from_secs(60)).unwrap();
+    let counts = || ["disk", "flash1", "flash2"].map(|disk| rig.world.disk(disk).unwrap().counts());
+    let before = counts();
+    assert_eq!((before[0].writes, before[0].zeroes), (0, 0));
+    rig.world.run_for(Nanos::from_secs(3_600)).unwrap();
+    assert_eq!(counts(), before, "an hour without clients");
+}
+
+#[test]
+fn case_24_one_pass_over_ten_times_the_flash_leaves_it_and_its_neighbour_alone() {
+    for skew in [Skew::Sequential, Skew::Uniform] {
+        let (rig, volume) = first_life(8);
+        warm(&rig, &volume);
+        rig.add_disk("scan", SimDiskSpec::new(256 * MIB));
+        let scan = rig.attach("scan", |_| ()).unwrap();
+        let written = || ["flash1", "flash2"].map(|disk| rig.world.disk(disk).unwrap().counts().write_bytes);
+        let before = written();
+        let pages = rig.core.pages().unwrap().stats();
+        one_pass(&rig, &scan, skew, 256 * MIB);
+        rig.world.run_for(Nanos::from_secs(5)).unwrap();
+        let wrote: u64 = written().iter().zip(before).map(|(after, before)| after - before).sum();
+        let after = rig.core.pages().unwrap().stats();
+        println!("{skew:?}: {wrote} bytes written to flash, {} pages evicted", after.evictions - pages.evictions);
+        assert!(wrote * 100 < 256 * MIB, "{skew:?}: {wrote} bytes written to flash");
+        assert!((after.evictions - pages.evictions) * 50 < pages.pages.max(1), "{skew:?}: {after:?}");
+        let before = volume.stats();
+        rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load(300, 9)));
+        let after = volume.stats();
+        let (reads, misses) = (after.reads - before.reads, after.misses - before.misses);
+        assert!(misses * 50 <= reads, "{skew:?}: {misses} misses of {reads}");
+    }
+}
+
+/// Reads every block once, in order or in an order that looks like none.
+fn one_pass(rig: &Rig, volume: &Volume<SimSeam>, skew: Skew, bytes: u64) {
+    let size = if skew == Skew::Sequential { 65_536 } else { 4096 };
+    let count = bytes / size;
+    rig.world.block_on(async {
+        let mut place = 0;
+        for turn in 0..count {
+            // An odd step walks over all places of a power of two once.
+            place = if skew == Skew::Sequential { turn } else { (place + 0x9E37_79B9) % count };
+            let mut pieces = Vec::new();
+            volume.read(place * size, size as usize, &mut pieces).await.expect("a disk without faults");
+        }
+    });
+}
