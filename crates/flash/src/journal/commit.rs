@@ -6,7 +6,7 @@ use seam::{Disk, DiskResult, Seam};
 
 use super::checkpoint::{self, Checkpoint};
 use super::marks::{MARKS_MANY, Region};
-use super::{Head, SPARE_BLOCKS};
+use super::{Head, SPARE_BLOCKS, write_soon};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
@@ -36,7 +36,7 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
         let go_on = {
             let mut state = inner.pages.borrow_mut();
             let wants = !state.journal.stopped
-                && (state.has_pending()
+                && (state.journal.urgent
                     || state.unmark_all
                     || !state.journal.waiters.is_empty()
                     || state.journal.checkpoint.is_some()
@@ -45,6 +45,8 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
             wants
         };
         if !go_on {
+            // What has come meanwhile waits like everything that nobody asks for.
+            write_soon(&inner);
             return;
         }
         if let Err(error) = turn(&inner).await {
@@ -134,6 +136,7 @@ fn gather<S: Seam>(inner: &Inner<S>) -> Batch {
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     state.journal.begun += 1;
+    state.journal.urgent = false;
     make_marks_scarce_no_more(state);
     let mut records = std::mem::take(&mut state.journal.events);
     let marked = records.iter().filter_map(|record| match record {

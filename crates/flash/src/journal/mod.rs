@@ -71,6 +71,8 @@ pub struct Journal<S: Seam> {
     /// Commits that ended well.
     pub done: u64,
     waiters: Vec<(u64, Answer<bool>)>,
+    /// What is pending shall not wait.
+    urgent: bool,
     /// A task is writing.
     running: bool,
     /// A task waits for the lazy second to pass.
@@ -97,6 +99,7 @@ impl<S: Seam> Journal<S> {
             begun: 0,
             done: 0,
             waiters: Vec::new(),
+            urgent: false,
             running: false,
             armed: false,
             spare: Vec::new(),
@@ -160,6 +163,7 @@ pub fn write_now<S: Seam>(inner: &Rc<Inner<S>>) {
     let start = {
         let mut state = inner.pages.borrow_mut();
         // Before the map was read nothing is known that could be written.
+        state.journal.urgent = true;
         state.is_ready() && !std::mem::replace(&mut state.journal.running, true)
     };
     if start {

@@ -28,9 +28,9 @@ fn coming<S: Seam>(state: &PageState<S>) -> usize {
     state.free.len() + state.dead.len() + state.gone.len()
 }
 
-/// True when a slot is coming or one could go.
-pub fn can<S: Seam>(state: &mut PageState<S>) -> bool {
-    coming(state) > 0 || state.journal.begun > state.journal.done || evict(state)
+/// True when slots are free or will be soon, or the map is not there yet.
+pub fn is_coming<S: Seam>(state: &PageState<S>) -> bool {
+    !state.is_ready() || state.keeping || coming(state) > 0 || state.journal.begun > state.journal.done
 }
 
 /// Lets one page go, the first that the clock finds unused.

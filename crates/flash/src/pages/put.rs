@@ -45,6 +45,9 @@ pub async fn put<S: Seam>(
     blocks.into_iter().for_each(|(block, data)| content[block as usize] = Some(data));
     let begun = begin(&mut inner.pages.borrow_mut(), inner, incarnation, page, requested);
     evict::keep(inner);
+    if matches!(begun, Err(PutError::Busy)) && !evict::is_coming(&inner.pages.borrow()) {
+        return Err(PutError::Hot);
+    }
     let Some(put) = begun? else {
         let state = inner.pages.borrow();
         return Ok(state.find(incarnation, page).map_or(0, |slot| state.table.valid(slot)) & requested);
@@ -103,7 +106,7 @@ fn begin<S: Seam>(
         slot.into_iter().for_each(|slot| state.sabotage_reuse(slot));
     }
     let Some(slot) = state.free.pop_front() else {
-        return Err(if evict::can(state) { PutError::Busy } else { PutError::Hot });
+        return Err(PutError::Busy);
     };
     state.table.claim(slot, key);
     // What is suspect is not carried along: nobody has compared it.
