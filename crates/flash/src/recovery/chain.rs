@@ -17,9 +17,13 @@ use crate::format::page::PageHeader;
 use crate::format::superblock::Superblock;
 use crate::membership::Failure;
 use crate::store::Sabotage;
+use crate::wait::{Boxed, join};
 
 /// Blocks read at once while looking through the rest of a segment.
 const LOOK_BLOCKS: u32 = 32;
+
+/// Segments that are looked at together.
+const SEGMENTS_AT_ONCE: usize = 32;
 
 /// Reads of a block that was good a moment ago before the opening is given up.
 const COPY_TRIES: usize = 8;
@@ -64,11 +68,16 @@ struct Head {
     previous: u32,
 }
 
+/// The header at a place as each device has it, and the error of the last device if none could be read.
+type Headers = (Vec<Option<(BatchHeader, u32)>>, Option<StoreError>);
+
 struct Follower<'a, S: Seam> {
     seam: &'a S,
     devices: &'a [Device<S>],
     superblock: &'a Superblock,
     heads: BTreeMap<u64, Vec<Head>>,
+    /// What the devices said of places (segment, block) that were looked at ahead.
+    seen: RefCell<BTreeMap<(u32, u32), Headers>>,
     /// A segment whose first block no device gives.
     unreadable: Option<StoreError>,
     page_lives: RefCell<BTreeMap<(u32, u32), u64>>,
@@ -87,11 +96,13 @@ pub async fn follow<S: Seam>(
         devices,
         superblock,
         heads: BTreeMap::new(),
+        seen: RefCell::default(),
         unreadable: None,
         page_lives: RefCell::default(),
         journal: Cell::new(superblock.journal),
     };
     let tail = follower.find_heads().await;
+    follower.look_ahead(tail).await;
     let mut links: Vec<Link> = Vec::new();
     while let Some(link) = follower.next(links.last(), tail).await? {
         links.push(link);
@@ -116,8 +127,11 @@ impl<S: Seam> Follower<'_, S> {
         (self.superblock.segment_bytes / BLOCK_BYTES as u64) as u32
     }
 
-    /// The header at a place as each device has it, and the error of the last device if none could be read.
-    async fn headers(&self, segment: u32, offset: u32) -> (Vec<Option<(BatchHeader, u32)>>, Option<StoreError>) {
+    /// What the devices say of a place.
+    async fn headers(&self, segment: u32, offset: u32) -> Headers {
+        if let Some(seen) = self.seen.borrow_mut().remove(&(segment, offset)) {
+            return seen;
+        }
         let at = place(self.superblock.segment_bytes, segment, offset);
         let (mut headers, mut error, mut read) = (Vec::new(), None, false);
         for device in self.devices {
@@ -153,21 +167,55 @@ impl<S: Seam> Follower<'_, S> {
     /// the tail was true when it was written, whether its batch counts or not.)
     async fn find_heads(&mut self) -> u64 {
         let mut tail = self.superblock.tail;
-        for segment in self.superblock.journal_segments()..self.superblock.segments {
-            let (headers, error) = self.headers(segment, 0).await;
-            if let Some(error) = error {
-                self.unreadable = Some(error);
-            }
-            for (header, _) in headers.into_iter().flatten() {
-                tail = tail.max(header.tail);
-                let heads = self.heads.entry(header.sequence).or_default();
-                let known = heads.iter().any(|head| head.segment == segment && head.boot == header.boot);
-                if !known {
-                    heads.push(Head { segment, boot: header.boot, previous: header.previous });
+        let segments: Vec<u32> = (self.superblock.journal_segments()..self.superblock.segments).collect();
+        for segments in segments.chunks(SEGMENTS_AT_ONCE) {
+            let reads = segments.iter().map(|segment| {
+                let read: Boxed<'_, Headers> = Box::pin(self.headers(*segment, 0));
+                read
+            });
+            for (segment, (headers, error)) in segments.iter().zip(join(reads.collect()).await) {
+                if let Some(error) = error {
+                    self.unreadable = Some(error);
+                }
+                for (header, _) in headers.into_iter().flatten() {
+                    tail = tail.max(header.tail);
+                    let heads = self.heads.entry(header.sequence).or_default();
+                    let known = heads.iter().any(|head| head.segment == *segment && head.boot == header.boot);
+                    if !known {
+                        heads.push(Head { segment: *segment, boot: header.boot, previous: header.previous });
+                    }
                 }
             }
         }
         tail
+    }
+
+    /// Reads the headers of the segments from the tail on, many segments at once: inside a segment each says where the next one lies.
+    async fn look_ahead(&self, tail: u64) {
+        let heads = self.heads.range(tail..).flat_map(|(first, heads)| heads.iter().map(|head| (*first, head)));
+        let heads: Vec<(u64, &Head)> = heads.collect();
+        for heads in heads.chunks(SEGMENTS_AT_ONCE) {
+            let walks = heads.iter().map(|(first, head)| {
+                let walk: Boxed<'_, ()> = Box::pin(self.walk(*first, head));
+                walk
+            });
+            join(walks.collect()).await;
+        }
+    }
+
+    async fn walk(&self, first: u64, head: &Head) {
+        let mut offset = 0;
+        while offset < self.blocks() {
+            let headers = self.headers(head.segment, offset).await;
+            let mut found = headers.0.iter().flatten();
+            let next = found.find(|(header, _)| (header.boot, header.first) == (head.boot, first));
+            let next = next.map(|(header, _)| offset + header.blocks());
+            self.seen.borrow_mut().insert((head.segment, offset), headers);
+            match next {
+                Some(next) => offset = next,
+                None => return,
+            }
+        }
     }
 
     /// The batch after `last`, or the one at the tail.
