@@ -356,6 +356,17 @@ pub struct FlashJobReport {
     pub paused: bool,
 }
 
+/// A dirty block that no flash device has whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostBlockReport {
+    /// The volume; empty when it is not served.
+    pub volume: String,
+    /// Its identity, 16 hexadecimal digits.
+    pub incarnation: String,
+    /// Where the block of 4 KiB lies in it, in bytes.
+    pub at_bytes: u64,
+}
+
 /// What the scrub of the log has found since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubReport {
@@ -430,6 +441,9 @@ pub struct FlashReport {
     /// What the scrub has found.
     #[serde(default)]
     pub scrub: ScrubReport,
+    /// Blocks that were read and of which no copy on flash is good: reading them fails until they are written again.
+    #[serde(default)]
+    pub lost: Vec<LostBlockReport>,
     /// What is wrong now.
     pub alerts: Vec<String>,
 }

@@ -78,6 +78,9 @@ pub async fn read<S: Seam>(
             return Ok(block);
         }
         bad.push(device);
+        if bad.len() == inner.log_devices().len() {
+            inner.state.borrow_mut().lost.note(owner, position);
+        }
         buffer = match block.thaw() {
             Ok(buffer) => buffer,
             Err(_) => unreachable!("nobody else has seen the block"),

@@ -1,5 +1,7 @@
 //! What goes into the log and what comes back from it.
 
+use std::collections::BTreeMap;
+
 use seam::Seam;
 
 /// Whose block it is.
@@ -63,6 +65,34 @@ impl Position {
     /// What [`Position::to_words`] took apart.
     pub fn from_words([segment, index, checksum]: [u32; 3]) -> Position {
         Position { segment, index, checksum, live: true }
+    }
+}
+
+/// Blocks that were read and of which no copy is good, until they are dead.
+#[derive(Default)]
+pub(crate) struct LostBlocks(BTreeMap<(u32, u32), Owner>);
+
+/// Blocks that are listed at most.
+const LOST_MAX: usize = 1024;
+
+impl LostBlocks {
+    /// Lists one.
+    pub fn note(&mut self, owner: Owner, position: Position) {
+        if self.0.len() < LOST_MAX {
+            self.0.insert((position.segment, position.index), owner);
+        }
+    }
+
+    /// It is dead: nobody misses it any more.
+    pub fn retire(&mut self, position: &Position) {
+        self.0.remove(&(position.segment, position.index));
+    }
+
+    /// Those that are listed, in their owners' order.
+    pub fn list(&self) -> Vec<Owner> {
+        let mut list: Vec<_> = self.0.values().copied().collect();
+        list.sort_unstable();
+        list
     }
 }
 

@@ -15,7 +15,7 @@ use crate::format::superblock::{Role, Superblock};
 use crate::members::{JobReport, Jobs};
 use crate::pages::Pages;
 use crate::pages::state::PageState;
-use crate::record::{Content, Owner, Position, Record, Recovered};
+use crate::record::{Content, LostBlocks, Owner, Position, Record, Recovered};
 use crate::recovery::{OpenOptions, open};
 use crate::scrub::{Scrub, ScrubStats};
 use crate::segments::Segments;
@@ -134,6 +134,8 @@ pub(crate) struct State<S: Seam> {
     pub(crate) speeds: BTreeMap<u32, Speed>,
     /// What the scrub does.
     pub(crate) scrub: Scrub,
+    /// Blocks that were found to have no good copy.
+    pub(crate) lost: LostBlocks,
     /// Who notes each new generation of the members elsewhere.
     pub(crate) note: Option<Rc<Note>>,
     /// What is being done to the members.
@@ -283,6 +285,7 @@ impl<S: Seam> Store<S> {
     pub fn retire(&self, positions: &[Position]) {
         let mut state = self.0.state.borrow_mut();
         for position in positions.iter().filter(|position| position.live) {
+            state.lost.retire(position);
             let live = &mut state.segments.get_mut(position.segment).live;
             *live = live.checked_sub(1).expect("a position is retired once");
         }
@@ -321,6 +324,11 @@ impl<S: Seam> Store<S> {
     /// stops that, and is how a store begins.
     pub fn set_scrub(&self, bytes_per_second: Option<u64>) {
         crate::scrub::set(&self.0, bytes_per_second);
+    }
+
+    /// Blocks that were read and of which no copy is good, until their records are retired; a thousand at most.
+    pub fn lost(&self) -> Vec<Owner> {
+        self.0.state.borrow().lost.list()
     }
 
     /// What the scrub has found.

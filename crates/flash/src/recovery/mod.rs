@@ -25,7 +25,7 @@ use crate::format::superblock::MemberState;
 use crate::members::Jobs;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
 use crate::pages::state::PageState;
-use crate::record::Recovered;
+use crate::record::{LostBlocks, Recovered};
 use crate::scrub::Scrub;
 use crate::segments::{Segment, Segments};
 use crate::store::{Inner, MemberStatus, Sabotage, State, Store, report};
@@ -161,6 +161,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
         joining: None,
         speeds: BTreeMap::new(),
         scrub: Scrub::default(),
+        lost: LostBlocks::default(),
         note: None,
         jobs: Jobs::default(),
         copying: Vec::new(),

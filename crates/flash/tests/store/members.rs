@@ -190,6 +190,10 @@ fn a_block_without_a_good_copy_is_an_error_for_that_block_alone() {
                 block => assert_eq!(tag, Ok(block + 100)),
             }
         }
+        assert_eq!(store.lost(), [owner(1)], "it is listed");
+        let lost: Vec<_> = recovered.iter().filter(|one| one.owner.block == 1).map(|one| one.position).collect();
+        store.retire(&lost);
+        assert_eq!(store.lost(), [], "nobody misses it any more");
     });
 }
 

@@ -12,12 +12,12 @@ mod watch;
 use std::rc::{Rc, Weak};
 
 use control::Failure;
-use control::report::{FlashDeviceReport, FlashReport, PagesReport, ScrubReport};
+use control::report::{FlashDeviceReport, FlashReport, LostBlockReport, PagesReport, ScrubReport};
 use engine::WritePolicy;
 use tokio::sync::mpsc;
 
 use self::open::Opened;
-use super::daemon::{Daemon, Placed, core_gone, state_failed};
+use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use crate::log;
 use crate::state::FlashRecord;
@@ -151,10 +151,10 @@ impl Daemon {
                 holders.map(|volume| (volume.name().to_owned(), volume.stats().flash_dirty_bytes)).collect();
             let (pages, members) = pages_report(&local);
             let unclaimed = local.engine.unclaimed().len();
-            let under_way = (log.job(), log.scrub_stats());
+            let under_way = (log.job(), log.scrub_stats(), log.lost());
             Some((log.members(), log.copies(), log.room(), holders, unclaimed, pages, members, under_way))
         };
-        let Ok(Some((members, copies, (free, all), holders, unclaimed, pages, written, (job, scrub)))) =
+        let Ok(Some((members, copies, (free, all), holders, unclaimed, pages, written, (job, scrub, lost)))) =
             self.flash_core().call(ask).await
         else {
             report.alerts.push("its data core does not answer".to_owned());
@@ -178,8 +178,19 @@ impl Daemon {
             lost: scrub.lost,
         };
         if scrub.lost > 0 {
-            report.alerts.push(format!("the scrub found {} blocks of which no copy on flash is good", scrub.lost));
+            report.alerts.push(format!(
+                "the scrub found {} blocks of which no copy on flash is good; those that were not overwritten since cannot be read",
+                scrub.lost
+            ));
         }
+        let lost: Vec<_> = lost.into_iter().map(|owner| self.lost_block(owner)).collect();
+        for lost in lost.iter().take(LOST_SHOWN) {
+            report.alerts.push(format!(
+                "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}: reading them fails until they are written again",
+                lost.volume, lost.incarnation, lost.at_bytes
+            ));
+        }
+        report.lost = lost;
         for member in members {
             let (state, reason) = match member.status {
                 flash::MemberStatus::InService => ("in-service", String::new()),
@@ -220,6 +231,21 @@ impl Daemon {
             report.alerts.push(format!("the flash log holds data of {unclaimed} volumes that are not served"));
         }
         Some(report)
+    }
+
+    /// A lost block by its volume's name.
+    fn lost_block(&self, owner: flash::Owner) -> LostBlockReport {
+        let volumes = self.volumes.borrow();
+        let is = |known: &Known| match &known.standing {
+            Standing::Serving(placed) | Standing::Removing(placed) => placed.incarnation == owner.incarnation,
+            Standing::Refused(_) => false,
+        };
+        let volume = volumes.iter().find(|(_, known)| is(known)).map(|(name, _)| name.clone());
+        LostBlockReport {
+            volume: volume.unwrap_or_default(),
+            incarnation: format!("{:016x}", owner.incarnation),
+            at_bytes: owner.block * seam::BLOCK_BYTES as u64,
+        }
     }
 
     /// What a stop says of the flash log.
@@ -266,6 +292,9 @@ fn pages_report(local: &Local) -> (PagesReport, Vec<flash::PageMember>) {
     };
     (report, stats.members)
 }
+
+/// Lost blocks that alerts name; the report lists them all.
+const LOST_SHOWN: usize = 10;
 
 /// What an alert says of a volume that would be write-back.
 const ONE_COPY: &str =
