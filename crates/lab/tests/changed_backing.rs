@@ -23,7 +23,7 @@ fn devices() -> FlashOptions {
 }
 
 fn spec(seed: u64) -> WorldSpec {
-    WorldSpec { blocks: 1024, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) }
+    WorldSpec { blocks: 4096, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) }
 }
 
 fn rig(seed: u64) -> Rig {
@@ -63,7 +63,7 @@ fn a_life() -> (Cut, u64) {
     until_checked(&rig, &volume);
     let mut random = Random::new(1, 1);
     rig.world.block_on(async {
-        for _ in 0..30_000 {
+        for _ in 0..60_000 {
             let page = random.below(VOLUME / 65_536);
             let mut pieces = Vec::new();
             volume.read(page * 65_536, 65_536, &mut pieces).await.expect("a disk without faults");

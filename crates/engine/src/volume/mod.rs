@@ -284,12 +284,9 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Destages all that is dirty now and flushes the backing. The flash log is not told, for it cannot be written any more: what it holds of
-    /// the volume is old afterwards, and must never be taken over again.
+    /// the volume is old afterwards, and must never be taken over again. The map of clean pages is abandoned first ([`flash::Pages::abandon`]),
+    /// or this waits for ever.
     pub async fn destage_past_log(&self) -> Result<(), RequestError> {
-        // Its owner gives the incarnation up: no page of it is looked for again, and no mark could be written.
-        if let Some(pages) = self.0.shard.core.pages() {
-            pages.abandon();
-        }
         self.0.shard.flush_all().await
     }
 

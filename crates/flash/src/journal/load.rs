@@ -9,7 +9,7 @@ use seam::{Block, BlockMut, Disk, Piece, Seam};
 
 use super::marks::Region;
 use super::replay::Replay;
-use super::{Head, SPARE_BLOCKS, write_now};
+use super::{Head, SPARE_BLOCKS, wait_durable, write_now};
 use crate::device::{Device, raw};
 use crate::format::Raw;
 use crate::format::journal::{JournalHeader, Record};
@@ -49,8 +49,10 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     let (half, generation) = find(inner).await;
     inner.pages.borrow_mut().journal.generation = generation;
     let short = |half: &Half| half.sequence < known.max(1) && inner.sabotage != Sabotage::KeepShortMap;
+    let distrusted = inner.pages.borrow().distrusted;
     let dropped = match &half {
         None if known == 0 => None,
+        _ if distrusted => Some("every flash device with the map had failed while volumes were served".to_owned()),
         None => Some("the map journal cannot be read from any flash device".to_owned()),
         Some(half) if short(half) => {
             let sequence = half.sequence;
@@ -69,6 +71,10 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     // What was found to be gone, and a mirror that lacks something.
     write_now(inner);
     inner.pages.borrow_mut().wake();
+    if distrusted {
+        // Where it fails the map is void at once, and its owner notes that anew.
+        wait_durable(inner).await;
+    }
     loaded
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use seam::{Disk, Piece, Seam};
+use seam::{BLOCK_BYTES, Disk, Piece, Seam};
 
 use super::job::Running;
 use super::{is_member, resync};
@@ -14,6 +14,9 @@ use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, PLACES, R
 use crate::membership::settle;
 use crate::recovery::members::read_superblock;
 use crate::store::{Inner, MemberStatus, report};
+
+/// Blocks that are written at once when a device is forgotten.
+const FORGET_BLOCKS: usize = 64;
 
 /// Who comes, in which role, and who goes.
 pub struct Change<S: Seam> {
@@ -194,11 +197,12 @@ fn take_in<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role:
     state.reports.sort_by_key(|report| report.member);
 }
 
-/// Nothing shall recognise the device as one of the store: it may be used for something else. It may be broken, too, and then
-/// the members' generation tells that it is out.
+/// Nothing shall recognise the device as one of the store, and it counts as empty: it may be used for something else. It may be broken,
+/// too, and then the members' generation tells that it is out.
 async fn forget<S: Seam>(inner: &Rc<Inner<S>>, device: &Device<S>) {
-    for at in PLACES {
-        let _ = device.disk.write(at, vec![Piece::whole(inner.seam.zero_block())]).await;
+    for at in (0..FIRST_SEGMENT_BYTES).step_by(FORGET_BLOCKS * BLOCK_BYTES) {
+        let zeroes = (0..FORGET_BLOCKS).map(|_| Piece::whole(inner.seam.zero_block())).collect();
+        let _ = device.disk.write(at, zeroes).await;
     }
     let _ = device.disk.flush().await;
 }

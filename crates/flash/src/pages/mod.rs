@@ -53,6 +53,12 @@ impl<S: Seam> Pages<S> {
         load::load(&self.0).await
     }
 
+    /// The map on the devices is void, as its owner had noted before he abandoned it: [`Pages::load`], which comes after this, begins a new
+    /// one, and that is durable when it returns.
+    pub fn distrust(&self) {
+        self.0.pages.borrow_mut().distrusted = true;
+    }
+
     /// The pages of a volume, for the request path.
     pub fn volume(&self, incarnation: u64) -> PagesOf<S> {
         PagesOf { inner: Rc::clone(&self.0), incarnation }

@@ -108,6 +108,8 @@ pub struct PageState<S: Seam> {
     pub idling: bool,
     /// The owner has durably noted that the map is void.
     pub abandoned: bool,
+    /// What a map on the devices says is not to be trusted.
+    pub distrusted: bool,
     /// Who waits for the map to be read, or given up.
     pub waiting: Vec<Answer<()>>,
     /// So many times no segment is asked for.
@@ -148,6 +150,7 @@ impl<S: Seam> PageState<S> {
             unmark_all: false,
             idling: false,
             abandoned: false,
+            distrusted: false,
             waiting: Vec::new(),
             full: 0,
             lives: 0,

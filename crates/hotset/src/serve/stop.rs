@@ -243,6 +243,7 @@ impl Daemon {
     /// Brings a volume to its backing although the log, which cannot be written any more, holds data of it: that is old then, and never
     /// comes back because the volume gets another incarnation.
     async fn drain_past_flash(&self, name: &str, core: usize, incarnation: u64) -> Ended {
+        self.give_up_map("no flash device is left in service").await;
         loop {
             let volume = name.to_owned();
             let destage = async move |local: Rc<Local>| match local.engine.find(&volume) {

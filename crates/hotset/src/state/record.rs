@@ -38,6 +38,9 @@ pub struct FlashRecord {
     pub store: String,
     /// The generation of its members that was last seen: a device that knows less was taken out of service.
     pub generation: u64,
+    /// Its map of clean pages is void: all devices that carry it had failed, and backings have been written since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub map_void: bool,
 }
 
 /// Flash devices that were changed by command: they hold until the file names others.

@@ -20,7 +20,7 @@ use self::open::Opened;
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use crate::log;
-use crate::state::FlashRecord;
+use crate::state::{FlashRecord, State};
 use crate::units::show_bytes;
 
 /// How the flash log stands.
@@ -74,8 +74,22 @@ impl Daemon {
 
     /// Notes how far the store's members have come, so that one that was taken out is never taken for the last one in service.
     fn note_generation(&self, store: &str, generation: u64) -> Result<(), Failure> {
-        let record = FlashRecord { store: store.to_owned(), generation };
-        self.state.borrow_mut().change(|state| state.flash = Some(record)).map_err(state_failed)
+        let change = |state: &mut State| {
+            let map_void = state.flash.as_ref().is_some_and(|record| record.store == store && record.map_void);
+            state.flash = Some(FlashRecord { store: store.to_owned(), generation, map_void });
+        };
+        self.state.borrow_mut().change(change).map_err(state_failed)
+    }
+
+    /// Notes durably that the store's map of clean pages is void, or that a new one is durable: what the devices have of the old one when
+    /// they come back must not be believed.
+    pub(super) fn note_map(&self, map_void: bool) -> Result<(), Failure> {
+        let noted = self.state.borrow().state().flash.as_ref().is_none_or(|record| record.map_void == map_void);
+        if noted {
+            return Ok(());
+        }
+        let change = |state: &mut State| state.flash.iter_mut().for_each(|record| record.map_void = map_void);
+        self.state.borrow_mut().change(change).map_err(state_failed)
     }
 
     /// The identity of the store in use.

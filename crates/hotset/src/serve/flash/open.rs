@@ -82,6 +82,7 @@ pub async fn open(
         return Err(absent.join("; "));
     }
     // Naming one device of a store of two is how an administrator says that the other one will not come back.
+    let void = seen.as_ref().filter(|seen| seen.map_void).map(|seen| seen.store.clone());
     let seen = seen.and_then(|seen| Some((uuid_of(&seen.store)?, seen.generation)));
     let options = OpenOptions { accept_missing: config.devices.len() == 1, seen, sabotage: sabotage::of_flash() };
     let (store, found, formatted) = open_store(&local.seam, disks, options, &names, &mut absent).await?;
@@ -93,6 +94,9 @@ pub async fn open(
         absent,
         owners: 0,
     };
+    if void == Some(opened.store.clone()) {
+        store.pages().distrust();
+    }
     store.set_scrub(config.scrub);
     let seam = local.seam.clone();
     store.note_generations(move |generation| {

@@ -78,6 +78,19 @@ impl Daemon {
         }
     }
 
+    /// Writes to backings wait for a mark that cannot be made: they go on once it is durable that the map is void.
+    pub(in super::super) async fn give_up_map(&self, why: &str) {
+        match self.note_map(true) {
+            Ok(()) => {
+                let abandon =
+                    async |local: Rc<Local>| local.engine.pages().into_iter().for_each(|pages| pages.abandon());
+                // A core that has ended writes nothing.
+                let _ = self.flash_core().call(abandon).await;
+            }
+            Err(failure) => log::error(format!("the clean pages on flash are lost ({why}): {}", failure.message)),
+        }
+    }
+
     fn allows_single_copy(&self) -> bool {
         self.config.borrow().flash.as_ref().is_some_and(|flash| flash.allow_single_copy)
     }
@@ -97,8 +110,19 @@ impl Daemon {
         loop {
             // Its devices may have changed since the last look.
             let Flash::Open(opened) = self.flash.borrow().clone() else { return };
-            let ask = async |local: Rc<Local>| local.engine.log().map(|log| (log.members(), log.generation()));
-            let Ok(Some((members, generation))) = self.flash_core().call(ask).await else { return };
+            let ask = async |local: Rc<Local>| {
+                let log = local.engine.log()?;
+                // A store that was closed takes no pages either.
+                let map = local.engine.pages().and_then(|pages| pages.failed()).filter(|_| log.copies() == 0);
+                let is_new = map.is_none() && local.engine.map_loaded().is_some();
+                Some((log.members(), log.generation(), map, is_new))
+            };
+            let Ok(Some((members, generation, map, is_new))) = self.flash_core().call(ask).await else { return };
+            if let Some(why) = map {
+                self.give_up_map(&why).await;
+            } else if is_new && let Err(failure) = self.note_map(false) {
+                log::error(failure.message);
+            }
             if let Err(failure) = self.note_generation(&opened.store, generation) {
                 log::error(failure.message);
             }
