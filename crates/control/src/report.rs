@@ -134,7 +134,7 @@ pub struct VolumeReport {
     pub written_bytes: u64,
     /// Age of the oldest dirty block.
     pub dirty_age_ms: u64,
-    /// Bytes of content written to flash since the start.
+    /// Bytes of content written to flash since the start: promoted, and one copy of what went to the log.
     pub flash_written_bytes: u64,
     /// In the flash log and not durable on the backing.
     #[serde(default)]
@@ -175,6 +175,9 @@ pub struct FlashUse {
     pub bad_blocks: u64,
     /// Bytes of content that promotion has written.
     pub promoted_bytes: u64,
+    /// Bytes of dirty content written to the log; each copy of it is as much.
+    #[serde(default)]
+    pub logged_bytes: u64,
     /// Why reads were no hits, and how many.
     pub not_hit: BTreeMap<String, u64>,
     /// Why pages that clients used were not promoted, and how many.
@@ -191,6 +194,7 @@ impl From<FlashStats> for FlashUse {
             read_bytes: stats.read_bytes,
             bad_blocks: stats.bad_blocks,
             promoted_bytes: stats.promoted_bytes,
+            logged_bytes: stats.logged_bytes,
             not_hit: named(stats.not_hit),
             not_promoted: named(stats.not_promoted),
         }
@@ -276,7 +280,7 @@ impl VolumeReport {
         self.memory_hits = stats.memory_hits;
         self.flash_hits = stats.flash_hits;
         self.promotions = stats.flash.promotions;
-        self.flash_written_bytes = stats.flash.promoted_bytes;
+        self.flash_written_bytes = stats.flash.promoted_bytes + stats.flash.logged_bytes;
         self.flash = stats.flash.into();
         self.partial_hits = stats.partial_hits;
         self.misses = stats.misses;

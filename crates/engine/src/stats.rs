@@ -111,6 +111,8 @@ pub struct FlashStats {
     pub promotions: u64,
     /// Bytes of content put on flash.
     pub promoted_bytes: u64,
+    /// Bytes of dirty content written to the log, each copy of which is as much.
+    pub logged_bytes: u64,
     /// Why reads were no hits: reason and how often.
     pub not_hit: Vec<(&'static str, u64)>,
     /// Why pages that clients used were not promoted: reason and how often.
@@ -182,6 +184,8 @@ pub struct Counters {
     pub readahead_bytes: Counter,
     /// Microseconds that writers waited for room.
     pub throttled_us: Counter,
+    /// Bytes of dirty content written to the flash log.
+    pub logged_bytes: Counter,
     /// Latency of reads.
     pub read_latency: Histogram,
     write_latency: Histogram,

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use flash::{Content, Owner, Record, Store, StoreError};
-use seam::{DiskError, Nanos, Seam};
+use seam::{BLOCK_BYTES, DiskError, Nanos, Seam};
 
 use crate::backing::Cause;
 use crate::memory::{BlockNo, Memory, Sectors};
@@ -196,6 +196,10 @@ impl<S: Seam> Shard<S> {
                 return Ok(());
             }
             let result = store.append(records).await;
+            if result.is_ok() {
+                let blocks = taken.iter().flatten().count() as u64;
+                self.counters.add(&self.counters.logged_bytes, blocks * BLOCK_BYTES as u64);
+            }
             self.with(|state, _| match &result {
                 Ok(positions) => {
                     for (block, position) in taken.iter().zip(positions) {

@@ -83,6 +83,7 @@ impl<S: Seam> Level<S> {
             bad_blocks: figures.bad_blocks.get(),
             promotions: figures.pages.get(),
             promoted_bytes: figures.blocks.get() * block,
+            logged_bytes: 0,
             not_hit: figures.why_not_hit(),
             not_promoted: figures.why_not_promoted(),
         }

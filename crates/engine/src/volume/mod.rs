@@ -17,7 +17,8 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::stats::Counters;
 use crate::{
-    Backing, CacheMode, RequestError, VolumeSpec, VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
+    Backing, CacheMode, FlashStats, RequestError, VolumeSpec, VolumeStats, WriteFlags, WritePolicy, WriteSource,
+    ZeroFlags,
 };
 use gate::Gate;
 
@@ -133,7 +134,7 @@ impl<S: Seam> Volume<S> {
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
-        stats.flash = shard.level.stats();
+        stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.level.stats() };
         stats.alerts.extend(shard.level.dropped());
         if shard.retry.holds(now) || !shard.state.borrow().failed.is_empty() {
             let error = shard.counters.last_error.borrow().clone();

@@ -1,7 +1,12 @@
 //! Clean pages: what can be read is what was put there and not invalidated since, also after a restart.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use flash::{FormatOptions, OpenOptions, Pages, PutError, Store};
-use seam::sim::{Content as SimContent, CrashMode, SimBlock, SimDiskSpec, SimSeam, World, WorldSpec};
+use seam::sim::{
+    Content as SimContent, CrashMode, Fault, Ops, Rule, SimBlock, SimDiskSpec, SimSeam, When, World, WorldSpec,
+};
 use seam::{Block, BlockMut, Nanos, Seam};
 
 use crate::world::{NAMES, PAGED, after, disks, formatted, open};
@@ -102,6 +107,49 @@ fn pages_are_there_after_a_clean_stop_and_after_a_crash() {
             assert_eq!(pages.volume(1).ring(), [(77, block(&seam, 5).checksum(0))]);
         });
     }
+}
+
+#[test]
+fn a_write_waits_for_devices_that_are_all_gone_until_their_map_is_given_up_and_it_is_never_believed_again() {
+    let world = formatted(1, PAGED);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        put(&seam, &pages, 7, 3, 100).await;
+        seam.sleep(Nanos::from_secs(2)).await;
+        let fails = || Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always);
+        NAMES.iter().take(2).for_each(|name| world.disk(name).unwrap().add_fault(fails()));
+        let (volume, done) = (pages.volume(7), Rc::new(Cell::new(false)));
+        let told = Rc::clone(&done);
+        seam.spawn(async move {
+            let mark = volume.begin_write(49..50).await;
+            volume.end_write(mark, 1);
+            told.set(true);
+        });
+        seam.sleep(Nanos::from_secs(5)).await;
+        assert!(!done.get() && pages.failed().is_some(), "a page that the devices name is written past them");
+        pages.abandon();
+        seam.sleep(Nanos::from_millis(1)).await;
+        assert!(done.get(), "a write to the backing waits for flash that is gone");
+    });
+    // The devices come back, with their map of before.
+    let world = after(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = store.pages();
+        pages.distrust();
+        let found = pages.load().await;
+        assert!(found.dropped.is_some() && found.pages == 0 && pages.volume(7).valid(3) == 0, "{found:?}");
+    });
+    let world = after(3, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        assert_eq!(pages.volume(7).valid(3), 0, "the new map was not durable when it was loaded");
+    });
 }
 
 #[test]

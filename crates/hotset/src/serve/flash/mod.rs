@@ -294,7 +294,7 @@ fn pages_report(local: &Local) -> (PagesReport, Vec<flash::PageMember>) {
     let report = PagesReport {
         loaded: stats.loaded,
         dropped: local.engine.map_loaded().and_then(|loaded| loaded.dropped),
-        slots: stats.slots,
+        slots: stats.slots_max,
         pages: stats.pages,
         valid_bytes: stats.valid_blocks * seam::BLOCK_BYTES as u64,
         suspect: stats.suspect,
