@@ -125,8 +125,11 @@ impl<S: Seam> Shard<S> {
             }
         };
         if blocks.end > self.blocks() {
-            // The volume was smaller or larger then.
-            return Compared::Different;
+            // It was shrunk in its last moments: what lay past the new end is no longer there, and says nothing of the rest.
+            if let Some(pages) = &self.level.pages {
+                pages.invalidate(blocks);
+            }
+            return Compared::Same;
         }
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
         let backing = self.read_backing(blocks.clone()).await;
