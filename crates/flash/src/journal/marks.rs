@@ -94,6 +94,11 @@ impl Marks {
         self.regions.insert(region, Mark { number: self.clock, durable: true, ..Mark::default() });
     }
 
+    /// True when a region is settled.
+    pub fn any_settled(&self) -> bool {
+        self.regions.values().any(Mark::is_settled)
+    }
+
     /// Settled regions, the ones used longest ago first.
     pub fn settled(&self) -> Vec<Region> {
         let mut settled: Vec<_> = self

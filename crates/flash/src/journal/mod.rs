@@ -175,7 +175,7 @@ pub fn write_now<S: Seam>(inner: &Rc<Inner<S>>) {
 pub fn write_soon<S: Seam>(inner: &Rc<Inner<S>>) {
     let (much, arm) = {
         let mut state = inner.pages.borrow_mut();
-        let idle = !state.is_ready() || (!state.has_pending() && state.marks.settled().is_empty());
+        let idle = !state.is_ready() || (!state.has_pending() && !state.marks.any_settled());
         if idle {
             return;
         }

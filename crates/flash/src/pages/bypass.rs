@@ -127,7 +127,7 @@ pub fn wants_flush<S: Seam>(inner: &Inner<S>, incarnation: u64) -> bool {
 pub fn idle<S: Seam>(inner: &Rc<Inner<S>>) {
     let writes = {
         let mut state = inner.pages.borrow_mut();
-        if !state.is_ready() || state.marks.settled().is_empty() || std::mem::replace(&mut state.idling, true) {
+        if !state.is_ready() || !state.marks.any_settled() || std::mem::replace(&mut state.idling, true) {
             return;
         }
         state.marks.writes()

@@ -178,8 +178,15 @@ impl<S: Seam> PagesOf<S> {
 
     /// These blocks of the volume are not valid any more, at once: not in the map, and not of a `put` that is under way (R2).
     pub fn invalidate(&self, blocks: Range<u64>) {
-        self.inner.pages.borrow_mut().invalidate(self.incarnation, blocks);
-        write_soon(&self.inner);
+        let pending = {
+            let mut state = self.inner.pages.borrow_mut();
+            state.invalidate(self.incarnation, blocks);
+            state.has_pending()
+        };
+        // Every write of a client comes here, and most change nothing.
+        if pending {
+            write_soon(&self.inner);
+        }
     }
 
     /// Adds blocks of a page, each with what the backing durably holds of it at the time of this call, and returns which of them the

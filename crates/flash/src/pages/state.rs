@@ -175,7 +175,7 @@ impl<S: Seam> PageState<S> {
         Some(number)
     }
 
-    /// The slot of a volume's page, where the map serves and it is there or being written.
+    /// The slot of a volume's page, where the map serves and the page is there.
     pub fn find(&self, incarnation: u64, page: u64) -> Option<SlotId> {
         if !self.is_ready() {
             return None;
