@@ -9,13 +9,13 @@ use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 use flash::PutError;
-use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Nanos, Piece, Seam};
+use seam::{Block, DiskResult, Nanos, Seam};
 
 use super::budget::Budget;
 use super::figures::NotPromoted;
 use super::place_of;
 use crate::CoreSpec;
-use crate::backing::{Cause, Op};
+use crate::backing::Cause;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, hash};
 use crate::policy::promotion::{Admission, LateReturn, ThirdTouch, Verdict};
 use crate::shard::common::Common;
@@ -340,22 +340,7 @@ impl<S: Seam> Shard<S> {
         if blocks.end > self.blocks() {
             return Err(seam::DiskError::Io("the block lies past the end of the volume".into()));
         }
-        let of_block = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
-        let pieces: Vec<_> = blocks.clone().zip(buffers).map(of_block).collect();
-        let bytes = seam::block::pieces_len(&pieces) as u64;
-        let permit = self.dispatch.enter(Cause::Promotion).await;
-        let (result, pieces) = self.disk.read(blocks.start * BLOCK_BYTES as u64, pieces).await;
-        drop(permit);
-        self.counters.backing(Op::Read, Cause::Promotion, bytes, result.is_ok());
-        result?;
-        let whole = pieces.into_iter().map(|piece| {
-            let (len, mut block) = (piece.len(), piece.block);
-            if len < BLOCK_BYTES {
-                block.zero(len, BLOCK_BYTES - len);
-            }
-            block.freeze()
-        });
-        Ok(whole.collect())
+        self.read_blocks(blocks.start, buffers, Cause::Promotion, None).await
     }
 
     /// Nothing may be awaited between taking `content` and this: `put` knows the page from its first step on (R2).

@@ -184,25 +184,8 @@ impl<S: Seam> Shard<S> {
             let first = blocks.start + run.start as u64;
             let taken =
                 run.clone().map(|place| found.buffers[place].take().expect("a block without content has a buffer"));
-            let pieces: Vec<_> =
-                (first..).zip(taken).map(|(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block))).collect();
-            let bytes = seam::block::pieces_len(&pieces) as u64;
-            let place = match permit.take() {
-                Some(permit) => permit,
-                None => self.dispatch.enter(cause).await,
-            };
-            let (result, pieces) = self.disk.read(first * BLOCK_BYTES as u64, pieces).await;
-            drop(place);
-            self.counters.backing(Op::Read, cause, bytes, result.is_ok());
-            result?;
-            for (place, piece) in run.zip(pieces) {
-                let len = piece.len();
-                let mut block = piece.block;
-                if len < BLOCK_BYTES {
-                    block.zero(len, BLOCK_BYTES - len);
-                }
-                found.content[place] = Some(block.freeze());
-            }
+            let read = self.read_blocks(first, taken.collect(), cause, permit.take()).await?;
+            run.zip(read).for_each(|(place, block)| found.content[place] = Some(block));
         }
         let content: Vec<_> = found.content.into_iter().map(|block| block.expect("read from here or there")).collect();
         self.with(|state, memory| {
@@ -212,6 +195,35 @@ impl<S: Seam> Shard<S> {
         });
         let from_flash = content.len() - from_backing;
         Ok(Filled { first: blocks.start, blocks: content, from_flash, bad: found.bad, ticket: Rc::clone(ticket) })
+    }
+
+    /// Reads blocks of the backing from `first` on, a buffer each; what lies past the volume's end is zeroes.
+    pub async fn read_blocks(
+        &self,
+        first: u64,
+        buffers: Vec<S::BlockMut>,
+        cause: Cause,
+        permit: Option<Permit>,
+    ) -> Result<Vec<S::Block>, DiskError> {
+        let of_block = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
+        let pieces: Vec<_> = (first..).zip(buffers).map(of_block).collect();
+        let bytes = seam::block::pieces_len(&pieces) as u64;
+        let permit = match permit {
+            Some(permit) => permit,
+            None => self.dispatch.enter(cause).await,
+        };
+        let (result, pieces) = self.disk.read(first * BLOCK_BYTES as u64, pieces).await;
+        drop(permit);
+        self.counters.backing(Op::Read, cause, bytes, result.is_ok());
+        result?;
+        let whole = pieces.into_iter().map(|piece| {
+            let (len, mut block) = (piece.len(), piece.block);
+            if len < BLOCK_BYTES {
+                block.zero(len, BLOCK_BYTES - len);
+            }
+            block.freeze()
+        });
+        Ok(whole.collect())
     }
 
     /// Reads one block's sectors alone, for a request whose block cannot be read whole; admits nothing.
