@@ -170,6 +170,8 @@ pub enum Sabotage {
     TrustOldWrite,
     /// A block that rests on flash is taken for clean: a fill brings the backing's older content (R2).
     FillOverResting,
+    /// A page that was read for a client goes to flash whatever was written while it waited (R2).
+    PageOverWrite,
     /// A recall installs what it read over what was written meanwhile (R2).
     RecallOverWrite,
 }

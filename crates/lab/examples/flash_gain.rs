@@ -1,37 +1,39 @@
-//! What flash gains minute by minute (`cargo run --release -p lab --example flash_gain -- MINUTES HOT_PERCENT SEED`): a hot set of
-//! so many percent of the flash's clean capacity, with flash and without.
+//! What flash gains minute by minute (`cargo run --release -p lab --example flash_gain -- MINUTES HOT_PERCENT SEED GIB DEPTH`): a hot set of
+//! so many percent of the clean capacity of two devices of GIB each, with flash and without.
 
-use lab::torture::flash::FlashOptions;
-use lab::workload::gain::{Setting, minutes, on_raid5};
+use lab::workload::gain::{Minute, Setting, minutes, room};
 
 const MIB: u64 = 1 << 20;
 
 fn main() {
-    let mut numbers =
-        std::env::args().skip(1).map(|text| text.parse::<u64>().expect("numbers: minutes, percent, seed"));
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>().expect("numbers"));
     let (time, percent, seed) =
         (numbers.next().unwrap_or(75), numbers.next().unwrap_or(150), numbers.next().unwrap_or(1));
-    let flash = FlashOptions::plain(2, MIB, 96);
-    let (rig, volume) = on_raid5(16 * MIB, Some(&flash), 64 * MIB, seed);
-    let slots = rig.world.block_on(async {
-        while !volume.stats().flash.checked {
-            seam::Seam::sleep(&rig.seam, seam::Nanos::from_millis(100)).await;
-        }
-        rig.core.pages().expect("there is a store").slots_max()
-    });
-    let hot_bytes = (slots * 65_536 * percent / 100).next_multiple_of(MIB);
-    println!("{slots} slots, a hot set of {} MiB", hot_bytes / MIB);
-    let setting = Setting { seed, hot_bytes, memory_bytes: 16 * MIB, flash: Some(flash), minutes: time, depth: 16 };
-    let with = minutes(&setting);
-    let without = minutes(&Setting { flash: None, ..setting });
+    let (gib, depth) = (numbers.next().unwrap_or(32), numbers.next().unwrap_or(16) as u32);
+    let flash_bytes = gib << 30;
+    let pages = room(flash_bytes);
+    let hot_bytes = (pages * 65_536 * percent / 100).next_multiple_of(MIB);
+    println!("room for {pages} pages, a hot set of {} MiB", hot_bytes / MIB);
+    let setting = Setting { seed, hot_bytes, memory_bytes: 64 * MIB, flash_bytes, minutes: time, depth };
+    let run = |setting: Setting| {
+        std::thread::spawn(move || {
+            let mut list = Vec::new();
+            minutes(&setting, |minute| list.push(minute));
+            list
+        })
+    };
+    let without = run(Setting { flash_bytes: 0, ..setting.clone() });
+    let with = run(setting);
+    let (with, without): (Vec<Minute>, Vec<Minute>) = (with.join().expect("it ran"), without.join().expect("it ran"));
     for (minute, (with, without)) in with.iter().zip(&without).enumerate() {
         println!(
-            "minute {minute:>3}: {:>7.0} IOPS with flash, {:>7.0} without ({:.3}); {:.3} hits, {:.3} without",
+            "minute {minute:>3}: {:>7.0} IOPS with flash, {:>7.0} without ({:.3}); {:.3} hits, {:.3} without; {} pages",
             with.iops,
             without.iops,
             with.iops / without.iops,
             with.hit_ratio,
-            without.hit_ratio
+            without.hit_ratio,
+            with.pages
         );
     }
 }

@@ -95,6 +95,58 @@ fn a_record_let_go_by_a_write_that_was_sent_before_is_caught() {
     assert_eq!(rewritten_on_its_way(Sabotage::TrustOldWrite), [1; 8], "the harness would not have noticed");
 }
 
+/// A page is read whole for a client and waits for a device that is slow; meanwhile a block of it is written and destaged. What the block
+/// reads as once memory has let it go.
+fn written_while_its_page_waited(sabotage: Sabotage) -> Vec<u64> {
+    const PAGE: u64 = 128;
+    let rig = Rig::new(WorldSpec { blocks: 1024, ..WorldSpec::new(1) }, CoreSpec { sabotage, ..CoreSpec::default() });
+    rig.add_disk("disk", SimDiskSpec::new(32 << 20));
+    let devices = FlashOptions::plain(2, 1 << 20, 24);
+    devices.add_disks(&rig.world);
+    let volume = serve(&rig, &devices, true);
+    rig.world.block_on(async {
+        while !volume.stats().flash.checked {
+            rig.seam.sleep(Nanos::from_millis(10)).await;
+        }
+        volume.set_policy(engine::WritePolicy::WriteThrough).await.unwrap();
+        let scattered = |page: u64| page * 37 % 400 * PAGE;
+        for sector in (0..60).map(scattered) {
+            read(&volume, sector, 8).await.unwrap();
+        }
+        write(&volume, 0, 8, 1).await.unwrap();
+        volume.destage_all().await.unwrap();
+        // The first finds no slot, and makes the store look for a segment.
+        read(&volume, scattered(0) + 8, 8).await.unwrap();
+        rig.seam.sleep(Nanos::from_secs(1)).await;
+        for name in ["flash1", "flash2"] {
+            let soon = When::Between(rig.seam.now(), rig.seam.now() + Nanos::from_millis(500));
+            let stall = Rule::new(Fault::Stall(Nanos::from_secs(1)), Ops::WRITE, soon);
+            rig.world.disk(name).unwrap().add_fault(stall);
+        }
+        // The first is what the device is busy with while the second waits.
+        for page in [1, 2] {
+            read(&volume, scattered(page) + 8, 8).await.unwrap();
+        }
+        let block = scattered(2) + 40;
+        write(&volume, block, 8, 7).await.unwrap();
+        assert_eq!(volume.stats().flash.promotions, 0, "the device is not slow enough for this");
+        rig.seam.sleep(Nanos::from_secs(5)).await;
+        assert!(volume.stats().flash.promotions >= 2, "{:?}", volume.stats().flash);
+        for page in 100..350 {
+            for at in 0..16 {
+                read(&volume, scattered(page) + (at * 5 % 16) * 8, 8).await.unwrap();
+            }
+        }
+        read(&volume, block, 8).await.unwrap()
+    })
+}
+
+#[test]
+fn a_page_that_goes_to_flash_over_a_newer_write_is_caught() {
+    assert_eq!(written_while_its_page_waited(Sabotage::None), [7; 8]);
+    assert_eq!(written_while_its_page_waited(Sabotage::PageOverWrite), [0; 8], "the harness would not have noticed");
+}
+
 #[test]
 fn a_write_that_leaves_its_old_copy_on_flash_is_caught() {
     is_caught(Sabotage::StaleOnFlash);

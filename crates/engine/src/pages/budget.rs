@@ -28,14 +28,16 @@ pub struct Budget {
     asked: Cell<u64>,
     promotions: Cell<u64>,
     hits: Cell<u64>,
+    /// Pages that had gone for others when the round began.
+    evictions: Cell<u64>,
 }
 
 impl Budget {
     /// So many bytes a day; 0: no limit.
     pub fn new(bytes_a_day: u64) -> Self {
-        let (filled, picky, asked, promotions, hits) = Default::default();
+        let (filled, picky, asked, promotions, hits, evictions) = Default::default();
         let (bytes_a_day, left) = (Cell::new(bytes_a_day), Cell::new(bytes_a_day));
-        Budget { bytes_a_day, left, filled, picky, asked, promotions, hits }
+        Budget { bytes_a_day, left, filled, picky, asked, promotions, hits, evictions }
     }
 
     /// So many bytes a day from now on, and a day's at once; 0: no limit.
@@ -54,8 +56,9 @@ impl Budget {
         1 << self.picky.get()
     }
 
-    /// May a page be written? `new`: it is not there in part.
-    pub fn ask(&self, now: Nanos, new: bool) -> Result<(), NotPromoted> {
+    /// May a page be written? `new`: it is not there in part. `evictions`: pages that have gone for others so far; while none does, a
+    /// promotion costs nobody a hit.
+    pub fn ask(&self, now: Nanos, new: bool, evictions: u64) -> Result<(), NotPromoted> {
         let bytes_a_day = self.bytes_a_day.get();
         if bytes_a_day > 0 {
             let since = now.since(self.filled.replace(Some(now)).unwrap_or(now));
@@ -72,8 +75,9 @@ impl Budget {
         }
         if new {
             self.asked.set(self.asked.get() + 1);
-            if !self.asked.get().is_multiple_of(self.one_of()) {
-                self.end_round();
+            let picked = self.asked.get().is_multiple_of(self.one_of());
+            if !picked && evictions != self.evictions.get() {
+                self.end_round(evictions);
                 return Err(NotPromoted::Gain);
             }
         }
@@ -81,10 +85,10 @@ impl Budget {
     }
 
     /// So many blocks of a page were written.
-    pub fn spent(&self, new: bool, blocks: u64) {
+    pub fn spent(&self, new: bool, blocks: u64, evictions: u64) {
         self.left.set(self.left.get().saturating_sub(blocks.div_ceil(2) * PAIR_BYTES));
         self.promotions.set(self.promotions.get() + u64::from(new));
-        self.end_round();
+        self.end_round(evictions);
     }
 
     /// A request was served from flash.
@@ -92,14 +96,18 @@ impl Budget {
         self.hits.set(self.hits.get() + 1);
     }
 
-    fn end_round(&self) {
+    fn end_round(&self, evictions: u64) {
         if self.asked.get() < ROUND {
             return;
         }
         let (hits, promotions) = (self.hits.replace(0), self.promotions.replace(0));
         self.asked.set(0);
         let picky = self.picky.get();
-        self.picky.set(if hits < promotions { (picky + 1).min(PICKY_MAX) } else { picky.saturating_sub(1) });
+        let crowded = self.evictions.replace(evictions) != evictions;
+        self.picky.set(match hits < promotions && crowded {
+            true => (picky + 1).min(PICKY_MAX),
+            false => picky.saturating_sub(1),
+        });
     }
 }
 
@@ -111,9 +119,9 @@ mod tests {
     fn a_day_may_cost_what_was_said_and_a_burst_no_more_than_a_day() {
         let budget = Budget::new(100 * PAIR_BYTES);
         let promote = |now: Nanos| {
-            let may = budget.ask(now, false).is_ok();
+            let may = budget.ask(now, false, 0).is_ok();
             if may {
-                budget.spent(false, 2);
+                budget.spent(false, 2, 0);
             }
             may
         };
@@ -128,21 +136,24 @@ mod tests {
     #[test]
     fn promotions_that_bring_no_hits_become_rare_and_come_back_with_the_hits() {
         let budget = Budget::new(0);
-        let run = |hits: u64| {
+        let mut evictions = 0;
+        let mut run = |hits: u64, evicts: u64| {
             let mut done = 0;
             for _ in 0..10_000 {
-                if budget.ask(Nanos::ZERO, true).is_ok() {
-                    budget.spent(true, 16);
+                if budget.ask(Nanos::ZERO, true, evictions).is_ok() {
+                    evictions += evicts;
+                    budget.spent(true, 16, evictions);
                     done += 1;
                     (0..hits).for_each(|_| budget.hit());
                 }
             }
             done
         };
-        let barren = run(0);
+        assert_eq!(run(0, 0), 10_000, "while there is room nobody loses by a promotion");
+        let barren = run(0, 1);
         assert!(barren < 1_000, "{barren} of 10,000");
         assert_eq!(budget.one_of(), 64);
-        let fruitful = run(3);
+        let fruitful = run(3, 1);
         assert!(fruitful > 7_000, "{fruitful} of 10,000");
     }
 }

@@ -13,6 +13,7 @@ pub mod figures;
 mod promote;
 mod read;
 pub mod slow;
+mod widen;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -28,6 +29,7 @@ use crate::spec::Sabotage;
 use crate::{CacheMode, FlashShare, FlashStats, WritePolicy};
 use figures::Figures;
 pub use promote::Promoter;
+use widen::Width;
 
 /// A volume's part of the flash cache.
 pub struct Level<S: Seam> {
@@ -43,6 +45,8 @@ pub struct Level<S: Seam> {
     settled: Cell<u64>,
     /// Why its pages were dropped, for people.
     dropped: RefCell<Option<String>>,
+    /// What its backing has lately been asked for.
+    pub width: Width,
     /// What it has done.
     pub figures: Figures,
 }
@@ -50,8 +54,8 @@ pub struct Level<S: Seam> {
 impl<S: Seam> Level<S> {
     /// For a volume over these pages.
     pub fn new(pages: Option<PagesOf<S>>, share: FlashShare) -> Self {
-        let (checked, suspended, dropped, figures) = Default::default();
-        Level { pages, share, checked, suspended, settled: Cell::new(1), dropped, figures }
+        let (checked, suspended, dropped, width, figures) = Default::default();
+        Level { pages, share, checked, suspended, settled: Cell::new(1), dropped, width, figures }
     }
 
     /// True when there is a flash cache.

@@ -14,6 +14,7 @@ use seam::{Block, DiskResult, Nanos, Seam};
 use super::budget::Budget;
 use super::figures::NotPromoted;
 use super::place_of;
+use super::widen::PageRead;
 use crate::CoreSpec;
 use crate::backing::Cause;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, hash};
@@ -46,6 +47,8 @@ struct Job<S: Seam> {
     shard: Weak<Shard<S>>,
     page: u64,
     task: Task,
+    /// All of the page, where it was read for a client.
+    read: Option<PageRead<S>>,
 }
 
 /// What the volumes of a core share for promotion.
@@ -57,6 +60,7 @@ pub struct Promoter<S: Seam> {
     /// What waits until its backing is quiet.
     patient: RefCell<VecDeque<Job<S>>>,
     running: Cell<bool>,
+    held: Cell<usize>,
 }
 
 impl<S: Seam> Promoter<S> {
@@ -66,7 +70,7 @@ impl<S: Seam> Promoter<S> {
             AdmissionRule::LateReturn => Box::new(LateReturn::new(0, memory_pages)),
             AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
         };
-        let (queue, patient, running, uses) = Default::default();
+        let (queue, patient, running, held, uses) = Default::default();
         Promoter {
             rule: RefCell::new(rule),
             uses,
@@ -74,6 +78,7 @@ impl<S: Seam> Promoter<S> {
             queue,
             patient,
             running,
+            held,
         }
     }
 
@@ -87,19 +92,26 @@ impl<S: Seam> Promoter<S> {
         &self.budget
     }
 
-    fn push(&self, job: Job<S>) -> bool {
+    /// Whole pages that wait with their content.
+    pub fn held(&self) -> usize {
+        self.held.get()
+    }
+
+    /// The job, if there is no room for it.
+    fn push(&self, job: Job<S>) -> Result<(), Job<S>> {
         let mut queue = if job.task == Task::Promote { &self.queue } else { &self.patient }.borrow_mut();
         let same = |other: &&Job<S>| {
             other.page == job.page && other.task == job.task && Weak::ptr_eq(&other.shard, &job.shard)
         };
-        if queue.iter().rev().take(8).find(same).is_some() {
-            return true;
+        if job.read.is_none() && queue.iter().rev().take(8).find(same).is_some() {
+            return Ok(());
         }
         if queue.len() >= QUEUE_MAX {
-            return false;
+            return Err(job);
         }
+        self.held.set(self.held.get() + usize::from(job.read.is_some()));
         queue.push_back(job);
-        true
+        Ok(())
     }
 }
 
@@ -109,8 +121,9 @@ async fn work<S: Seam>(common: Rc<Common<S>>) {
     loop {
         let job = promoter.queue.borrow_mut().pop_front();
         if let Some(job) = job {
+            promoter.held.set(promoter.held.get() - usize::from(job.read.is_some()));
             if let Some(shard) = job.shard.upgrade() {
-                shard.promote(job.page).await;
+                shard.promote(job.page, job.read).await;
             }
             continue;
         }
@@ -193,11 +206,21 @@ impl<S: Seam> Shard<S> {
         }
     }
 
+    /// Promotes a page that was read for a client.
+    pub fn promote_read(&self, page: u64, read: PageRead<S>) {
+        self.queue(page, Task::Promote, Some(read));
+    }
+
     fn later(&self, page: u64, task: Task) {
-        let Some(shard) = self.core.weak_of(self.number) else { return };
+        self.queue(page, task, None);
+    }
+
+    fn queue(&self, page: u64, task: Task, read: Option<PageRead<S>>) {
         let promoter = self.core.promoter();
-        if !promoter.push(Job { shard, page, task }) {
+        let shard = self.core.weak_of(self.number).unwrap_or_default();
+        if let Err(job) = promoter.push(Job { shard, page, task, read }) {
             self.level.figures.not_promoted(NotPromoted::QueueFull);
+            self.return_tickets(job.read.iter().map(|read| &read.ticket));
         }
         if !promoter.running.replace(true) {
             self.seam().spawn(work(Rc::clone(&self.core)));
@@ -226,8 +249,13 @@ impl<S: Seam> Shard<S> {
         self.seam().now().since(self.last_request.get()) >= QUIET && self.dispatch.is_idle()
     }
 
+    /// Pages that had to go for others.
+    fn evictions(&self) -> u64 {
+        self.core.pages().map_or(0, |pages| pages.evictions())
+    }
+
     /// The blocks of a page inside the volume.
-    fn page_blocks(&self, page: u64) -> Range<u64> {
+    pub(super) fn page_blocks(&self, page: u64) -> Range<u64> {
         let first = page * BLOCKS_PER_PAGE as u64;
         first..(first + BLOCKS_PER_PAGE as u64).min(self.blocks())
     }
@@ -247,17 +275,25 @@ impl<S: Seam> Shard<S> {
         })
     }
 
-    /// Puts on flash what memory has of a page.
-    async fn promote(&self, page: u64) {
+    /// Puts on flash what was read of a page, or what memory has of it.
+    async fn promote(&self, page: u64, read: Option<PageRead<S>>) {
         let figures = &self.level.figures;
-        let Some(pages) = self.growing_pages().cloned() else { return };
+        let Some(pages) = self.growing_pages().cloned() else {
+            return self.return_tickets(read.iter().map(|read| &read.ticket));
+        };
         let blocks = self.page_blocks(page);
         let known = pages.valid(page);
-        let content = self.clean_in_memory(page, known);
+        let content = match read {
+            Some(read) => self.usable(read, known),
+            None => self.clean_in_memory(page, known),
+        };
         if content.is_empty() {
-            return figures.not_promoted(NotPromoted::NoContent);
+            if known == 0 {
+                figures.not_promoted(NotPromoted::NoContent);
+            }
+            return;
         }
-        if let Err(why) = self.core.promoter().budget.ask(self.seam().now(), known == 0) {
+        if let Err(why) = self.core.promoter().budget.ask(self.seam().now(), known == 0, self.evictions()) {
             return figures.not_promoted(why);
         }
         self.put(page, content).await;
@@ -300,7 +336,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         self.state.borrow_mut().return_ticket(&ticket);
-        if !content.is_empty() && self.core.promoter().budget.ask(self.seam().now(), false).is_ok() {
+        if !content.is_empty() && self.core.promoter().budget.ask(self.seam().now(), false, self.evictions()).is_ok() {
             content.sort_by_key(|(place, _)| *place);
             self.put(page, content).await;
         }
@@ -352,7 +388,7 @@ impl<S: Seam> Shard<S> {
         match pages.put(page, content).await {
             Ok(_) => {
                 figures.promoted(new, blocks);
-                self.core.promoter().budget.spent(new, blocks);
+                self.core.promoter().budget.spent(new, blocks, self.evictions());
             }
             Err(error) => {
                 figures.not_promoted(match error {

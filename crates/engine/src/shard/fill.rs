@@ -215,6 +215,7 @@ impl<S: Seam> Shard<S> {
         let (result, pieces) = self.disk.read(first * BLOCK_BYTES as u64, pieces).await;
         drop(permit);
         self.counters.backing(Op::Read, cause, bytes, result.is_ok());
+        self.level.width.note(self.seam().now(), bytes);
         result?;
         let whole = pieces.into_iter().map(|piece| {
             let (len, mut block) = (piece.len(), piece.block);
@@ -241,7 +242,8 @@ impl<S: Seam> Shard<S> {
         Ok(Filled { first: block, blocks, from_flash: 0, bad: 0, ticket })
     }
 
-    fn install(
+    /// Brings a block that was read under `ticket` into memory, as far as it still counts.
+    pub fn install(
         &self,
         state: &State,
         memory: &mut Memory<S>,

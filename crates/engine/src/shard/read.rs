@@ -115,7 +115,7 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             let how = self.admits_reads().then_some(if sequential { Admit::Stream } else { Admit::Normal });
-            let filled = self.fill_all(plan.missing, how, &spans).await?;
+            let filled = self.fill_all(plan.missing, how, &spans, &served.earned).await?;
             let from_flash: usize = filled.iter().map(|filled| filled.from_flash).sum();
             served.bad += filled.iter().map(|filled| filled.bad).sum::<usize>();
             let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
@@ -196,15 +196,22 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Fills all runs at once; a run that fails is tried block by block, and a block that fails sector by sector, so that a
-    /// neighbour's bad sector fails nobody else.
+    /// neighbour's bad sector fails nobody else. `earned`: pages that are to be on flash.
     async fn fill_all(
         self: &ShardRef<S>,
         runs: Vec<Range<u64>>,
         how: Option<Admit>,
         spans: &[Span],
+        earned: &[u64],
     ) -> Result<Vec<Filled<S>>, RequestError> {
         let results: Vec<RunResult<S>> = match &runs[..] {
-            [run] => vec![(run.clone(), self.fill(run.clone(), how, Cause::ClientRead).await)],
+            [run] => {
+                let result = match self.widened(run, earned) {
+                    Some(page) => self.fill_page(page, run.clone(), how).await,
+                    None => self.fill(run.clone(), how, Cause::ClientRead).await,
+                };
+                vec![(run.clone(), result)]
+            }
             _ => {
                 let results = Rc::new(RefCell::new(Vec::new()));
                 let all = Rc::new(WriteWait::default());

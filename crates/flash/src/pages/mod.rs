@@ -109,6 +109,11 @@ impl<S: Seam> Pages<S> {
         share::slots_max(&self.0, &self.0.pages.borrow()) as u64
     }
 
+    /// Pages that have gone for others.
+    pub fn evictions(&self) -> u64 {
+        self.0.pages.borrow().counts.evictions
+    }
+
     /// How it stands.
     pub fn stats(&self) -> PagesStats {
         let state = self.0.pages.borrow();

@@ -1,13 +1,13 @@
 //! What a flash cache gains: one load, minute by minute, on a simulated RAID 5, with flash or without.
 
 use engine::{CoreSpec, Volume};
-use seam::Nanos;
-use seam::model::{ArraySpec, DiskType, RaidLevel};
-use seam::sim::{SimSeam, WorldSpec};
+use flash::{FormatOptions, OpenOptions, Store};
+use seam::model::{ArraySpec, DiskType, RaidLevel, SsdSpec};
+use seam::sim::{Content, SimDiskSpec, SimSeam, Timing, WorldSpec, WriteCache};
+use seam::{Nanos, Seam};
 
 use super::{Load, Pattern, play};
 use crate::rig::{Rig, Target};
-use crate::torture::flash::FlashOptions;
 
 /// What is played.
 #[derive(Clone, Debug)]
@@ -18,8 +18,8 @@ pub struct Setting {
     pub hot_bytes: u64,
     /// Memory cache.
     pub memory_bytes: u64,
-    /// Flash devices; `None`: without flash.
-    pub flash: Option<FlashOptions>,
+    /// Size of each of two flash devices; 0: without flash.
+    pub flash_bytes: u64,
     /// How long.
     pub minutes: u64,
     /// Requests in flight.
@@ -33,27 +33,64 @@ pub struct Minute {
     pub iops: f64,
     /// Part of the reads that memory and flash served.
     pub hit_ratio: f64,
+    /// Pages on flash at its end.
+    pub pages: u64,
 }
 
-/// An engine with a volume of `bytes` on a RAID 5 of five disks, with a flash store if there are devices.
-pub fn on_raid5(memory_bytes: u64, flash: Option<&FlashOptions>, bytes: u64, seed: u64) -> (Rig, Volume<SimSeam>) {
-    let blocks = (memory_bytes / seam::BLOCK_BYTES as u64) as usize;
-    let world = WorldSpec { blocks, time_max: Nanos::from_secs(1 << 20), ..WorldSpec::new(seed) };
-    let rig = Rig::new(world, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() });
-    if let Some(flash) = flash {
-        flash.add_disks(&rig.world);
-        rig.world.block_on(flash.open(&rig.seam, &rig.core, true, false)).expect("devices without faults");
+/// Pages that two devices of `flash_bytes` have room for.
+pub fn room(flash_bytes: u64) -> u64 {
+    let setting = Setting { seed: 1, hot_bytes: 1 << 20, memory_bytes: 1 << 20, flash_bytes, minutes: 0, depth: 1 };
+    let (rig, _) = world(&setting);
+    rig.core.pages().expect("there is a store").slots_max()
+}
+
+/// An engine with one volume on a RAID 5 of five disks, with a flash store if there are devices. Nothing keeps content.
+fn world(setting: &Setting) -> (Rig, Volume<SimSeam>) {
+    let blocks = (setting.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
+    let time_max = Nanos::from_secs(1 << 20);
+    let spec = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(setting.seed) };
+    let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
+    let rig = Rig::new(spec, core);
+    if setting.flash_bytes > 0 {
+        open_flash(&rig, setting.flash_bytes);
     }
-    let disk = rig.on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[bytes]).remove(0);
+    let disk = rig.on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[setting.hot_bytes]).remove(0);
     let volume = rig.attach_disk("disk", disk, |_| ()).expect("the first volume");
     (rig, volume)
 }
 
+/// Two devices as arrays had them: 3,500 requests a second each.
+fn open_flash(rig: &Rig, bytes: u64) {
+    let ssd = SsdSpec {
+        capacity_bytes: bytes,
+        read_iops_max: 3_500,
+        write_iops_max: 3_500,
+        ..DiskType::Ssd.ssd().expect("it is flash")
+    };
+    let disks = ["flash1", "flash2"].map(|name| {
+        let spec = SimDiskSpec { timing: Timing::of_ssd(ssd), cache: WriteCache::Through, ..SimDiskSpec::new(bytes) };
+        rig.add_disk(name, spec);
+        rig.open(name)
+    });
+    rig.world.block_on(async {
+        Store::format(&rig.seam, &disks, FormatOptions { force: true, ..FormatOptions::default() })
+            .await
+            .expect("new devices");
+        let (store, found) = Store::open(&rig.seam, &disks, OpenOptions::default()).await.expect("just formatted");
+        rig.core.open_log(store, found);
+    });
+}
+
 /// Plays random 8 KiB requests, 67 % of them reads.
-pub fn minutes(setting: &Setting) -> Vec<Minute> {
-    let (rig, volume) = on_raid5(setting.memory_bytes, setting.flash.as_ref(), setting.hot_bytes, setting.seed);
+pub fn minutes(setting: &Setting, mut each: impl FnMut(Minute)) {
+    let (rig, volume) = world(setting);
+    rig.world.block_on(async {
+        while setting.flash_bytes > 0 && !volume.stats().flash.checked {
+            rig.seam.sleep(Nanos::from_millis(100)).await;
+        }
+    });
     let mut before = volume.stats();
-    let one = |minute| {
+    for minute in 0..setting.minutes {
         let load = Load {
             pattern: Pattern::random(setting.hot_bytes, 8192, 67),
             depth: setting.depth,
@@ -66,7 +103,10 @@ pub fn minutes(setting: &Setting) -> Vec<Minute> {
         let reads = (after.reads - before.reads).max(1);
         let hit_ratio = (hits(&after) - hits(&before)) as f64 / reads as f64;
         before = after;
-        Minute { iops: figures.iops(), hit_ratio }
-    };
-    (0..setting.minutes).map(one).collect()
+        let pages = rig.core.pages().map_or(0, |pages| pages.stats().pages);
+        each(Minute { iops: figures.iops(), hit_ratio, pages });
+    }
+    if std::env::var_os("GAIN_DEBUG").is_some() {
+        eprintln!("{:#?}", before);
+    }
 }

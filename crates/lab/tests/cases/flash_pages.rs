@@ -77,6 +77,20 @@ fn hot_reads_as(rig: &Rig, volume: &Volume<SimSeam>, expected: impl Fn(u64) -> u
 }
 
 #[test]
+fn a_page_that_has_earned_its_place_is_read_whole_by_the_miss_that_earned_it() {
+    let rig = Rig::new(WorldSpec { blocks: 512, ..spec(7) }, core());
+    rig.add_disk("disk", lively_disk(16 * MIB));
+    devices().add_disks(&rig.world);
+    let volume = serve(&rig, true);
+    // Clients never leave the backing alone, so nothing but their own reads may be asked of it.
+    rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load(2_000, 1)));
+    let stats = volume.stats();
+    let whole = stats.flash.promoted_bytes as f64 / stats.flash.promotions as f64 / 65_536.0;
+    assert!(whole > 0.9, "{whole:.2} of a page on average, {:?}", stats.flash);
+    assert!(stats.backing_reads < 2 * HOT / 4096, "{} reads for {} blocks", stats.backing_reads, HOT / 4096);
+}
+
+#[test]
 fn what_is_read_again_and_again_comes_from_flash_and_not_from_the_backing() {
     let (rig, volume) = first_life(1);
     warm(&rig, &volume);

@@ -55,14 +55,8 @@ impl Ssd {
         Ssd { spec, channels, link, gate, pending: BinaryHeap::new(), sequence: 0, busy, busy_until }
     }
 
-    /// The channel of a page: spread, so that no stride of a client hits one channel alone.
-    fn channel(&self, page: u64) -> usize {
-        (crate::sim::mix(page) % u64::from(self.spec.channels)) as usize
-    }
-}
-
-impl Device for Ssd {
-    fn submit(&mut self, now: Nanos, token: u64, access: Access, at: u64, len: u64) {
+    /// Takes an operation in: when it will have ended.
+    pub fn serve(&mut self, now: Nanos, access: Access, at: u64, len: u64) -> Nanos {
         assert!(len > 0 && at + len <= self.spec.capacity_bytes, "outside the device: {at}+{len}");
         let ceiling = match access {
             Access::Read => self.spec.read_iops_max,
@@ -90,6 +84,18 @@ impl Device for Ssd {
         }
         self.busy += done.since(self.busy_until.max(now));
         self.busy_until = self.busy_until.max(done);
+        done
+    }
+
+    /// The channel of a page: spread, so that no stride of a client hits one channel alone.
+    fn channel(&self, page: u64) -> usize {
+        (crate::sim::mix(page) % u64::from(self.spec.channels)) as usize
+    }
+}
+
+impl Device for Ssd {
+    fn submit(&mut self, now: Nanos, token: u64, access: Access, at: u64, len: u64) {
+        let done = self.serve(now, access, at, len);
         self.sequence += 1;
         self.pending.push(Reverse((done, self.sequence, token)));
     }

@@ -167,6 +167,10 @@ impl Block for SimBlock {
     }
 
     fn checksum(&self, seed: u32) -> u32 {
+        // Where no content is kept checksums are none, either: what is read back is zeroes, and must pass for what was written.
+        if matches!(self, SimBlock::Bare(_)) {
+            return 0;
+        }
         self.tags().iter().fold(mix(u64::from(seed)), |sum, tag| mix(sum ^ tag).wrapping_add(sum)) as u32
     }
 

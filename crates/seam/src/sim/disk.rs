@@ -17,6 +17,7 @@ use super::trace::{TraceOp, TracePhase};
 use super::world::Shared;
 use super::{SimBlock, SimBlockMut, SimSeam};
 use crate::block::pieces_len;
+use crate::model::{Access, Ssd};
 use crate::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Nanos, Piece, PieceMut, SECTOR_BYTES};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -79,6 +80,7 @@ pub(super) struct DiskInner {
     geometry: Geometry,
     cache: WriteCache,
     pub(super) timing: Cell<Timing>,
+    ssd: Option<RefCell<Ssd>>,
     /// The size that was last looked at, and the true one.
     size: Cell<u64>,
     true_size: Cell<u64>,
@@ -111,6 +113,7 @@ impl DiskInner {
             image: RefCell::new(Image::new(spec.cache == WriteCache::Volatile, keep)),
             geometry: spec.geometry,
             timing: Cell::new(spec.timing),
+            ssd: spec.timing.ssd.map(|spec| RefCell::new(Ssd::new(spec))),
             cache: spec.cache,
             faults: RefCell::default(),
             operations: RefCell::default(),
@@ -206,7 +209,14 @@ impl DiskInner {
             Data::Write(_) | Data::Zero { .. } => timing.write,
             Data::Flush { .. } => timing.flush,
         };
-        let time = self.world.disk_rng.between(latency.min, latency.max) + stall;
+        let time = match (&self.ssd, &data) {
+            (Some(ssd), Data::Read(_) | Data::Write(_)) => {
+                let access = if matches!(data, Data::Read(_)) { Access::Read } else { Access::Write };
+                let now = self.world.now();
+                ssd.borrow_mut().serve(now, access, at, len).since(now) + stall
+            }
+            _ => self.world.disk_rng.between(latency.min, latency.max) + stall,
+        };
         if time == Nanos::ZERO {
             let result = self.perform(at, len, &mut data, fault, digest);
             return (result, data);

@@ -1,5 +1,6 @@
 //! What a simulated disk is told to be, and what it counts.
 
+use crate::model::SsdSpec;
 use crate::{Geometry, Nanos};
 
 /// How long an operation takes: a time drawn between two bounds. Different draws complete operations out of order.
@@ -32,19 +33,26 @@ pub struct Timing {
     pub write: Latency,
     /// Flushes.
     pub flush: Latency,
+    /// Reads and writes take what this device makes of them, queues included, in place of the times above.
+    pub ssd: Option<SsdSpec>,
 }
 
 impl Timing {
     /// No time at all: a content store behind a model.
     pub const INSTANT: Timing = {
         let none = Latency::fixed(Nanos::ZERO);
-        Timing { read: none, write: none, flush: none }
+        Timing { read: none, write: none, flush: none, ssd: None }
     };
 
     /// Everything between `min` and `max`.
     pub const fn between(min: Nanos, max: Nanos) -> Timing {
         let any = Latency::between(min, max);
-        Timing { read: any, write: any, flush: any }
+        Timing { read: any, write: any, flush: any, ssd: None }
+    }
+
+    /// The times of a flash device that survives a loss of power: a flush has nothing to wait for.
+    pub const fn of_ssd(spec: SsdSpec) -> Timing {
+        Timing { ssd: Some(spec), ..Timing::INSTANT }
     }
 }
 
@@ -81,7 +89,7 @@ impl SimDiskSpec {
             fast_zero: true,
         };
         let short = Latency::fixed(Nanos::from_micros(100));
-        let timing = Timing { read: short, write: short, flush: Latency::fixed(Nanos::from_micros(500)) };
+        let timing = Timing { read: short, write: short, flush: Latency::fixed(Nanos::from_micros(500)), ssd: None };
         SimDiskSpec { geometry, timing, cache: WriteCache::Volatile }
     }
 }

@@ -1,0 +1,146 @@
+//! A miss that earned a page its place on flash reads the whole page: one request to the backing in place of two.
+//!
+//! While clients keep the backing busy nothing else may be asked of it, so without this a page would be filled a few blocks at a time,
+//! each at the cost of a miss. To a spindle 64 KiB cost hardly more than 4 KiB. To a backing that is short of bandwidth they do: there
+//! is a bound of bytes a second, what clients read included.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use seam::{DiskError, Nanos, Seam};
+
+use crate::backing::Cause;
+use crate::memory::{BLOCKS_PER_PAGE, BlockNo, Sectors};
+use crate::policy::Admit;
+use crate::shard::fill::{Filled, Ticket};
+use crate::shard::{Shard, ShardRef};
+use crate::spec::Sabotage;
+
+/// Bytes a second up to which a backing's bandwidth is not what its clients wait for: a quarter of what one disk or a gigabit link moves.
+const CHEAP_BYTES_A_SECOND: u64 = 25_000_000;
+/// Whole pages that wait to be put on flash, at most.
+const WAITING_MAX: usize = 32;
+/// The same as a part of memory.
+const WAITING_PART: usize = 16;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What a backing has lately been asked for.
+#[derive(Default)]
+pub struct Width {
+    second: Cell<u64>,
+    bytes: Cell<u64>,
+    settling: Cell<bool>,
+}
+
+impl Width {
+    /// So many bytes were read.
+    pub fn note(&self, now: Nanos, bytes: u64) {
+        let second = now.0 / SECOND_NS;
+        let before = if self.second.replace(second) == second { self.bytes.get() } else { 0 };
+        self.bytes.set(before + bytes);
+    }
+
+    /// Whether so many more bytes cost nothing worth speaking of.
+    fn has_room(&self, now: Nanos, bytes: u64) -> bool {
+        let spent = if self.second.get() == now.0 / SECOND_NS { self.bytes.get() } else { 0 };
+        spent + bytes <= CHEAP_BYTES_A_SECOND
+    }
+}
+
+/// A page that was read for a client and is to be put on flash: what came, and the ticket that says what of it still counts.
+pub struct PageRead<S: Seam> {
+    /// Voided by what changes the page meanwhile; to be returned.
+    pub ticket: Rc<Ticket>,
+    /// First block of the page.
+    pub first: u64,
+    /// Its blocks.
+    pub blocks: Vec<S::Block>,
+}
+
+impl<S: Seam> Shard<S> {
+    /// The page to be read in place of `run`, if that lies in one of the `earned` pages, nothing of it is on flash, and the rest
+    /// costs little.
+    pub fn widened(self: &ShardRef<S>, run: &Range<u64>, earned: &[u64]) -> Option<u64> {
+        let page = run.start / BLOCKS_PER_PAGE as u64;
+        let inside = earned.contains(&page) && run.end <= (page + 1) * BLOCKS_PER_PAGE as u64;
+        let pages = self.growing_pages().filter(|_| inside)?;
+        let mask = pages.valid(page) >> (run.start % BLOCKS_PER_PAGE as u64);
+        let nothing_there = mask & ((1_u32 << (run.end - run.start)) - 1) as u16 == 0;
+        let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_PART).min(WAITING_MAX);
+        let more = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;
+        let cheap = self.level.width.has_room(self.seam().now(), more) && self.core.promoter().held() < room;
+        if !nothing_there || !cheap {
+            return None;
+        }
+        if !self.is_settled() {
+            // What is read now may not be durable on the backing. The next page finds it so.
+            self.settle_soon();
+            return None;
+        }
+        Some(page)
+    }
+
+    fn settle_soon(self: &ShardRef<S>) {
+        if !self.level.width.settling.replace(true) {
+            let shard = Rc::clone(self);
+            self.seam().spawn(async move {
+                shard.settle().await;
+                shard.level.width.settling.set(false);
+            });
+        }
+    }
+
+    /// Reads a page: `run` of it for a client, all of it for flash.
+    pub async fn fill_page(
+        self: &ShardRef<S>,
+        page: u64,
+        run: Range<u64>,
+        how: Option<Admit>,
+    ) -> Result<Filled<S>, DiskError> {
+        let blocks = self.page_blocks(page);
+        let count = (blocks.end - blocks.start) as usize;
+        let inside = run.end <= blocks.end;
+        let Some(buffers) = (if inside { self.core.alloc_all(count, false).await } else { None }) else {
+            return self.fill(run, how, Cause::ClientRead).await;
+        };
+        let (whole, ticket) = self.with(|state, memory| {
+            let whole = state.issue_ticket(memory, self.number, blocks.clone(), false);
+            (whole, state.issue_ticket(memory, self.number, run.clone(), true))
+        });
+        let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead, None).await;
+        let Ok(content) = read else {
+            // A bad sector elsewhere in the page is nothing to this client.
+            self.return_tickets([&whole, &ticket]);
+            return self.fill(run, how, Cause::ClientRead).await;
+        };
+        let places = (run.start - blocks.start) as usize..(run.end - blocks.start) as usize;
+        let wanted = content[places].to_vec();
+        self.with(|state, memory| {
+            for (block, data) in run.clone().zip(&wanted) {
+                self.install(state, memory, &ticket, BlockNo(block), data, how);
+            }
+        });
+        self.return_tickets([&ticket]);
+        self.promote_read(page, PageRead { ticket: whole, first: blocks.start, blocks: content });
+        Ok(Filled::new(run.start, wanted, ticket))
+    }
+
+    /// The tickets' fills have ended.
+    pub fn return_tickets<'a>(&self, tickets: impl IntoIterator<Item = &'a Rc<Ticket>>) {
+        let mut state = self.state.borrow_mut();
+        tickets.into_iter().for_each(|ticket| state.return_ticket(ticket));
+    }
+
+    /// What of a page that was read may be put on flash: the backing durably holds it, and flash lacks it.
+    pub fn usable(&self, read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
+        let usable = (0..).zip(read.blocks).filter(|(place, _)| {
+            let still = read.ticket.voided(BlockNo(read.first + u64::from(*place))) == Sectors::NONE
+                || self.sabotage(Sabotage::PageOverWrite);
+            still && valid >> place & 1 == 0 && self.is_settled()
+        });
+        let usable = usable.collect();
+        self.return_tickets([&read.ticket]);
+        usable
+    }
+}
