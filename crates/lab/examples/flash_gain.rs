@@ -1,6 +1,8 @@
 //! What flash gains minute by minute (`cargo run --release -p lab --example flash_gain -- MINUTES HOT_PERCENT SEED GIB DEPTH`): a hot set of
 //! so many percent of the clean capacity of two devices of GIB each, with flash and without.
 
+#![expect(clippy::disallowed_methods, reason = "two worlds that know nothing of each other, a thread each")]
+
 use lab::workload::gain::{Minute, Setting, minutes, room};
 
 const MIB: u64 = 1 << 20;
