@@ -97,7 +97,8 @@ pub async fn make<S: Seam>(running: &Running<S>, change: Change<S>) -> Result<u3
             Err(error) => Err(error),
         };
         if let Err(error) = filled {
-            if !inner.state.borrow().superblock.serves(device.member) {
+            // A member that was to carry the log stays what it is; one that was lost meanwhile is left alone.
+            if inner.state.borrow().jobs.has_prepared() {
                 forget(inner, device).await;
             }
             return Err(error);
@@ -133,7 +134,8 @@ async fn switch<S: Seam>(
         if !stays && !comes {
             return Err(StoreError::Refused("no member would be left that carries the log".to_owned()));
         }
-        if comes && state.joining.is_none() {
+        let was_lost = |member| !state.superblock.serves(member) && !state.jobs.has_prepared();
+        if (comes && state.joining.is_none()) || number.is_some_and(was_lost) {
             return Err(StoreError::Refused("the newcomer has failed meanwhile".to_owned()));
         }
         state.superblock.generation += 1;

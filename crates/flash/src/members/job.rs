@@ -75,7 +75,12 @@ impl Jobs {
         self.prepared = Some(entry);
     }
 
-    /// The same, when it becomes one.
+    /// True when the newcomer is no member yet.
+    pub fn has_prepared(&self) -> bool {
+        self.prepared.is_some()
+    }
+
+    /// What the newcomer will be, when it becomes a member.
     pub fn take_prepared(&mut self) -> Option<MemberEntry> {
         self.prepared.take()
     }

@@ -7,12 +7,12 @@ use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
 use flash::{MemberReport, MemberStatus, OpenOptions, Recovered, Sabotage, Store, StoreError};
 use seam::sim::{DiskImages, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
-use seam::{Disk, Nanos, Seam};
+use seam::{BlockMut, Disk, Nanos, Seam};
 
 use crate::cuts::{Seen, at_each_boundary, crashes};
 use crate::life::Life;
 use crate::model::{Model, read_all};
-use crate::world::{ALL, SMALL, Shape, after, disks, formatted};
+use crate::world::{ALL, PAGED, SMALL, Shape, after, disks, formatted};
 
 /// Opens the store on all of these devices that are members of one.
 pub async fn open_members(
@@ -315,6 +315,47 @@ fn a_second_loss_while_a_device_is_filled_is_reported_and_nothing_is_acknowledge
         let lost = store.members().iter().filter(|member| matches!(member.status, MemberStatus::Lost(_))).count();
         assert_eq!((lost, store.copies()), (2, 0));
     });
+}
+
+/// Found by torture: it was taken for a newcomer, and its superblocks were written over.
+#[test]
+fn a_member_that_is_lost_while_it_is_filled_to_take_over_is_left_as_it_is() {
+    for called_off in [false, true] {
+        let world = formatted(1, Shape { devices: 3, ..PAGED });
+        let seam = world.seam();
+        world.block_on(async {
+            let (script, store) = store_with_life(&world, &seam).await;
+            let pages = store.pages();
+            pages.load().await;
+            let of = pages.volume(7);
+            let on_third =
+                || pages.stats().members.iter().any(|member| member.member == 2 && member.promotion_bytes > 0);
+            for page in (0..400).take_while(|_| !on_third()) {
+                let block = seam.alloc().expect("there is memory").freeze();
+                drop(of.put(page, vec![(0, block)]).await);
+                seam.sleep(Nanos::from_micros(10)).await;
+            }
+            assert!(on_third(), "{:?}", pages.stats());
+            // What was put there is to be flushed before its pages go; that fails.
+            world.disk(ALL[2]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
+            world.disk(ALL[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::WRITE, When::Always));
+            script.life(&store).run(2, 1, 3).await;
+            while !matches!(store.members()[2].status, MemberStatus::Lost(_)) {
+                seam.sleep(Nanos::from_micros(20)).await;
+            }
+            assert!(store.job().is_some(), "it is being filled");
+            if called_off {
+                store.cancel_job();
+            }
+            while store.job().is_some() {
+                seam.sleep(Nanos::from_millis(1)).await;
+            }
+            assert_eq!(store.copies(), 1);
+            drop((pages, of, script, store));
+            let (store, _) = open_members(&seam, &ALL[1..3], OpenOptions::default()).await.expect("it opens");
+            assert_eq!(store.members()[2].status, MemberStatus::Stale, "it is still known: {:?}", store.members());
+        });
+    }
 }
 
 #[test]

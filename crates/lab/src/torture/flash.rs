@@ -16,7 +16,7 @@ const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
 /// What is drawn for the log.
 #[derive(Clone, Debug)]
 pub struct FlashOptions {
-    /// Devices, 1 or 2.
+    /// Devices, 1 to 3; the third holds pages alone.
     pub devices: usize,
     /// Bytes of a segment.
     pub segment_bytes: u64,
@@ -26,6 +26,14 @@ pub struct FlashOptions {
     pub rest_percent: u32,
     /// When in each life the first of two devices fails for the rest of it.
     pub fails_at: Option<Nanos>,
+    /// What the first of several devices does to reads in silence or with an error, by how many in a million; the third, too.
+    pub bad_reads: Option<(Fault, u32)>,
+    /// When in each life the third device fails for the rest of it.
+    pub third_fails_at: Option<Nanos>,
+    /// Blocks that are compared with the backing when a volume is attached. Nobody but the engine writes there, so nothing must depend on it.
+    pub check_blocks: usize,
+    /// A rule that the store breaks, so that a test sees the harness notice. Never drawn.
+    pub sabotage: flash::Sabotage,
 }
 
 impl FlashOptions {
@@ -35,22 +43,38 @@ impl FlashOptions {
         if random.percent(50) {
             return None;
         }
-        let devices = random.pick(&[1, 2, 2, 2]);
+        let devices = random.pick(&[1, 2, 2, 3]);
+        let moment = |random: &mut Random| Nanos::from_micros(random.between(1, 300_000));
         let mut rests = Random::new(seed, 9_001);
         // Often much more than memory holds.
         let more = rests.pick(&[0, 0, 100, 400]);
         Some(FlashOptions {
             devices,
-            segment_bytes: random.pick(&[16, 64, 256]) << 10,
+            segment_bytes: random.pick(&[16, 64, 256, 256, 512, 1024]) << 10,
             segments: random.between(6, 40) + more,
             rest_percent: rests.pick(&[0, 0, 5, 25, 50]),
-            fails_at: (devices == 2 && random.percent(30)).then(|| Nanos::from_micros(random.between(1, 300_000))),
+            fails_at: (devices >= 2 && random.percent(30)).then(|| moment(&mut random)),
+            bad_reads: (devices >= 2 && random.percent(40))
+                .then(|| (random.pick(&[Fault::BitFlip, Fault::Error]), random.pick(&[1_000, 50_000, 500_000]))),
+            third_fails_at: (devices == 3 && random.percent(40)).then(|| moment(&mut random)),
+            check_blocks: random.pick(&[0, 0, 1_200]),
+            sabotage: flash::Sabotage::None,
         })
     }
 
     /// Devices without faults.
     pub fn plain(devices: usize, segment_bytes: u64, segments: u64) -> FlashOptions {
-        FlashOptions { devices, segment_bytes, segments, rest_percent: 50, fails_at: None }
+        FlashOptions {
+            devices,
+            segment_bytes,
+            segments,
+            rest_percent: 50,
+            fails_at: None,
+            bad_reads: None,
+            third_fails_at: None,
+            check_blocks: 1_200,
+            sabotage: flash::Sabotage::None,
+        }
     }
 
     fn path(device: usize) -> PathBuf {
@@ -86,7 +110,9 @@ impl FlashOptions {
             Store::format(seam, &disks, options).await.map_err(|error| error.to_string())?;
         }
         let (store, found) =
-            Store::open(seam, &disks, OpenOptions::default()).await.map_err(|error| error.to_string())?;
+            Store::open(seam, &disks, OpenOptions { sabotage: self.sabotage, ..OpenOptions::default() })
+                .await
+                .map_err(|error| error.to_string())?;
         if empty && let Some(record) = found.first() {
             return Err(format!("after an orderly stop the log still holds {record:?} and {} more", found.len() - 1));
         }
@@ -94,11 +120,21 @@ impl FlashOptions {
         Ok(())
     }
 
-    /// Begins the life of the devices: one may fail in it.
+    /// Begins the life of the devices: some may fail in it.
     pub fn live(&self, world: &World) {
-        if let Some(at) = self.fails_at {
-            let device = world.disk(FlashOptions::path(0)).expect("added when the first world began");
-            device.add_fault(Rule::new(Fault::Error, Ops::ALL, When::Between(world.now() + at, Nanos(u64::MAX))));
+        let strike = |device: usize, rule: Rule| {
+            world.disk(FlashOptions::path(device)).expect("added when the first world began").add_fault(rule);
+        };
+        for (device, at) in [(0, self.fails_at), (2, self.third_fails_at)] {
+            if let Some(at) = at {
+                strike(device, Rule::new(Fault::Error, Ops::ALL, When::Between(world.now() + at, Nanos(u64::MAX))));
+            }
+        }
+        if let Some((fault, share)) = self.bad_reads {
+            // The second device stays sound: what is dirty has one good copy at least.
+            for device in (0..self.devices).step_by(2) {
+                strike(device, Rule::new(fault, Ops::READ, When::PerMillion(share)));
+            }
         }
     }
 }
@@ -107,9 +143,14 @@ impl fmt::Display for FlashOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} flash devices of {} segments of {} KiB", self.devices, self.segments, self.segment_bytes >> 10)?;
         write!(f, ", blocks rest from {} % on", self.rest_percent)?;
-        match self.fails_at {
-            Some(at) => write!(f, ", the first fails after {at}"),
-            None => Ok(()),
+        for (which, at) in [("first", self.fails_at), ("third", self.third_fails_at)] {
+            if let Some(at) = at {
+                write!(f, ", the {which} fails after {at}")?;
+            }
         }
+        if let Some((fault, share)) = self.bad_reads {
+            write!(f, ", {fault:?} in {share} of a million reads")?;
+        }
+        Ok(())
     }
 }

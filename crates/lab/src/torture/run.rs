@@ -279,6 +279,7 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         readahead_max_bytes: options.readahead_max_bytes,
         rest_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
         sabotage: run.sabotage,
+        flash_check_blocks: options.flash.as_ref().map_or(0, |flash| flash.check_blocks),
         ..CoreSpec::default()
     };
     let core = Core::new(seam.clone(), spec);

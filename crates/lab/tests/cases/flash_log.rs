@@ -9,7 +9,7 @@ use seam::{DiskOpen, Seam};
 const MIB: u64 = 1 << 20;
 
 fn log(segments: u64) -> FlashOptions {
-    FlashOptions { devices: 2, segment_bytes: 64 << 10, segments, rest_percent: 50, fails_at: None }
+    FlashOptions::plain(2, 64 << 10, segments)
 }
 
 fn spec(seed: u64) -> WorldSpec {
