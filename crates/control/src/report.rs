@@ -169,6 +169,18 @@ pub struct VolumeReport {
 pub struct FlashUse {
     /// Its pages from before the start were compared with the backing; until then reads go there.
     pub checked: bool,
+    /// Pages that it has there.
+    #[serde(default)]
+    pub pages: u64,
+    /// Bytes that can be read from them.
+    #[serde(default)]
+    pub cached_bytes: u64,
+    /// What of the flash nobody takes away from it: a size or percent.
+    #[serde(default)]
+    pub min: String,
+    /// What of the flash it may have at most: a size, percent, or `none`.
+    #[serde(default)]
+    pub max: String,
     /// Bytes read from flash.
     pub read_bytes: u64,
     /// Blocks that flash could not give, or gave wrong.
@@ -191,6 +203,10 @@ impl From<FlashStats> for FlashUse {
         };
         FlashUse {
             checked: stats.checked,
+            pages: stats.pages,
+            cached_bytes: stats.cached_bytes,
+            min: String::new(),
+            max: String::new(),
             read_bytes: stats.read_bytes,
             bad_blocks: stats.bad_blocks,
             promoted_bytes: stats.promoted_bytes,

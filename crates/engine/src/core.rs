@@ -149,6 +149,7 @@ impl<S: Seam> Core<S> {
         let volume = self.find(name).ok_or(RequestError::Invalid)?;
         volume.drain().await?;
         self.0.volumes.borrow_mut().retain(|other| other.name() != name);
+        volume.shard().level.give_up_share();
         self.0.common.remove(volume.shard());
         Ok(())
     }

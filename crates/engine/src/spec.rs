@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
+use flash::{Amount, PageShare};
 use seam::Nanos;
 
 /// When a write is acknowledged and what stays in the cache.
@@ -110,16 +112,29 @@ pub enum AdmissionRule {
     ThirdTouch,
 }
 
-/// How much of the flash a volume may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// How much of the flash the clean pages of a volume may have.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FlashShare {
     /// Any at all (`flash = true`).
     pub enabled: bool,
+    /// As long as it has no more than this, none of it goes for other volumes.
+    pub min: Amount,
+    /// When it has this, a new page takes the place of one of its own.
+    pub max: Option<Amount>,
+    /// Pages that stay: sorted, apart from each other.
+    pub pinned: Vec<Range<u64>>,
 }
 
 impl Default for FlashShare {
     fn default() -> Self {
-        FlashShare { enabled: true }
+        FlashShare { enabled: true, min: Amount::Pages(0), max: None, pinned: Vec::new() }
+    }
+}
+
+impl FlashShare {
+    /// What the store is told of it.
+    pub fn of_pages(&self) -> PageShare {
+        PageShare { min: self.min, max: self.max, pinned: self.pinned.clone() }
     }
 }
 

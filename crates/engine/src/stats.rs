@@ -107,6 +107,10 @@ pub struct FlashStats {
     pub read_bytes: u64,
     /// Blocks that flash could not give, or gave wrong.
     pub bad_blocks: u64,
+    /// Pages that it has there.
+    pub pages: u64,
+    /// Bytes that can be read from them.
+    pub cached_bytes: u64,
     /// Pages promoted.
     pub promotions: u64,
     /// Bytes of content put on flash.

@@ -36,7 +36,10 @@ pub use format::superblock::MemberState;
 pub use format::superblock::Role;
 pub use inspect::{DeviceFound, Inspection, SuperblockFound, inspect};
 pub use members::{JobKind, JobReport};
-pub use pages::{MapLoaded, PAGE_BLOCKS, PageMember, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS, WriteMark};
+pub use pages::{
+    Amount, MapLoaded, PAGE_BLOCKS, PageMember, PageShare, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS,
+    ShareError, WriteMark,
+};
 pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;
 pub use scrub::ScrubStats;

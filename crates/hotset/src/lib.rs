@@ -7,5 +7,6 @@ mod demo;
 mod log;
 mod render;
 mod serve;
+pub mod share;
 pub mod state;
 pub mod units;

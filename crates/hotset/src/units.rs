@@ -74,6 +74,12 @@ pub fn show_bytes(bytes: u64) -> String {
     format!("{value:.decimals$} {name}")
 }
 
+/// `bytes` so that [`parse_size`] reads the same, in the largest unit that divides them.
+pub fn exact_bytes(bytes: u64) -> String {
+    let fits = SIZE_UNITS[..6].iter().rev().find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor));
+    fits.map_or_else(|| bytes.to_string(), |(name, factor)| format!("{} {name}", bytes / factor))
+}
+
 /// A count for people, with thousands set apart: `1,234,567`.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();

@@ -10,6 +10,7 @@ mod cases {
     mod flash_devices;
     mod flash_log;
     mod flash_pages;
+    mod flash_shares;
     mod flush_ends;
     mod idle;
     mod many_discards;

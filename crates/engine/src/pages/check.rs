@@ -71,7 +71,7 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
 impl<S: Seam> Shard<S> {
     async fn compare(self: &ShardRef<S>) -> Compared {
         let Some(pages) = self.level.pages.clone() else { return Compared::Same };
-        if !self.level.share.enabled {
+        if !self.level.enabled {
             // Nothing of it is wanted there: what is left from before goes, and is never asked for.
             return if self.forget_pages().await.is_ok() { Compared::Same } else { Compared::Unknown };
         }

@@ -23,6 +23,8 @@ pub enum NotPromoted {
     Busy,
     /// What would have to go is as hot.
     Hot,
+    /// The volume has as much as it may have, and none of its own could go.
+    Share,
     /// The device did not take it.
     Failed,
     /// The day's writes are used up.
@@ -33,7 +35,7 @@ pub enum NotPromoted {
 
 impl NotPromoted {
     /// All of them, by their names in reports.
-    pub const ALL: [(&'static str, NotPromoted); 12] = [
+    pub const ALL: [(&'static str, NotPromoted); 13] = [
         ("first-use", NotPromoted::FirstUse),
         ("burst", NotPromoted::Burst),
         ("stream", NotPromoted::Stream),
@@ -43,6 +45,7 @@ impl NotPromoted {
         ("no-content", NotPromoted::NoContent),
         ("no-slot", NotPromoted::Busy),
         ("all-hot", NotPromoted::Hot),
+        ("share-used", NotPromoted::Share),
         ("device-failed", NotPromoted::Failed),
         ("endurance", NotPromoted::Endurance),
         ("low-gain", NotPromoted::Gain),

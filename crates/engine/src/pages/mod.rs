@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{PagesOf, WriteMark};
+use flash::{PagesOf, ShareError, WriteMark};
 use seam::Seam;
 
 use crate::memory::BLOCKS_PER_PAGE;
@@ -34,8 +34,10 @@ use widen::Width;
 /// A volume's part of the flash cache.
 pub struct Level<S: Seam> {
     pages: Option<PagesOf<S>>,
+    /// It may have any at all.
+    enabled: bool,
     /// How much of the flash it may have.
-    share: FlashShare,
+    share: RefCell<FlashShare>,
     /// The pages were compared with the backing since it was attached.
     checked: Cell<bool>,
     /// What is cached is being dropped.
@@ -55,7 +57,33 @@ impl<S: Seam> Level<S> {
     /// For a volume over these pages.
     pub fn new(pages: Option<PagesOf<S>>, share: FlashShare) -> Self {
         let (checked, suspended, dropped, width, figures) = Default::default();
-        Level { pages, share, checked, suspended, settled: Cell::new(1), dropped, width, figures }
+        if let Some(pages) = &pages {
+            pages.set_share(share.of_pages());
+        }
+        let (enabled, share) = (share.enabled, RefCell::new(share));
+        Level { pages, enabled, share, checked, suspended, settled: Cell::new(1), dropped, width, figures }
+    }
+
+    /// What it may have of the flash.
+    pub fn share(&self) -> FlashShare {
+        self.share.borrow().clone()
+    }
+
+    /// Changes what it may have of the flash, where that can be promised beside what others were; whether it may have any at all stays.
+    pub fn set_share(&self, share: FlashShare) -> Result<(), ShareError> {
+        if let Some(pages) = &self.pages {
+            pages.check_share(&share.of_pages())?;
+            pages.set_share(share.of_pages());
+        }
+        self.share.replace(FlashShare { enabled: self.enabled, ..share });
+        Ok(())
+    }
+
+    /// Promises the volume nothing any more: it leaves.
+    pub fn give_up_share(&self) {
+        if let Some(pages) = &self.pages {
+            pages.set_share(FlashShare::default().of_pages());
+        }
     }
 
     /// True when there is a flash cache.
@@ -81,10 +109,13 @@ impl<S: Seam> Level<S> {
     /// What it has done.
     pub fn stats(&self) -> FlashStats {
         let (figures, block) = (&self.figures, seam::BLOCK_BYTES as u64);
+        let (pages, blocks) = self.pages.as_ref().map_or((0, 0), PagesOf::held);
         FlashStats {
             checked: self.checked.get(),
             read_bytes: figures.read_blocks.get() * block,
             bad_blocks: figures.bad_blocks.get(),
+            pages,
+            cached_bytes: blocks * block,
             promotions: figures.pages.get(),
             promoted_bytes: figures.blocks.get() * block,
             logged_bytes: 0,
@@ -109,7 +140,7 @@ impl<S: Seam> Shard<S> {
     fn readable_pages(&self) -> Option<&PagesOf<S>> {
         let serves = self.level.checked.get()
             && !self.level.suspended.get()
-            && self.level.share.enabled
+            && self.level.enabled
             && self.mode.get() != CacheMode::Paused
             && self.policy.get() != WritePolicy::None;
         self.level.pages.as_ref().filter(|_| serves)

@@ -394,6 +394,7 @@ impl<S: Seam> Shard<S> {
                 figures.not_promoted(match error {
                     PutError::Busy => NotPromoted::Busy,
                     PutError::Hot => NotPromoted::Hot,
+                    PutError::Share => NotPromoted::Share,
                     PutError::Failed(_) => NotPromoted::Failed,
                 });
                 if new {

@@ -17,8 +17,8 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::stats::Counters;
 use crate::{
-    Backing, CacheMode, FlashStats, RequestError, VolumeSpec, VolumeStats, WriteFlags, WritePolicy, WriteSource,
-    ZeroFlags,
+    Backing, CacheMode, FlashShare, FlashStats, RequestError, ShareError, VolumeSpec, VolumeStats, WriteFlags,
+    WritePolicy, WriteSource, ZeroFlags,
 };
 use gate::Gate;
 
@@ -62,7 +62,7 @@ impl<S: Seam> Volume<S> {
             progress: Default::default(),
             company: Default::default(),
             counters: Counters::default(),
-            level: Level::new(core.pages().map(|pages| pages.volume(spec.incarnation)), spec.flash),
+            level: Level::new(core.pages().map(|pages| pages.volume(spec.incarnation)), spec.flash.clone()),
             slow: Default::default(),
             stopping: Cell::new(false),
             draining: Cell::new(false),
@@ -262,6 +262,17 @@ impl<S: Seam> Volume<S> {
     /// Pauses, freezes or resumes the cache.
     pub async fn set_mode(&self, mode: CacheMode) -> Result<(), RequestError> {
         self.0.shard.set_mode(mode).await
+    }
+
+    /// What its clean pages may have of the flash.
+    pub fn flash_share(&self) -> FlashShare {
+        self.0.shard.level.share()
+    }
+
+    /// Changes what its clean pages may have of the flash. Refused where other volumes were promised too much for that; what it has
+    /// more than it may goes when room is needed.
+    pub fn set_flash_share(&self, share: FlashShare) -> Result<(), ShareError> {
+        self.0.shard.level.set_share(share)
     }
 
     /// Drops all that is cached, on flash too, for the backing was changed by others; returns how many bytes of memory that was. Requests

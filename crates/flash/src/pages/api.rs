@@ -25,6 +25,9 @@ pub enum PutError {
     /// What would have to go is in use.
     #[error("everything on flash is in use")]
     Hot,
+    /// The volume has as much as it may have, and none of its own could go.
+    #[error("the volume's share of the flash is used up")]
+    Share,
     /// A device did not take it, or the store takes nothing more.
     #[error("{0}")]
     Failed(String),

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use seam::Seam;
 
+use super::quota::{self, Fate};
 use super::share;
 use super::state::PageState;
 use super::table::{ADDING, Phase};
@@ -13,6 +14,10 @@ use crate::store::Inner;
 
 /// Pages that are looked at for one that may go.
 const LOOK: usize = 32;
+/// Slots that are passed over for that.
+const PASS: usize = 4 * LOOK;
+/// The same where volumes are promised pages, which may lie together.
+const PASS_PROMISED: usize = 128 * LOOK;
 /// Free slots that are kept, at most.
 const FREE_MAX: usize = 2_048;
 /// So many times after no segment was to be had none is asked for.
@@ -36,15 +41,20 @@ pub fn is_coming<S: Seam>(state: &PageState<S>) -> bool {
 /// Lets one page go, the first that the clock finds unused.
 fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
     let (mut looked, mut steps) = (0, 0);
-    while looked < LOOK && steps < 4 * LOOK && state.table.slots() > 0 {
+    let most = if state.limits.is_empty() { PASS } else { PASS_PROMISED };
+    while looked < LOOK && steps < most && state.table.slots() > 0 {
         steps += 1;
         state.hand = state.table.after(state.hand);
         let slot = state.hand;
         if !state.table.exists(slot) || state.table.phase(slot) != Phase::Live || state.table.has(slot, ADDING) {
             continue;
         }
+        let fate = quota::fate(state, slot);
+        if fate == Fate::Stays {
+            continue;
+        }
         looked += 1;
-        if !state.table.cool(slot) {
+        if fate == Fate::GoesFirst || !state.table.cool(slot) {
             state.kill(slot, false);
             state.counts.evictions += 1;
             return true;
@@ -61,6 +71,7 @@ pub fn keep<S: Seam>(inner: &Rc<Inner<S>>) {
         if !state.is_ready() || state.table.per_frame() == 0 {
             return;
         }
+        quota::refresh(inner, state);
         let target = target(state);
         if coming(state) >= target {
             (false, state.free.len() < target.div_ceil(2))

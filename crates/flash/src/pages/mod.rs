@@ -15,6 +15,7 @@ mod api;
 mod bypass;
 mod evict;
 mod put;
+mod quota;
 mod read;
 pub(crate) mod share;
 pub(crate) mod state;
@@ -33,6 +34,7 @@ use state::MapPhase;
 use table::{ADDING, Phase, SUSPECT};
 
 pub use api::{MapLoaded, PAGE_BLOCKS, PageMember, PagesStats, PutError, REGION_BLOCKS, WriteMark};
+pub use quota::{Amount, PageShare, ShareError};
 
 /// The clean pages of a store. A clone is another handle.
 pub struct Pages<S: Seam>(pub(crate) Rc<Inner<S>>);
@@ -157,6 +159,30 @@ impl<S: Seam> PagesOf<S> {
         let state = self.inner.pages.borrow();
         let slot = state.find(self.incarnation, page).filter(|slot| state.table.has(*slot, SUSPECT) == suspect);
         slot.map_or(0, |slot| state.table.valid(slot))
+    }
+
+    /// Changes what the volume may have of the pages; what it has too much goes when room is needed. Minima that there is no room for
+    /// are held as far as there is.
+    pub fn set_share(&self, share: PageShare) {
+        let mut state = self.inner.pages.borrow_mut();
+        if share == PageShare::default() {
+            state.shares.remove(&self.incarnation);
+        } else {
+            state.shares.insert(self.incarnation, share);
+        }
+        quota::refresh(&self.inner, &mut state);
+    }
+
+    /// Whether the volume can be promised that much, beside what others were promised.
+    pub fn check_share(&self, share: &PageShare) -> Result<(), ShareError> {
+        quota::check(&self.inner, &self.inner.pages.borrow(), self.incarnation, share)
+    }
+
+    /// Pages of the volume that are there, and their valid blocks.
+    pub fn held(&self) -> (u64, u64) {
+        let state = self.inner.pages.borrow();
+        let counts = state.numbers.get(&self.incarnation).map(|number| state.table.counts_of(*number));
+        counts.map_or((0, 0), |counts| (counts.pages, counts.blocks))
     }
 
     /// Counts a use of a page, where it is there.

@@ -7,8 +7,8 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, SECTOR_BYTES, Seam};
 
 use super::api::{PAGE_BLOCKS, PutError};
 use super::state::{MapPhase, PageState};
-use super::table::{ADDING, Phase, SUSPECT, SlotId, key_of};
-use super::{evict, read};
+use super::table::{ADDING, Phase, SUSPECT, SlotId, key_of, page_of};
+use super::{evict, quota, read};
 use crate::device::place;
 use crate::format::page::{CHECKSUM_COPIES, Place, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
@@ -43,7 +43,16 @@ pub async fn put<S: Seam>(
     let requested = blocks.iter().fold(0, |mask, (block, _)| mask | 1 << block);
     let mut content: Content<S::Block> = Default::default();
     blocks.into_iter().for_each(|(block, data)| content[block as usize] = Some(data));
-    let begun = begin(&mut inner.pages.borrow_mut(), inner, incarnation, page, requested);
+    let begun = {
+        let mut state = inner.pages.borrow_mut();
+        let begun = begin(&mut state, inner, incarnation, page, requested);
+        let owed =
+            matches!(begun, Err(PutError::Busy)) && state.is_ready() && quota::is_owed(&state, incarnation, page);
+        if owed && !evict::is_coming(&state) {
+            quota::make_way(&mut state);
+        }
+        begun
+    };
     evict::keep(inner);
     if matches!(begun, Err(PutError::Busy)) && !evict::is_coming(&inner.pages.borrow()) {
         return Err(PutError::Hot);
@@ -88,6 +97,10 @@ fn begin<S: Seam>(
         return Err(PutError::Busy);
     }
     let old = state.table.find(key);
+    quota::refresh(inner, state);
+    if old.is_none() && !quota::room_for_one(state, page_of(key).0) {
+        return Err(PutError::Share);
+    }
     let (valid, ever) = old.map_or((0, 0), |slot| (state.table.valid(slot), state.table.ever(slot)));
     let wanted = requested & !valid;
     if wanted == 0 {

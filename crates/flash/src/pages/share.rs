@@ -7,6 +7,7 @@ use std::rc::Rc;
 use seam::{DiskResult, Nanos, Seam};
 
 use super::bypass;
+use super::quota::{self, Fate};
 use super::state::{MapPhase, PageState};
 use super::table::{Phase, SlotId};
 use crate::device::{Device, block_of, place};
@@ -24,6 +25,8 @@ const RESERVE_SHARE: usize = 32;
 const RESERVE_MIN: usize = 2;
 /// Segments that are compared before one is given back.
 const COMPARED_MAX: usize = 64;
+/// What a page costs that a volume was promised, beside 2 to 5 for others.
+const PROMISED_COST: usize = 50;
 /// How long to wait for writes to a segment that the log is to get.
 const PAUSE: Nanos = Nanos::from_micros(100);
 
@@ -251,6 +254,7 @@ pub async fn leave<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Held<S> {
 fn cost_of<S: Seam>(state: &PageState<S>, slot: SlotId) -> usize {
     match state.table.phase(slot) {
         Phase::Free | Phase::Dead => 0,
+        Phase::Live if quota::fate(state, slot) == Fate::Stays => PROMISED_COST,
         Phase::Live => 2 + usize::from(state.table.uses(slot)),
         // It would have to be waited for.
         Phase::Writing => 1_000,

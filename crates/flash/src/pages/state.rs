@@ -6,6 +6,7 @@ use std::ops::Range;
 use seam::{BLOCK_BYTES, Seam};
 
 use super::api::{PAGE_BLOCKS, PageMember, REGION_BLOCKS};
+use super::quota::{Limits, PageShare};
 use super::table::{ADDING, DIRTY, Phase, SUSPECT, SlotId, Table, key_of, page_of};
 use crate::format::journal::Record;
 use crate::format::page::slots_of;
@@ -114,6 +115,10 @@ pub struct PageState<S: Seam> {
     pub waiting: Vec<Answer<()>>,
     /// So many times no segment is asked for.
     pub full: u32,
+    /// What volumes may have, by their identity.
+    pub shares: BTreeMap<u64, PageShare>,
+    /// The same as pages, by their number.
+    pub limits: BTreeMap<u16, Limits>,
     /// Lives given to segments in this opening.
     pub lives: u64,
     /// What the first blocks of segments said at the opening.
@@ -153,6 +158,8 @@ impl<S: Seam> PageState<S> {
             distrusted: false,
             waiting: Vec::new(),
             full: 0,
+            shares: BTreeMap::new(),
+            limits: BTreeMap::new(),
             lives: 0,
             lives_found,
         }

@@ -86,9 +86,11 @@ pub struct Table {
     hashed: usize,
     slots: usize,
     counts: Counts,
+    /// The same by volume number.
+    of_volumes: Vec<Counts>,
 }
 
-/// What there is in all slots.
+/// What there is in all slots, or in those of one volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Pages.
@@ -97,6 +99,14 @@ pub struct Counts {
     pub blocks: u64,
     /// Pages that are suspect.
     pub suspect: u64,
+}
+
+impl Counts {
+    fn replace(&mut self, before: Counts, after: Counts) {
+        self.pages = self.pages + after.pages - before.pages;
+        self.blocks = self.blocks + after.blocks - before.blocks;
+        self.suspect = self.suspect + after.suspect - before.suspect;
+    }
 }
 
 impl Table {
@@ -113,6 +123,7 @@ impl Table {
             hashed: 0,
             slots: 0,
             counts: Counts::default(),
+            of_volumes: Vec::new(),
         }
     }
 
@@ -247,16 +258,37 @@ impl Table {
         self.counts
     }
 
+    /// What there is in the slots of one volume.
+    pub fn counts_of(&self, volume: u16) -> Counts {
+        self.of_volumes.get(usize::from(volume)).copied().unwrap_or_default()
+    }
+
+    /// Pages of one volume.
+    pub fn pages_of(&self, volume: u16) -> u64 {
+        self.counts_of(volume).pages
+    }
+
     /// Changes a slot, and keeps the counts in step.
     fn change<T>(&mut self, slot: SlotId, change: impl FnOnce(&mut Frame, usize) -> T) -> T {
         let (frame, index) = self.at_mut(slot);
-        let before = frame.counts(index);
+        let (owner, before) = (page_of(frame.keys[index]).0, frame.counts(index));
         let result = change(frame, index);
-        let after = frame.counts(index);
-        let counts = &mut self.counts;
-        counts.pages = counts.pages + after.pages - before.pages;
-        counts.blocks = counts.blocks + after.blocks - before.blocks;
-        counts.suspect = counts.suspect + after.suspect - before.suspect;
+        let (new_owner, after) = (page_of(frame.keys[index]).0, frame.counts(index));
+        if before == after && owner == new_owner {
+            return result;
+        }
+        self.counts.replace(before, after);
+        // What is counted has an owner, and nobody's slots count for nothing.
+        if before != Counts::default() {
+            self.of_volumes[usize::from(owner)].replace(before, Counts::default());
+        }
+        if after != Counts::default() {
+            let number = usize::from(new_owner);
+            if self.of_volumes.len() <= number {
+                self.of_volumes.resize(number + 1, Counts::default());
+            }
+            self.of_volumes[number].replace(Counts::default(), after);
+        }
         result
     }
 
@@ -523,7 +555,8 @@ impl Table {
     pub fn memory_bytes(&self) -> usize {
         let slot = size_of::<Key>() + 3 * size_of::<u16>() + size_of::<u8>();
         let frames = self.frames.capacity() * size_of::<Option<Frame>>();
-        self.hash.capacity() * size_of::<u32>() + self.slots * slot + frames
+        let counts = self.of_volumes.capacity() * size_of::<Counts>();
+        self.hash.capacity() * size_of::<u32>() + self.slots * slot + frames + counts
     }
 }
 
@@ -572,6 +605,10 @@ mod tests {
                     assert_eq!(table.find(key), plain.get(&key).copied(), "round {round}");
                 }
             }
+        }
+        for volume in 0..3 {
+            let expected = plain.keys().filter(|key| page_of(**key).0 == volume).count() as u64;
+            assert_eq!(table.pages_of(volume), expected);
         }
         let mut of_volume = table.of_volume(1, 0..u64::MAX);
         let mut expected: Vec<_> =

@@ -9,10 +9,11 @@ use crate::cli::{EXIT_USAGE, Failure};
 use crate::config::{Config, Problem, Problems};
 use crate::serve::override_reports;
 use crate::state::StateDir;
+use crate::units::show_bytes;
 
 /// Checks `file`; prints what is wrong with it, or that it is good.
 pub fn run(file: &Path, json: bool) -> Result<(), Failure> {
-    let checked = Config::load(file).and_then(devices_are_there);
+    let checked = Config::load(file).and_then(devices_are_there).and_then(minima_fit);
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
@@ -36,14 +37,31 @@ fn devices_are_there(config: Config) -> Result<Config, Problems> {
     if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
 }
 
+/// What volumes are promised of the flash has to fit. A daemon would promise each a little less.
+fn minima_fit(config: Config) -> Result<Config, Problems> {
+    let Some(all) = config.flash.as_ref().and_then(|flash| flash.clean_bytes_about()) else { return Ok(config) };
+    let promised = config.volumes.iter().filter(|volume| volume.flash);
+    let sum = promised.fold(0_u64, |sum, volume| sum.saturating_add(volume.flash_min.of(all)));
+    if sum <= all {
+        return Ok(config);
+    }
+    let what = format!(
+        "the volumes' flash_min come to {}, and the devices hold about {} of clean pages",
+        show_bytes(sum),
+        show_bytes(all)
+    );
+    let problem = Problem { line: 0, column: 0, what, remedy: "lower some, or add a device".to_owned() };
+    Err(Problems { file: config.file, problems: vec![problem] })
+}
+
 /// Changes made by command that the state directory holds; none where it may not be read.
 fn overrides(config: &Config) -> Vec<OverrideReport> {
     let Ok(Some(state)) = StateDir::peek(&config.state_directory) else { return Vec::new() };
-    let policy_of = |name: &str| {
+    let file_of = |name: &str, key: &str| {
         let volume = config.volumes.iter().find(|volume| volume.name == name)?;
-        Some(volume.policy.to_string())
+        Some(volume.setting(key))
     };
-    override_reports(&state, policy_of)
+    override_reports(&state, file_of)
 }
 
 fn good(config: &Config, overrides: &[OverrideReport]) -> String {

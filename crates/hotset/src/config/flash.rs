@@ -1,5 +1,6 @@
 //! `[flash]`: where what is dirty is kept, mirrored.
 
+use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::FlashConfig;
@@ -56,6 +57,17 @@ impl FlashConfig {
     /// The size to create a device with that is not there: files alone can be created.
     pub fn create_bytes(&self, device: &Path) -> Option<u64> {
         self.size_bytes.filter(|_| !device.starts_with("/dev"))
+    }
+
+    /// Bytes of clean pages that the devices can hold, about; none where the size of one is not known.
+    pub fn clean_bytes_about(&self) -> Option<u64> {
+        let size = |device: &PathBuf| {
+            let end = std::fs::File::open(device).and_then(|mut file| file.seek(SeekFrom::End(0)));
+            end.ok().filter(|bytes| *bytes > 0).or(self.create_bytes(device))
+        };
+        let sizes: Option<Vec<u64>> = self.devices.iter().map(size).collect();
+        // Checksums, the map, and the log's reserve take the rest.
+        sizes.map(|sizes| sizes.iter().map(|bytes| bytes / 10 * 9).sum())
     }
 
     /// What is wrong with a device that is not there and that nobody wants created: what, and what to do.

@@ -39,7 +39,6 @@ pub struct Key {
 use Support::{Here, NotHere};
 
 const QOS: Support = NotHere("limits, shares and reservations");
-const FLASH: Support = NotHere("the flash cache");
 const ISCSI: Support = NotHere("the iSCSI front end");
 
 /// All tables.
@@ -232,8 +231,20 @@ pub const KEYS: &[Key] = &[
     Key { support: QOS, ..key("volume", "reservation_iops", "0", "0", "Requests a second that are its own.") },
     Key { support: QOS, ..key("volume", "memory_min", r#""0""#, r#""0""#, "Memory that is its own.") },
     Key { support: QOS, ..key("volume", "memory_max", r#""0""#, "none", "Memory that it may take.") },
-    Key { support: FLASH, ..key("volume", "flash_min", r#""0""#, r#""0""#, "Flash that is its own.") },
-    Key { support: FLASH, ..key("volume", "flash_max", r#""0""#, "none", "Flash that it may take.") },
+    key(
+        "volume",
+        "flash_min",
+        r#""20 GiB" or "10%""#,
+        r#""0""#,
+        "As long as the volume's clean pages on flash take no more than this, none of them goes for another volume's. Percent are of what the devices can hold.",
+    ),
+    key(
+        "volume",
+        "flash_max",
+        r#""100 GiB", "50%" or "none""#,
+        r#""none""#,
+        "When the volume's clean pages on flash take this much, a new one takes the place of one of its own.",
+    ),
     Key {
         support: ISCSI,
         ..key("volume", "acl", r#"["iqn.1998-01.com.vmware:*"]"#, "[]", "Initiators that may use it.")

@@ -17,6 +17,7 @@ use engine::WritePolicy;
 use seam::Address;
 use seam::model::ArraySpec;
 
+use crate::share::{Most, Part};
 pub use array::{default_array, show_array};
 pub use backing::BackingSpec;
 pub use problem::{Problem, Problems};
@@ -121,6 +122,10 @@ pub struct VolumeConfig {
     pub read_only: bool,
     /// Clean pages may be kept on flash.
     pub flash: bool,
+    /// What of the flash nobody takes away from it.
+    pub flash_min: Part,
+    /// What of the flash it may have at most.
+    pub flash_max: Most,
 }
 
 impl VolumeConfig {
@@ -136,6 +141,18 @@ impl VolumeConfig {
             labels: BTreeMap::new(),
             read_only: false,
             flash: true,
+            flash_min: Part::NOTHING,
+            flash_max: Most::default(),
+        }
+    }
+
+    /// The text of a key that commands can change; empty where there is none of that name.
+    pub fn setting(&self, key: &str) -> String {
+        match key {
+            "policy" => self.policy.to_string(),
+            "flash_min" => self.flash_min.to_string(),
+            "flash_max" => self.flash_max.to_string(),
+            _ => String::new(),
         }
     }
 

@@ -14,6 +14,7 @@ use super::keys::nearest;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Size, Wrong, split_advice};
 use super::{ArrayConfig, BackingSpec, VolumeConfig};
+use crate::share::{Most, Part};
 use crate::units::show_bytes;
 
 const NAME_BYTES_MAX: usize = 255;
@@ -131,6 +132,9 @@ pub(super) fn read_volumes(
         let labels = section.get::<BTreeMap<_, _>>("labels", source).map_or(BTreeMap::new(), |labels| labels.value);
         let read_only = section.get("read_only", source).is_some_and(|read_only| read_only.value);
         let flash = section.get("flash", source).is_none_or(|flash| flash.value);
+        let flash_min = section.get::<Part>("flash_min", source);
+        let flash_max = section.get::<Most>("flash_max", source);
+        check_share(flash_min.as_ref(), flash_max.as_ref(), source);
         names.extend(name.clone());
         if let (Some(name), Some(backing)) = (name, backing) {
             volumes.push(VolumeConfig {
@@ -143,10 +147,40 @@ pub(super) fn read_volumes(
                 labels,
                 read_only,
                 flash,
+                flash_min: flash_min.map_or(Part::NOTHING, |part| part.value),
+                flash_max: flash_max.map_or(Most::default(), |most| most.value),
             });
         }
     }
     volumes
+}
+
+impl Setting for Part {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("a size with its unit or percent, in quotes"))?;
+        text.parse().map_err(|error: String| split_advice(&error))
+    }
+}
+
+impl Setting for Most {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("a size with its unit, percent or \"none\", in quotes"))?;
+        text.parse().map_err(|error: String| split_advice(&error))
+    }
+}
+
+/// A minimum above a maximum, where they can be compared without the devices.
+fn check_share(min: Option<&At<Part>>, max: Option<&At<Most>>, source: &mut Source<'_>) {
+    let (Some(min), Some(Most(Some(max)))) = (min, max.map(|max| max.value)) else { return };
+    let above = match (min.value, max) {
+        (Part::Bytes(min), Part::Bytes(max)) => min > max,
+        (Part::PerMille(min), Part::PerMille(max)) => min > max,
+        _ => false,
+    };
+    if above {
+        let what = format!("flash_min {} is above flash_max {max}", min.value);
+        source.problem(&min.span, what, "lower the one or raise the other");
+    }
 }
 
 fn read_backing(

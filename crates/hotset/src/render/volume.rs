@@ -30,6 +30,19 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
     text
 }
 
+/// What it has of the flash, and may have.
+fn on_flash(volume: &VolumeReport) -> String {
+    let flash = &volume.flash;
+    let mut text = format!("{} pages, {}", show_count(flash.pages), show_bytes(flash.cached_bytes));
+    if !matches!(flash.min.as_str(), "" | "0") {
+        text += &format!(", at least {} kept", flash.min);
+    }
+    if !matches!(flash.max.as_str(), "" | "none") {
+        text += &format!(", at most {}", flash.max);
+    }
+    text
+}
+
 type Line = (&'static str, String);
 
 fn facts(volume: &VolumeReport) -> Vec<Line> {
@@ -124,6 +137,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("in memory", show_bytes(volume.memory_bytes)),
         ("dirty", format!("{}, the oldest for {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
         ("on flash alone", show_bytes(volume.flash_dirty_bytes)),
+        ("clean on flash", on_flash(volume)),
         (
             "promoted to flash",
             format!("{} pages, {}", show_count(volume.promotions), show_bytes(volume.flash.promoted_bytes)),

@@ -14,11 +14,11 @@ use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
 use crate::config::keys::{KEYS, Support, find_key, nearest};
 use crate::log;
-use crate::state::{MODE, POLICY};
+use crate::state::{FLASH_MAX, FLASH_MIN, MODE, POLICY};
 use crate::units::show_bytes;
 
 /// Settings that `volume set` can change while the volume is served.
-const LIVE: [&str; 1] = [POLICY];
+pub const LIVE: [&str; 3] = [POLICY, FLASH_MIN, FLASH_MAX];
 
 impl Daemon {
     /// Does `work` with the volume on its core, saying meanwhile how much is dirty.
@@ -63,12 +63,26 @@ impl Daemon {
         if let Some(key) = settings.keys().find(|key| !LIVE.contains(&key.as_str())) {
             return Err(invalid(refuse_key(key)));
         }
-        let Some(policy) = settings.get(POLICY) else {
+        if settings.is_empty() {
             return Err(invalid(format!("nothing to set; write KEY=VALUE, where KEY is {}", LIVE.join(" or "))));
-        };
-        let policy = policy.parse::<WritePolicy>().map_err(invalid)?;
+        }
+        let policy = settings.get(POLICY).map(|policy| policy.parse::<WritePolicy>()).transpose().map_err(invalid)?;
         let _busy = self.begin(name)?;
         let placed = self.placed(name)?;
+        self.set_share(name, &placed, settings).await?;
+        match policy {
+            Some(policy) => self.set_policy(name, &placed, policy, progress).await,
+            None => self.show(name).await,
+        }
+    }
+
+    async fn set_policy(
+        &self,
+        name: &str,
+        placed: &Placed,
+        policy: WritePolicy,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
         if policy == WritePolicy::WriteBack && self.wants_two_copies().await {
             let text = format!(
                 "volume {name} stays as it is: fewer than two flash devices are in service, and allow_single_copy is not set"
@@ -81,7 +95,7 @@ impl Daemon {
             state.set_override(placed.incarnation, POLICY, &policy.to_string(), &file);
         });
         note.map_err(state_failed)?;
-        if let Err(failure) = self.change_policy(name, &placed, policy, progress).await {
+        if let Err(failure) = self.change_policy(name, placed, policy, progress).await {
             let undone = self.state.borrow_mut().change(|state| {
                 let held = before.by_name(name).and_then(|record| record.overrides.get(POLICY).cloned());
                 let value = held.map_or_else(|| file.clone(), |held| held.value);

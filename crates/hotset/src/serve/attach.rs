@@ -9,6 +9,7 @@ use engine::{CacheMode, VolumeSpec, WritePolicy};
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
+use super::shares::share_of;
 use super::stop::CLIENTS_PATIENCE;
 use crate::config::{BackingSpec, VolumeConfig, check_name};
 use crate::log;
@@ -43,10 +44,10 @@ impl Daemon {
                 return Err(failure);
             }
         };
-        let (policy, mode) = {
+        let (policy, mode, share) = {
             let state = self.state.borrow();
             let record = state.state().by_name(&config.name);
-            (effective_policy(record, config.policy), effective_mode(record))
+            (effective_policy(record, config.policy), effective_mode(record), share_of(record, config))
         };
         let may_log = policy == WritePolicy::WriteBack && !config.read_only;
         let spec = VolumeSpec {
@@ -55,7 +56,7 @@ impl Daemon {
             read_only: config.read_only,
             datastore: config.datastore.clone(),
             labels: config.labels.clone(),
-            flash: engine::FlashShare { enabled: config.flash },
+            flash: share,
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, incarnation)
         };
@@ -152,7 +153,9 @@ impl Daemon {
                 state.give_up_flash(incarnation, drawn);
                 incarnation = drawn;
             }
-            state.expire_override(incarnation, crate::state::POLICY, &config.policy.to_string());
+            for key in super::actions::LIVE {
+                state.expire_override(incarnation, key, &config.setting(key));
+            }
             let policy = effective_policy(state.by_name(&config.name), config.policy);
             if store.is_some() && policy == WritePolicy::WriteBack && !config.read_only {
                 state.mark_on_flash(incarnation, store.as_deref());

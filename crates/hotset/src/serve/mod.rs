@@ -13,6 +13,7 @@ mod notify;
 mod open;
 mod reload;
 mod sabotage;
+mod shares;
 mod status;
 mod stop;
 

@@ -102,6 +102,8 @@ impl Daemon {
             policy: now.policy,
             datastore: now.datastore.clone(),
             labels: now.labels.clone(),
+            flash_min: now.flash_min,
+            flash_max: now.flash_max,
             ..old.clone()
         };
         if fixed != *now {
@@ -116,6 +118,19 @@ impl Daemon {
                 applied.policy = old.policy;
             }
             said.push(result.unwrap_or_else(|text| text));
+        }
+        if (old.flash_min, old.flash_max) != (now.flash_min, now.flash_max) {
+            let changed = match self.placed(name) {
+                Ok(placed) => self.reload_share(&placed, now).await,
+                Err(failure) => Err(failure),
+            };
+            match changed {
+                Ok(()) => said.push(format!("volume {name}: flash_min and flash_max taken over")),
+                Err(failure) => {
+                    (applied.flash_min, applied.flash_max) = (old.flash_min, old.flash_max);
+                    said.push(failure.message);
+                }
+            }
         }
         if old.datastore != now.datastore || old.labels != now.labels {
             said.push(format!(

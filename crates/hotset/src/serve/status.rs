@@ -10,7 +10,7 @@ use engine::{CacheMode, VolumeStats, WritePolicy};
 
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
-use crate::state::effective_policy;
+use crate::state::{FLASH_MAX, FLASH_MIN, effective, effective_policy};
 use crate::units::show_time;
 
 /// A core that does not answer a report within this is shown as such.
@@ -69,7 +69,7 @@ impl Daemon {
     pub fn overrides(&self) -> Vec<OverrideReport> {
         let state = self.state.borrow();
         let volumes = self.volumes.borrow();
-        override_reports(state.state(), |name| volumes.get(name).map(|known| known.config.policy.to_string()))
+        override_reports(state.state(), |name, key| volumes.get(name).map(|known| known.config.setting(key)))
     }
 
     async fn reports(&self) -> (Vec<CoreReport>, Vec<VolumeReport>) {
@@ -87,9 +87,17 @@ impl Daemon {
         let reports = volumes.values().map(|known| {
             let mut report = report(known, counted.remove(&known.config.name));
             self.alert_of_flash(known, &mut report);
+            self.report_share(known, &mut report);
             report
         });
         (cores, reports.collect())
+    }
+
+    fn report_share(&self, known: &Known, report: &mut VolumeReport) {
+        let (state, config) = (self.state.borrow(), &known.config);
+        let record = state.state().by_name(&report.name);
+        report.flash.min = effective(record, FLASH_MIN, config.flash_min).to_string();
+        report.flash.max = effective(record, FLASH_MAX, config.flash_max).to_string();
     }
 
     /// Write-through is a volume that should be write-back only for want of a second copy on flash.
@@ -102,15 +110,16 @@ impl Daemon {
     }
 }
 
-/// Changes made by command, where `policy_of` tells what the configuration says of a volume.
+/// Changes made by command, where `file_of` tells what the configuration says of a volume's key.
 pub fn override_reports(
     state: &crate::state::State,
-    policy_of: impl Fn(&str) -> Option<String>,
+    file_of: impl Fn(&str, &str) -> Option<String>,
 ) -> Vec<OverrideReport> {
     let mut reports = Vec::new();
     for record in &state.volumes {
         for (key, held) in &record.overrides {
-            let expired = key == crate::state::POLICY && policy_of(&record.name).is_some_and(|file| file != held.file);
+            let live = super::actions::LIVE.contains(&key.as_str());
+            let expired = live && file_of(&record.name, key).is_some_and(|file| file != held.file);
             if !expired {
                 reports.push(OverrideReport {
                     volume: record.name.clone(),

@@ -1,11 +1,17 @@
 //! Changes made by command: they hold over a restart until their key changes in the file.
 
+use std::str::FromStr;
+
 use engine::{CacheMode, WritePolicy};
 
 use super::record::{Override, State, VolumeRecord};
 
 /// Key of a policy's override.
 pub const POLICY: &str = "policy";
+/// Key of the least that a volume has of the flash.
+pub const FLASH_MIN: &str = "flash_min";
+/// Key of the most that a volume has of the flash.
+pub const FLASH_MAX: &str = "flash_max";
 /// Key of a mode's override; the file has no such key, so that it holds until the volume is resumed.
 pub const MODE: &str = "mode";
 
@@ -29,11 +35,16 @@ impl State {
     }
 }
 
-/// The policy that holds where the file says `file`.
-pub fn effective_policy(record: Option<&VolumeRecord>, file: WritePolicy) -> WritePolicy {
-    let held = record.and_then(|record| record.overrides.get(POLICY));
+/// What holds for `key` where the file says `file`.
+pub fn effective<T: FromStr + ToString>(record: Option<&VolumeRecord>, key: &str, file: T) -> T {
+    let held = record.and_then(|record| record.overrides.get(key));
     let held = held.filter(|held| held.file == file.to_string());
     held.and_then(|held| held.value.parse().ok()).unwrap_or(file)
+}
+
+/// The policy that holds where the file says `file`.
+pub fn effective_policy(record: Option<&VolumeRecord>, file: WritePolicy) -> WritePolicy {
+    effective(record, POLICY, file)
 }
 
 /// The mode that holds.

@@ -1,0 +1,102 @@
+//! What volumes may have of the flash: as the file says, or as commands have changed it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use control::{ErrorKind, Failure};
+use engine::{FlashShare, ShareError};
+
+use super::daemon::{Daemon, Placed, core_gone, state_failed};
+use super::data_core::Local;
+use crate::config::VolumeConfig;
+use crate::log;
+use crate::share::{Most, Part, flash_share};
+use crate::state::{FLASH_MAX, FLASH_MIN, State, VolumeRecord, effective};
+
+/// The keys of it that `volume set` knows.
+pub const KEYS: [&str; 2] = [FLASH_MIN, FLASH_MAX];
+
+/// What holds where the file says what `config` says.
+pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashShare {
+    let min = effective(record, FLASH_MIN, config.flash_min);
+    let max = effective(record, FLASH_MAX, config.flash_max);
+    flash_share(config.flash, min, max)
+}
+
+impl Daemon {
+    /// Changes what a volume may have, and notes it; refused where it cannot be promised.
+    pub async fn set_share(
+        &self,
+        name: &str,
+        placed: &Placed,
+        settings: &BTreeMap<String, String>,
+    ) -> Result<(), Failure> {
+        let wanted: Vec<_> = KEYS.iter().filter_map(|key| Some((*key, settings.get(*key)?))).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let config = self.volumes.borrow().get(name).map(|known| known.config.clone());
+        let config = config.ok_or_else(|| Failure::no_volume(name))?;
+        let mut state = self.state.borrow().state().clone();
+        for (key, value) in wanted {
+            let (value, file) = read(key, value, &config).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
+            state.set_override(placed.incarnation, key, &value, &file);
+        }
+        let share = share_of(state.by_name(name), &config);
+        self.apply_share(name, placed, share).await?;
+        let noted = self.note_share(placed, &state);
+        noted.inspect(|()| log::info(format!("volume {name}: its share of the flash was changed by command")))
+    }
+
+    /// Takes over what the file says now of a volume's share.
+    pub(super) async fn reload_share(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
+        let mut state = self.state.borrow().state().clone();
+        for key in KEYS {
+            state.expire_override(placed.incarnation, key, &now.setting(key));
+        }
+        self.apply_share(&now.name, placed, share_of(state.by_name(&now.name), now)).await?;
+        self.note_share(placed, &state)
+    }
+
+    /// Notes of `fresh` what it says of the volume's share.
+    fn note_share(&self, placed: &Placed, fresh: &State) -> Result<(), Failure> {
+        let of = |key: &str| {
+            let record = fresh.volumes.iter().find(|record| record.incarnation == placed.incarnation);
+            record.and_then(|record| record.overrides.get(key).cloned())
+        };
+        let noted = self.state.borrow_mut().change(|state| {
+            let Some(record) = state.by_incarnation_mut(placed.incarnation) else { return };
+            for key in KEYS {
+                match of(key) {
+                    Some(held) => drop(record.overrides.insert(key.to_owned(), held)),
+                    None => drop(record.overrides.remove(key)),
+                }
+            }
+        });
+        noted.map_err(state_failed)
+    }
+
+    async fn apply_share(&self, name: &str, placed: &Placed, share: FlashShare) -> Result<(), Failure> {
+        let volume = name.to_owned();
+        let call = async move |local: Rc<Local>| match local.engine.find(&volume) {
+            Some(volume) => volume.set_flash_share(share),
+            None => Ok(()),
+        };
+        let done: Result<(), ShareError> = self.cores[placed.core].call(call).await.map_err(core_gone)?;
+        done.map_err(|error| {
+            Failure::new(
+                ErrorKind::Conflict,
+                format!("volume {name} keeps the share of the flash that it has: {error}"),
+            )
+        })
+    }
+}
+
+/// A value as it is kept, and what the file says of that key.
+fn read(key: &str, value: &str, config: &VolumeConfig) -> Result<(String, String), String> {
+    let value = match key {
+        FLASH_MIN => value.parse::<Part>()?.to_string(),
+        _ => value.parse::<Most>()?.to_string(),
+    };
+    Ok((value, config.setting(key)))
+}
