@@ -160,8 +160,24 @@ pub struct VolumeReport {
     /// What it has to do with the flash cache.
     #[serde(default)]
     pub flash: FlashUse,
+    /// Dirty blocks that were read and of which no flash device has a good copy: reading them fails until they are written again. A hundred
+    /// ranges at most, in order.
+    #[serde(default)]
+    pub lost: Vec<LostRange>,
+    /// Bytes of all of them.
+    #[serde(default)]
+    pub lost_bytes: u64,
     /// What is wrong now.
     pub alerts: Vec<String>,
+}
+
+/// Neighbouring lost blocks of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostRange {
+    /// First byte.
+    pub at_bytes: u64,
+    /// Bytes.
+    pub length_bytes: u64,
 }
 
 /// What a volume has to do with the flash cache.
@@ -181,6 +197,15 @@ pub struct FlashUse {
     /// What of the flash it may have at most: a size, percent, or `none`.
     #[serde(default)]
     pub max: String,
+    /// Pages that are pinned.
+    #[serde(default)]
+    pub pinned_pages: u64,
+    /// Those of them that are there whole.
+    #[serde(default)]
+    pub pinned_whole_pages: u64,
+    /// Why the last one that is not could not be brought; empty where it is on its way.
+    #[serde(default)]
+    pub pin_waits: String,
     /// Bytes read from flash.
     pub read_bytes: u64,
     /// Blocks that flash could not give, or gave wrong.
@@ -205,6 +230,9 @@ impl From<FlashStats> for FlashUse {
             checked: stats.checked,
             pages: stats.pages,
             cached_bytes: stats.cached_bytes,
+            pinned_pages: stats.pinned_pages,
+            pinned_whole_pages: stats.pinned_whole,
+            pin_waits: stats.pin_waits.unwrap_or_default().to_owned(),
             min: String::new(),
             max: String::new(),
             read_bytes: stats.read_bytes,
@@ -281,6 +309,8 @@ impl VolumeReport {
             throttled_us: 0,
             latency_us: LatencyReport::default(),
             flash: FlashUse::default(),
+            lost: Vec::new(),
+            lost_bytes: 0,
             alerts: Vec::new(),
         }
     }

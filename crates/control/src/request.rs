@@ -75,6 +75,28 @@ pub enum Request {
         /// The volume.
         name: String,
     },
+    /// Keep pages on flash: bring them there, and let none of them go.
+    VolumePin {
+        /// The volume.
+        name: String,
+        /// First byte.
+        #[serde(default)]
+        from_bytes: u64,
+        /// The byte behind the last; without it, the volume's end.
+        #[serde(default)]
+        to_bytes: Option<u64>,
+    },
+    /// Let pages go again like others.
+    VolumeUnpin {
+        /// The volume.
+        name: String,
+        /// First byte.
+        #[serde(default)]
+        from_bytes: u64,
+        /// The byte behind the last; without it, all up to the end.
+        #[serde(default)]
+        to_bytes: Option<u64>,
+    },
     /// The slowest requests of the last hour.
     VolumeSlow {
         /// The volume.

@@ -111,6 +111,12 @@ pub struct FlashStats {
     pub pages: u64,
     /// Bytes that can be read from them.
     pub cached_bytes: u64,
+    /// Pages that are pinned.
+    pub pinned_pages: u64,
+    /// Those of them that are there whole, as last seen.
+    pub pinned_whole: u64,
+    /// Why the last one that is not could not be brought.
+    pub pin_waits: Option<&'static str>,
     /// Pages promoted.
     pub promotions: u64,
     /// Bytes of content put on flash.

@@ -1,6 +1,7 @@
 //! A part of the flash as people write it: a size, or percent of what the devices can hold.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use engine::{Amount, FlashShare, PAGE_BLOCKS};
@@ -86,6 +87,81 @@ impl fmt::Display for Most {
     }
 }
 
+/// Ranges pinned at most.
+const RANGES_MAX: usize = 1_000;
+
+/// Pages of a volume that are pinned: sorted, apart from each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pinned(Vec<Range<u64>>);
+
+impl Pinned {
+    /// The pages.
+    pub fn pages(&self) -> Vec<Range<u64>> {
+        self.0.clone()
+    }
+
+    /// These bytes too, with all of the pages that they touch.
+    pub fn with(&self, bytes: Range<u64>) -> Result<Pinned, String> {
+        let mut fresh = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
+        let mut ranges = Vec::with_capacity(self.0.len() + 1);
+        for range in &self.0 {
+            if range.end < fresh.start || fresh.end < range.start {
+                ranges.push(range.clone());
+            } else {
+                fresh = fresh.start.min(range.start)..fresh.end.max(range.end);
+            }
+        }
+        ranges.push(fresh);
+        ranges.sort_by_key(|range| range.start);
+        Pinned::bounded(ranges)
+    }
+
+    /// Without the pages that these bytes touch.
+    pub fn without(&self, bytes: Range<u64>) -> Result<Pinned, String> {
+        let gone = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
+        let left = self.0.iter().flat_map(|range| {
+            let (before, behind) = (range.start..range.end.min(gone.start), range.start.max(gone.end)..range.end);
+            [before, behind].into_iter().filter(|part| !part.is_empty())
+        });
+        Pinned::bounded(left.collect())
+    }
+
+    fn bounded(ranges: Vec<Range<u64>>) -> Result<Pinned, String> {
+        if ranges.len() > RANGES_MAX {
+            return Err(format!("more than {RANGES_MAX} ranges would be pinned; pin fewer and longer ones"));
+        }
+        Ok(Pinned(ranges))
+    }
+}
+
+/// In bytes: `0..65536,1048576..2097152`.
+impl fmt::Display for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, range) in self.0.iter().enumerate() {
+            let comma = if place > 0 { "," } else { "" };
+            write!(f, "{comma}{}..{}", range.start * PAGE_BYTES, range.end * PAGE_BYTES)?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Pinned {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let range = |text: &str| {
+            let (from, to) = text.split_once("..")?;
+            let (from, to) = (from.parse::<u64>().ok()?, to.parse::<u64>().ok()?);
+            (from < to).then_some(from..to)
+        };
+        text.split(',').filter(|text| !text.is_empty()).try_fold(Pinned::default(), |pinned, text| {
+            pinned.with(
+                range(text).ok_or_else(|| format!("\"{text}\" is no range of bytes; write it like \"0..65536\""))?,
+            )
+        })
+    }
+}
+
 /// What the engine is told.
 pub fn flash_share(enabled: bool, min: Part, max: Most) -> FlashShare {
     FlashShare { enabled, min: min.pages(true), max: max.0.map(|max| max.pages(false)), ..FlashShare::default() }
@@ -94,6 +170,21 @@ pub fn flash_share(enabled: bool, min: Part, max: Most) -> FlashShare {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pins_join_split_and_read_back() {
+        let page = PAGE_BYTES;
+        let pinned = Pinned::default().with(1..page).expect("few");
+        let pinned = pinned.with(3 * page..5 * page).expect("few").with(page..2 * page).expect("few");
+        assert_eq!(pinned.pages(), [0..2, 3..5]);
+        assert_eq!(pinned.to_string().parse(), Ok(pinned.clone()));
+        assert_eq!(pinned.without(page..4 * page).expect("few").pages(), [0..1, 4..5]);
+        assert_eq!(pinned.without(0..u64::MAX).expect("none"), Pinned::default());
+        assert_eq!("".parse(), Ok(Pinned::default()));
+        "5..3".parse::<Pinned>().expect_err("backwards");
+        let many = (0..=RANGES_MAX as u64).try_fold(pinned, |pinned, at| pinned.with(at * 3 * page..at * 3 * page + 1));
+        many.expect_err("there is a bound");
+    }
 
     #[test]
     fn parts_read_back_as_they_are_shown() {

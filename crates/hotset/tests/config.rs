@@ -44,6 +44,17 @@ fn flash_devices_are_up_to_eight_different_ones() {
 }
 
 #[test]
+fn shares_of_the_flash_are_sizes_or_percent_and_the_least_is_not_above_the_most() {
+    let text = |min: &str, max: &str| format!("{VOLUME}flash_min = \"{min}\"\nflash_max = \"{max}\"\n");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &text("12.5%", "20 GiB")).expect("it is sound");
+    assert_eq!(config.volumes[0].setting("flash_min"), "12.5%");
+    assert_eq!(config.volumes[0].setting("flash_max"), "20 GiB");
+    let above = problems_of(&text("30%", "20%"));
+    assert!(above.contains("flash_min 30% is above flash_max 20%"), "{above}");
+    assert!(problems_of(&text("101%", "none")).contains("no part of the flash"));
+}
+
+#[test]
 fn flash_devices_count_from_the_folder_of_the_file() {
     let text = "[flash]\ndevices = [\"a\", \"/dev/b\"]\nsize = \"1 GiB\"\n";
     let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("it is sound");

@@ -337,6 +337,39 @@ fn stop_waits_until_everything_is_on_the_backing() {
 }
 
 #[test]
+fn shares_of_the_flash_and_pins_are_changed_live_and_hold_over_a_restart() {
+    let flash = "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n";
+    let volume = "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n";
+    let site = Site::new(&format!("{flash}{volume}"));
+    let mut daemon = site.start();
+    daemon.command(&["volume", "set", "a", "flash_min=1 MiB", "flash_max=10%", "policy=write-through"]);
+    let shown = daemon.show("a");
+    assert_eq!((&shown["flash"]["min"], &shown["flash"]["max"]), (&"1 MiB".into(), &"10%".into()), "{shown}");
+    let refused = daemon.try_command(&["volume", "set", "a", "flash_min=10 GiB"]);
+    assert!(errors(&refused).contains("above the maximum"), "{}", errors(&refused));
+    daemon.command(&["volume", "pin", "a", "1 MiB..2 MiB"]);
+    let refused = daemon.try_command(&["volume", "pin", "a", "5 MiB.."]);
+    assert!(errors(&refused).contains("ends before that"), "{}", errors(&refused));
+    daemon.wait_for("the pages are there", |daemon| daemon.show("a")["flash"]["pinned_whole_pages"] == 16);
+    daemon.stop();
+    let mut daemon = site.start();
+    daemon.wait_for("the pages are there again", |daemon| daemon.show("a")["flash"]["pinned_whole_pages"] == 16);
+    let shown = daemon.show("a");
+    assert_eq!((&shown["flash"]["min"], &shown["flash"]["max"]), (&"1 MiB".into(), &"10%".into()), "{shown}");
+    daemon.command(&["volume", "unpin", "a"]);
+    assert_eq!(daemon.show("a")["flash"]["pinned_pages"], 0);
+    // The file has the last word once it changes.
+    site.write(&format!("{flash}{volume}flash_min = \"2 MiB\"\n"));
+    daemon.signal("HUP");
+    daemon.wait_for("the file is read", |daemon| daemon.show("a")["flash"]["min"] == "2 MiB");
+    assert_eq!(daemon.show("a")["flash"]["max"], "10%", "that key did not change in the file");
+    site.write(&format!("{flash}{volume}flash_min = \"1 GiB\"\n"));
+    let checked = hotset().arg("check-config").arg(site.path("hotset.toml")).output().expect("the binary was built");
+    assert!(errors(&checked).contains("flash_min come to 1 GiB"), "{}", errors(&checked));
+    daemon.stop();
+}
+
+#[test]
 fn completions_and_the_manual_know_every_command() {
     for args in [&["completions", "bash"][..], &["completions", "zsh"], &["completions", "fish"], &["man"]] {
         let output = hotset().args(args).output().expect("the binary was built");

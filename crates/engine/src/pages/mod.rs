@@ -10,6 +10,7 @@
 pub mod budget;
 mod check;
 pub mod figures;
+mod pin;
 mod promote;
 mod read;
 pub mod slow;
@@ -28,6 +29,7 @@ use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, FlashShare, FlashStats, WritePolicy};
 use figures::Figures;
+use pin::Pins;
 pub use promote::Promoter;
 use widen::Width;
 
@@ -38,6 +40,8 @@ pub struct Level<S: Seam> {
     enabled: bool,
     /// How much of the flash it may have.
     share: RefCell<FlashShare>,
+    /// What of it is pinned.
+    pins: Pins,
     /// The pages were compared with the backing since it was attached.
     checked: Cell<bool>,
     /// What is cached is being dropped.
@@ -61,7 +65,18 @@ impl<S: Seam> Level<S> {
             pages.set_share(share.of_pages());
         }
         let (enabled, share) = (share.enabled, RefCell::new(share));
-        Level { pages, enabled, share, checked, suspended, settled: Cell::new(1), dropped, width, figures }
+        Level {
+            pages,
+            enabled,
+            share,
+            pins: Pins::default(),
+            checked,
+            suspended,
+            settled: Cell::new(1),
+            dropped,
+            width,
+            figures,
+        }
     }
 
     /// What it may have of the flash.
@@ -110,12 +125,16 @@ impl<S: Seam> Level<S> {
     pub fn stats(&self) -> FlashStats {
         let (figures, block) = (&self.figures, seam::BLOCK_BYTES as u64);
         let (pages, blocks) = self.pages.as_ref().map_or((0, 0), PagesOf::held);
+        let (pinned_pages, pinned_whole, pin_waits) = self.pins.stats();
         FlashStats {
             checked: self.checked.get(),
             read_bytes: figures.read_blocks.get() * block,
             bad_blocks: figures.bad_blocks.get(),
             pages,
             cached_bytes: blocks * block,
+            pinned_pages,
+            pinned_whole,
+            pin_waits,
             promotions: figures.pages.get(),
             promoted_bytes: figures.blocks.get() * block,
             logged_bytes: 0,
@@ -157,6 +176,7 @@ impl<S: Seam> Shard<S> {
             && !blocks.is_empty()
             && !self.sabotage(Sabotage::StaleOnFlash)
         {
+            self.unpinned(&blocks);
             pages.invalidate(blocks);
         }
     }
@@ -243,6 +263,7 @@ pub async fn free_marks<S: Seam>(shards: Vec<ShardRef<S>>) {
 /// Starts what a volume's pages need once it is attached.
 pub fn start<S: Seam>(shard: &ShardRef<S>) {
     if shard.level.pages.is_some() {
+        shard.repin();
         let shard = Rc::downgrade(shard);
         if let Some(strong) = shard.upgrade() {
             strong.seam().clone().spawn(check::check(shard));

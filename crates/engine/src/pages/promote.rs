@@ -137,7 +137,7 @@ async fn work<S: Seam>(common: Rc<Common<S>>) {
         }
         match job.task {
             Task::Judge => shard.judge(job.page).await,
-            Task::Promote | Task::Complete => shard.complete(job.page).await,
+            Task::Promote | Task::Complete => shard.complete(job.page, false).await,
         }
     }
     promoter.running.set(false);
@@ -245,7 +245,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True when nothing that clients want has been asked of the backing for a while.
-    fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.seam().now().since(self.last_request.get()) >= QUIET && self.dispatch.is_idle()
     }
 
@@ -296,18 +296,18 @@ impl<S: Seam> Shard<S> {
         if let Err(why) = self.core.promoter().budget.ask(self.seam().now(), known == 0, self.evictions()) {
             return figures.not_promoted(why);
         }
-        self.put(page, content).await;
+        self.put(page, content, true).await;
         if pages.valid(page).count_ones() < (blocks.end.saturating_sub(blocks.start)) as u32 {
             self.later(page, Task::Complete);
         }
     }
 
-    /// Puts on flash what is missing of a page that is there; the backing is quiet.
-    async fn complete(self: &ShardRef<S>, page: u64) {
+    /// Puts on flash what is missing of a page that is there, or that is pinned; in the latter case also while the backing is not quiet.
+    pub(super) async fn complete(self: &ShardRef<S>, page: u64, pinned: bool) {
         let Some(pages) = self.growing_pages().cloned() else { return };
         let valid = pages.valid(page);
         let blocks = self.page_blocks(page);
-        if valid == 0 || blocks.is_empty() || !self.settle().await {
+        if (valid == 0 && !pinned) || blocks.is_empty() || !self.settle().await {
             return;
         }
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), false));
@@ -336,14 +336,20 @@ impl<S: Seam> Shard<S> {
             }
         }
         self.state.borrow_mut().return_ticket(&ticket);
-        if !content.is_empty() && self.core.promoter().budget.ask(self.seam().now(), false, self.evictions()).is_ok() {
-            content.sort_by_key(|(place, _)| *place);
-            self.put(page, content).await;
+        if content.is_empty() {
+            return;
+        }
+        match self.core.promoter().budget.ask(self.seam().now(), false, self.evictions()) {
+            Ok(()) => {
+                content.sort_by_key(|(place, _)| *place);
+                self.put(page, content, !pinned).await;
+            }
+            Err(why) => self.level.pins.wait_for(why),
         }
     }
 
     /// Compares what is in doubt of a page with the backing; the backing is quiet.
-    async fn judge(self: &ShardRef<S>, page: u64) {
+    pub(super) async fn judge(self: &ShardRef<S>, page: u64) {
         let Some(pages) = self.readable_pages().cloned() else { return };
         let blocks = self.page_blocks(page);
         let suspect = pages.suspect(page);
@@ -379,8 +385,8 @@ impl<S: Seam> Shard<S> {
         self.read_blocks(blocks.start, buffers, Cause::Promotion, None).await
     }
 
-    /// Nothing may be awaited between taking `content` and this: `put` knows the page from its first step on (R2).
-    async fn put(&self, page: u64, content: Vec<(u32, S::Block)>) {
+    /// Nothing may be awaited between taking `content` and this: `put` knows the page from its first step on (R2). `earned`: by its uses.
+    async fn put(&self, page: u64, content: Vec<(u32, S::Block)>, earned: bool) {
         let figures = &self.level.figures;
         let Some(pages) = self.growing_pages().cloned() else { return };
         let new = pages.valid(page) == 0;
@@ -388,15 +394,19 @@ impl<S: Seam> Shard<S> {
         match pages.put(page, content).await {
             Ok(_) => {
                 figures.promoted(new, blocks);
-                self.core.promoter().budget.spent(new, blocks, self.evictions());
+                self.core.promoter().budget.spent(new && earned, blocks, self.evictions());
             }
             Err(error) => {
-                figures.not_promoted(match error {
+                let why = match error {
                     PutError::Busy => NotPromoted::Busy,
                     PutError::Hot => NotPromoted::Hot,
                     PutError::Share => NotPromoted::Share,
                     PutError::Failed(_) => NotPromoted::Failed,
-                });
+                };
+                if !earned {
+                    return self.level.pins.wait_for(why);
+                }
+                figures.not_promoted(why);
                 if new {
                     // What it had earned is not lost: its next use but one brings it back.
                     self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));

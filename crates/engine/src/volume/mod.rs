@@ -272,7 +272,9 @@ impl<S: Seam> Volume<S> {
     /// Changes what its clean pages may have of the flash. Refused where other volumes were promised too much for that; what it has
     /// more than it may goes when room is needed.
     pub fn set_flash_share(&self, share: FlashShare) -> Result<(), ShareError> {
-        self.0.shard.level.set_share(share)
+        self.0.shard.level.set_share(share)?;
+        self.0.shard.repin();
+        Ok(())
     }
 
     /// Drops all that is cached, on flash too, for the backing was changed by others; returns how many bytes of memory that was. Requests

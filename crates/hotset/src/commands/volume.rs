@@ -50,6 +50,22 @@ pub enum Action {
         /// The volume
         name: String,
     },
+    /// Keep pages on flash: bring them there in the background, and let none of them go
+    Pin {
+        /// The volume
+        name: String,
+        /// Which bytes, for example "1 GiB..3 GiB" or "..512 MiB"; without it all
+        #[arg(value_parser = parse_range)]
+        range: Option<Span>,
+    },
+    /// Let pages leave flash again like others
+    Unpin {
+        /// The volume
+        name: String,
+        /// Which bytes, for example "1 GiB..3 GiB"; without it all
+        #[arg(value_parser = parse_range)]
+        range: Option<Span>,
+    },
     /// Show the slowest requests of the last hour, and the step that each waited in longest
     Slow {
         /// The volume
@@ -103,6 +119,25 @@ pub enum Action {
     },
 }
 
+/// Bytes of a volume.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Span {
+    from_bytes: u64,
+    /// The volume's end where there is none.
+    to_bytes: Option<u64>,
+}
+
+fn parse_range(text: &str) -> Result<Span, String> {
+    let wrong = || format!("\"{text}\" is no range; write it like \"1 GiB..3 GiB\", \"..512 MiB\" or \"1 GiB..\"");
+    let (from, to) = text.split_once("..").ok_or_else(wrong)?;
+    let size = |text: &str| match text.trim() {
+        "" => Ok(None),
+        text => parse_size(text).map(Some),
+    };
+    let (from_bytes, to_bytes) = (size(from)?.unwrap_or(0), size(to)?);
+    if to_bytes.is_some_and(|to| to <= from_bytes) { Err(wrong()) } else { Ok(Span { from_bytes, to_bytes }) }
+}
+
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or_else(|| format!("\"{text}\" has no \"=\"; write KEY=VALUE"))?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
@@ -134,6 +169,14 @@ impl Action {
             Action::Pause { name } => Request::VolumePause { name },
             Action::Freeze { name } => Request::VolumeFreeze { name },
             Action::Resume { name } => Request::VolumeResume { name },
+            Action::Pin { name, range } => {
+                let Span { from_bytes, to_bytes } = range.unwrap_or_default();
+                Request::VolumePin { name, from_bytes, to_bytes }
+            }
+            Action::Unpin { name, range } => {
+                let Span { from_bytes, to_bytes } = range.unwrap_or_default();
+                Request::VolumeUnpin { name, from_bytes, to_bytes }
+            }
             Action::Slow { name } => Request::VolumeSlow { name },
             Action::Invalidate { name, discard_dirty } => {
                 if discard_dirty.as_ref().is_some_and(|again| *again != name) {

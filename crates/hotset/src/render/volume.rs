@@ -24,6 +24,10 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
             name => format!("  {}  {value}\n", style.dim(&format!("{name:<18}"))),
         };
     }
+    if !volume.lost.is_empty() {
+        let line = format!("lost, no good copy  {}", lost(volume));
+        text += &format!("\n  {}\n", style.bad(&line));
+    }
     for alert in &volume.alerts {
         text += &format!("\n  {}\n", style.warn(alert));
     }
@@ -40,7 +44,27 @@ fn on_flash(volume: &VolumeReport) -> String {
     if !matches!(flash.max.as_str(), "" | "none") {
         text += &format!(", at most {}", flash.max);
     }
+    if flash.pinned_pages > 0 {
+        let waits = if flash.pin_waits.is_empty() { String::new() } else { format!(" (waits: {})", flash.pin_waits) };
+        text += &format!(
+            "; pinned {} pages, {} there{waits}",
+            show_count(flash.pinned_pages),
+            show_count(flash.pinned_whole_pages)
+        );
+    }
     text
+}
+
+/// Lost ranges that are shown.
+const LOST_SHOWN: usize = 8;
+
+/// Dirty blocks without a good copy.
+fn lost(volume: &VolumeReport) -> String {
+    let shown = volume.lost.iter().take(LOST_SHOWN);
+    let ranges = shown.map(|range| format!("{}..{}", range.at_bytes, range.at_bytes + range.length_bytes));
+    let ranges: Vec<_> = ranges.collect();
+    let more = if volume.lost.len() > LOST_SHOWN { ", and more (--json lists them)" } else { "" };
+    format!("{}: bytes {}{more}", show_bytes(volume.lost_bytes), ranges.join(", "))
 }
 
 type Line = (&'static str, String);

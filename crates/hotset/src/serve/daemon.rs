@@ -196,6 +196,8 @@ impl Daemon {
             Request::VolumePause { name } => self.set_mode(&name, engine::CacheMode::Paused, progress).await,
             Request::VolumeFreeze { name } => self.set_mode(&name, engine::CacheMode::Frozen, progress).await,
             Request::VolumeResume { name } => self.set_mode(&name, engine::CacheMode::Active, progress).await,
+            Request::VolumePin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, true).await,
+            Request::VolumeUnpin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, false).await,
             Request::VolumeSlow { name } => self.slow(&name).await,
             Request::VolumeInvalidate { name, discard_dirty } => self.invalidate(&name, discard_dirty).await,
             Request::VolumeResize { name, size_bytes, discard_dirty } => {

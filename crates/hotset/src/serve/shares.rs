@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::{ErrorKind, Failure};
+use control::{Answer, ErrorKind, Failure};
 use engine::{FlashShare, ShareError};
 
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
 use crate::config::VolumeConfig;
 use crate::log;
-use crate::share::{Most, Part, flash_share};
-use crate::state::{FLASH_MAX, FLASH_MIN, State, VolumeRecord, effective};
+use crate::share::{Most, Part, Pinned, flash_share};
+use crate::state::{FLASH_MAX, FLASH_MIN, PINNED, State, VolumeRecord, effective};
+use crate::units::show_bytes;
 
 /// The keys of it that `volume set` knows.
 pub const KEYS: [&str; 2] = [FLASH_MIN, FLASH_MAX];
@@ -20,7 +21,8 @@ pub const KEYS: [&str; 2] = [FLASH_MIN, FLASH_MAX];
 pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashShare {
     let min = effective(record, FLASH_MIN, config.flash_min);
     let max = effective(record, FLASH_MAX, config.flash_max);
-    flash_share(config.flash, min, max)
+    let pinned = effective(record, PINNED, Pinned::default());
+    FlashShare { pinned: pinned.pages(), ..flash_share(config.flash, min, max) }
 }
 
 impl Daemon {
@@ -48,6 +50,44 @@ impl Daemon {
         noted.inspect(|()| log::info(format!("volume {name}: its share of the flash was changed by command")))
     }
 
+    /// `volume pin` and `unpin`.
+    pub async fn pin(&self, name: &str, from_bytes: u64, to_bytes: Option<u64>, pins: bool) -> Result<Answer, Failure> {
+        let _busy = self.begin(name)?;
+        let placed = self.placed(name)?;
+        let config = self.volumes.borrow().get(name).map(|known| known.config.clone());
+        let config = config.ok_or_else(|| Failure::no_volume(name))?;
+        let conflict = |text: &str| Failure::new(ErrorKind::Conflict, format!("volume {name}: {text}"));
+        if pins && self.flash_store().is_none() {
+            return Err(conflict("there is no flash in use to pin pages to; `hotset flash list` says why"));
+        }
+        if pins && !config.flash {
+            return Err(conflict("the configuration keeps it off flash; set flash = true and restart"));
+        }
+        let size = self.size_of(name, &placed).await?;
+        let end = if pins { to_bytes.unwrap_or(size).min(size) } else { to_bytes.unwrap_or(u64::MAX) };
+        if pins && from_bytes >= end {
+            let text = format!("volume {name} has {} and ends before that", show_bytes(size));
+            return Err(Failure::new(ErrorKind::Invalid, text));
+        }
+        let mut state = self.state.borrow().state().clone();
+        let before = effective(state.by_name(name), PINNED, Pinned::default());
+        let pinned = if pins { before.with(from_bytes..end) } else { before.without(from_bytes..end) };
+        let pinned = pinned.map_err(|text| conflict(&text))?;
+        state.set_override(placed.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
+        self.apply_share(name, &placed, share_of(state.by_name(name), &config)).await?;
+        self.note_share(&placed, &state)?;
+        let what = if pins { "pinned to flash" } else { "no longer pinned" };
+        log::info(format!("volume {name}: bytes from {from_bytes} on are {what} by command; pinned now: {pinned}"));
+        self.show(name).await
+    }
+
+    async fn size_of(&self, name: &str, placed: &Placed) -> Result<u64, Failure> {
+        let volume = name.to_owned();
+        let call = async move |local: Rc<Local>| local.engine.find(&volume).map(|volume| volume.size_bytes());
+        let size = self.cores[placed.core].call(call).await.map_err(core_gone)?;
+        size.ok_or_else(|| Failure::no_volume(name))
+    }
+
     /// Takes over what the file says now of a volume's share.
     pub(super) async fn reload_share(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
         let mut state = self.state.borrow().state().clone();
@@ -66,7 +106,7 @@ impl Daemon {
         };
         let noted = self.state.borrow_mut().change(|state| {
             let Some(record) = state.by_incarnation_mut(placed.incarnation) else { return };
-            for key in KEYS {
+            for key in KEYS.into_iter().chain([PINNED]) {
                 match of(key) {
                     Some(held) => drop(record.overrides.insert(key.to_owned(), held)),
                     None => drop(record.overrides.remove(key)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::report::{CoreReport, OverrideReport};
+use control::report::{CoreReport, LostRange, OverrideReport};
 use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use engine::{CacheMode, VolumeStats, WritePolicy};
 
@@ -22,6 +22,8 @@ struct Counted {
     policy: String,
     mode: CacheMode,
     size_bytes: u64,
+    /// Blocks of which no flash device has a good copy, in order.
+    lost: Vec<u64>,
 }
 
 impl Daemon {
@@ -152,9 +154,13 @@ fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
         pool_used_bytes: stats.pool_used_bytes,
         index_bytes: stats.index_bytes,
     };
+    let lost = local.engine.log().map(|log| log.lost()).unwrap_or_default();
     let counted = volumes.iter().map(|volume| {
+        let mine = lost.iter().filter(|owner| owner.incarnation == volume.spec().incarnation);
+        let mut lost: Vec<u64> = mine.map(|owner| owner.block).collect();
+        lost.sort_unstable();
         let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
-        (volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes })
+        (volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes, lost })
     });
     (report, counted.collect())
 }
@@ -200,6 +206,31 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
     }
     report.size_bytes = counted.size_bytes;
     report.flash_dirty_bytes = counted.stats.flash_dirty_bytes;
+    report.lost_bytes = counted.lost.len() as u64 * seam::BLOCK_BYTES as u64;
+    report.lost = lost_ranges(&counted.lost);
     report.count(counted.stats);
     report
+}
+
+/// Lost ranges that are listed.
+const LOST_RANGES_MAX: usize = 100;
+
+/// Neighbouring blocks together.
+fn lost_ranges(blocks: &[u64]) -> Vec<LostRange> {
+    let block = seam::BLOCK_BYTES as u64;
+    let runs = blocks.chunk_by(|one, next| one + 1 == *next);
+    let range = |run: &[u64]| LostRange { at_bytes: run[0] * block, length_bytes: run.len() as u64 * block };
+    runs.take(LOST_RANGES_MAX).map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_blocks_are_listed_as_exact_ranges() {
+        let range = |at_bytes, length_bytes| LostRange { at_bytes, length_bytes };
+        assert_eq!(lost_ranges(&[1, 2, 3, 7]), [range(4096, 12_288), range(28_672, 4096)]);
+        assert_eq!(lost_ranges(&(0..1_000).map(|block| block * 2).collect::<Vec<_>>()).len(), LOST_RANGES_MAX);
+    }
 }

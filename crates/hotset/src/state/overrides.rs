@@ -12,6 +12,8 @@ pub const POLICY: &str = "policy";
 pub const FLASH_MIN: &str = "flash_min";
 /// Key of the most that a volume has of the flash.
 pub const FLASH_MAX: &str = "flash_max";
+/// Key of the ranges that are pinned to flash; the file has no such key.
+pub const PINNED: &str = "pinned";
 /// Key of a mode's override; the file has no such key, so that it holds until the volume is resumed.
 pub const MODE: &str = "mode";
 

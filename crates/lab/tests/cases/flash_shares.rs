@@ -1,7 +1,7 @@
 //! Shares of the flash: what a volume was promised stays there beside a greedy neighbour, and nobody has more than he may.
 
 use engine::{Amount, CoreSpec, FlashShare, ShareError, Volume};
-use lab::rig::{Rig, Target, lively_disk};
+use lab::rig::{Rig, Target, lively_disk, read, write};
 use lab::torture::flash::FlashOptions;
 use lab::workload::{Load, Pattern, play};
 use seam::Nanos;
@@ -56,6 +56,55 @@ fn case_24_a_minimum_share_holds_beside_a_neighbour_that_takes_all_it_can_get() 
         println!("promised {promised}: {before} pages before, {left} after, greedy {}", greedy.stats().flash.pages);
         assert!(promised > 0 || left < 40, "the neighbour was not greedy: {left} pages are left");
     }
+}
+
+#[test]
+fn case_24_pinned_pages_come_to_flash_unasked_and_stay_there_and_a_write_brings_their_new_content() {
+    // Without a pin none of it would be there, so the test can fail.
+    for pinned in [vec![8..20, 40..48], Vec::new()] {
+        let share = FlashShare { pinned: pinned.clone(), ..FlashShare::default() };
+        let (rig, [small, greedy]) = life(4, [share.clone(), FlashShare::default()]);
+        rig.world.run_for(Nanos::from_secs(10)).expect("nothing is stuck");
+        let flash = small.stats().flash;
+        let count = pinned.iter().map(|range| range.end - range.start).sum::<u64>();
+        assert_eq!((flash.pages, flash.pinned_whole, flash.pin_waits), (count, count, None));
+        use_it(&rig, &greedy, 16 * MIB, 25, || ());
+        assert_eq!(small.stats().flash.pages, count);
+        if pinned.is_empty() {
+            continue;
+        }
+        rig.world.block_on(async {
+            write(&small, 8 * 128, 128, 77).await.expect("memory takes it");
+            small.destage_all().await.expect("the disk is whole");
+        });
+        rig.world.run_for(Nanos::from_secs(60)).expect("nothing is stuck");
+        assert_eq!(small.stats().flash.pinned_whole, count, "{:?}", small.stats().flash);
+        // What the neighbour reads pushes it out of memory.
+        use_it(&rig, &greedy, 16 * MIB, 3, || ());
+        let before = small.stats().backing_reads;
+        let content = rig.world.block_on(read(&small, 8 * 128, 128)).expect("it is there");
+        assert_eq!((content, small.stats().backing_reads), (vec![77; 128], before));
+        let counts = || ["small", "greedy", "flash1", "flash2"].map(|disk| rig.world.disk(disk).unwrap().counts());
+        rig.world.run_for(Nanos::from_secs(60)).expect("nothing is stuck");
+        let before = counts();
+        rig.world.run_for(Nanos::from_secs(3_600)).expect("nothing is stuck");
+        assert_eq!(counts(), before, "case 21: an hour without clients");
+        small.set_flash_share(FlashShare::default()).expect("less is always possible");
+        use_it(&rig, &greedy, 16 * MIB, 25, || ());
+        assert!(small.stats().flash.pages < count, "unpinned pages go like others");
+    }
+}
+
+#[test]
+fn more_than_fits_cannot_be_pinned() {
+    let (rig, [small, greedy]) = life(5, [min(60), FlashShare::default()]);
+    let slots = rig.core.pages().expect("there is flash").slots_max();
+    let pin = |pages: u64| FlashShare { pinned: std::iter::once(0..pages).collect(), ..FlashShare::default() };
+    let refused = greedy.set_flash_share(pin(slots - 50)).expect_err("60 pages are promised to another");
+    assert!(refused.to_string().contains("can still be promised"), "{refused}");
+    let few = FlashShare { max: Some(Amount::Pages(10)), ..pin(11) };
+    assert!(matches!(greedy.set_flash_share(few), Err(ShareError::PinnedAboveMax { .. })));
+    drop(small);
 }
 
 #[test]
