@@ -62,6 +62,11 @@ impl Position {
         [self.segment, self.index, self.checksum]
     }
 
+    /// The segment that it holds.
+    pub fn segment(self) -> u32 {
+        self.segment
+    }
+
     /// What [`Position::to_words`] took apart.
     pub fn from_words([segment, index, checksum]: [u32; 3]) -> Position {
         Position { segment, index, checksum, live: true }

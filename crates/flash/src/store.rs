@@ -1,7 +1,7 @@
 //! The store as its owner sees it: append, read, retire, and who is in service.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
@@ -163,6 +163,10 @@ pub(crate) struct Inner<S: Seam> {
     /// Where buffers come from when the pool has none left.
     pub(crate) more_buffers: RefCell<Option<Buffers<S>>>,
 }
+
+/// The oldest part of the log is this part of its segments, and so many at least.
+const OLDEST_PART: usize = 8;
+const OLDEST_MIN: usize = 2;
 
 /// Gives a buffer at somebody else's cost, if that can be.
 pub(crate) type Buffers<S> = Box<dyn Fn() -> Option<<S as Seam>::BlockMut>>;
@@ -365,6 +369,14 @@ impl<S: Seam> Store<S> {
     /// on it is acknowledged before the future is done (R10). It must end, also when it fails.
     pub fn note_generations(&self, note: impl Fn(u64) -> Boxed<'static, ()> + 'static) {
         self.0.state.borrow_mut().note = Some(Rc::new(note));
+    }
+
+    /// The oldest segments of the log, an eighth of it and two at least: what holds them holds everything behind them, too.
+    pub fn oldest_segments(&self) -> BTreeSet<u32> {
+        let state = self.0.state.borrow();
+        let sealed = state.segments.chain().filter(|(_, _, open)| open.is_none()).map(|(number, _, _)| number);
+        let count = (state.segments.chain().count() / OLDEST_PART).max(OLDEST_MIN);
+        sealed.take(count).collect()
     }
 
     /// Segments that are free, or will be as soon as a tail is durable or the pages in them are gone; of how many.

@@ -330,6 +330,18 @@ impl Ledger {
         }
     }
 
+    /// The blocks whose records hold these segments, in order.
+    pub fn in_segments(&self, segments: &BTreeSet<u32>) -> Vec<u64> {
+        let holds = |entry: &Entry| {
+            let mut positions = entry.position.iter().chain(&entry.older);
+            positions.any(|position| segments.contains(&position.segment()))
+        };
+        let entries = self.entries.iter().filter(|(_, entry)| holds(entry)).map(|(block, _)| *block);
+        let mut blocks: Vec<u64> = entries.chain(self.shelf.in_segments(segments)).collect();
+        blocks.sort_unstable();
+        blocks
+    }
+
     /// The record of a block that does not rest, to be followed from now on.
     fn take_off_shelf(&mut self, block: u64) -> Option<Position> {
         let (position, rests) = self.shelf.remove(block)?;

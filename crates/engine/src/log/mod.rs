@@ -7,6 +7,7 @@
 
 pub mod company;
 pub mod ledger;
+mod oldest;
 mod recover;
 pub mod rest;
 mod shelf;
@@ -215,9 +216,9 @@ impl<S: Seam> Shard<S> {
             match result {
                 Ok(_) => return Ok(()),
                 Err(StoreError::Full) if patience > 0 => {
-                    patience -= 1;
                     // What is on the backing needs no room in the log.
-                    self.make_log_room().await?;
+                    self.make_log_room(patience < FULL_PATIENCE).await?;
+                    patience -= 1;
                 }
                 Err(error) => return Err(failed(&error)),
             }
@@ -284,8 +285,8 @@ impl<S: Seam> Shard<S> {
                 match store.append(pieces.iter().map(record).collect()).await {
                     Ok(_) => break,
                     Err(StoreError::Full) if patience > 0 => {
+                        self.make_log_room(patience < FULL_PATIENCE).await?;
                         patience -= 1;
-                        self.make_log_room().await?;
                     }
                     Err(error) => return Err(failed(&error)),
                 }
@@ -295,10 +296,15 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// The log is full: brings this volume to its backing and waits for the others, which are told.
-    async fn make_log_room(self: &ShardRef<S>) -> Result<(), RequestError> {
+    /// The log is full: brings to the backing what of this volume holds the log's oldest part, and waits for the others, which are told.
+    /// Where that was tried `before`, everything is brought.
+    async fn make_log_room(self: &ShardRef<S>, before: bool) -> Result<(), RequestError> {
         self.core.press_log();
-        self.flush_all().await?;
+        if before {
+            self.flush_all().await?;
+        } else {
+            self.bring_oldest().await?;
+        }
         // A block that is clean has its newest content durably on the backing. Should its record come back before the tail has passed it,
         // that is what the last flush promised: what came later has not been promised yet.
         self.with(|state, memory| {

@@ -4,7 +4,7 @@
 //! A record here is either its block's newest content (the block *rests*: it is nowhere else) or is held because nothing that is
 //! newer is durable yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use flash::Position;
@@ -161,6 +161,13 @@ impl Shelf {
         }
         let lines = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|line| (upper(*key), line)));
         lines.filter(|(_, line)| !line.rests()).map(|(base, line)| base | u64::from(line.block)).collect()
+    }
+
+    /// The blocks whose records lie in these segments.
+    pub fn in_segments<'a>(&'a self, segments: &'a BTreeSet<u32>) -> impl Iterator<Item = u64> + 'a {
+        let lines = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|line| (upper(*key), line)));
+        let inside = lines.filter(|(_, line)| segments.contains(&line.position().segment()));
+        inside.map(|(base, line)| base | u64::from(line.block))
     }
 
     /// Up to `count` neighbouring blocks from the first resting one at `from` or behind it that `wanted` accepts, none of them past

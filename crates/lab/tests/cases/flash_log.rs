@@ -3,8 +3,8 @@
 use engine::{CoreSpec, Volume, VolumeSpec, WriteFlags};
 use lab::rig::{Rig, durable, read, write};
 use lab::torture::flash::FlashOptions;
-use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, WorldSpec};
-use seam::{DiskOpen, Seam};
+use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
+use seam::{DiskOpen, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 
@@ -117,6 +117,39 @@ fn a_log_full_of_what_was_discarded_since_makes_room() {
     drop(volume);
     let (rig, volume) = next_life(rig, CrashMode::LoseAll, 8, 6);
     assert_eq!(rig.world.block_on(read(&volume, 0, 480)).unwrap(), [0; 480]);
+}
+
+#[test]
+fn a_flush_in_a_full_log_waits_for_its_oldest_part_and_not_for_the_whole_volume() {
+    let rig = Rig::new(spec(21), CoreSpec::default());
+    let slow = Timing::between(Nanos::from_millis(200), Nanos::from_millis(220));
+    let disk = rig.add_disk("disk", SimDiskSpec { timing: slow, ..SimDiskSpec::new(64 * MIB) });
+    log(40).add_disks(&rig.world);
+    let volume = serve(&rig, 40, true);
+    let mut left = Vec::new();
+    rig.world.block_on(async {
+        for round in 0..60 {
+            for block in 0..20 {
+                // Far apart, so that nothing is merged.
+                write(&volume, (round * 20 + block) * 80, 8, round + 1).await.unwrap();
+            }
+            let begun = rig.seam.now();
+            volume.flush().await.expect("room is made");
+            if rig.seam.now().since(begun) >= Nanos::from_millis(50) {
+                left.push(volume.stats().dirty_bytes);
+            }
+        }
+    });
+    println!("dirty after flushes that had to make room: {left:?}");
+    assert!(!left.is_empty() && left.iter().all(|left| *left > 0), "a flush waited for all that was dirty: {left:?}");
+    let expected: Vec<u64> = (0..1200).map(|place| place / 20 + 1).collect();
+    drop(volume);
+    let rig = rig.crash(CrashMode::LoseAll, spec(22));
+    let volume = serve(&rig, 40, false);
+    for (place, tag) in (0..).zip(expected) {
+        assert_eq!(rig.world.block_on(read(&volume, place * 80, 8)).unwrap(), [tag; 8], "block {place}");
+    }
+    drop(disk);
 }
 
 #[test]
