@@ -11,6 +11,7 @@ mod cases {
     mod flash_log;
     mod flash_pages;
     mod flash_shares;
+    mod flash_states;
     mod flush_ends;
     mod idle;
     mod many_discards;

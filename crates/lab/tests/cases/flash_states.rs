@@ -1,0 +1,197 @@
+//! The state matrix with flash, against a list of tags: absent, clean in memory, clean on flash, dirty, resting, over four blocks on both
+//! sides of a page's end × starts and ends × policies, with eviction, discard and destage racing.
+
+use engine::{CoreSpec, FlashShare, Volume, VolumeSpec, WriteFlags, WritePolicy};
+use lab::random::Random;
+use lab::rig::{Rig, durable, lively_disk, read, write};
+use lab::torture::flash::FlashOptions;
+use seam::sim::{CrashMode, SimSeam, WorldSpec};
+use seam::{DiskOpen, Nanos, Seam};
+
+const MIB: u64 = 1 << 20;
+/// The blocks that take each state: two on each side of a page's end.
+const FIRST: u64 = 14;
+const BLOCKS: u64 = 4;
+const SECTORS: u64 = 32 * 8;
+
+/// What a block begins as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begins {
+    Absent,
+    InMemory,
+    OnFlash,
+    Dirty,
+    Resting,
+}
+
+const STATES: [Begins; 5] = [Begins::Absent, Begins::InMemory, Begins::OnFlash, Begins::Dirty, Begins::Resting];
+
+fn states_of(pattern: u64) -> [Begins; BLOCKS as usize] {
+    std::array::from_fn(|place| STATES[(pattern / 5_u64.pow(place as u32) % 5) as usize])
+}
+
+struct Life {
+    rig: Rig,
+    volume: Volume<SimSeam>,
+    scan: Volume<SimSeam>,
+}
+
+fn devices() -> FlashOptions {
+    FlashOptions { rest_percent: 0, ..FlashOptions::plain(2, 256 << 10, 24) }
+}
+
+fn world(seed: u64) -> WorldSpec {
+    WorldSpec { blocks: 160, time_max: Nanos::from_secs(1_000_000), ..WorldSpec::new(seed) }
+}
+
+/// The volume's two pages are pinned, so that whatever is clean comes to flash within a second or two.
+fn live(rig: Rig, policy: WritePolicy, first: bool) -> Life {
+    let (volume, scan) = rig.world.block_on(async {
+        devices().open(&rig.seam, &rig.core, first, false).await.expect("the devices are whole");
+        let mut volumes = Vec::new();
+        for (name, number) in [("disk", 1), ("scan", 2)] {
+            let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+            let disk = engine::Backing::plain(rig.seam.open_disk(&open).await.expect("the disk is there"));
+            let pinned = if number == 1 { std::iter::once(0..2).collect() } else { Vec::new() };
+            let flash = FlashShare { enabled: number == 1, pinned, ..FlashShare::default() };
+            let spec = VolumeSpec { flash, ..VolumeSpec::new(name, number) };
+            volumes.push(rig.core.attach_recovered(spec, disk).await.expect("what the log holds can be read"));
+        }
+        let (scan, volume) = (volumes.pop().expect("two"), volumes.pop().expect("two"));
+        volume.set_policy(policy).await.expect("nothing is dirty");
+        (volume, scan)
+    });
+    Life { rig, volume, scan }
+}
+
+fn first_life(seed: u64, policy: WritePolicy, expected: &[u64]) -> Life {
+    let core = CoreSpec { readahead_max_bytes: 0, rest_percent: devices().rest_percent, ..CoreSpec::default() };
+    let rig = Rig::new(world(seed), core);
+    rig.add_disk("disk", lively_disk(SECTORS * 512)).set_tags(0, expected);
+    rig.add_disk("scan", lively_disk(4 * MIB));
+    devices().add_disks(&rig.world);
+    live(rig, policy, true)
+}
+
+impl Life {
+    /// Pushes everything clean out of memory.
+    async fn evict(&self) {
+        for block in 0..320 {
+            let place = block * 3 % 1_000;
+            read(&self.scan, place * 8, 8).await.expect("a disk without faults");
+        }
+    }
+
+    /// Brings the blocks into the states of a pattern, and the others to flash. Returns how many states were found to be what they should.
+    async fn prepare(&self, states: &[Begins], expected: &mut [u64], tag: u64) -> [u64; 5] {
+        let volume = &self.volume;
+        volume.destage_all().await.expect("the disk is whole");
+        self.rig.seam.sleep(Nanos::from_secs(5)).await;
+        let of = |state: Begins| {
+            let places = (FIRST..).zip(states).filter(move |(_, other)| **other == state);
+            places.map(|(block, _)| block).collect::<Vec<u64>>()
+        };
+        let mut put = async |block: u64| {
+            write(volume, block * 8, 8, tag).await.expect("memory takes it");
+            expected[block as usize * 8..][..8].fill(tag);
+        };
+        for block in of(Begins::Absent) {
+            put(block).await;
+        }
+        volume.destage_all().await.expect("the disk is whole");
+        self.evict().await;
+        for block in of(Begins::Resting) {
+            put(block).await;
+        }
+        volume.flush().await.expect("the log takes it");
+        let resting = volume.stats().resting_bytes / 4096;
+        let before = volume.stats();
+        for block in of(Begins::InMemory) {
+            read(volume, block * 8, 8).await.expect("it is there");
+        }
+        let from_flash = volume.stats().flash_hits - before.flash_hits;
+        for block in of(Begins::Dirty) {
+            put(block).await;
+        }
+        let dirty = volume.stats().dirty_bytes / 4096 - resting.min(volume.stats().dirty_bytes / 4096);
+        let on_flash = volume.stats().flash.cached_bytes / 4096;
+        [32 - on_flash, from_flash, on_flash, dirty, resting]
+    }
+}
+
+#[test]
+fn case_22_every_pattern_of_states_with_flash_reads_back_while_eviction_discard_and_destage_race() {
+    for (number, (name, policy)) in (0..).zip(WritePolicy::ALL) {
+        let mut expected: Vec<u64> = (1_000..1_000 + SECTORS).collect();
+        let mut life = first_life(number, policy, &expected);
+        let (mut random, mut tag, mut seen) = (Random::new(22, number), 10_000, [0; 5]);
+        // All 625 under write-back; under the others nothing rests, and a part will do.
+        let step = if policy == WritePolicy::WriteBack { 1 } else { 7 };
+        for pattern in (0..625).step_by(step) {
+            let states = states_of(pattern);
+            tag += 100;
+            let found = life.rig.world.block_on(life.prepare(&states, &mut expected, tag));
+            seen.iter_mut().zip(found).for_each(|(seen, found)| *seen += found);
+            let volume = &life.volume;
+            if pattern % 3 == 1 {
+                let racing = volume.clone();
+                life.rig.seam.spawn(async move { racing.destage_all().await.expect("the disk is whole") });
+            }
+            if pattern % 5 == 2 {
+                volume.invalidate();
+            }
+            for turn in 0..6 {
+                // Block edges, one sector beside them, and the middle.
+                let edges = [0, 1, 7, 8, 9, 12, 15, 16, 17, 23, 24, 25, 31, 32];
+                let (one, other) = (random.pick(&edges), random.pick(&edges));
+                let (first, end) = (FIRST * 8 + one.min(other), FIRST * 8 + one.max(other));
+                let inside = first as usize..end as usize;
+                if first == end {
+                    continue;
+                }
+                let what = format!("{name}, {states:?}, turn {turn}, {first}..{end}");
+                life.rig.world.block_on(async {
+                    match random.below(4) {
+                        0 => {
+                            write(volume, first, end - first, tag + turn).await.expect(&what);
+                            expected[inside].fill(tag + turn);
+                        }
+                        1 => {
+                            let done = volume.discard(first * 512, (end - first) * 512, WriteFlags::default()).await;
+                            done.expect(&what);
+                            expected[inside].fill(0);
+                        }
+                        2 => life.evict().await,
+                        _ => {
+                            assert_eq!(read(volume, first, end - first).await.expect(&what), expected[inside], "{what}")
+                        }
+                    }
+                });
+            }
+            let content = life.rig.world.block_on(read(volume, 0, SECTORS)).expect("a disk without faults");
+            assert_eq!(content, expected, "{name}, {states:?}");
+            if pattern % 125 == 77 {
+                // What was flushed is there after a crash, whatever lay on flash.
+                life.rig.world.block_on(volume.flush()).expect("the log takes it");
+                if policy == WritePolicy::WriteBackVolatile {
+                    life.rig.world.block_on(volume.destage_all()).expect("the disk is whole");
+                }
+                let Life { rig, volume, scan } = life;
+                drop((volume, scan));
+                let rig = rig.crash(CrashMode::LoseAll, world(1_000 + pattern));
+                life = live(rig, policy, false);
+                let content = life.rig.world.block_on(read(&life.volume, 0, SECTORS)).expect("it was flushed");
+                assert_eq!(content, expected, "{name}, {states:?}: after a crash");
+            }
+        }
+        println!(
+            "{name}: absent from flash {}, read from it {}, on it {}, dirty {}, resting {}",
+            seen[0], seen[1], seen[2], seen[3], seen[4]
+        );
+        let all = policy == WritePolicy::WriteBack;
+        assert!(!all || seen.iter().all(|seen| *seen > 100), "a state was hardly ever reached: {seen:?}");
+        life.rig.world.block_on(life.volume.destage_all()).expect("the disk is whole");
+        let disk = life.rig.world.disk("disk").expect("it is there");
+        assert_eq!(durable(&disk, 0, SECTORS), expected, "{name}: the backing afterwards");
+    }
+}
