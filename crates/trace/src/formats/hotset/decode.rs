@@ -1,0 +1,162 @@
+//! Reads the format: header, then block after block, then the end mark.
+
+use crate::input::Unit;
+use crate::out::{Complaint, Out};
+use crate::request::{Op, Request};
+
+use super::varint::{take, unzigzag};
+use super::*;
+
+enum State {
+    Header,
+    BlockHeader,
+    Records { header: [u8; BLOCK_HEADER_BYTES], len: usize, records: u32, begun_ns: u64 },
+    Ended,
+}
+
+pub(crate) struct Decoder {
+    state: State,
+    unit_bytes: u64,
+    read: u64,
+}
+
+impl Decoder {
+    pub(crate) fn new() -> Self {
+        Decoder { state: State::Header, unit_bytes: u64::from(UNIT_BYTES), read: 0 }
+    }
+
+    fn header(&mut self, bytes: &[u8]) -> Result<State, Complaint> {
+        if bytes[..8] != MAGIC {
+            return Err("does not begin as a Hotset trace does".into());
+        }
+        let version = u32_at(bytes, 8);
+        if version != VERSION {
+            return Err(format!("is of version {version}; this program reads version {VERSION}").into());
+        }
+        if u32_at(bytes, HEADER_BYTES - 4) != crc32c::crc32c(&bytes[..HEADER_BYTES - 4]) {
+            return Err("the header's checksum is wrong".into());
+        }
+        self.unit_bytes = u64::from(u32_at(bytes, 16));
+        Ok(State::BlockHeader)
+    }
+
+    fn block_header(&mut self, bytes: &[u8], out: &mut Out) -> Result<State, Complaint> {
+        if bytes[..4] != BLOCK_MAGIC {
+            return Err("no block begins here".into());
+        }
+        let (len, records, dropped, begun_ns) =
+            (u32_at(bytes, 4) as usize, u32_at(bytes, 8), u32_at(bytes, 12), u64_at(bytes, 16));
+        if records == END_MARK {
+            check(bytes, &[])?;
+            out.dropped += u64::from(dropped);
+            if begun_ns != self.read {
+                return Err(format!("{} requests were read of the {begun_ns} that were recorded", self.read).into());
+            }
+            return Ok(State::Ended);
+        }
+        if len == 0 || len > PAYLOAD_BYTES_MAX || records == 0 || records > BLOCK_RECORDS_MAX {
+            return Err(format!("a block of {records} requests in {len} bytes").into());
+        }
+        let header = bytes.try_into().expect("the unit is a block's header");
+        Ok(State::Records { header, len, records, begun_ns })
+    }
+
+    fn record(&self, bytes: &mut &[u8], before: &mut Before) -> Option<Request> {
+        let (flags, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let has = |flag: u8| flags & flag != 0;
+        if has(UNUSED) {
+            return None;
+        }
+        let op = [Op::Read, Op::Write, Op::Discard, Op::Flush][usize::from(flags & OP_MASK)];
+        let mut time_ns = None;
+        if has(HAS_TIME) {
+            before.time_ns = before.time_ns.wrapping_add(unzigzag(take(bytes)?));
+            time_ns = Some(before.time_ns);
+        }
+        if has(HAS_DEVICE) {
+            before.device = u32::try_from(take(bytes)?).ok()?;
+        }
+        if op == Op::Flush {
+            return Some(Request { time_ns, op, at: 0, len: 0, device: before.device });
+        }
+        let unit = if has(IN_BYTES) { 1 } else { self.unit_bytes };
+        let mut at = before.end;
+        if has(HAS_PLACE) {
+            at = at.wrapping_add(unzigzag(take(bytes)?).wrapping_mul(unit));
+        }
+        if has(HAS_LENGTH) {
+            before.len = take(bytes)?.checked_mul(unit)?;
+        }
+        before.end = at.wrapping_add(before.len);
+        Some(Request { time_ns, op, at, len: before.len, device: before.device })
+    }
+}
+
+impl crate::formats::Decoder for Decoder {
+    fn unit(&self) -> Unit {
+        match self.state {
+            State::Header => Unit::Bytes(HEADER_BYTES),
+            State::BlockHeader => Unit::Bytes(BLOCK_HEADER_BYTES),
+            State::Records { len, .. } => Unit::Bytes(len),
+            State::Ended => Unit::Bytes(1),
+        }
+    }
+
+    fn unit_name(&self) -> &'static str {
+        match self.state {
+            State::Header => "its header",
+            State::BlockHeader => "a block's header",
+            State::Records { .. } | State::Ended => "a block's records",
+        }
+    }
+
+    fn decode(&mut self, bytes: &[u8], out: &mut Out) -> Result<(), Complaint> {
+        self.state = match &self.state {
+            State::Header => self.header(bytes)?,
+            State::BlockHeader => self.block_header(bytes, out)?,
+            State::Records { header, records, begun_ns, .. } => {
+                check(header, bytes)?;
+                out.dropped += u64::from(u32_at(header, 12));
+                let mut before = Before { time_ns: *begun_ns, ..Before::default() };
+                let mut rest = bytes;
+                for number in 0..*records {
+                    let request = self.record(&mut rest, &mut before);
+                    out.put(request.ok_or_else(|| format!("request {number} of the block is broken"))?)?;
+                }
+                if !rest.is_empty() {
+                    return Err("the block has more than its requests".into());
+                }
+                self.read += u64::from(*records);
+                State::BlockHeader
+            }
+            State::Ended => return Err("something follows the end mark".into()),
+        };
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Complaint> {
+        match self.state {
+            State::Ended => Ok(()),
+            State::Header | State::BlockHeader => Err("the end mark is missing: the recording was cut off".into()),
+            State::Records { .. } => Err("the file ends before a block's records".into()),
+        }
+    }
+}
+
+/// A block's checksum is over its header and its records.
+fn check(header: &[u8], payload: &[u8]) -> Result<(), Complaint> {
+    let (fields, crc) = header.split_at(BLOCK_HEADER_BYTES - 4);
+    if u32_at(crc, 0) != crc32c::crc32c_append(crc32c::crc32c(fields), payload) {
+        return Err("the block's checksum is wrong".into());
+    }
+    Ok(())
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}

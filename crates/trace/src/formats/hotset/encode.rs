@@ -1,0 +1,136 @@
+//! Writes the format.
+
+use std::io::{self, Write};
+
+use crate::request::{Op, Request};
+
+use super::varint::{push, zigzag};
+use super::*;
+
+/// A record at its longest, in bytes: flags, time, device, place, length.
+const RECORD_BYTES_MAX: usize = 1 + 10 + 5 + 10 + 10;
+
+/// What stands at the head of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// When recording began, in nanoseconds since 1970; 0 where nobody knows.
+    pub start_unix_ns: u64,
+    /// Addresses are not those of the volume.
+    pub anonymised: bool,
+}
+
+/// Requests on their way into a file. Without [`Encoder::finish`] the file counts as cut off.
+pub struct Encoder<W> {
+    out: W,
+    payload: Vec<u8>,
+    records: u32,
+    dropped: u32,
+    begun_ns: u64,
+    before: Before,
+    recorded: u64,
+}
+
+impl<W: Write> Encoder<W> {
+    /// Writes the header.
+    pub fn new(mut out: W, header: Header) -> io::Result<Self> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(u32::from(header.anonymised) * ANONYMISED).to_le_bytes());
+        bytes.extend_from_slice(&UNIT_BYTES.to_le_bytes());
+        bytes.extend_from_slice(&header.start_unix_ns.to_le_bytes());
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        out.write_all(&bytes)?;
+        let payload = Vec::with_capacity(PAYLOAD_BYTES_MAX);
+        Ok(Encoder { out, payload, records: 0, dropped: 0, begun_ns: 0, before: Before::default(), recorded: 0 })
+    }
+
+    /// Takes one request; a block is written whenever one is full.
+    pub fn put(&mut self, request: &Request) -> io::Result<()> {
+        if self.records == BLOCK_RECORDS_MAX || self.payload.len() + RECORD_BYTES_MAX > PAYLOAD_BYTES_MAX {
+            self.write_block()?;
+        }
+        if self.records == 0 {
+            self.begun_ns = request.time_ns.unwrap_or(0);
+            self.before = Before { time_ns: self.begun_ns, ..Before::default() };
+        }
+        self.push_record(request);
+        self.records += 1;
+        self.recorded += 1;
+        Ok(())
+    }
+
+    /// So many requests were lost after the last one that was put.
+    pub fn dropped(&mut self, count: u64) -> io::Result<()> {
+        if count > 0 {
+            if self.records > 0 {
+                self.write_block()?;
+            }
+            self.dropped = self.dropped.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+        }
+        Ok(())
+    }
+
+    fn push_record(&mut self, request: &Request) {
+        let &Request { time_ns, op, at, len, device } = request;
+        let before = self.before;
+        let place = at.wrapping_sub(before.end);
+        let ranged = op != Op::Flush;
+        let unit = u64::from(UNIT_BYTES);
+        let in_units = len.is_multiple_of(unit) && before.end.is_multiple_of(unit) && at.is_multiple_of(unit);
+        let mut flags = op as u8;
+        let flag_if = |condition: bool, flag: u8| if condition { flag } else { 0 };
+        flags |= flag_if(time_ns.is_some(), HAS_TIME) | flag_if(device != before.device, HAS_DEVICE);
+        flags |= flag_if(ranged && place != 0, HAS_PLACE) | flag_if(ranged && len != before.len, HAS_LENGTH);
+        flags |= flag_if(ranged && !in_units, IN_BYTES);
+        self.payload.push(flags);
+        if let Some(time_ns) = time_ns {
+            push(&mut self.payload, zigzag(time_ns.wrapping_sub(before.time_ns)));
+            self.before.time_ns = time_ns;
+        }
+        if flags & HAS_DEVICE != 0 {
+            push(&mut self.payload, u64::from(device));
+            self.before.device = device;
+        }
+        let unit = if in_units { unit } else { 1 };
+        if flags & HAS_PLACE != 0 {
+            push(&mut self.payload, zigzag(((place as i64) / unit as i64) as u64));
+        }
+        if flags & HAS_LENGTH != 0 {
+            push(&mut self.payload, len / unit);
+        }
+        if ranged {
+            (self.before.end, self.before.len) = (at.wrapping_add(len), len);
+        }
+    }
+
+    fn write_block(&mut self) -> io::Result<()> {
+        let payload = std::mem::take(&mut self.payload);
+        let result = self.write_header(payload.len() as u32, self.records, self.dropped, self.begun_ns, &payload);
+        self.payload = payload;
+        self.payload.clear();
+        (self.records, self.dropped) = (0, 0);
+        result
+    }
+
+    fn write_header(&mut self, len: u32, records: u32, dropped: u32, time_ns: u64, payload: &[u8]) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(BLOCK_HEADER_BYTES);
+        bytes.extend_from_slice(&BLOCK_MAGIC);
+        [len, records, dropped].iter().for_each(|field| bytes.extend_from_slice(&field.to_le_bytes()));
+        bytes.extend_from_slice(&time_ns.to_le_bytes());
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes), payload);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        self.out.write_all(&bytes)?;
+        self.out.write_all(payload)
+    }
+
+    /// Writes what is left and the mark that the file is whole; gives back where it went.
+    pub fn finish(mut self) -> io::Result<W> {
+        if self.records > 0 {
+            self.write_block()?;
+        }
+        self.write_header(0, END_MARK, self.dropped, self.recorded, &[])?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}

@@ -1,0 +1,139 @@
+//! Our own format, drawn byte by byte in `docs/traces.md`: a header, blocks of records with a checksum each, an end mark.
+//! Every block can be read without those before it. A record is its difference from the one before, in varints.
+
+mod decode;
+mod encode;
+mod varint;
+
+pub(crate) use decode::Decoder;
+pub use encode::{Encoder, Header};
+
+/// The first bytes of every such file.
+pub(super) const MAGIC: [u8; 8] = *b"HOTSETTR";
+/// The version that is written, and the only one that is read.
+const VERSION: u32 = 1;
+/// Magic, version, flags, bytes a unit, start, checksum.
+const HEADER_BYTES: usize = 8 + 4 + 4 + 4 + 8 + 4;
+/// Flag of the header: addresses are not those of the volume.
+const ANONYMISED: u32 = 1;
+/// What addresses and lengths that are multiples of it are counted in.
+const UNIT_BYTES: u32 = 512;
+
+/// The first bytes of every block.
+const BLOCK_MAGIC: [u8; 4] = *b"HTBK";
+/// Magic, payload bytes, records, dropped, time, checksum.
+const BLOCK_HEADER_BYTES: usize = 4 + 4 + 4 + 4 + 8 + 4;
+/// What the records of a block take at most, in bytes.
+const PAYLOAD_BYTES_MAX: usize = 48 << 10;
+/// Requests in a block at most: what a reader holds at once.
+const BLOCK_RECORDS_MAX: u32 = 4_096;
+/// `records` of the mark that ends a whole file; its `dropped` is the low half of how many were recorded.
+const END_MARK: u32 = u32::MAX;
+
+/// Bits of a record's first byte; the lowest two are the operation.
+const OP_MASK: u8 = 0b11;
+/// A time follows: nanoseconds since the last record that had one, or since the block's.
+const HAS_TIME: u8 = 1 << 2;
+/// A device follows; else it is that of the record before, or 0.
+const HAS_DEVICE: u8 = 1 << 3;
+/// A place follows: the distance from the end of the record before, or from 0. Else it begins where that ended.
+const HAS_PLACE: u8 = 1 << 4;
+/// A length follows; else it is that of the record before.
+const HAS_LENGTH: u8 = 1 << 5;
+/// Place and length are in bytes, not in units.
+const IN_BYTES: u8 = 1 << 6;
+/// Must be 0.
+const UNUSED: u8 = 1 << 7;
+
+/// What a record is the difference from.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    time_ns: u64,
+    device: u32,
+    end: u64,
+    len: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{failing, recognised, request};
+    use crate::{Format, Op, Request};
+
+    fn written(requests: &[Request]) -> Vec<u8> {
+        let mut file = Vec::new();
+        let mut encoder =
+            Encoder::new(&mut file, Header { start_unix_ns: 5, anonymised: true }).expect("memory takes it");
+        requests.iter().for_each(|request| encoder.put(request).expect("memory takes it"));
+        encoder.finish().expect("memory takes it");
+        file
+    }
+
+    fn many() -> Vec<Request> {
+        let one = |number: u64| {
+            let op = [Op::Read, Op::Write, Op::Discard, Op::Flush][number as usize % 4];
+            let (at, len) = match number % 5 {
+                _ if op == Op::Flush => (0, 0),
+                0 => (u64::MAX - 4_096, 4_096),
+                1 => (number * 7, 13),
+                2 => (number * 512, 512),
+                _ => (number * 4_096, 65_536),
+            };
+            let time_ns = (number % 11 != 3).then_some(number * 1_000 + (number % 3) * 4_000);
+            request(time_ns, op, at, len, (number / 100 % 3) as u32)
+        };
+        (0..20_000).map(one).collect()
+    }
+
+    #[test]
+    fn what_was_written_is_read_in_every_field() {
+        let requests = many();
+        let (format, read) = recognised("a", &written(&requests));
+        assert_eq!(format, Format::Hotset);
+        assert!(read == requests);
+        assert_eq!(recognised("empty.hotset", &written(&[])).1, []);
+    }
+
+    #[test]
+    fn a_sequential_run_costs_few_bytes() {
+        let requests: Vec<_> =
+            (0..10_000u64).map(|n| request(Some(n * 100_000), Op::Read, n * 65_536, 65_536, 0)).collect();
+        assert!(written(&requests).len() < 4 * requests.len() + 1_000, "{}", written(&requests).len());
+    }
+
+    #[test]
+    fn a_file_that_ends_early_is_read_to_its_last_whole_block_and_says_so() {
+        let requests = many();
+        let file = written(&requests);
+        let read_of = |bytes: &[u8]| {
+            let reader =
+                crate::open("a", Box::new(std::io::Cursor::new(bytes.to_vec())), None).expect("its beginning is whole");
+            let read: Vec<_> = reader.collect();
+            let good = read.iter().filter_map(|one| one.as_ref().ok()).count();
+            (good, read.into_iter().find_map(Result::err).expect("it was cut").to_string())
+        };
+        let (good, message) = read_of(&file[..file.len() - BLOCK_HEADER_BYTES]);
+        assert_eq!(good, requests.len());
+        assert!(message.contains("the end mark is missing: the recording was cut off"), "{message}");
+        let (good, message) = read_of(&file[..file.len() / 2]);
+        assert!(good > 0 && good < requests.len() && good % BLOCK_RECORDS_MAX as usize == 0, "{good}");
+        assert!(message.contains("the file ends within a block's records"), "{message}");
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_wherever_it_is() {
+        let file = written(&many()[..50]);
+        for at in 0..file.len() {
+            let mut broken = file.clone();
+            broken[at] ^= 0x10;
+            let read: Vec<_> = match crate::open("a", Box::new(std::io::Cursor::new(broken)), Some(Format::Hotset)) {
+                Ok(reader) => reader.collect(),
+                Err(error) => panic!("byte {at}: {error}"),
+            };
+            assert!(read.last().is_some_and(Result::is_err), "byte {at}");
+        }
+        let mut newer = file;
+        newer[8] = 2;
+        assert!(failing(&newer, 0).contains("byte 0: is of version 2; this program reads version 1"));
+    }
+}

@@ -1,0 +1,56 @@
+//! Unsigned LEB128 and zigzag.
+
+/// Appends seven bits a byte, the lowest first; the top bit says that more follow.
+pub fn push(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Takes one off the front; none where it does not end within 64 bits.
+pub fn take(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let bits = u64::from(byte & 0x7f);
+        if shift == 63 && bits > 1 {
+            return None;
+        }
+        value |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// A difference, positive or negative, modulo 2^64: small ones become small numbers.
+pub fn zigzag(difference: u64) -> u64 {
+    (difference << 1) ^ ((difference as i64 >> 63) as u64)
+}
+
+/// The difference again.
+pub fn unzigzag(value: u64) -> u64 {
+    (value >> 1) ^ (value & 1).wrapping_neg()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_comes_back() {
+        for value in [0, 1, 127, 128, 300, 1 << 35, u64::MAX - 1, u64::MAX] {
+            let mut bytes = Vec::new();
+            push(&mut bytes, value);
+            assert_eq!(take(&mut &bytes[..]), Some(value));
+            assert_eq!(take(&mut &bytes[..bytes.len() - 1]), None);
+            assert_eq!(unzigzag(zigzag(value)), value);
+        }
+        assert_eq!(zigzag(1u64.wrapping_neg()), 1);
+        assert_eq!(take(&mut &[0xff; 20][..]), None);
+    }
+}

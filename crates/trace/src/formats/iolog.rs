@@ -1,0 +1,117 @@
+//! fio's I/O log. Version 2: `file action [offset length]`, and `file wait µs` between. Version 3, what `--write_iolog` writes:
+//! `µs file action [offset length]`. The header says which.
+
+use crate::out::{Complaint, Out};
+use crate::request::{Op, Request};
+use crate::text::{number, shown};
+
+/// The first bytes of every such log.
+pub const MAGIC: &[u8] = b"fio version ";
+
+enum Version {
+    /// Time passes in `wait` alone; none passes in a log that has none.
+    Two {
+        elapsed_ns: Option<u64>,
+    },
+    Three,
+}
+
+pub struct Decoder {
+    version: Option<Version>,
+    waits: bool,
+}
+
+impl Decoder {
+    pub fn new(head: &[u8]) -> Self {
+        Decoder { version: None, waits: head.windows(6).any(|word| word == b" wait ") }
+    }
+
+    fn header(&self, line: &[u8]) -> Result<Version, Complaint> {
+        match line.trim_ascii() {
+            b"fio version 2 iolog" => Ok(Version::Two { elapsed_ns: self.waits.then_some(0) }),
+            b"fio version 3 iolog" => Ok(Version::Three),
+            other => Err(format!("{} is no header; expected \"fio version 2 iolog\" or 3", shown(other)).into()),
+        }
+    }
+}
+
+impl super::Decoder for Decoder {
+    fn decode(&mut self, line: &[u8], out: &mut Out) -> Result<(), Complaint> {
+        let Some(version) = &mut self.version else {
+            self.version = Some(self.header(line)?);
+            return Ok(());
+        };
+        let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let mut next = |what: &str| words.next().ok_or_else(|| Complaint(format!("{what} is missing")));
+        let time_ns = match version {
+            Version::Two { elapsed_ns } => *elapsed_ns,
+            Version::Three => Some(in_nanoseconds(number(next("the time")?, "the time")?)?),
+        };
+        let file = next("the file")?;
+        let op = match (next("the action")?, version) {
+            (b"add" | b"open" | b"close", _) => return Ok(()),
+            (b"wait", Version::Two { elapsed_ns }) => {
+                let wait_ns = in_nanoseconds(number(next("the wait")?, "the wait")?)?;
+                let then = elapsed_ns.unwrap_or(0).checked_add(wait_ns);
+                *elapsed_ns = Some(then.ok_or("the waits take longer than time does")?);
+                return Ok(());
+            }
+            (b"sync" | b"datasync", _) => {
+                return {
+                    let device = out.device(file)?;
+                    out.put_flush(time_ns, device)
+                };
+            }
+            (b"read", _) => Op::Read,
+            (b"write", _) => Op::Write,
+            (b"trim", _) => Op::Discard,
+            (other, _) => return Err(format!("there is no action {}", shown(other)).into()),
+        };
+        let (at, len) = (number(next("the offset")?, "the offset")?, number(next("the length")?, "the length")?);
+        let device = out.device(file)?;
+        out.put(Request { time_ns, op, at, len, device })
+    }
+}
+
+fn in_nanoseconds(time_us: u64) -> Result<u64, Complaint> {
+    time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs are no time").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{failing, recognised, request};
+    use crate::{Format, Op};
+
+    #[test]
+    fn version_3_has_a_time_in_each_line() {
+        let text = "fio version 3 iolog\n36 /dev/sdb add\n187 /dev/sdb open\n193 /dev/sdb read 61440 4096\n\
+                    36366 /dev/sdc write 774144 4096\n40000 /dev/sdb sync\n40001 /dev/sdb trim 0 1048576\n168659 /dev/sdb close\n";
+        let (format, requests) = recognised("a", text.as_bytes());
+        assert_eq!(format, Format::FioLog);
+        assert_eq!(requests[0], request(Some(0), Op::Read, 61_440, 4_096, 0));
+        assert_eq!(requests[1], request(Some(36_173_000), Op::Write, 774_144, 4_096, 1));
+        assert_eq!(requests[2], request(Some(39_807_000), Op::Flush, 0, 0, 0));
+        assert_eq!(requests[3], request(Some(39_808_000), Op::Discard, 0, 1 << 20, 0));
+    }
+
+    #[test]
+    fn in_version_2_time_passes_in_waits_alone() {
+        let without = "fio version 2 iolog\nf add\nf open\nf read 0 4096\nf write 4096 512\nf datasync 0 0\nf close\n";
+        let (format, requests) = recognised("a", without.as_bytes());
+        assert_eq!((format, requests.len()), (Format::FioLog, 3));
+        assert_eq!(requests[1], request(None, Op::Write, 4_096, 512, 0));
+        let with = "fio version 2 iolog\nf read 0 4096\nf wait 150\nf read 0 4096\nf wait 100\nf read 0 4096\n";
+        let times: Vec<_> = recognised("a", with.as_bytes()).1.iter().map(|request| request.time_ns).collect();
+        assert_eq!(times, [Some(0), Some(150_000), Some(250_000)]);
+    }
+
+    #[test]
+    fn a_broken_line_is_named_by_its_number() {
+        let message = failing(b"fio version 3 iolog\n0 f read 0 4096\n5 f erase 0 4096\n", 1);
+        assert!(message.contains("line 3: there is no action \"erase\""), "{message}");
+        let message = failing(b"fio version 3 iolog\n0 f read 0 4096\n5 f read 0", 1);
+        assert!(message.contains("line 3: the last line is cut short: the length is missing"), "{message}");
+        let message = failing(b"fio version 3 iolog\n0 f read 0 4096\n5 f wait 10\n", 1);
+        assert!(message.contains("line 3: there is no action \"wait\""), "{message}");
+    }
+}

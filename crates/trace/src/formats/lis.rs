@@ -1,0 +1,43 @@
+//! The ARC paper's traces (Megiddo and Modha, FAST 2003), text: `first-block count ignored request-number`, in blocks of 512
+//! bytes; neither time nor direction.
+
+use crate::out::{Complaint, Out};
+use crate::request::{Op, Request};
+use crate::text::{SECTOR_BYTES, in_bytes, number, words};
+
+pub struct Decoder;
+
+impl super::Decoder for Decoder {
+    fn decode(&mut self, line: &[u8], out: &mut Out) -> Result<(), Complaint> {
+        let [first, count, ignored, request] = words(line, false)?;
+        let at = in_bytes(number(first, "the first block")?, SECTOR_BYTES)?;
+        let len = in_bytes(number(count, "the count")?, SECTOR_BYTES)?;
+        number(ignored, "the third number")?;
+        number(request, "the request's number")?;
+        out.put(Request { time_ns: None, op: Op::Read, at, len, device: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{failing, recognised, request};
+    use crate::{Format, Op};
+
+    const FIXTURE: &str = "3050771 25 0 0\n2461851 8 0 1\n3050771 8 0 2\n";
+
+    #[test]
+    fn every_request_is_a_read_without_a_time() {
+        let (format, requests) = recognised("a", FIXTURE.as_bytes());
+        assert_eq!(format, Format::Lis);
+        assert_eq!(requests[0], request(None, Op::Read, 3_050_771 * 512, 25 * 512, 0));
+        assert_eq!(requests.len(), 3);
+    }
+
+    #[test]
+    fn a_broken_line_is_named_by_its_number() {
+        let message = failing(format!("{FIXTURE}12 eight 0 3\n").as_bytes(), 3);
+        assert!(message.contains("line 4: the count is \"eight\", which is no whole number"), "{message}");
+        let message = failing(&FIXTURE.as_bytes()[..24], 1);
+        assert!(message.contains("line 2: the last line is cut short: has 2 fields where 4 are expected"), "{message}");
+    }
+}

@@ -1,0 +1,48 @@
+//! MQSim's traces, text: `time-ns device first-sector sectors type`, type 1 a read and 0 a write.
+
+use crate::out::{Complaint, Out};
+use crate::request::{Op, Request};
+use crate::text::{SECTOR_BYTES, in_bytes, number, shown, small_number, words};
+
+pub struct Decoder;
+
+impl super::Decoder for Decoder {
+    fn decode(&mut self, line: &[u8], out: &mut Out) -> Result<(), Complaint> {
+        let [time, device, first, count, kind] = words(line, false)?;
+        let op = match kind {
+            b"1" => Op::Read,
+            b"0" => Op::Write,
+            _ => return Err(format!("the type is {}, neither 1 (read) nor 0 (write)", shown(kind)).into()),
+        };
+        let time_ns = Some(number(time, "the time")?);
+        let device = small_number(device, "the device")?;
+        let at = in_bytes(number(first, "the first sector")?, SECTOR_BYTES)?;
+        let len = in_bytes(number(count, "the count of sectors")?, SECTOR_BYTES)?;
+        out.put(Request { time_ns, op, at, len, device })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{failing, recognised, request};
+    use crate::{Format, Op};
+
+    const FIXTURE: &str = "938513000 4 264719034 16 0\n938828000 3 197570570 16 1\n938944000 13 93230992 32 0\n";
+
+    #[test]
+    fn one_is_a_read_and_times_begin_with_the_first_request() {
+        let (format, requests) = recognised("a", FIXTURE.as_bytes());
+        assert_eq!(format, Format::Mqsim);
+        assert_eq!(requests[0], request(Some(0), Op::Write, 264_719_034 * 512, 8_192, 4));
+        assert_eq!(requests[1], request(Some(315_000), Op::Read, 197_570_570 * 512, 8_192, 3));
+        assert_eq!(requests.len(), 3);
+    }
+
+    #[test]
+    fn a_broken_line_is_named_by_its_number() {
+        let message = failing(format!("{FIXTURE}938944000 13 93230992 32 2\n").as_bytes(), 3);
+        assert!(message.contains("line 4: the type is \"2\", neither 1 (read) nor 0 (write)"), "{message}");
+        let message = failing(&FIXTURE.as_bytes()[..35], 1);
+        assert!(message.contains("line 2: the last line is cut short: has 1 fields where 5 are expected"), "{message}");
+    }
+}

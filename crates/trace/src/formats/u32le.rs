@@ -1,0 +1,55 @@
+//! Block numbers alone, little-endian `u32`, of blocks of 4 KiB; neither time, direction nor length. Anything could be one, so
+//! it is taken for one by its name only.
+
+use crate::input::Unit;
+use crate::out::{Complaint, Out};
+use crate::request::{Op, Request};
+
+const BLOCK_BYTES: u64 = 4096;
+
+pub struct Decoder;
+
+impl super::Decoder for Decoder {
+    fn unit(&self) -> Unit {
+        Unit::Bytes(4)
+    }
+
+    fn unit_name(&self) -> &'static str {
+        "a block number"
+    }
+
+    fn decode(&mut self, record: &[u8], out: &mut Out) -> Result<(), Complaint> {
+        let block = u32::from_le_bytes(record.try_into().expect("a record has four bytes"));
+        out.put(Request {
+            time_ns: None,
+            op: Op::Read,
+            at: u64::from(block) * BLOCK_BYTES,
+            len: BLOCK_BYTES,
+            device: 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{failing_named, recognised, request};
+    use crate::{Format, Op};
+
+    #[test]
+    fn a_name_is_what_it_is_known_by() {
+        let bytes: Vec<u8> = [3u32, 0, u32::MAX].iter().flat_map(|block| block.to_le_bytes()).collect();
+        let (format, requests) = recognised("w106.u32le.xz", &bytes);
+        assert_eq!(format, Format::U32Le);
+        assert_eq!(requests[0], request(None, Op::Read, 12_288, 4_096, 0));
+        assert_eq!(requests[2].at, u64::from(u32::MAX) * 4096);
+    }
+
+    #[test]
+    fn a_block_number_that_is_cut_short_is_named_by_its_byte() {
+        let message = failing_named("a.u32le", &[1, 0, 0, 0, 2, 0], 1);
+        assert!(
+            message.contains("byte 4: the file ends within a block number, of which 2 bytes are there"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! VMware's vscsiStats, binary and little-endian, as the CloudPhysics traces are.
+//!
+//! Version 1, 32 bytes: `u32` serial, `u32` bytes, `u32` scatter-gather count, `u16` SCSI opcode, `u16` version, `u64` first
+//! sector, `u64` time in µs. Version 2, 40 bytes: `u16` opcode, `u16` version, `u32` serial, `u32` bytes, `u32`
+//! scatter-gather count, `u64` first sector, `u64` time in µs, `u64` response time. The version is the upper byte of its field.
+
+use crate::input::Unit;
+use crate::out::{Complaint, Out};
+use crate::request::{Op, Request};
+use crate::text::{SECTOR_BYTES, in_bytes};
+
+/// Where a version keeps what.
+struct Layout {
+    version: u16,
+    record_bytes: usize,
+    opcode: usize,
+    version_at: usize,
+    len: usize,
+    sector: usize,
+    time: usize,
+}
+
+const V1: Layout = Layout { version: 1, record_bytes: 32, opcode: 12, version_at: 14, len: 4, sector: 16, time: 24 };
+const V2: Layout = Layout { version: 2, record_bytes: 40, opcode: 0, version_at: 2, len: 8, sector: 16, time: 24 };
+
+pub struct Decoder(&'static Layout);
+
+impl Decoder {
+    /// The version is that of the first record; version 1 where that has neither.
+    pub fn new(head: &[u8]) -> Self {
+        let second = head.len() >= V2.record_bytes && u16_at(head, V2.version_at) >> 8 == V2.version;
+        let first = head.len() >= V1.record_bytes && u16_at(head, V1.version_at) >> 8 == V1.version;
+        Decoder(if second && !first { &V2 } else { &V1 })
+    }
+}
+
+impl super::Decoder for Decoder {
+    fn unit(&self) -> Unit {
+        Unit::Bytes(self.0.record_bytes)
+    }
+
+    fn decode(&mut self, record: &[u8], out: &mut Out) -> Result<(), Complaint> {
+        let version = u16_at(record, self.0.version_at);
+        if version >> 8 != self.0.version {
+            return Err(format!("a record of version {version:#06x} among those of version {}", self.0.version).into());
+        }
+        let opcode = u16_at(record, self.0.opcode);
+        let time_us = u64_at(record, self.0.time);
+        let time_ns = Some(in_nanoseconds(time_us)?);
+        let op = match opcode {
+            // READ (6), (10), (12), (16).
+            0x08 | 0x28 | 0xa8 | 0x88 => Op::Read,
+            // WRITE and WRITE AND VERIFY.
+            0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e => Op::Write,
+            // SYNCHRONIZE CACHE (10), (16).
+            0x35 | 0x91 => return out.put_flush(time_ns, 0),
+            // Of UNMAP and WRITE SAME the record has the length of the parameters, not that of the range.
+            0..=0xff => {
+                out.skipped += 1;
+                return Ok(());
+            }
+            _ => return Err(format!("SCSI has no opcode {opcode:#x}").into()),
+        };
+        let at = in_bytes(u64_at(record, self.0.sector), SECTOR_BYTES)?;
+        let len = u64::from(u32::from_le_bytes(record[self.0.len..self.0.len + 4].try_into().expect("four bytes")));
+        out.put(Request { time_ns, op, at, len, device: 0 })
+    }
+}
+
+fn in_nanoseconds(time_us: u64) -> Result<u64, Complaint> {
+    time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs are no time").into())
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{failing, recognised, request};
+    use crate::{Format, Op};
+
+    fn v1(opcode: u16, len: u32, sector: u64, time_us: u64) -> Vec<u8> {
+        let head = [7u32.to_le_bytes(), len.to_le_bytes(), 1u32.to_le_bytes()].concat();
+        [&head[..], &opcode.to_le_bytes(), &0x100u16.to_le_bytes(), &sector.to_le_bytes(), &time_us.to_le_bytes()]
+            .concat()
+    }
+
+    fn v2(opcode: u16, len: u32, sector: u64, time_us: u64) -> Vec<u8> {
+        let head =
+            [&opcode.to_le_bytes()[..], &0x200u16.to_le_bytes(), &7u32.to_le_bytes(), &len.to_le_bytes()].concat();
+        [&head[..], &[0; 4], &sector.to_le_bytes(), &time_us.to_le_bytes(), &[0; 8]].concat()
+    }
+
+    #[test]
+    fn both_versions_are_told_apart_and_read() {
+        for record in [v1, v2] {
+            let bytes = [
+                record(0x2a, 4096, 8, 1_000),
+                record(0x12, 36, 0, 1_001),
+                record(0x88, 512, 1, 1_002),
+                record(0x35, 0, 0, 1_003),
+            ];
+            let (format, requests) = recognised("disk", &bytes.concat());
+            assert_eq!(format, Format::Vscsi);
+            let flush = request(Some(3_000), Op::Flush, 0, 0, 0);
+            assert_eq!(
+                requests,
+                [request(Some(0), Op::Write, 4096, 4096, 0), request(Some(2_000), Op::Read, 512, 512, 0), flush]
+            );
+        }
+    }
+
+    #[test]
+    fn a_broken_record_is_named_by_its_byte() {
+        let good = v1(0x2a, 4096, 8, 1_000);
+        let other = [&good[..], &v2(0x2a, 4096, 8, 1_000)].concat();
+        assert!(
+            failing(&other, 1).contains("byte 32: a record of version 0x0000 among those of version 1;"),
+            "{}",
+            failing(&other, 1)
+        );
+        let cut = [&good[..], &good[..12]].concat();
+        assert!(
+            failing(&cut, 1)
+                .contains("byte 32: the file ends within a record, of which 12 bytes are there; copy it again")
+        );
+        let far = [&good[..], &v1(0x2a, 4096, u64::MAX, 1_000)].concat();
+        assert!(
+            failing(&far, 1).contains("byte 32: 18446744073709551615 times 512 bytes lie past the end of any disk")
+        );
+        let long = [&good[..], &v1(0x2a, u32::MAX, 0, 1_000)].concat();
+        assert!(failing(&long, 1).contains("byte 32: a request of 4294967295 bytes is longer than any disk takes"));
+    }
+}

@@ -1,0 +1,219 @@
+//! The bytes of a trace in units: a line of text or so many bytes, each with its place.
+
+use std::io::{self, Read};
+
+use crate::error::Place;
+
+/// What is held of a trace at once, in bytes; also what formats are recognised by.
+pub const HEAD_BYTES: usize = 64 << 10;
+
+/// What a decoder wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A line, without its end.
+    Line,
+    /// So many bytes, from 1 to [`HEAD_BYTES`].
+    Bytes(usize),
+}
+
+/// What became of that.
+pub enum Next<'a> {
+    /// Here it is.
+    Whole(&'a [u8]),
+    /// A last line without an end, which may be cut short.
+    Unended(&'a [u8]),
+    /// The trace ends after so many bytes of it.
+    CutShort(usize),
+    /// A line that is longer than what is held at once.
+    TooLong,
+    /// The trace has ended before it.
+    End,
+}
+
+/// A trace that is read from its beginning to its end.
+pub struct Input {
+    source: Box<dyn Read>,
+    buffer: Vec<u8>,
+    begin: usize,
+    end: usize,
+    ended: bool,
+    /// What ended it, if that was no end. What was read before it is still given.
+    error: Option<io::Error>,
+    byte: u64,
+    line: u64,
+}
+
+impl Input {
+    /// Nothing is read yet.
+    pub fn new(source: Box<dyn Read>) -> Self {
+        Input { source, buffer: vec![0; HEAD_BYTES], begin: 0, end: 0, ended: false, error: None, byte: 0, line: 0 }
+    }
+
+    /// The first [`HEAD_BYTES`], or all that can be read if that is less. Only before anything was taken.
+    pub fn head(&mut self) -> &[u8] {
+        debug_assert_eq!(self.begin, 0);
+        while self.more() {}
+        &self.buffer[..self.end]
+    }
+
+    /// Why nothing could be read any more.
+    pub fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
+    /// Reads some more if there is room and anything left; says whether it did.
+    fn more(&mut self) -> bool {
+        if self.ended || self.end == self.buffer.len() {
+            return false;
+        }
+        loop {
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Ok(0) => break,
+                Ok(got) => {
+                    self.end += got;
+                    return true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.error = Some(error);
+                    break;
+                }
+            }
+        }
+        self.ended = true;
+        false
+    }
+
+    /// Room for a whole unit behind what was not taken yet.
+    fn compact(&mut self) {
+        self.buffer.copy_within(self.begin..self.end, 0);
+        self.end -= self.begin;
+        self.begin = 0;
+    }
+
+    /// The next unit.
+    pub fn next(&mut self, unit: Unit) -> io::Result<Next<'_>> {
+        match unit {
+            Unit::Line => self.next_line(),
+            Unit::Bytes(len) => self.next_bytes(len),
+        }
+    }
+
+    fn next_bytes(&mut self, len: usize) -> io::Result<Next<'_>> {
+        debug_assert!((1..=HEAD_BYTES).contains(&len));
+        if self.end - self.begin < len {
+            self.compact();
+            while self.end < len && self.more() {}
+        }
+        let held = self.end - self.begin;
+        if held < len {
+            if let Some(error) = self.error.take() {
+                return Err(error);
+            }
+            return Ok(if held == 0 { Next::End } else { Next::CutShort(held) });
+        }
+        let taken = self.begin;
+        self.begin += len;
+        self.byte += len as u64;
+        Ok(Next::Whole(&self.buffer[taken..taken + len]))
+    }
+
+    fn next_line(&mut self) -> io::Result<Next<'_>> {
+        let mut looked = self.begin;
+        let found = loop {
+            if let Some(at) = find_newline(&self.buffer[looked..self.end]) {
+                break Some(looked + at);
+            }
+            looked = self.end;
+            if self.end == self.buffer.len() && self.begin > 0 {
+                looked -= self.begin;
+                self.compact();
+            }
+            if !self.more() {
+                break None;
+            }
+        };
+        let taken = self.begin;
+        let Some(newline) = found else {
+            if let Some(error) = self.error.take() {
+                return Err(error);
+            }
+            if taken == self.end {
+                return Ok(Next::End);
+            }
+            self.line += 1;
+            if !self.ended {
+                return Ok(Next::TooLong);
+            }
+            self.begin = self.end;
+            return Ok(Next::Unended(without_return(&self.buffer[taken..self.end])));
+        };
+        self.line += 1;
+        self.begin = newline + 1;
+        Ok(Next::Whole(without_return(&self.buffer[taken..newline])))
+    }
+
+    /// Of the unit that was asked for last, if it was taken; else of the one that comes.
+    pub fn place(&self, unit: Unit, taken: bool) -> Place {
+        match unit {
+            Unit::Line => Place::Line(if taken { self.line } else { self.line + 1 }),
+            Unit::Bytes(len) => Place::Byte(if taken { self.byte - len as u64 } else { self.byte }),
+        }
+    }
+}
+
+/// Lines that end as on Windows are lines, too.
+pub fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+fn find_newline(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|byte| *byte == b'\n')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives one byte at a time.
+    struct Slow(std::vec::IntoIter<u8>);
+
+    impl Read for Slow {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            Ok(self.0.next().map_or(0, |byte| {
+                buffer[0] = byte;
+                1
+            }))
+        }
+    }
+
+    #[test]
+    fn lines_have_their_numbers_however_the_bytes_come() {
+        let text: String = (0..20_000).map(|number| format!("line {number}\r\n")).collect();
+        let mut input = Input::new(Box::new(Slow(format!("{text}last").into_bytes().into_iter())));
+        for number in 0..20_000 {
+            let Ok(Next::Whole(line)) = input.next(Unit::Line) else { panic!("line {number} is missing") };
+            assert_eq!(line, format!("line {number}").as_bytes());
+            assert_eq!(input.place(Unit::Line, true), Place::Line(number + 1));
+        }
+        assert!(matches!(input.next(Unit::Line), Ok(Next::Unended(b"last"))));
+        assert!(matches!(input.next(Unit::Line), Ok(Next::End)));
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_given_up_instead_of_held() {
+        let mut input = Input::new(Box::new(io::repeat(b'x')));
+        assert!(matches!(input.next(Unit::Line), Ok(Next::TooLong)));
+    }
+
+    #[test]
+    fn a_record_that_is_cut_short_says_how_much_of_it_is_there() {
+        let mut input = Input::new(Box::new(io::repeat(7).take(70)));
+        for record in 0..2 {
+            assert!(matches!(input.next(Unit::Bytes(32)), Ok(Next::Whole(bytes)) if bytes == [7; 32]));
+            assert_eq!(input.place(Unit::Bytes(32), true), Place::Byte(record * 32));
+        }
+        assert!(matches!(input.next(Unit::Bytes(32)), Ok(Next::CutShort(6))));
+        assert_eq!(input.place(Unit::Bytes(32), false), Place::Byte(64));
+    }
+}

@@ -1,0 +1,114 @@
+//! Fields of lines: numbers without a detour over floats, in words that say which one is wrong.
+
+use crate::out::Complaint;
+
+/// Bytes in a sector, where a format counts in sectors.
+pub const SECTOR_BYTES: u64 = 512;
+
+/// Exactly `N` fields between commas, or at least that if `more` is allowed.
+pub fn fields<const N: usize>(line: &[u8], more: bool) -> Result<[&[u8]; N], Complaint> {
+    collect(line.split(|byte| *byte == b','), more)
+}
+
+/// Exactly `N` words between blanks, or at least that if `more` is allowed.
+pub fn words<const N: usize>(line: &[u8], more: bool) -> Result<[&[u8]; N], Complaint> {
+    collect(line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()), more)
+}
+
+fn collect<'a, const N: usize>(parts: impl Iterator<Item = &'a [u8]>, more: bool) -> Result<[&'a [u8]; N], Complaint> {
+    let mut found = [&b""[..]; N];
+    let mut count = 0;
+    for part in parts {
+        if let Some(place) = found.get_mut(count) {
+            *place = part.trim_ascii();
+        } else if more {
+            break;
+        }
+        count += 1;
+    }
+    if count < N || (count > N && !more) {
+        return Err(format!("has {count} fields where {N} are expected").into());
+    }
+    Ok(found)
+}
+
+/// A whole number.
+pub fn number(field: &[u8], what: &str) -> Result<u64, Complaint> {
+    let mut value = 0u64;
+    for byte in field {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return Err(format!("{what} is {}, which is no whole number", shown(field)).into());
+        }
+        let longer = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(digit)));
+        value = longer.ok_or_else(|| format!("{what} is {}, which is too large", shown(field)))?;
+    }
+    if field.is_empty() {
+        return Err(format!("{what} is missing").into());
+    }
+    Ok(value)
+}
+
+/// A whole number below 2^32.
+pub fn small_number(field: &[u8], what: &str) -> Result<u32, Complaint> {
+    u32::try_from(number(field, what)?).map_err(|_| format!("{what} is {}, which is too large", shown(field)).into())
+}
+
+/// Seconds with or without a fraction, in nanoseconds; digits past the ninth are cut off.
+pub fn seconds_as_ns(field: &[u8], what: &str) -> Result<u64, Complaint> {
+    let point = field.iter().position(|byte| *byte == b'.');
+    let (whole, fraction) = point.map_or((field, &b""[..]), |point| (&field[..point], &field[point + 1..]));
+    let seconds = number(whole, what)?;
+    if !fraction.iter().all(u8::is_ascii_digit) {
+        return Err(format!("{what} is {}, which is no number of seconds", shown(field)).into());
+    }
+    let digits = &fraction[..fraction.len().min(9)];
+    let ns =
+        digits.iter().fold(0u64, |ns, digit| ns * 10 + u64::from(digit - b'0')) * 10u64.pow(9 - digits.len() as u32);
+    let time = seconds.checked_mul(1_000_000_000).and_then(|time| time.checked_add(ns));
+    time.ok_or_else(|| format!("{what} is {}, which is too large", shown(field)).into())
+}
+
+/// `count` units of `unit` bytes.
+pub fn in_bytes(count: u64, unit: u64) -> Result<u64, Complaint> {
+    count.checked_mul(unit).ok_or_else(|| format!("{count} times {unit} bytes lie past the end of any disk").into())
+}
+
+/// A field as a message may hold it: quoted, short, printable.
+pub fn shown(field: &[u8]) -> String {
+    const SHOWN_MAX: usize = 40;
+    let short = field
+        .get(..SHOWN_MAX)
+        .map_or_else(|| field.escape_ascii().to_string(), |cut| format!("{}…", cut.escape_ascii()));
+    format!("\"{short}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_become_nanoseconds_exactly() {
+        for (text, ns) in [
+            ("0", 0),
+            ("12.5", 12_500_000_000),
+            ("0.026214", 26_214_000),
+            ("3.", 3_000_000_000),
+            ("1.0000000019", 1_000_000_001),
+        ] {
+            assert_eq!(seconds_as_ns(text.as_bytes(), "the time"), Ok(ns), "{text}");
+        }
+        for text in ["", ".5", "-1", "1e3", "1.x", "99999999999999"] {
+            assert!(seconds_as_ns(text.as_bytes(), "the time").is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_refused_in_words() {
+        assert_eq!(number(b"18446744073709551615", "the offset"), Ok(u64::MAX));
+        let error = number(b"18446744073709551616", "the offset").expect_err("it is too large");
+        assert_eq!(error.0, "the offset is \"18446744073709551616\", which is too large");
+        let error = small_number(b"a\x07b", "the disk").expect_err("it is no number");
+        assert_eq!(error.0, "the disk is \"a\\x07b\", which is no whole number");
+    }
+}

@@ -1,0 +1,64 @@
+//! Real traces, as their publishers give them, read whole. They lie where `HOTSET_TRACES` says; without it nothing is read.
+
+#![allow(clippy::disallowed_types, reason = "traces are files, and a test may open them")]
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use trace::{Format, Op, Request, open};
+
+fn folder() -> Option<PathBuf> {
+    let folder = std::env::var_os("HOTSET_TRACES").map(PathBuf::from);
+    if folder.is_none() {
+        println!("not read: HOTSET_TRACES does not say where the traces are");
+    }
+    folder
+}
+
+fn read(folder: &Path, name: &str) -> (Format, Vec<Request>) {
+    let file = File::open(folder.join(name)).expect("the trace is there");
+    let reader = open(name, Box::new(file), None).expect("it is a trace");
+    let format = reader.format();
+    (format, reader.map(|request| request.expect("all of it is good")).collect())
+}
+
+/// Distinct pages of 4 KiB, in bytes.
+fn footprint(requests: &[Request]) -> u64 {
+    let pages_of = |request: &Request| {
+        let device = request.device;
+        (request.at / 4096..=(request.at + request.len - 1) / 4096).map(move |page| (device, page))
+    };
+    requests.iter().flat_map(pages_of).collect::<BTreeSet<_>>().len() as u64 * 4096
+}
+
+/// File, format, requests, footprint in hundredths of a GiB: as those who collected them state.
+const TRACES: [(&str, Format, usize, u64); 6] = [
+    ("cloudphysics-vm.vscsi", Format::Vscsi, 113_872, 103),
+    ("cloudphysics-w106.u32le.xz", Format::U32Le, 5_292_456, 105),
+    ("arc-P2.lis.zst", Format::Lis, 666_176, 46),
+    ("arc-P3.lis.zst", Format::Lis, 238_578, 39),
+    ("arc-P6.lis.zst", Format::Lis, 519_711, 39),
+    ("tpcc-small.mqsim", Format::Mqsim, 6_999, 8),
+];
+
+#[test]
+fn every_published_trace_is_read_whole() {
+    let Some(folder) = folder() else { return };
+    for (name, format, requests, hundredths) in TRACES {
+        let (found, read) = read(&folder, name);
+        assert_eq!((found, read.len()), (format, requests), "{name}");
+        let footprint = footprint(&read);
+        assert_eq!((footprint * 100 + (1 << 29)) >> 30, hundredths, "{name}: {footprint} bytes");
+    }
+}
+
+#[test]
+fn the_virtual_machine_writes_three_fifths_in_two_hours() {
+    let Some(folder) = folder() else { return };
+    let (_, requests) = read(&folder, "cloudphysics-vm.vscsi");
+    let writes = requests.iter().filter(|request| request.op == Op::Write).count();
+    assert_eq!((writes * 100 + requests.len() / 2) / requests.len(), 59);
+    let last_ns = requests.iter().filter_map(|request| request.time_ns).max().expect("it has times");
+    assert!((6_900..7_500).contains(&(last_ns / 1_000_000_000)), "{last_ns} ns");
+}
