@@ -152,6 +152,9 @@ async fn switch<S: Seam>(
             gone = at.map(|at| state.devices.remove(at)).filter(|_| served);
         }
         if let Some((device, role)) = newcomer {
+            if state.jobs.has_prepared() {
+                inner.pages.borrow_mut().refused.remove(&device.member);
+            }
             take_in(state, device, role, since);
         }
         state.joining = None;
@@ -179,6 +182,9 @@ fn take_in<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role:
         }
         state.next_places.resize(state.superblock.members.len(), 0);
         state.next_places[number] = 0;
+        // Another device may have had the number in this opening.
+        state.speeds.remove(&device.member);
+        assert!(state.devices.iter().all(|other| other.member != device.member), "a number means one device");
         state.devices.push(device.clone());
         state.devices.sort_by_key(|device| device.member);
     }
@@ -188,6 +194,7 @@ fn take_in<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role:
             if entry.state == MemberState::Lost && entry.role == Role::Log && member != device.member {
                 (entry.state, entry.since) = (MemberState::Vacant, entry.since);
                 state.reports.retain(|report| report.member != member);
+                state.devices.retain(|device| device.member != member);
             }
         }
     }

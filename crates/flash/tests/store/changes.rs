@@ -358,6 +358,34 @@ fn a_member_that_is_lost_while_it_is_filled_to_take_over_is_left_as_it_is() {
     }
 }
 
+/// Found by torture: the device that had the number before was written to as well, and counted as a copy.
+#[test]
+fn a_number_that_is_given_again_means_its_new_device_alone() {
+    let world = formatted(1, Shape { devices: 3, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let (script, store) = store_with_life(&world, &seam).await;
+        let life = script.life(&store);
+        for round in 0..12 {
+            let members = store.members();
+            let carries = |member: &&MemberReport| member.role == Role::Log && member.status == MemberStatus::InService;
+            let device = members.iter().find(carries).and_then(|member| member.device.clone()).expect("it is here");
+            let number = (0..3).find(|number| device.ends_with(ALL[*number])).expect("it is one of them");
+            let control = world.disk(ALL[number]).unwrap();
+            control.vanish();
+            life.run(round, 1, 3).await;
+            while store.copies() != 2 || store.job().is_some() {
+                life.run(100 + round, 1, 1).await;
+            }
+            control.come_back();
+            let back = script.disk(number).await;
+            store.add(back, true).await.expect("it comes back");
+            assert_eq!((store.copies(), store.members().len()), (2, 3), "{:?}", store.members());
+        }
+        assert_eq!(script.wrong.take(), None);
+    });
+}
+
 #[test]
 fn a_smaller_device_takes_over_when_the_log_has_left_what_it_lacks() {
     let world = formatted(1, Shape { devices: 2, segments: 8, ..SMALL });
