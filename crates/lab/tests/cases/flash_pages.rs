@@ -35,12 +35,20 @@ fn first_life(seed: u64) -> (Rig, Volume<SimSeam>) {
 
 /// Serves the disk once its pages were compared with it.
 fn serve(rig: &Rig, first: bool) -> Volume<SimSeam> {
+    serve_as(rig, first, 1, false)
+}
+
+/// The same by another identity; `void`: it was noted that the map on the devices is.
+fn serve_as(rig: &Rig, first: bool, incarnation: u64, void: bool) -> Volume<SimSeam> {
     let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
     rig.world.block_on(async {
         devices().open(&rig.seam, &rig.core, first, false).await.expect("the devices are whole");
+        if void {
+            rig.core.pages().expect("just opened").distrust();
+        }
         let disk = rig.seam.open_disk(&open).await.expect("the disk is there");
         let backing = engine::Backing::plain(disk);
-        let volume = rig.core.attach_recovered(VolumeSpec::new("disk", 1), backing).await;
+        let volume = rig.core.attach_recovered(VolumeSpec::new("disk", incarnation), backing).await;
         let volume = volume.expect("what the log holds can be read");
         while !volume.stats().flash.checked {
             rig.seam.sleep(Nanos::from_millis(10)).await;
@@ -136,6 +144,119 @@ fn case_10_a_read_error_on_a_hit_is_not_seen_and_the_page_is_dropped() {
         assert_eq!(stats.errors, 0);
         assert!(stats.flash.not_hit.iter().any(|(why, _)| *why == "bad-copy"), "{:?}", stats.flash.not_hit);
     }
+}
+
+#[test]
+fn case_11_a_write_error_of_the_cache_lets_the_request_through_and_the_older_copy_is_gone_after_a_crash_too() {
+    // With one device left the log takes the flush; with none the backing has to have it, once it is noted that the map is void.
+    for (seed, failing) in [(11, &["flash1"][..]), (12, &["flash2"]), (13, &["flash1", "flash2"])] {
+        let (rig, volume) = first_life(seed);
+        warm(&rig, &volume);
+        for device in failing {
+            rig.world.disk(device).unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+        }
+        let alone = failing.len() == 1;
+        // As the daemon does once a second.
+        let (pages, seam) = (rig.core.pages().expect("there is flash"), rig.seam.clone());
+        rig.seam.spawn(async move {
+            while !alone && pages.failed().is_none() {
+                seam.sleep(Nanos::from_secs(1)).await;
+            }
+            if !alone {
+                pages.abandon();
+            }
+        });
+        rig.world.block_on(async {
+            for block in (0..HOT / 4096).step_by(3) {
+                write(&volume, block * 8, 8, 7_000_000).await.expect("a write needs no device");
+            }
+            if alone {
+                volume.flush().await.expect("the other device takes it");
+                return;
+            }
+            drop(volume.flush().await);
+            volume.destage_past_log().await.expect("the backing takes it");
+        });
+        let expected = |sector: u64| if (sector / 8).is_multiple_of(3) { 7_000_000 } else { sector + 1 };
+        hot_reads_as(&rig, &volume, expected);
+        assert!(!alone || volume.stats().errors == 0, "no request failed");
+        drop(volume);
+        // The devices work again, and hold what they held.
+        let rig = rig.crash(CrashMode::LoseAll, spec(seed + 100));
+        let volume = match alone {
+            true => serve(&rig, false),
+            // What the devices have of it was given up: it is another volume's.
+            false => serve_as(&rig, false, 2, true),
+        };
+        hot_reads_as(&rig, &volume, expected);
+    }
+}
+
+#[test]
+fn case_12_when_all_flash_requests_fail_then_some_the_counters_return_exactly_to_zero() {
+    for (seed, writes_fail) in [(14, false), (15, true)] {
+        let (rig, volume) = first_life(seed);
+        warm(&rig, &volume);
+        let devices = || ["flash1", "flash2"].map(|device| rig.world.disk(device).unwrap());
+        for (round, rate) in [1_000_000, 200_000, 0].into_iter().enumerate() {
+            devices().iter().for_each(|device| device.clear_faults());
+            for device in &devices() {
+                device.add_fault(Rule::new(Fault::Error, Ops::READ, When::PerMillion(rate)));
+            }
+            if writes_fail {
+                // For the other one there would be no cache left to speak of.
+                devices()[0].add_fault(Rule::new(Fault::Error, Ops::ALL, When::PerMillion(rate)));
+            }
+            connections(&rig, &volume, round as u64);
+        }
+        rig.world.block_on(async {
+            volume.destage_all().await.expect("the disk is whole");
+            volume.start_anew(false).await.expect("nothing is dirty");
+        });
+        rig.world.run_for(Nanos::from_secs(30)).expect("nothing is stuck");
+        let stats = volume.stats();
+        let left = [stats.dirty_bytes, stats.written_bytes, stats.flash_dirty_bytes, stats.resting_bytes];
+        assert_eq!((left, stats.memory_bytes), ([0; 4], 0), "{stats:?}");
+        assert_eq!((stats.flash.pages, stats.flash.cached_bytes), (0, 0));
+        let pages = rig.core.pages().unwrap().stats();
+        assert_eq!((pages.pages, pages.valid_blocks, pages.suspect, pages.regions_in_flux), (0, 0, 0, 0), "{pages:?}");
+        assert_eq!(pages.free, pages.slots, "every slot is free again: {pages:?}");
+        // And what is used comes to flash again.
+        for round in 0..10 {
+            rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load(300, round)));
+        }
+        let pages = volume.stats().flash.pages;
+        assert!(pages >= 24, "{pages} pages of 48 came back");
+    }
+}
+
+/// Eight connections read, write and flush the same few pages at once.
+fn connections(rig: &Rig, volume: &Volume<SimSeam>, round: u64) {
+    let left = std::rc::Rc::new(std::cell::Cell::new(8));
+    for connection in 0..8 {
+        let (volume, left) = (volume.clone(), std::rc::Rc::clone(&left));
+        rig.seam.spawn(async move {
+            let mut random = lab::random::Random::new(round, connection);
+            for _ in 0..300 {
+                let first = random.below(HOT / 512 - 64);
+                let count = random.between(1, 64);
+                match random.below(8) {
+                    // What only the log has cannot be read while no device can.
+                    0..4 => drop(read(&volume, first, count).await),
+                    // Nor changed in part.
+                    4..7 => drop(write(&volume, first, count, 9_000 + connection).await),
+                    // A record that cannot be written is told.
+                    _ => drop(volume.flush().await),
+                }
+            }
+            left.set(left.get() - 1);
+        });
+    }
+    rig.world.block_on(async {
+        while left.get() > 0 {
+            rig.seam.sleep(Nanos::from_millis(10)).await;
+        }
+    });
 }
 
 #[test]
