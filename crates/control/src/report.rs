@@ -365,8 +365,21 @@ pub struct CoreReport {
     pub index_bytes: u64,
 }
 
-/// A device of the flash log.
+/// What was written to a flash device over all restarts, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenReport {
+    /// Bytes of clean pages.
+    pub promotion_bytes: u64,
+    /// Bytes of the log: what was dirty, with headers.
+    pub dirty_bytes: u64,
+    /// Bytes of the map of clean pages.
+    pub journal_bytes: u64,
+    /// When counting began, in seconds since 1970.
+    pub since_unix_seconds: u64,
+}
+
+/// A device of the flash log.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FlashDeviceReport {
     /// Its number in the store, from 0.
     pub number: u32,
@@ -383,6 +396,18 @@ pub struct FlashDeviceReport {
     /// Bytes of the map of pages written to it since the start.
     #[serde(default)]
     pub journal_bytes: u64,
+    /// Bytes of the log written to it since the start.
+    #[serde(default)]
+    pub log_bytes: u64,
+    /// What was written to it over all restarts.
+    #[serde(default)]
+    pub written: WrittenReport,
+    /// That as a part of what it is rated for: `endurance_dwpd` a day for five years. Absent where that is 0.
+    #[serde(default)]
+    pub endurance_used_ratio: Option<f64>,
+    /// Days after which all of it is used up at the mean pace so far; absent in the first hour.
+    #[serde(default)]
+    pub endurance_left_days: Option<u64>,
     /// `in-service`, `lost` or `stale`.
     pub state: String,
     /// Why it is not in service.
@@ -460,7 +485,7 @@ pub struct PagesReport {
 }
 
 /// The flash log.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FlashReport {
     /// It answers flushes.
     pub in_use: bool,
@@ -488,6 +513,9 @@ pub struct FlashReport {
     /// What is being done to the devices.
     #[serde(default)]
     pub job: Option<FlashJobReport>,
+    /// Bytes written to all devices since the start for each byte of content, promoted or dirty; absent where there was none.
+    #[serde(default)]
+    pub write_amplification: Option<f64>,
     /// What the scrub has found.
     #[serde(default)]
     pub scrub: ScrubReport,

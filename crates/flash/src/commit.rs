@@ -203,6 +203,8 @@ async fn write<S: Seam>(
         devices.iter().zip(&results).filter_map(|(device, took)| Some((device.member, *took.as_ref().ok()?))).collect();
     let mut failures = failures_of(&devices, results.into_iter().map(|result| result.map(drop)).collect());
     failures.extend(batch_took(inner, blocks.len(), &took));
+    let bytes = (blocks.len() * BLOCK_BYTES) as u64;
+    took.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.of(*member).log_bytes += bytes);
     if inner.sabotage == Sabotage::AckBeforeMembership && failures.len() < devices.len() {
         acknowledge(header, requests);
         // As long as a survivor's flush takes, or longer.

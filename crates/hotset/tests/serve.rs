@@ -351,8 +351,17 @@ fn shares_of_the_flash_and_pins_are_changed_live_and_hold_over_a_restart() {
     let refused = daemon.try_command(&["volume", "pin", "a", "5 MiB.."]);
     assert!(errors(&refused).contains("ends before that"), "{}", errors(&refused));
     daemon.wait_for("the pages are there", |daemon| daemon.show("a")["flash"]["pinned_whole_pages"] == 16);
+    let written = |daemon: &Daemon<'_>| {
+        let list: Value = serde_json::from_str(&daemon.command(&["flash", "list", "--json"])).expect("JSON");
+        let devices = list["devices"].as_array().expect("a list").iter();
+        devices.map(|device| device["written"]["promotion_bytes"].as_u64().expect("a number")).sum::<u64>()
+    };
+    let before = written(&daemon);
+    assert!(before >= 1 << 20, "{before} bytes were written for 1 MiB of pages");
+    assert!(daemon.command(&["flash", "list"]).contains("of its life"));
     daemon.stop();
     let mut daemon = site.start();
+    assert!(written(&daemon) >= before, "what was written before the restart counts");
     daemon.wait_for("the pages are there again", |daemon| daemon.show("a")["flash"]["pinned_whole_pages"] == 16);
     let shown = daemon.show("a");
     assert_eq!((&shown["flash"]["min"], &shown["flash"]["max"]), (&"1 MiB".into(), &"10%".into()), "{shown}");

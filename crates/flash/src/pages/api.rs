@@ -41,7 +41,7 @@ pub struct WriteMark {
     pub(super) marks: Vec<((u16, u64), u64)>,
 }
 
-/// What has been written to a member for pages.
+/// What has been written to a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageMember {
     /// The member.
@@ -50,6 +50,8 @@ pub struct PageMember {
     pub promotion_bytes: u64,
     /// Bytes of the map journal.
     pub journal_bytes: u64,
+    /// Bytes of the log's batches, their headers included.
+    pub log_bytes: u64,
 }
 
 /// How the pages stand.

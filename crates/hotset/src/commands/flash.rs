@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use control::{Answer, Request};
+use control::{Answer, FlashReport, Request};
 
 use super::daemon::{ask, unexpected};
 use super::flash_offline;
 use crate::cli::{Failure, print_json};
 use crate::render::screen;
 use crate::render::style::Style;
+use crate::units::show_bytes;
 
 /// What may be done with the flash log.
 #[derive(Subcommand)]
@@ -76,6 +77,29 @@ fn whole_or_number(device: &str) -> Result<String, Failure> {
     }
 }
 
+/// What was written to each device, and how much of its life that is.
+fn wear(report: &FlashReport) -> String {
+    let mut text = String::new();
+    for device in report.devices.iter().filter(|device| device.state == "in-service") {
+        let written = &device.written;
+        let used =
+            device.endurance_used_ratio.map_or(String::new(), |used| format!("; {:.2} % of its life", used * 100.0));
+        let left =
+            device.endurance_left_days.map_or(String::new(), |days| format!(", at this pace {days} days are left"));
+        text += &format!(
+            "         written to {}: {} promoted, {} dirty, {} map{used}{left}\n",
+            device.device,
+            show_bytes(written.promotion_bytes),
+            show_bytes(written.dirty_bytes),
+            show_bytes(written.journal_bytes),
+        );
+    }
+    if let Some(factor) = report.write_amplification {
+        text += &format!("         {factor:.2} bytes written for each byte promoted or dirty, since the start\n");
+    }
+    text
+}
+
 /// Asks the daemon and prints what it answers.
 pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Failure> {
     let request = match action {
@@ -100,6 +124,7 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
     }
     let style = Style::of_stdout();
     print!("{}", screen::flash(&report, style));
+    print!("{}", wear(&report));
     if !report.volumes.is_empty() {
         println!("         holds data of {}", report.volumes.join(", "));
     }

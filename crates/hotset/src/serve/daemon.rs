@@ -9,7 +9,7 @@ use control::{Answer, ErrorKind, Failure, Handler, ProgressSender, Request};
 use seam::Geometry;
 
 use super::data_core::{CoreGone, DataCore};
-use super::flash::Flash;
+use super::flash::{Before, Flash};
 use super::notify::Notifier;
 use super::stop::Stop;
 use crate::config::{Config, VolumeConfig};
@@ -63,6 +63,8 @@ pub struct Daemon {
     pub cores: Vec<DataCore>,
     /// The flash log.
     pub flash: RefCell<Flash>,
+    /// What had been written to flash devices before this start.
+    pub wear: RefCell<Before>,
     /// All volumes, by name.
     pub volumes: RefCell<BTreeMap<String, Known>>,
     /// Volumes with a change under way.
@@ -107,6 +109,7 @@ impl Daemon {
             state: RefCell::new(state),
             cores,
             flash: RefCell::default(),
+            wear: RefCell::default(),
             volumes: RefCell::default(),
             busy: RefCell::default(),
             listen: RefCell::default(),

@@ -41,6 +41,23 @@ pub struct FlashRecord {
     /// Its map of clean pages is void: all devices that carry it had failed, and backings have been written since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub map_void: bool,
+    /// What was written to each device, by what it calls itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub written: BTreeMap<String, DeviceWear>,
+}
+
+/// What was written to a flash device, as last kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceWear {
+    /// When counting began, in seconds since 1970.
+    pub since: u64,
+    /// Bytes of clean pages.
+    pub promotion_bytes: u64,
+    /// Bytes of the log.
+    pub dirty_bytes: u64,
+    /// Bytes of the map of clean pages.
+    pub journal_bytes: u64,
 }
 
 /// Flash devices that were changed by command: they hold until the file names others.

@@ -55,6 +55,8 @@ fn a_flush_is_answered_while_the_backing_refuses_everything_and_survives_a_power
         volume.flush().await.expect("the log has it");
         write(&volume, 0, 8, 8).await.unwrap();
     });
+    let written: Vec<u64> = rig.core.pages().unwrap().stats().members.iter().map(|member| member.log_bytes).collect();
+    assert!(written.len() == 2 && written.iter().all(|bytes| (40 * 4096..60 * 4096).contains(bytes)), "{written:?}");
     drop(volume);
     let (rig, volume) = next_life(rig, CrashMode::LoseAll, 2, 16);
     let disk = rig.world.disk("disk").unwrap();

@@ -8,6 +8,9 @@
 mod change;
 mod open;
 mod watch;
+mod wear;
+
+pub use wear::Before;
 
 use std::rc::{Rc, Weak};
 
@@ -60,6 +63,7 @@ impl Daemon {
                 log::info(format!("flash log {} is in use{made}{of}", opened.store));
                 self.note_generation(&opened.store, opened.generation)?;
                 opened.absent.iter().for_each(|absent| log::error(format!("flash: {absent}")));
+                self.begin_wear();
                 tokio::task::spawn_local(note_generations(Rc::downgrade(self), opened.store.clone(), notes));
                 Flash::Open(opened)
             }
@@ -75,8 +79,10 @@ impl Daemon {
     /// Notes how far the store's members have come, so that one that was taken out is never taken for the last one in service.
     fn note_generation(&self, store: &str, generation: u64) -> Result<(), Failure> {
         let change = |state: &mut State| {
-            let map_void = state.flash.as_ref().is_some_and(|record| record.store == store && record.map_void);
-            state.flash = Some(FlashRecord { store: store.to_owned(), generation, map_void });
+            let before = state.flash.take();
+            let map_void = before.as_ref().is_some_and(|record| record.store == store && record.map_void);
+            let written = before.map(|record| record.written).unwrap_or_default();
+            state.flash = Some(FlashRecord { store: store.to_owned(), generation, map_void, written });
         };
         self.state.borrow_mut().change(change).map_err(state_failed)
     }
@@ -123,6 +129,7 @@ impl Daemon {
         if self.flash_store().is_none() {
             return false;
         }
+        self.save_wear().await;
         let close = async |local: Rc<Local>| {
             let unclaimed = local.engine.unclaimed().is_empty();
             let left = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
@@ -144,7 +151,11 @@ impl Daemon {
     /// How the log stands, for people and programs; `None` when none is configured.
     pub async fn flash_report(&self) -> Option<FlashReport> {
         let flash = self.flash.borrow().clone();
-        let allow_single_copy = self.config.borrow().flash.as_ref()?.allow_single_copy;
+        let (allow_single_copy, milli_dwpd) = {
+            let config = self.config.borrow();
+            let flash = config.flash.as_ref()?;
+            (flash.allow_single_copy, flash.endurance_milli_dwpd)
+        };
         let opened = match flash {
             Flash::Off => return None,
             Flash::Unused(why) => {
@@ -166,9 +177,15 @@ impl Daemon {
             let (pages, members) = pages_report(&local);
             let unclaimed = local.engine.unclaimed().len();
             let under_way = (log.job(), log.scrub_stats(), log.lost());
-            Some((log.members(), log.copies(), log.room(), holders, unclaimed, pages, members, under_way))
+            let volumes = local.engine.volumes();
+            let content = volumes
+                .iter()
+                .map(|volume| volume.stats().flash)
+                .map(|flash| flash.promoted_bytes + flash.logged_bytes);
+            let content: u64 = content.sum();
+            Some((log.members(), log.copies(), log.room(), holders, unclaimed, pages, (members, content), under_way))
         };
-        let Ok(Some((members, copies, (free, all), holders, unclaimed, pages, written, (job, scrub, lost)))) =
+        let Ok(Some((members, copies, (free, all), holders, unclaimed, pages, (written, content), (job, scrub, lost)))) =
             self.flash_core().call(ask).await
         else {
             report.alerts.push("its data core does not answer".to_owned());
@@ -178,6 +195,9 @@ impl Daemon {
             report.alerts.push(format!("the clean pages from before the start were dropped: {why}"));
         }
         report.pages = pages;
+        let bytes: u64 =
+            written.iter().map(|member| member.promotion_bytes + member.journal_bytes + member.log_bytes).sum();
+        report.write_amplification = (content > 0).then(|| bytes as f64 / content as f64);
         report.copies = copies;
         (report.free_segments, report.segments) = (free, all);
         report.dirty_bytes = holders.iter().map(|(_, bytes)| bytes).sum();
@@ -213,21 +233,32 @@ impl Daemon {
                     ("stale", "it was taken out of service earlier; what it holds is old".to_owned())
                 }
             };
+            let before = member.device.as_ref().and_then(|device| self.wear.borrow().get(device).cloned());
             let device = member.device.map(|device| opened.names.show(&device)).unwrap_or_default();
             if state != "in-service" {
                 let named = if device.is_empty() { format!("number {}", member.member) } else { device.clone() };
                 report.alerts.push(format!("flash device {named} is {state}: {reason}"));
             }
             let (number, size_bytes, state) = (member.member, member.size_bytes.unwrap_or(0), state.to_owned());
-            let bytes = written.iter().find(|written| written.member == number);
-            let (promotion_bytes, journal_bytes) =
-                bytes.map_or((0, 0), |bytes| (bytes.promotion_bytes, bytes.journal_bytes));
+            let bytes = written.iter().find(|written| written.member == number).copied().unwrap_or_default();
+            let flash::PageMember { promotion_bytes, journal_bytes, log_bytes, .. } = bytes;
             let role = match member.role {
                 flash::Role::Log => "log".to_owned(),
                 flash::Role::Pages => "pages".to_owned(),
             };
-            let device =
-                FlashDeviceReport { number, device, size_bytes, role, promotion_bytes, journal_bytes, state, reason };
+            let mut device = FlashDeviceReport {
+                number,
+                device,
+                size_bytes,
+                role,
+                promotion_bytes,
+                journal_bytes,
+                log_bytes,
+                state,
+                reason,
+                ..FlashDeviceReport::default()
+            };
+            wear::report(&mut device, before.as_ref(), &bytes, milli_dwpd);
             report.devices.push(device);
         }
         report.alerts.extend(opened.absent.iter().cloned());

@@ -16,6 +16,8 @@ use crate::state::effective_policy;
 
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Looks after which it is kept what was written.
+const WEAR_LOOKS: u64 = 60;
 
 impl Daemon {
     /// Where one copy is not enough and there is only one, write-back volumes become write-through until the next start; returns how
@@ -107,7 +109,7 @@ impl Daemon {
     /// Looks after the devices until the daemon ends.
     pub async fn watch_flash(self: Rc<Self>) {
         let mut before = Vec::new();
-        loop {
+        for look in 0_u64.. {
             // Its devices may have changed since the last look.
             let Flash::Open(opened) = self.flash.borrow().clone() else { return };
             let ask = async |local: Rc<Local>| {
@@ -134,6 +136,9 @@ impl Daemon {
                 }
             }
             before = members;
+            if look % WEAR_LOOKS == WEAR_LOOKS - 1 {
+                self.save_wear().await;
+            }
             if !self.stop.is_stopping() {
                 self.keep_two_copies().await;
                 self.back_to_write_back().await;
