@@ -32,7 +32,7 @@ pub enum AttachError {
 struct Inner<S: Seam> {
     common: Rc<Common<S>>,
     volumes: RefCell<Vec<Volume<S>>>,
-    /// What the flash log holds of volumes that were not attached yet.
+    /// What the flash log holds of volumes that were not attached yet, in the owners' order.
     found: RefCell<Vec<Recovered>>,
     next_number: Cell<u32>,
 }
@@ -66,8 +66,8 @@ impl<S: Seam> Core<S> {
         self.0.common.spec()
     }
 
-    /// From now on the flash log answers the flushes of volumes that are attached later; `found` is what it holds of them, each taken
-    /// over by [`Core::attach_recovered`].
+    /// From now on the flash log answers the flushes of volumes that are attached later; `found` is what it holds of them, as the
+    /// store's opening gave it, each taken over by [`Core::attach_recovered`].
     pub fn open_log(&self, store: Store<S>, found: Vec<Recovered>) {
         self.0.common.open_store(store);
         *self.0.found.borrow_mut() = found;
@@ -95,26 +95,39 @@ impl<S: Seam> Core<S> {
 
     /// Identities of volumes of which the flash log holds something that nobody has asked for yet.
     pub fn unclaimed(&self) -> BTreeSet<u64> {
-        self.0.found.borrow().iter().map(|record| record.owner.incarnation).collect()
+        let (found, mut volumes, mut at) = (self.0.found.borrow(), BTreeSet::new(), 0);
+        while let Some(first) = found.get(at) {
+            let incarnation = first.owner.incarnation;
+            volumes.insert(incarnation);
+            at = found.partition_point(|record| record.owner.incarnation <= incarnation);
+        }
+        volumes
     }
 
     /// Starts to serve a volume, with what the flash log holds of it. On an error the log keeps that.
     pub async fn attach_recovered(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         let incarnation = spec.incarnation;
-        let mine = |record: &Recovered| record.owner.incarnation == incarnation;
-        if !self.0.found.borrow().iter().any(mine) {
+        let mine = {
+            let found = self.0.found.borrow();
+            let first = found.partition_point(|record| record.owner.incarnation < incarnation);
+            first..found.partition_point(|record| record.owner.incarnation <= incarnation)
+        };
+        if mine.is_empty() {
             return self.attach(spec, backing);
         }
         if spec.policy != WritePolicy::WriteBack || spec.mode != CacheMode::Active {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
         let volume = self.make(spec, backing)?;
-        let recovered = volume.recover(self.0.found.borrow().iter().copied().filter(mine));
+        let recovered = volume.recover(&self.0.found.borrow()[mine.clone()]);
         if let Err(error) = recovered {
             volume.give_up();
             return Err(AttachError::Recovery(volume.name().to_owned(), error));
         }
-        self.0.found.borrow_mut().retain(|record| record.owner.incarnation != incarnation);
+        let mut found = self.0.found.borrow_mut();
+        found.drain(mine);
+        found.shrink_to_fit();
+        drop(found);
         self.0.volumes.borrow_mut().push(volume.clone());
         Ok(volume)
     }

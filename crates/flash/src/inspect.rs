@@ -52,7 +52,7 @@ pub struct Inspection<S: Seam> {
     pub problem: Option<StoreError>,
     /// Batches that no device has and that may count, by sequence: what they held is not known.
     pub lost_batches: Vec<Range<u64>>,
-    /// What is dirty, oldest first.
+    /// What is dirty, in the owners' order.
     pub dirty: Vec<Recovered>,
     seam: S,
     log: Vec<Device<S>>,

@@ -217,8 +217,8 @@ impl<S: Seam> Store<S> {
         format(seam, disks, options).await
     }
 
-    /// Opens a store after whatever happened to it, and says what is live in its log, oldest first. Can be repeated, and cut off
-    /// anywhere.
+    /// Opens a store after whatever happened to it, and says what is live in its log, in the owners' order. Can be repeated, and
+    /// cut off anywhere.
     pub async fn open(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<(Self, Vec<Recovered>), StoreError> {
         open(seam, disks, options).await
     }

@@ -52,8 +52,13 @@ impl Epochs {
 
     /// A unit of `epoch` became unwritten.
     pub fn add(&mut self, epoch: u64) {
+        self.add_many(epoch, 1);
+    }
+
+    /// So many units of `epoch` became unwritten.
+    pub fn add_many(&mut self, epoch: u64, units: u64) {
         assert!(epoch <= self.current, "nothing is dirty in an epoch to come");
-        *self.bucket(epoch) += 1;
+        *self.bucket(epoch) += units;
     }
 
     /// A unit of `epoch` is on the backing, or was superseded.

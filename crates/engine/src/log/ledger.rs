@@ -240,10 +240,10 @@ impl Ledger {
         }
     }
 
-    /// A recovery found the block's newest content at `position`. `rests`: it counts.
-    pub fn adopt(&mut self, block: u64, position: Position, rests: bool) {
+    /// A recovery found the newest content of these blocks at these positions, in the blocks' order; and whether it counts.
+    pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position, bool)>) {
         self.records = true;
-        self.shelf.insert(block, position, rests);
+        self.shelf.fill(records);
     }
 
     /// Tombstones of these blocks are durable.

@@ -106,6 +106,32 @@ impl Shelf {
         }
     }
 
+    /// Adds the records of many blocks, in the order of those, to an empty shelf.
+    ///
+    /// # Panics
+    /// When there is something, or they are in no order.
+    pub fn fill(&mut self, records: impl Iterator<Item = (u64, Position, bool)>) {
+        assert!(self.len == 0, "what is filled is empty");
+        let (mut chunks, mut chunk, mut first, mut last) = (Vec::new(), Vec::new(), 0, None);
+        for (block, position, rests) in records {
+            assert!(last.replace(block).is_none_or(|last| last < block), "block {block} in its order");
+            if chunk.len() == LINES_MAX - LINES_STEP || upper(block) != upper(first) {
+                chunk.shrink_to_fit();
+                chunks.push((first, std::mem::take(&mut chunk)));
+            }
+            if chunk.is_empty() {
+                chunk.reserve_exact(LINES_MAX - LINES_STEP);
+                first = if chunks.is_empty() || upper(block) != upper(first) { upper(block) } else { block };
+            }
+            chunk.push(Line::new(block, position, rests));
+            self.len += 1;
+            self.resting += usize::from(rests);
+        }
+        chunk.shrink_to_fit();
+        chunks.push((first, chunk));
+        self.chunks = chunks.into_iter().filter(|(_, chunk)| !chunk.is_empty()).collect();
+    }
+
     /// Takes a block's record out.
     pub fn remove(&mut self, block: u64) -> Option<(Position, bool)> {
         let (key, chunk) = self.chunks.range_mut(upper(block)..=block).next_back()?;
@@ -295,6 +321,29 @@ mod tests {
             }
             let held: Vec<u64> = map.iter().filter(|(_, (_, rests))| !rests).map(|(block, _)| *block).collect();
             assert_eq!(shelf.superseded(), held);
+        }
+    }
+
+    #[test]
+    fn it_is_the_same_filled_at_once_or_one_by_one() {
+        for step in [1, 3, (1 << 32) / 700] {
+            let records = || (0..2_000).map(|number| (5 + number * step, position(number), number % 7 > 0));
+            let (mut filled, mut built) = (Shelf::default(), Shelf::default());
+            filled.fill(records());
+            records().for_each(|(block, position, rests)| built.insert(block, position, rests));
+            assert_eq!((filled.len(), filled.resting()), (built.len(), built.resting()));
+            assert!(filled.bytes() <= 18 * filled.len(), "{} bytes", filled.bytes());
+            for (block, position, rests) in records() {
+                assert_eq!(filled.get(block), Some((position, rests)));
+                assert_eq!(filled.get(block + 1), built.get(block + 1));
+            }
+            assert_eq!(filled.superseded(), built.superseded());
+            for block in [4, 6, 2_000 * step + 9] {
+                if filled.get(block).is_none() {
+                    filled.insert(block, position(1), true);
+                }
+                assert!(filled.remove(block).is_some());
+            }
         }
     }
 

@@ -363,10 +363,19 @@ impl State {
         self.ledger.rest(block.0);
     }
 
-    /// A recovery found the block's content at `position` of the flash log: it rests there.
-    pub fn adopt(&mut self, block: u64, position: Position) {
-        self.ledger.adopt(block, position, true);
-        self.epochs.add(OLDEST);
+    /// A recovery found these blocks in the flash log, in their order, before anybody asked for the volume: they rest there. One that is
+    /// not below `blocks` lies past an end that has moved since, and the next flush buries it.
+    pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position)>, blocks: u64) {
+        let mut past = Vec::new();
+        self.ledger.adopt(records.map(|(block, position)| {
+            let counts = block < blocks;
+            if !counts {
+                past.push(block);
+            }
+            (block, position, counts)
+        }));
+        past.into_iter().for_each(|block| self.ledger.change(block));
+        self.epochs.add_many(OLDEST, self.ledger.resting());
     }
 
     /// A resting block's content has just come into memory: dirty, as of `since`.

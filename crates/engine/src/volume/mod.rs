@@ -356,8 +356,8 @@ impl<S: Seam> Volume<S> {
         shard.core.remove(shard);
     }
 
-    /// Takes over what the flash log holds of the volume; before anybody asks for it.
-    pub(crate) fn recover(&self, records: impl Iterator<Item = flash::Recovered>) -> Result<(), RequestError> {
+    /// Takes over what the flash log holds of the volume, in the blocks' order; before anybody asks for it.
+    pub(crate) fn recover(&self, records: &[flash::Recovered]) -> Result<(), RequestError> {
         self.0.shard.recover(records)
     }
 

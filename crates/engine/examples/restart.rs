@@ -1,0 +1,81 @@
+//! How long a start takes with a big log: flash files are formatted, `GIB` of dirty blocks appended at random places of a volume of twice
+//! that, the store is let go as a kill leaves it, opened again, and its records taken over by a volume.
+//!
+//! `cargo run --release -p engine --example restart GIB [BLOCKS [COPIES [FOLDER]]]`: `BLOCKS` (99) of a batch, in `COPIES` (2) files;
+//! takes `GIB` times `COPIES` of the folder's room, and a tenth more.
+
+use engine::{Backing, Core, CoreSpec, VolumeSpec};
+use flash::{Content, FormatOptions, OpenOptions, Owner, Record, Store};
+use seam::real::{RealCoreSpec, RealSeam, run_core};
+use seam::{BlockMut, DiskOpen, Seam};
+
+/// Openings.
+const ROUNDS: usize = 3;
+
+/// Appends `blocks` records in batches of `batch`. Which block a record is of looks random, and none comes twice.
+async fn fill(seam: &RealSeam, store: &Store<RealSeam>, blocks: u64, batch: u64) {
+    let mut block = seam.alloc().expect("the pool has room");
+    block.write_bytes(0, &[7; 4096]);
+    let block = block.freeze();
+    // A prime, so that no block comes twice.
+    let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
+    for first in (0..blocks).step_by(batch as usize) {
+        let record = |number| {
+            let owner = Owner { incarnation: 1, block: place(number) };
+            Record { owner, epoch: 1, content: Content::Data(block.clone()) }
+        };
+        store.append((first..blocks.min(first + batch)).map(record).collect()).await.expect("room in the files");
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |default: u64| arguments.next().and_then(|number| number.parse().ok()).unwrap_or(default);
+    let (gib, batch, copies) = (number(1), number(99), number(2));
+    let folder = match arguments.next() {
+        Some(folder) => tempfile::tempdir_in(folder),
+        None => tempfile::tempdir(),
+    };
+    let folder = folder.expect("a temporary directory");
+    let bytes = gib << 30;
+    let path = |name: String, bytes| DiskOpen {
+        path: folder.path().join(name),
+        create_bytes: Some(bytes),
+        read_only: false,
+        lock_wait_ms: 0,
+    };
+    let log_bytes = (bytes + bytes / batch + bytes / 32 + (1 << 30)).next_multiple_of(1 << 20);
+    let files: Vec<_> = (0..copies).map(|copy| path(format!("flash-{copy}"), log_bytes)).collect();
+    let backing = path("backing".to_owned(), 2 * bytes);
+    let run = run_core(RealCoreSpec::new(64 << 20), |seam| async move {
+        let mut disks = Vec::new();
+        for file in &files {
+            disks.push(seam.open_disk(file).await.expect("a new file"));
+        }
+        Store::format(&seam, &disks, FormatOptions::default()).await.expect("empty files");
+        let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("a new store");
+        let start = seam.now();
+        fill(&seam, &store, bytes / 4096, batch).await;
+        println!("{gib} GiB in batches of {batch}: {:.1} s", seam.now().since(start).as_secs_f64());
+        drop(store);
+        let mut last = None;
+        for round in 1..=ROUNDS {
+            drop(last.take());
+            let start = seam.now();
+            let (store, found) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("the same store");
+            println!("round {round}: opened in {:.3} s", seam.now().since(start).as_secs_f64());
+            last = Some((store, found));
+        }
+        let (store, found) = last.expect("at least one round");
+        let backing = Backing::plain(seam.open_disk(&backing).await.expect("a new file"));
+        let (start, records) = (seam.now(), found.len());
+        let core = Core::new(seam.clone(), CoreSpec::default());
+        core.open_log(store, found);
+        let volume = core.attach_recovered(VolumeSpec::new("volume", 1), backing).await;
+        let took = seam.now().since(start).as_secs_f64();
+        let stats = volume.expect("a backing as large as the volume was").stats();
+        assert_eq!(stats.resting_bytes, records as u64 * 4096, "everything rests on flash");
+        println!("{records} records taken over in {took:.3} s");
+    });
+    run.expect("io_uring is allowed here");
+}
