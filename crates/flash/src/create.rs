@@ -2,7 +2,7 @@
 
 use seam::{BLOCK_BYTES, Block, Disk, Seam};
 
-use crate::device::{Device, block_of, buffer, raw};
+use crate::device::{BufferSource, Device, block_of, buffer, raw};
 use crate::error::StoreError;
 use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, NoSuperblock, PLACES, Role, Superblock};
@@ -115,9 +115,9 @@ pub fn new_uuid<S: Seam>(seam: &S) -> Uuid {
 }
 
 /// Refuses a device that holds anything where its metadata would lie.
-pub async fn is_empty<S: Seam>(seam: &S, device: &Device<S>) -> Result<(), StoreError> {
+pub async fn is_empty<S: Seam>(source: &impl BufferSource<S>, device: &Device<S>) -> Result<(), StoreError> {
     for at in (0..FIRST_SEGMENT_BYTES).step_by(LOOK_BLOCKS * BLOCK_BYTES) {
-        let blocks = device.read_blocks(seam, at, LOOK_BLOCKS).await.map_err(|error| device.failed(error))?;
+        let blocks = device.read_blocks(source, at, LOOK_BLOCKS).await.map_err(|error| device.failed(error))?;
         let mut places = blocks.iter().zip((at..).step_by(BLOCK_BYTES));
         if let Some((block, at)) = places.find(|(block, _)| !block.is_zero(0, BLOCK_BYTES)) {
             let what = match PLACES.contains(&at).then(|| Superblock::decode(&raw(block))) {

@@ -4,6 +4,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, DiskResult, Nanos, Pie
 
 use crate::error::StoreError;
 use crate::format::{FIRST_SEGMENT_BYTES, Raw};
+use crate::store::Inner;
 
 /// How often a write is repeated whose disk reconnected before it was flushed.
 const RECONNECTS_MAX: u32 = 3;
@@ -34,16 +35,16 @@ impl<S: Seam> Device<S> {
     }
 
     /// Reads one block as bytes.
-    pub async fn read_raw(&self, seam: &S, at: u64) -> DiskResult<Box<Raw>> {
-        let block = self.read_blocks(seam, at, 1).await?.pop().expect("one block was read");
+    pub async fn read_raw(&self, source: &impl BufferSource<S>, at: u64) -> DiskResult<Box<Raw>> {
+        let block = self.read_blocks(source, at, 1).await?.pop().expect("one block was read");
         Ok(raw(&block))
     }
 
     /// Reads `count` blocks in one request.
-    pub async fn read_blocks(&self, seam: &S, at: u64, count: usize) -> DiskResult<Vec<S::Block>> {
+    pub async fn read_blocks(&self, source: &impl BufferSource<S>, at: u64, count: usize) -> DiskResult<Vec<S::Block>> {
         let mut pieces = Vec::with_capacity(count);
         for _ in 0..count {
-            pieces.push(Piece::whole(buffer(seam).await));
+            pieces.push(Piece::whole(source.wait_buffer().await));
         }
         let (result, pieces) = self.disk.read(at, pieces).await;
         result?;
@@ -77,6 +78,24 @@ pub fn raw(block: &impl Block) -> Box<Raw> {
 pub fn block_of<S: Seam>(mut buffer: S::BlockMut, raw: &Raw) -> S::Block {
     buffer.write_metadata(0, raw);
     buffer.freeze()
+}
+
+/// Where buffers for reading come from: the pool, or for an open store also its owner, whose cache may fill the pool.
+pub trait BufferSource<S: Seam> {
+    /// A buffer, as soon as there is one.
+    fn wait_buffer(&self) -> impl Future<Output = S::BlockMut>;
+}
+
+impl<S: Seam> BufferSource<S> for S {
+    async fn wait_buffer(&self) -> S::BlockMut {
+        buffer(self).await
+    }
+}
+
+impl<S: Seam> BufferSource<S> for Inner<S> {
+    async fn wait_buffer(&self) -> S::BlockMut {
+        self.buffer().await
+    }
 }
 
 /// A buffer, waited for.

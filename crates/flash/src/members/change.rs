@@ -49,10 +49,9 @@ pub async fn prepare<S: Seam>(
         return Err(StoreError::TooSmall { device: device.name(), size_bytes, least_bytes });
     }
     // What it held of this store is old, or was never whole.
-    let was_ours =
-        read_superblock(&inner.seam, &device).await.is_ok_and(|(superblock, _)| superblock.store == own.store);
+    let was_ours = read_superblock(&**inner, &device).await.is_ok_and(|(superblock, _)| superblock.store == own.store);
     if !was_ours && !force {
-        is_empty(&inner.seam, &device).await?;
+        is_empty(&**inner, &device).await?;
     }
     device.member = free_number(&own.members)?;
     let since = own.generation as u32;

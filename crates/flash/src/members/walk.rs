@@ -64,5 +64,5 @@ impl Walk {
 /// A block as a device has it.
 pub async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, segment: u32, index: u32) -> Option<S::Block> {
     let at = place(inner.state.borrow().superblock.segment_bytes, segment, index);
-    device.read_blocks(&inner.seam, at, 1).await.ok()?.pop()
+    device.read_blocks(inner, at, 1).await.ok()?.pop()
 }

@@ -2,7 +2,7 @@
 
 use seam::Seam;
 
-use crate::device::Device;
+use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::superblock::{MemberEntry, MemberState, NoSuperblock, PLACES, Superblock};
@@ -133,11 +133,14 @@ fn own(superblock: &Superblock) -> &MemberEntry {
 }
 
 /// The newer of a device's two superblocks, and its place.
-pub async fn read_superblock<S: Seam>(seam: &S, device: &Device<S>) -> Result<(Superblock, usize), StoreError> {
+pub async fn read_superblock<S: Seam>(
+    source: &impl BufferSource<S>,
+    device: &Device<S>,
+) -> Result<(Superblock, usize), StoreError> {
     let mut best: Option<(Superblock, usize)> = None;
     let mut why = "no superblock".to_owned();
     for (place, at) in PLACES.into_iter().enumerate() {
-        match device.read_raw(seam, at).await {
+        match device.read_raw(source, at).await {
             Ok(raw) => match Superblock::decode(&raw) {
                 Ok(superblock) if best.as_ref().is_none_or(|(best, _)| superblock.revision > best.revision) => {
                     best = Some((superblock, place));

@@ -358,6 +358,29 @@ fn a_member_that_is_lost_while_it_is_filled_to_take_over_is_left_as_it_is() {
     }
 }
 
+/// Found by torture: a cache that fills the pool is the rule.
+#[test]
+fn a_device_is_added_while_a_cache_holds_all_buffers() {
+    let world = world_with_another(1);
+    let seam = world.seam();
+    world.block_on(async {
+        let (script, store) = store_with_life(&world, &seam).await;
+        let held = RefCell::new(std::iter::from_fn(|| seam.alloc()).collect::<Vec<_>>());
+        assert!(held.borrow().len() > 100 && seam.alloc().is_none());
+        // Nothing comes back to the pool by itself.
+        store.use_buffers(move || held.borrow_mut().pop());
+        let fourth = script.disk(3).await;
+        let added = begin(&seam, {
+            let store = store.clone();
+            async move { store.add(fourth, false).await }
+        });
+        for _ in 0..1_000 {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+        assert_eq!(added.take(), Some(Ok(3)));
+    });
+}
+
 /// Found by torture: the device that had the number before was written to as well, and counted as a copy.
 #[test]
 fn a_number_that_is_given_again_means_its_new_device_alone() {
