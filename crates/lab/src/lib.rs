@@ -1,6 +1,7 @@
-//! The lab: workloads, and the engine in a hostile simulated world, held against a model of the promises.
+//! The lab: workloads, policies over traces, and the engine in a hostile simulated world, held against a model of the promises.
 
 pub mod random;
+pub mod replay;
 pub mod rig;
 pub mod torture;
 pub mod workload;

@@ -169,7 +169,7 @@ impl Policy for Clock2Q {
         }
         // Each turn of the clock lowers a count, so this ends after at most `COUNT_MAX` rounds.
         loop {
-            if self.probation.len() > self.probation_target() || self.main.len() == 0 {
+            if self.probation.len() > self.probation_target() || self.main.is_empty() {
                 let slot = self.probation.tail()?;
                 self.unlink(slot);
                 self.ghost.remember(self.entries[slot as usize].key);

@@ -24,6 +24,15 @@ impl Links {
         Links { next: Vec::with_capacity(capacity), prev: Vec::with_capacity(capacity) }
     }
 
+    /// Links for slots below `count`, all linkable.
+    pub fn over(count: u32) -> Self {
+        let mut links = Links::new(count as usize);
+        if let Some(last) = count.checked_sub(1) {
+            links.reach(last);
+        }
+        links
+    }
+
     /// Makes `slot` linkable.
     pub fn reach(&mut self, slot: u32) {
         if self.next.len() <= slot as usize {
@@ -65,11 +74,29 @@ impl Links {
         self.prev[slot as usize] = OFF;
         list.len -= 1;
     }
+
+    /// Takes the oldest slot out of `list`.
+    pub fn take_tail(&mut self, list: &mut List) -> Option<u32> {
+        let slot = list.tail()?;
+        self.unlink(list, slot);
+        Some(slot)
+    }
+
+    /// Who came into its list after `slot`, which is on one.
+    pub fn younger(&self, slot: u32) -> Option<u32> {
+        let younger = self.prev[slot as usize];
+        (younger < OFF).then_some(younger)
+    }
 }
 
 impl List {
     /// Nothing.
     pub const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
+
+    /// True when nothing is on it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
 
     /// Slots on it.
     pub fn len(&self) -> usize {

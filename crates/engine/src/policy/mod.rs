@@ -2,7 +2,7 @@
 
 mod clock2q;
 mod history;
-mod list;
+pub mod list;
 mod lru;
 pub mod promotion;
 

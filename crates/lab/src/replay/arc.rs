@@ -1,0 +1,130 @@
+//! ARC (Megiddo and Modha, FAST 2003, figure 4): recency and frequency share the room as their ghosts earn it.
+
+use engine::policy::list::{Links, List};
+
+use super::Cache;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    /// Seen once, resident (T1) or remembered (B1).
+    Recent,
+    RecentGhost,
+    /// Seen again, resident (T2) or remembered (B2).
+    Frequent,
+    FrequentGhost,
+}
+
+/// Adaptive replacement.
+pub struct Arc {
+    slots: usize,
+    links: Links,
+    place: Vec<Place>,
+    recent: List,
+    recent_ghost: List,
+    frequent: List,
+    frequent_ghost: List,
+    /// The room that recency is meant to have: the paper's p.
+    recent_target: f64,
+}
+
+impl Arc {
+    /// `slots` pages of `distinct`.
+    pub fn new(slots: usize, distinct: u32) -> Self {
+        Arc {
+            slots,
+            links: Links::over(distinct),
+            place: vec![Place::Nowhere; distinct as usize],
+            recent: List::EMPTY,
+            recent_ghost: List::EMPTY,
+            frequent: List::EMPTY,
+            frequent_ghost: List::EMPTY,
+            recent_target: 0.0,
+        }
+    }
+
+    fn put(&mut self, page: u32, place: Place) {
+        self.place[page as usize] = place;
+        let list = match place {
+            Place::Recent => &mut self.recent,
+            Place::RecentGhost => &mut self.recent_ghost,
+            Place::Frequent => &mut self.frequent,
+            Place::FrequentGhost => &mut self.frequent_ghost,
+            Place::Nowhere => return,
+        };
+        self.links.push_head(list, page);
+    }
+
+    fn is_full(&self) -> bool {
+        self.recent.len() + self.frequent.len() == self.slots
+    }
+
+    /// The paper's REPLACE: one resident page becomes a ghost.
+    fn replace(&mut self, from_frequent_ghost: bool) {
+        let len = self.recent.len() as f64;
+        let over = len > self.recent_target || (len == self.recent_target && from_frequent_ghost);
+        if (!self.recent.is_empty() && over) || self.frequent.is_empty() {
+            if let Some(page) = self.links.take_tail(&mut self.recent) {
+                self.put(page, Place::RecentGhost);
+            }
+        } else if let Some(page) = self.links.take_tail(&mut self.frequent) {
+            self.put(page, Place::FrequentGhost);
+        }
+    }
+
+    /// A page that nothing is known of comes into a full cache.
+    fn make_room_for_new(&mut self) {
+        let recent = self.recent.len() + self.recent_ghost.len();
+        if recent >= self.slots {
+            let Some(gone) = self.links.take_tail(&mut self.recent_ghost) else {
+                // Everything resident was seen once: the oldest goes, and nothing remembers it.
+                let gone = self.links.take_tail(&mut self.recent).expect("a full cache is not empty");
+                self.place[gone as usize] = Place::Nowhere;
+                return;
+            };
+            self.place[gone as usize] = Place::Nowhere;
+        } else if recent + self.frequent.len() + self.frequent_ghost.len() >= 2 * self.slots
+            && let Some(gone) = self.links.take_tail(&mut self.frequent_ghost)
+        {
+            self.place[gone as usize] = Place::Nowhere;
+        }
+        self.replace(false);
+    }
+}
+
+impl Cache for Arc {
+    fn access(&mut self, page: u32) -> bool {
+        let ghosts = (self.recent_ghost.len() as f64, self.frequent_ghost.len() as f64);
+        match self.place[page as usize] {
+            Place::Recent => self.links.unlink(&mut self.recent, page),
+            Place::Frequent => self.links.unlink(&mut self.frequent, page),
+            Place::RecentGhost => {
+                self.recent_target = (self.recent_target + (ghosts.1 / ghosts.0).max(1.0)).min(self.slots as f64);
+                self.links.unlink(&mut self.recent_ghost, page);
+                if self.is_full() {
+                    self.replace(false);
+                }
+                self.put(page, Place::Frequent);
+                return false;
+            }
+            Place::FrequentGhost => {
+                self.recent_target = (self.recent_target - (ghosts.0 / ghosts.1).max(1.0)).max(0.0);
+                self.links.unlink(&mut self.frequent_ghost, page);
+                if self.is_full() {
+                    self.replace(true);
+                }
+                self.put(page, Place::Frequent);
+                return false;
+            }
+            Place::Nowhere => {
+                if self.is_full() {
+                    self.make_room_for_new();
+                }
+                self.put(page, Place::Recent);
+                return false;
+            }
+        }
+        self.put(page, Place::Frequent);
+        true
+    }
+}

@@ -1,0 +1,32 @@
+//! Least recently used: the yardstick.
+
+use engine::policy::list::{Links, List};
+
+use super::Cache;
+
+/// Least recently used.
+pub struct Lru {
+    slots: usize,
+    links: Links,
+    list: List,
+}
+
+impl Lru {
+    /// `slots` pages of `distinct`.
+    pub fn new(slots: usize, distinct: u32) -> Self {
+        Lru { slots, links: Links::over(distinct), list: List::EMPTY }
+    }
+}
+
+impl Cache for Lru {
+    fn access(&mut self, page: u32) -> bool {
+        let hit = self.links.is_linked(page);
+        if hit {
+            self.links.unlink(&mut self.list, page);
+        } else if self.list.len() == self.slots {
+            self.links.take_tail(&mut self.list);
+        }
+        self.links.push_head(&mut self.list, page);
+        hit
+    }
+}

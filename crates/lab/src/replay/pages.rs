@@ -1,0 +1,75 @@
+//! Page numbers of a trace, renumbered densely in the order in which they first come.
+
+use rustc_hash::FxHashMap;
+
+/// Numbers that were given to pages so far.
+pub struct Numbering {
+    page_bytes: u64,
+    known: FxHashMap<(u32, u64), u32>,
+}
+
+impl Numbering {
+    /// For pages of `page_bytes`.
+    pub fn new(page_bytes: u64) -> Self {
+        assert!(page_bytes > 0, "a page has bytes");
+        Numbering { page_bytes, known: FxHashMap::default() }
+    }
+
+    /// The numbers of the pages that `len` bytes from byte `at` of a device touch. A request of nothing touches its page.
+    ///
+    /// # Panics
+    /// Past 4 billion different pages.
+    pub fn touch(&mut self, device: u32, at: u64, len: u64) -> impl Iterator<Item = u32> {
+        let last = at.saturating_add(len.max(1) - 1) / self.page_bytes;
+        (at / self.page_bytes..=last).map(move |page| self.number(device, page))
+    }
+
+    /// Different pages so far.
+    pub fn distinct(&self) -> u32 {
+        self.known.len() as u32
+    }
+
+    fn number(&mut self, device: u32, page: u64) -> u32 {
+        let next = u32::try_from(self.known.len()).expect("a trace of fewer than 4 billion pages");
+        *self.known.entry((device, page)).or_insert(next)
+    }
+}
+
+/// All accesses of a trace, a page each.
+#[derive(Clone, Debug, Default)]
+pub struct Pages {
+    /// Pages in the order of their use, numbered from 0 without gaps.
+    pub accesses: Vec<u32>,
+    /// Different pages.
+    pub distinct: u32,
+}
+
+impl Pages {
+    /// Collects requests `(device, first byte, bytes)` as pages of `page_bytes`: each page of each request is one access.
+    pub fn collect(requests: impl IntoIterator<Item = (u32, u64, u64)>, page_bytes: u64) -> Pages {
+        let mut numbering = Numbering::new(page_bytes);
+        let mut accesses = Vec::new();
+        for (device, at, len) in requests {
+            accesses.extend(numbering.touch(device, at, len));
+        }
+        Pages { accesses, distinct: numbering.distinct() }
+    }
+
+    /// `percent` of the footprint in pages, rounded down, one at least.
+    pub fn share(&self, percent: u64) -> usize {
+        (u64::from(self.distinct) * percent / 100).max(1) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_touches_each_of_its_pages_once() {
+        let requests = [(0, 8192, 4096), (0, 4095, 2), (1, 8192, 1), (0, 8192, 0)];
+        let pages = Pages::collect(requests, 4096);
+        assert_eq!(pages.accesses, [0, 1, 2, 3, 0], "byte 4095 and 4096 lie in two pages, device 1 is another one");
+        assert_eq!(pages.distinct, 4);
+    }
+}

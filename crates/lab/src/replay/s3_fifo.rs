@@ -1,0 +1,122 @@
+//! S3-FIFO (Yang and others, SOSP 2023): a small FIFO, its ghost, and a main FIFO with two bits.
+
+use engine::policy::list::{Links, List};
+
+use super::Cache;
+
+const SMALL_PERCENT: usize = 10;
+const GHOST_PERCENT: usize = 90;
+/// Hits in the small FIFO that lead to the main one.
+const HITS_FOR_MAIN: u8 = 2;
+const HITS_MAX: u8 = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    Small,
+    Ghost,
+    Main,
+}
+
+/// S3-FIFO with the settings of its authors' simulator.
+pub struct S3Fifo {
+    slots: usize,
+    links: Links,
+    place: Vec<Place>,
+    hits: Vec<u8>,
+    small: List,
+    ghost: List,
+    main: List,
+}
+
+impl S3Fifo {
+    /// `slots` pages of `distinct`.
+    pub fn new(slots: usize, distinct: u32) -> Self {
+        S3Fifo {
+            slots,
+            links: Links::over(distinct),
+            place: vec![Place::Nowhere; distinct as usize],
+            hits: vec![0; distinct as usize],
+            small: List::EMPTY,
+            ghost: List::EMPTY,
+            main: List::EMPTY,
+        }
+    }
+
+    fn make_room(&mut self) {
+        let main_slots = self.slots - self.slots * SMALL_PERCENT / 100;
+        while self.small.len() + self.main.len() >= self.slots {
+            if self.main.len() > main_slots || self.small.is_empty() {
+                self.evict_from_main();
+            } else {
+                self.evict_from_small();
+            }
+        }
+    }
+
+    fn evict_from_small(&mut self) {
+        while let Some(page) = self.links.take_tail(&mut self.small) {
+            if self.hits[page as usize] >= HITS_FOR_MAIN {
+                self.enter_main(page);
+            } else {
+                self.place[page as usize] = Place::Nowhere;
+                return self.remember(page);
+            }
+        }
+    }
+
+    fn evict_from_main(&mut self) {
+        while let Some(page) = self.links.take_tail(&mut self.main) {
+            let hits = &mut self.hits[page as usize];
+            if *hits == 0 {
+                self.place[page as usize] = Place::Nowhere;
+                return;
+            }
+            *hits = (*hits).min(HITS_MAX) - 1;
+            self.links.push_head(&mut self.main, page);
+        }
+    }
+
+    fn enter_main(&mut self, page: u32) {
+        self.links.push_head(&mut self.main, page);
+        self.place[page as usize] = Place::Main;
+        self.hits[page as usize] = 0;
+    }
+
+    fn remember(&mut self, page: u32) {
+        let most = self.slots * GHOST_PERCENT / 100;
+        if most == 0 {
+            return;
+        }
+        if self.ghost.len() == most {
+            let oldest = self.links.take_tail(&mut self.ghost).expect("it is full, so not empty");
+            self.place[oldest as usize] = Place::Nowhere;
+        }
+        self.links.push_head(&mut self.ghost, page);
+        self.place[page as usize] = Place::Ghost;
+    }
+}
+
+impl Cache for S3Fifo {
+    fn access(&mut self, page: u32) -> bool {
+        match self.place[page as usize] {
+            Place::Small | Place::Main => {
+                self.hits[page as usize] = self.hits[page as usize].saturating_add(1);
+                return true;
+            }
+            Place::Ghost => {
+                self.links.unlink(&mut self.ghost, page);
+                self.place[page as usize] = Place::Nowhere;
+                self.make_room();
+                self.enter_main(page);
+            }
+            Place::Nowhere => {
+                self.make_room();
+                self.links.push_head(&mut self.small, page);
+                self.place[page as usize] = Place::Small;
+                self.hits[page as usize] = 0;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,108 @@
+//! The flash cache's pages: a stage in memory, and flash whose pages an admission rule of the engine lets in and a clock lets go.
+
+use std::collections::VecDeque;
+
+use engine::policy::list::{Links, List};
+use engine::policy::promotion::{Admission, Verdict};
+
+use super::Cache;
+use super::own::mixed;
+
+/// As the flash store counts uses: two bits.
+const USES_MAX: u8 = 3;
+/// A use counts only when this part of a cache's worth of accesses has passed since the last one that did.
+const WINDOW_PART: usize = 64;
+
+#[derive(Clone, Copy)]
+struct Resident {
+    present: bool,
+    uses: u8,
+    last: u32,
+}
+
+/// A stage in memory and flash behind it.
+pub struct Staged<A> {
+    admission: A,
+    stage_slots: usize,
+    flash_slots: usize,
+    window: u32,
+    now: u32,
+    promotions: u64,
+    stage: List,
+    links: Links,
+    flash: Vec<Resident>,
+    hand: VecDeque<u32>,
+}
+
+impl<A: Admission> Staged<A> {
+    /// `stage` of the `slots` pages (of `distinct`) are memory's.
+    pub fn new(admission: A, stage: usize, slots: usize, distinct: u32) -> Self {
+        assert!(stage <= slots, "the stage is counted inside the size");
+        Staged {
+            admission,
+            stage_slots: stage,
+            flash_slots: slots - stage,
+            window: (slots / WINDOW_PART) as u32,
+            now: 0,
+            promotions: 0,
+            stage: List::EMPTY,
+            links: Links::over(distinct),
+            flash: vec![Resident { present: false, uses: 0, last: 0 }; distinct as usize],
+            hand: VecDeque::with_capacity(slots - stage),
+        }
+    }
+
+    fn promote(&mut self, page: u32) {
+        while self.hand.len() >= self.flash_slots {
+            let Some(oldest) = self.hand.pop_front() else { return };
+            let resident = &mut self.flash[oldest as usize];
+            if resident.uses == 0 {
+                resident.present = false;
+            } else {
+                resident.uses -= 1;
+                self.hand.push_back(oldest);
+            }
+        }
+        self.promotions += 1;
+        self.flash[page as usize] = Resident { present: true, uses: 0, last: self.now };
+        self.hand.push_back(page);
+    }
+
+    fn stage(&mut self, page: u32) {
+        if self.stage_slots == 0 || self.links.is_linked(page) {
+            return;
+        }
+        if self.stage.len() == self.stage_slots {
+            self.links.take_tail(&mut self.stage);
+        }
+        self.links.push_head(&mut self.stage, page);
+    }
+}
+
+impl<A: Admission> Cache for Staged<A> {
+    fn access(&mut self, page: u32) -> bool {
+        self.now = self.now.wrapping_add(1);
+        let resident = &mut self.flash[page as usize];
+        if resident.present {
+            if self.now.wrapping_sub(resident.last) >= self.window {
+                resident.uses = (resident.uses + 1).min(USES_MAX);
+                resident.last = self.now;
+            }
+            return true;
+        }
+        let staged = self.links.is_linked(page);
+        if self.admission.used(mixed(page)) == Verdict::Earned {
+            if staged {
+                self.links.unlink(&mut self.stage, page);
+            }
+            self.promote(page);
+        } else {
+            self.stage(page);
+        }
+        staged
+    }
+
+    fn admitted(&self) -> Option<u64> {
+        Some(self.promotions)
+    }
+}

@@ -1,0 +1,253 @@
+//! Each policy against its own description, written as plainly as it can be: queues are vectors, and everything is searched for.
+
+use super::*;
+use crate::random::Random;
+
+const DISTINCT: u64 = 400;
+
+/// Hot pages, loops and scans in turn.
+fn accesses(seed: u64) -> Pages {
+    let mut random = Random::new(seed, 0);
+    let mut accesses = Vec::new();
+    while accesses.len() < 6_000 {
+        match random.below(3) {
+            0 => accesses.extend((0..200).map(|_| random.below(40) as u32)),
+            1 => {
+                let (first, len) = (random.below(DISTINCT / 2), random.between(5, 120));
+                accesses.extend((0..2).flat_map(|_| first..first + len).map(|page| page as u32));
+            }
+            _ => accesses.extend((0..100).map(|_| random.below(DISTINCT) as u32)),
+        }
+    }
+    Pages { accesses, distinct: DISTINCT as u32 }
+}
+
+/// Takes `page` out; true when it was there.
+fn take(queue: &mut Vec<u32>, page: u32) -> bool {
+    let at = queue.iter().position(|other| *other == page);
+    at.map(|at| queue.remove(at)).is_some()
+}
+
+/// Every access of several traces and sizes has the same outcome in both.
+fn agree<M: FnMut(u32) -> bool>(policy: Replacement, model: impl Fn(usize, &Pages) -> M) {
+    for (seed, slots) in [(1, 1), (2, 2), (3, 7), (4, 50), (5, 100), (6, 399)] {
+        let pages = accesses(seed);
+        let (mut cache, mut model) = (policy.cache(slots, &pages), model(slots, &pages));
+        for (time, page) in pages.accesses.iter().enumerate() {
+            let hit = cache.access(*page);
+            assert_eq!(hit, model(*page), "{policy:?}, {slots} slots, access {time} of page {page}");
+        }
+    }
+}
+
+#[test]
+fn lru_is_a_list_by_last_use() {
+    agree(Replacement::Lru, |slots, _| {
+        let mut list = Vec::new();
+        move |page| {
+            let hit = take(&mut list, page);
+            if list.len() == slots {
+                list.remove(0);
+            }
+            list.push(page);
+            hit
+        }
+    });
+}
+
+#[test]
+fn two_q_is_a_fifo_a_ghost_and_an_lru() {
+    agree(Replacement::TwoQ, |slots, _| {
+        let (mut new, mut ghost, mut main) = (Vec::new(), Vec::new(), Vec::new());
+        move |page| {
+            if new.contains(&page) {
+                return true;
+            }
+            if take(&mut main, page) {
+                main.push(page);
+                return true;
+            }
+            let known = take(&mut ghost, page);
+            if new.len() + main.len() == slots {
+                if new.len() > slots / 4 {
+                    ghost.push(new.remove(0));
+                    if ghost.len() > slots / 2 {
+                        ghost.remove(0);
+                    }
+                } else {
+                    main.remove(0);
+                }
+            }
+            if known {
+                main.push(page)
+            } else {
+                new.push(page)
+            }
+            false
+        }
+    });
+}
+
+#[test]
+fn s3_fifo_is_two_fifos_and_a_ghost() {
+    agree(Replacement::S3Fifo, |slots, _| {
+        let (mut small, mut main) = (Vec::<(u32, u32)>::new(), Vec::<(u32, u32)>::new());
+        let mut ghost = Vec::new();
+        let (main_slots, ghost_slots) = (slots - slots / 10, slots * 9 / 10);
+        move |page| {
+            if let Some(entry) = small.iter_mut().chain(&mut main).find(|entry| entry.0 == page) {
+                entry.1 += 1;
+                return true;
+            }
+            let known = take(&mut ghost, page);
+            while small.len() + main.len() >= slots {
+                if main.len() > main_slots || small.is_empty() {
+                    let (oldest, uses) = main.remove(0);
+                    if uses > 0 {
+                        main.push((oldest, uses.min(3) - 1));
+                    }
+                } else {
+                    // Those that were used move on until one goes, even if that makes main too long for a moment.
+                    while !small.is_empty() {
+                        let (oldest, uses) = small.remove(0);
+                        if uses < 2 {
+                            ghost.push(oldest);
+                            break;
+                        }
+                        main.push((oldest, 0));
+                    }
+                    if ghost.len() > ghost_slots {
+                        ghost.remove(0);
+                    }
+                }
+            }
+            if known {
+                main.push((page, 0))
+            } else {
+                small.push((page, 0))
+            }
+            false
+        }
+    });
+}
+
+#[test]
+fn sieve_is_a_fifo_with_a_hand() {
+    agree(Replacement::Sieve, |slots, _| {
+        let (mut fifo, mut hand) = (Vec::<(u32, bool)>::new(), 0);
+        move |page| {
+            if let Some(entry) = fifo.iter_mut().find(|entry| entry.0 == page) {
+                entry.1 = true;
+                return true;
+            }
+            while fifo.len() == slots {
+                hand %= fifo.len();
+                if std::mem::take(&mut fifo[hand].1) {
+                    hand += 1;
+                    hand %= fifo.len();
+                } else {
+                    fifo.remove(hand);
+                    // Past the youngest the hand begins at the oldest again, not at who comes now.
+                    if hand == fifo.len() {
+                        hand = 0;
+                    }
+                }
+            }
+            fifo.push((page, false));
+            false
+        }
+    });
+}
+
+#[test]
+fn arc_balances_two_lists_by_their_ghosts() {
+    agree(Replacement::Arc, |slots, _| {
+        // T1, B1, T2, B2 of the paper, the oldest first.
+        let mut lists: [Vec<u32>; 4] = Default::default();
+        let mut target = 0.0f64;
+        move |page| {
+            if take(&mut lists[0], page) || take(&mut lists[2], page) {
+                lists[2].push(page);
+                return true;
+            }
+            let [_, b1, _, b2] = lists.each_ref().map(|list| list.len() as f64);
+            let (in_b1, in_b2) = (take(&mut lists[1], page), take(&mut lists[3], page));
+            if in_b1 {
+                target = (target + (b2 / b1).max(1.0)).min(slots as f64);
+            } else if in_b2 {
+                target = (target - (b1 / b2).max(1.0)).max(0.0);
+            }
+            if lists[0].len() + lists[2].len() == slots {
+                let l1 = lists[0].len() + lists[1].len();
+                let mut replace = true;
+                if !in_b1 && !in_b2 && l1 == slots {
+                    replace = !lists[1].is_empty();
+                    lists[usize::from(replace)].remove(0);
+                } else if !in_b1 && !in_b2 && l1 + lists[2].len() + lists[3].len() == 2 * slots {
+                    lists[3].remove(0);
+                }
+                if replace {
+                    let t1 = lists[0].len() as f64;
+                    let recent = !lists[0].is_empty() && (t1 > target || (in_b2 && t1 == target));
+                    let from = if recent || lists[2].is_empty() { 0 } else { 2 };
+                    let gone = lists[from].remove(0);
+                    lists[from + 1].push(gone);
+                }
+            }
+            lists[if in_b1 || in_b2 { 2 } else { 0 }].push(page);
+            false
+        }
+    });
+}
+
+#[test]
+fn belady_lets_go_what_is_used_last() {
+    agree(Replacement::Belady, |slots, pages| {
+        let (future, mut time, mut held) = (pages.accesses.clone(), 0, Vec::new());
+        move |page| {
+            time += 1;
+            if held.contains(&page) {
+                return true;
+            }
+            if held.len() == slots {
+                let next = |page: &u32| future[time..].iter().position(|other| other == page).unwrap_or(usize::MAX);
+                // Of those that never come again it matters to nobody which one goes.
+                let last = (0..held.len()).max_by_key(|at| next(&held[*at])).unwrap();
+                held.swap_remove(last);
+            }
+            held.push(page);
+            false
+        }
+    });
+}
+
+#[test]
+fn nobody_beats_belady_and_what_fits_is_missed_once() {
+    for (name, policy) in Replacement::ALL {
+        for seed in 0..4 {
+            let pages = accesses(seed);
+            let (ours, best) = (policy.play(60, &pages), Replacement::Belady.play(60, &pages));
+            assert!(ours.hits <= best.hits, "{name} hits {} times, the limit is {}", ours.hits, best.hits);
+            let distinct = pages.accesses.iter().collect::<std::collections::BTreeSet<_>>().len() as u64;
+            let all = policy.play(2 * DISTINCT as usize, &pages);
+            assert_eq!(all.accesses - all.hits, distinct, "{name} with room for everything");
+        }
+    }
+}
+
+#[test]
+fn a_loop_a_little_larger_than_the_cache_defeats_lru_alone() {
+    let accesses: Vec<u32> = (0..50).flat_map(|_| 0..120).collect();
+    let pages = Pages { accesses, distinct: 120 };
+    assert_eq!(Replacement::Lru.play(100, &pages).hits, 0);
+    for policy in [Replacement::Lirs, Replacement::WTinyLfu] {
+        assert!(policy.play(100, &pages).miss_ratio() < 0.4, "{policy:?}");
+    }
+}
+
+#[test]
+fn policies_are_known_by_name() {
+    assert_eq!(Replacement::named("2q"), Some(Replacement::TwoQ));
+    assert_eq!(Replacement::named("default"), Some(Replacement::Default));
+    assert_eq!(Replacement::named("random"), None);
+}

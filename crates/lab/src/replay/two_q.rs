@@ -1,0 +1,93 @@
+//! 2Q (Johnson and Shasha, VLDB 1994, the full version): a FIFO for what is new, its ghost, an LRU for what came back.
+
+use engine::policy::list::{Links, List};
+
+use super::Cache;
+
+/// The paper's recommendation: a quarter of the cache for what is new (`Kin`), a ghost of half the cache (`Kout`).
+const NEW_PERCENT: usize = 25;
+const GHOST_PERCENT: usize = 50;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    New,
+    Ghost,
+    Main,
+}
+
+/// The full 2Q.
+pub struct TwoQ {
+    slots: usize,
+    links: Links,
+    place: Vec<Place>,
+    new: List,
+    ghost: List,
+    main: List,
+}
+
+impl TwoQ {
+    /// `slots` pages of `distinct`.
+    pub fn new(slots: usize, distinct: u32) -> Self {
+        TwoQ {
+            slots,
+            links: Links::over(distinct),
+            place: vec![Place::Nowhere; distinct as usize],
+            new: List::EMPTY,
+            ghost: List::EMPTY,
+            main: List::EMPTY,
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.new.len() + self.main.len() < self.slots {
+            return;
+        }
+        if self.new.len() > self.slots * NEW_PERCENT / 100 {
+            let page = self.links.take_tail(&mut self.new).expect("it is over its share, so not empty");
+            self.place[page as usize] = Place::Nowhere;
+            self.remember(page);
+        } else if let Some(page) = self.links.take_tail(&mut self.main) {
+            self.place[page as usize] = Place::Nowhere;
+        }
+    }
+
+    fn remember(&mut self, page: u32) {
+        let most = self.slots * GHOST_PERCENT / 100;
+        if most == 0 {
+            return;
+        }
+        if self.ghost.len() == most {
+            let oldest = self.links.take_tail(&mut self.ghost).expect("it is full, so not empty");
+            self.place[oldest as usize] = Place::Nowhere;
+        }
+        self.links.push_head(&mut self.ghost, page);
+        self.place[page as usize] = Place::Ghost;
+    }
+}
+
+impl Cache for TwoQ {
+    fn access(&mut self, page: u32) -> bool {
+        match self.place[page as usize] {
+            Place::New => true,
+            Place::Main => {
+                self.links.unlink(&mut self.main, page);
+                self.links.push_head(&mut self.main, page);
+                true
+            }
+            Place::Ghost => {
+                self.links.unlink(&mut self.ghost, page);
+                self.make_room();
+                self.links.push_head(&mut self.main, page);
+                self.place[page as usize] = Place::Main;
+                false
+            }
+            Place::Nowhere => {
+                self.make_room();
+                self.links.push_head(&mut self.new, page);
+                self.place[page as usize] = Place::New;
+                false
+            }
+        }
+    }
+}

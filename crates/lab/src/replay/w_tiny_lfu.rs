@@ -1,0 +1,128 @@
+//! W-TinyLFU (Einziger, Friedman, Manes, ACM ToS 2017): who leaves the window must have been used more often than whom it displaces.
+//!
+//! The paper's sketch of frequencies is replaced by what it approximates: a counter a page, halved now and then.
+
+use engine::policy::list::{Links, List};
+
+use super::Cache;
+
+const WINDOW_PERCENT: usize = 1;
+/// Part of the main room for pages that were used again there.
+const PROTECTED_PERCENT: usize = 80;
+const USES_MAX: u8 = 15;
+/// Uses a slot after which all counters are halved.
+const SAMPLE: usize = 10;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    Window,
+    Probation,
+    Protected,
+}
+
+/// W-TinyLFU with a window of 1 %.
+pub struct WTinyLfu {
+    slots: usize,
+    window_slots: usize,
+    links: Links,
+    place: Vec<Place>,
+    uses: Vec<u8>,
+    counted: usize,
+    window: List,
+    probation: List,
+    protected: List,
+}
+
+impl WTinyLfu {
+    /// `slots` pages of `distinct`.
+    pub fn new(slots: usize, distinct: u32) -> Self {
+        WTinyLfu {
+            slots,
+            window_slots: (slots * WINDOW_PERCENT / 100).max(1),
+            links: Links::over(distinct),
+            place: vec![Place::Nowhere; distinct as usize],
+            uses: vec![0; distinct as usize],
+            counted: 0,
+            window: List::EMPTY,
+            probation: List::EMPTY,
+            protected: List::EMPTY,
+        }
+    }
+
+    fn count(&mut self, page: u32) {
+        let uses = &mut self.uses[page as usize];
+        *uses = (*uses + 1).min(USES_MAX);
+        self.counted += 1;
+        if self.counted >= self.slots * SAMPLE {
+            self.counted /= 2;
+            self.uses.iter_mut().for_each(|uses| *uses /= 2);
+        }
+    }
+
+    fn put(&mut self, page: u32, place: Place) {
+        self.place[page as usize] = place;
+        let list = match place {
+            Place::Window => &mut self.window,
+            Place::Probation => &mut self.probation,
+            Place::Protected => &mut self.protected,
+            Place::Nowhere => return,
+        };
+        self.links.push_head(list, page);
+    }
+
+    fn protect(&mut self, page: u32) {
+        self.put(page, Place::Protected);
+        if self.protected.len() > (self.slots - self.window_slots) * PROTECTED_PERCENT / 100 {
+            let oldest = self.links.take_tail(&mut self.protected).expect("it is over its share, so not empty");
+            self.put(oldest, Place::Probation);
+        }
+    }
+
+    /// What falls out of the window meets the main room's next victim.
+    fn settle(&mut self) {
+        if self.window.len() <= self.window_slots {
+            return;
+        }
+        let newcomer = self.links.take_tail(&mut self.window).expect("it is over its share, so not empty");
+        if self.probation.len() + self.protected.len() < self.slots - self.window_slots {
+            return self.put(newcomer, Place::Probation);
+        }
+        let Some(victim) = self.probation.tail().or(self.protected.tail()) else {
+            return self.put(newcomer, Place::Nowhere);
+        };
+        if self.uses[newcomer as usize] <= self.uses[victim as usize] {
+            return self.put(newcomer, Place::Nowhere);
+        }
+        let from = if !self.probation.is_empty() { &mut self.probation } else { &mut self.protected };
+        self.links.unlink(from, victim);
+        self.put(victim, Place::Nowhere);
+        self.put(newcomer, Place::Probation);
+    }
+}
+
+impl Cache for WTinyLfu {
+    fn access(&mut self, page: u32) -> bool {
+        self.count(page);
+        match self.place[page as usize] {
+            Place::Nowhere => {
+                self.put(page, Place::Window);
+                self.settle();
+                return false;
+            }
+            Place::Window => {
+                self.links.unlink(&mut self.window, page);
+                self.put(page, Place::Window);
+            }
+            Place::Probation => {
+                self.links.unlink(&mut self.probation, page);
+                self.protect(page);
+            }
+            Place::Protected => {
+                self.links.unlink(&mut self.protected, page);
+                self.protect(page);
+            }
+        }
+        true
+    }
+}
