@@ -85,6 +85,11 @@ enum Command {
         #[command(subcommand)]
         action: Action,
     },
+    /// Look into block traces, convert them
+    Trace {
+        #[command(subcommand)]
+        action: commands::trace::Action,
+    },
     /// Run the engine in a hostile simulated world and check it against its promises
     Torture {
         /// Seeds to run, the end not included; without it 0..1000, or as many as there is time for
@@ -143,6 +148,7 @@ impl Cli {
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
             Command::Flash { action } => commands::flash::run(socket, &action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),
+            Command::Trace { action } => commands::trace::run(action, json),
             Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),
             Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),
             Command::Man => commands::shell::manual(Cli::command()),

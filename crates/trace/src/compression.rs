@@ -27,12 +27,13 @@ impl Compression {
         }
     }
 
-    /// The ending that files packed with it have.
-    pub fn extension(self) -> &'static str {
-        match self {
-            Compression::Gzip => "gz",
-            Compression::Xz => "xz",
-            Compression::Zstd => "zst",
+    /// What a file's ending says.
+    pub fn of_name(name: &str) -> Option<Self> {
+        match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
+            "gz" => Some(Compression::Gzip),
+            "xz" => Some(Compression::Xz),
+            "zst" => Some(Compression::Zstd),
+            _ => None,
         }
     }
 

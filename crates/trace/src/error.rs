@@ -69,4 +69,18 @@ pub enum TraceError {
         /// What the system or the decompressor says.
         error: io::Error,
     },
+    /// A format that is only read.
+    #[error("traces are not written in {format}; write one in hotset, msr, spc, iolog or lis")]
+    Unwritable {
+        /// What was asked for.
+        format: Format,
+    },
+    /// The bytes cannot be put down.
+    #[error("{name}: cannot be written: {error}")]
+    Unwritten {
+        /// The trace.
+        name: String,
+        /// What the system or the compressor says.
+        error: io::Error,
+    },
 }

@@ -3,21 +3,26 @@
 //! `open` takes a stream of bytes and gives requests, one by one and in bounded memory, whatever the format and the
 //! compression. `docs/traces.md` describes the formats for users; each is one file in `formats/`.
 
+mod anonymise;
 mod compression;
 mod error;
 mod formats;
+pub mod info;
 mod input;
 mod out;
 mod reader;
 mod request;
 mod text;
+mod write;
 
+pub use anonymise::{Anonymiser, EXTENT_BYTES};
 pub use compression::Compression;
 pub use error::{Place, TraceError};
 pub use formats::Format;
-pub use formats::hotset::{Encoder, Header};
+pub use formats::hotset::Header;
 pub use reader::{Reader, open};
-pub use request::{Op, Request, TRANSFER_BYTES_MAX};
+pub use request::{DISK_BYTES_MAX, Op, Request, TRANSFER_BYTES_MAX};
+pub use write::{Lost, Writer, create};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::request::{Op, Request, TRANSFER_BYTES_MAX};
+use crate::request::{DISK_BYTES_MAX, Op, Request, TRANSFER_BYTES_MAX};
 
 /// Disks that have names instead of numbers, at most; more are no disks but a file in another format.
 const NAMES_MAX: usize = 65_536;
@@ -43,7 +43,7 @@ impl Out {
                 return Err(format!("a request of {len} bytes is longer than any disk takes").into());
             }
         }
-        if at.checked_add(len).is_none() {
+        if at.checked_add(len).is_none_or(|end| end > DISK_BYTES_MAX) {
             return Err(format!("{len} bytes at {at} lie past the end of any disk").into());
         }
         if let Some(time_ns) = request.time_ns {

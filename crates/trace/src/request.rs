@@ -4,6 +4,9 @@
 /// keep whoever counts its blocks busy for hours.
 pub const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 
+/// Where every disk ends at the latest, in bytes: offsets are signed numbers to operating systems.
+pub const DISK_BYTES_MAX: u64 = 1 << 63;
+
 /// What was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -25,7 +28,7 @@ pub struct Request {
     pub time_ns: Option<u64>,
     /// What was asked.
     pub op: Op,
-    /// First byte. `at + len` does not overflow.
+    /// First byte. `at + len` is at most [`DISK_BYTES_MAX`].
     pub at: u64,
     /// Bytes; of reads and writes 1 to [`TRANSFER_BYTES_MAX`].
     pub len: u64,

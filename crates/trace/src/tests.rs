@@ -2,7 +2,7 @@
 
 use std::io::{Cursor, Read};
 
-use crate::{Compression, Format, Op, Reader, Request, TraceError, open};
+use crate::{Compression, DISK_BYTES_MAX, Format, Op, Reader, Request, TraceError, open};
 
 pub fn request(time_ns: Option<u64>, op: Op, at: u64, len: u64, device: u32) -> Request {
     Request { time_ns, op, at, len, device }
@@ -114,7 +114,7 @@ fn any_bytes_in_any_format_are_requests_or_a_message() {
             for format in Format::ALL.map(|(_, format)| Some(format)).into_iter().chain([None]) {
                 let Ok(reader) = opened("a", bytes, format) else { continue };
                 for request in reader.filter_map(Result::ok) {
-                    assert!(request.at.checked_add(request.len).is_some());
+                    assert!(request.at.checked_add(request.len).is_some_and(|end| end <= DISK_BYTES_MAX));
                 }
             }
         }

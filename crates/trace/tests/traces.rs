@@ -2,10 +2,10 @@
 
 #![allow(clippy::disallowed_types, reason = "traces are files, and a test may open them")]
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use trace::info::Info;
 use trace::{Format, Op, Request, open};
 
 fn folder() -> Option<PathBuf> {
@@ -21,15 +21,6 @@ fn read(folder: &Path, name: &str) -> (Format, Vec<Request>) {
     let reader = open(name, Box::new(file), None).expect("it is a trace");
     let format = reader.format();
     (format, reader.map(|request| request.expect("all of it is good")).collect())
-}
-
-/// Distinct pages of 4 KiB, in bytes.
-fn footprint(requests: &[Request]) -> u64 {
-    let pages_of = |request: &Request| {
-        let device = request.device;
-        (request.at / 4096..=(request.at + request.len - 1) / 4096).map(move |page| (device, page))
-    };
-    requests.iter().flat_map(pages_of).collect::<BTreeSet<_>>().len() as u64 * 4096
 }
 
 /// File, format, requests, footprint in hundredths of a GiB: as those who collected them state.
@@ -48,7 +39,10 @@ fn every_published_trace_is_read_whole() {
     for (name, format, requests, hundredths) in TRACES {
         let (found, read) = read(&folder, name);
         assert_eq!((found, read.len()), (format, requests), "{name}");
-        let footprint = footprint(&read);
+        let mut info = Info::default();
+        read.iter().for_each(|request| info.add(request));
+        let footprint = info.footprint_small_bytes();
+        assert_eq!(info.one_of(), 1, "{name}");
         assert_eq!((footprint * 100 + (1 << 29)) >> 30, hundredths, "{name}: {footprint} bytes");
     }
 }

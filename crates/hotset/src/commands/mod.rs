@@ -9,4 +9,5 @@ pub mod status;
 pub mod stop;
 pub mod top;
 pub mod torture;
+pub mod trace;
 pub mod volume;

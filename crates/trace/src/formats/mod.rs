@@ -82,12 +82,9 @@ impl Format {
 
     /// What the ending of a file's name says, that of a compression before it left out.
     pub fn of_name(name: &str) -> Option<Self> {
-        let mut parts = name.rsplit('.');
-        let mut ending = parts.next()?.to_ascii_lowercase();
-        if [Compression::Gzip, Compression::Xz, Compression::Zstd].iter().any(|one| one.extension() == ending) {
-            ending = parts.next()?.to_ascii_lowercase();
-        }
-        parts.next()?;
+        let packed = Compression::of_name(name).and_then(|_| name.rsplit_once('.'));
+        let plain = packed.map_or(name, |(plain, _)| plain);
+        let ending = plain.rsplit_once('.')?.1.to_ascii_lowercase();
         ending.parse().ok()
     }
 

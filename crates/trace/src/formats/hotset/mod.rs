@@ -74,7 +74,7 @@ mod tests {
             let op = [Op::Read, Op::Write, Op::Discard, Op::Flush][number as usize % 4];
             let (at, len) = match number % 5 {
                 _ if op == Op::Flush => (0, 0),
-                0 => (u64::MAX - 4_096, 4_096),
+                0 => ((1 << 63) - 4_096, 4_096),
                 1 => (number * 7, 13),
                 2 => (number * 512, 512),
                 _ => (number * 4_096, 65_536),

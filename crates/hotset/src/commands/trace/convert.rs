@@ -1,0 +1,182 @@
+//! `hotset trace convert`.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde::Serialize;
+use trace::{Anonymiser, Format, Header, Lost};
+
+use crate::cli::{Failure, print_json};
+use crate::units::show_count;
+
+use super::{Reading, Source};
+
+/// What was written.
+#[derive(Serialize)]
+struct Report {
+    format: &'static str,
+    /// Requests that were read.
+    read: u64,
+    /// Requests that were written; more where anonymising parted some.
+    written: u64,
+    /// Requests of a kind that the format does not have.
+    left_out: u64,
+    /// Requests that were widened to whole sectors.
+    rounded: u64,
+    /// Times that the format cannot say.
+    times_lost: u64,
+    /// Writes that the format makes reads.
+    writes_lost: u64,
+    /// Disks' numbers that the format cannot say, a request each.
+    disks_lost: u64,
+    /// What ended the trace before its end.
+    broken: Option<String>,
+}
+
+impl Report {
+    fn new(format: Format, (read, put): (u64, u64), lost: Lost, broken: Option<String>) -> Self {
+        Report {
+            format: format.name(),
+            read,
+            written: put - lost.requests,
+            left_out: lost.requests,
+            rounded: lost.rounded,
+            times_lost: lost.times,
+            writes_lost: lost.writes,
+            disks_lost: lost.devices,
+            broken,
+        }
+    }
+
+    fn print(&self) {
+        println!("{} requests read, {} written as {}", show_count(self.read), show_count(self.written), self.format);
+        for (count, what) in [
+            (self.left_out, "requests left out: the format has no discards and flushes"),
+            (self.rounded, "requests widened to whole sectors"),
+            (self.times_lost, "times lost: the format has none"),
+            (self.writes_lost, "writes have become reads: the format has no direction"),
+            (self.disks_lost, "requests to other disks are now to the one: the format has no disks"),
+        ] {
+            if count > 0 {
+                println!("{} {what}", show_count(count));
+            }
+        }
+    }
+}
+
+/// A key that nobody knows, for one trace.
+pub fn drawn_key() -> Result<[u64; 2], Failure> {
+    let mut bytes = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
+    read.map_err(|error| Failure::failed(format!("/dev/urandom: {error}")))?;
+    let key = u128::from_le_bytes(bytes);
+    Ok([key as u64, (key >> 64) as u64])
+}
+
+/// Where the farthest request ends.
+fn end_of(from: &Path, reading: &Reading) -> Result<u64, Failure> {
+    let mut source = Source::open(from, reading)?;
+    let mut end = 0;
+    while let Some(request) = source.next()? {
+        end = end.max(request.at + request.len);
+    }
+    Ok(end)
+}
+
+/// Reads one and writes the other. Nothing is left at `to` unless all went well; `from` and `to` may be the same.
+pub fn run(
+    from: &Path,
+    to: &Path,
+    reading: &Reading,
+    format: Option<Format>,
+    anonymise: bool,
+    json: bool,
+) -> Result<(), Failure> {
+    let name = to.display().to_string();
+    let format = format.or_else(|| Format::of_name(&name)).unwrap_or(Format::Hotset);
+    let mut source = Source::open(from, reading)?;
+    let anonymiser = if anonymise { Some(Anonymiser::new(drawn_key()?, end_of(from, reading)?)) } else { None };
+    let failed = |error: io::Error| Failure::failed(format!("{name}: {error}"));
+    let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // As any new file: the process's mask takes away what it should.
+    let permissions = Permissions::from_mode(0o666);
+    let file = tempfile::Builder::new().permissions(permissions).tempfile_in(folder).map_err(failed)?;
+    let header = Header { start_unix_ns: 0, anonymised: anonymise };
+    let unwritten = |error: trace::TraceError| Failure::failed(error.to_string());
+    let out = Box::new(file.reopen().map_err(failed)?);
+    let mut writer = trace::create(&name, out, format, header).map_err(unwritten)?;
+    let (mut read, mut put, mut dropped) = (0, 0, 0);
+    while let Some(request) = source.next()? {
+        read += 1;
+        let lost_before = source.reader().dropped();
+        writer.dropped(lost_before - std::mem::replace(&mut dropped, lost_before)).map_err(unwritten)?;
+        let Some(anonymiser) = anonymiser else {
+            writer.put(&request).map_err(unwritten)?;
+            put += 1;
+            continue;
+        };
+        for part in anonymiser.apply(request) {
+            writer.put(&part).map_err(unwritten)?;
+            put += 1;
+        }
+    }
+    writer.dropped(source.reader().dropped() - dropped).map_err(unwritten)?;
+    let lost = writer.finish().map_err(unwritten)?;
+    file.persist(to).map_err(|error| failed(error.error))?;
+    source.warn(read);
+    let report = Report::new(format, (read, put), lost, source.broken.clone());
+    if json {
+        return print_json(&report);
+    }
+    report.print();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(path: &Path) -> Vec<trace::Request> {
+        let reader = trace::open("a", Box::new(File::open(path).unwrap()), None).unwrap();
+        reader.map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn a_trace_goes_through_our_format_and_back_unchanged() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, between, back] = ["a.spc", "a.hotset.zst", "b.spc"].map(|name| folder.path().join(name));
+        std::fs::write(&from, "0,8,4096,w,0.000000000\n3,128,512,r,1.500000000\n").unwrap();
+        let reading = Reading { format: None, lenient: false };
+        run(&from, &between, &reading, None, false, true).unwrap();
+        run(&between, &back, &reading, None, false, true).unwrap();
+        assert_eq!(std::fs::read(&from).unwrap(), std::fs::read(&back).unwrap());
+    }
+
+    #[test]
+    fn anonymised_requests_are_elsewhere_and_their_neighbours_with_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["a.lis", "b"].map(|name| folder.path().join(name));
+        let lines: String = (0..1_000).map(|number| format!("{} 8 0 {number}\n", number * 2_048)).collect();
+        let pairs: String = (0..1_000).map(|number| format!("{} 8 0 {number}\n", number * 2_048 + 16)).collect();
+        std::fs::write(&from, lines + &pairs).unwrap();
+        run(&from, &to, &Reading { format: None, lenient: false }, None, true, true).unwrap();
+        let (before, after) = (read(&from), read(&to));
+        assert_eq!(after.len(), 2_000);
+        assert!(before.iter().zip(&after).filter(|(before, after)| before.at == after.at).count() < 40);
+        assert!((0..1_000).all(|number| after[number + 1_000].at - after[number].at == 8_192));
+        assert!(after.iter().all(|request| request.at < 1_000 << 20));
+    }
+
+    #[test]
+    fn a_broken_trace_leaves_nothing_unless_that_is_allowed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["a.lis", "b.msr"].map(|name| folder.path().join(name));
+        std::fs::write(&from, "1 8 0 0\n2 8 0 1\n3 eight 0 2\n4 8 0 3\n").unwrap();
+        run(&from, &to, &Reading { format: None, lenient: false }, None, false, true).expect_err("line 3 is broken");
+        assert!(!to.exists());
+        run(&from, &to, &Reading { format: None, lenient: true }, None, false, true).unwrap();
+        assert_eq!(read(&to).len(), 2);
+    }
+}

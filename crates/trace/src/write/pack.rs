@@ -1,0 +1,68 @@
+//! gzip, xz and zstd put on.
+
+use std::io::{self, BufWriter, Write};
+
+use crate::compression::Compression;
+
+const XZ_LEVEL: u32 = 6;
+const ZSTD_LEVEL: i32 = 3;
+
+/// Where a trace is written through.
+pub enum Packed {
+    Plain(BufWriter<Box<dyn Write>>),
+    Gzip(BufWriter<flate2::write::GzEncoder<Box<dyn Write>>>),
+    Xz(BufWriter<liblzma::write::XzEncoder<Box<dyn Write>>>),
+    Zstd(BufWriter<zstd::stream::write::Encoder<'static, Box<dyn Write>>>),
+}
+
+impl Packed {
+    /// Packs what is written with `compression`.
+    pub fn new(out: Box<dyn Write>, compression: Option<Compression>) -> io::Result<Self> {
+        Ok(match compression {
+            None => Packed::Plain(BufWriter::new(out)),
+            Some(Compression::Gzip) => {
+                Packed::Gzip(BufWriter::new(flate2::write::GzEncoder::new(out, flate2::Compression::default())))
+            }
+            Some(Compression::Xz) => Packed::Xz(BufWriter::new(liblzma::write::XzEncoder::new(out, XZ_LEVEL))),
+            Some(Compression::Zstd) => {
+                let mut encoder = zstd::stream::write::Encoder::new(out, ZSTD_LEVEL)?;
+                encoder.include_checksum(true)?;
+                Packed::Zstd(BufWriter::new(encoder))
+            }
+        })
+    }
+
+    /// Writes what is held back, and the packing's own end.
+    pub fn finish(self) -> io::Result<()> {
+        let mut out = match self {
+            Packed::Plain(out) => unbuffered(out)?,
+            Packed::Gzip(out) => unbuffered(out)?.finish()?,
+            Packed::Xz(out) => unbuffered(out)?.finish()?,
+            Packed::Zstd(out) => unbuffered(out)?.finish()?,
+        };
+        out.flush()
+    }
+
+    fn out(&mut self) -> &mut dyn Write {
+        match self {
+            Packed::Plain(out) => out,
+            Packed::Gzip(out) => out,
+            Packed::Xz(out) => out,
+            Packed::Zstd(out) => out,
+        }
+    }
+}
+
+fn unbuffered<W: Write>(out: BufWriter<W>) -> io::Result<W> {
+    out.into_inner().map_err(io::IntoInnerError::into_error)
+}
+
+impl Write for Packed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out().flush()
+    }
+}

@@ -1,0 +1,96 @@
+//! Formats of lines, a request each.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use crate::formats::Format;
+use crate::request::{Op, Request};
+use crate::text::SECTOR_BYTES;
+
+use super::Lost;
+
+/// Where a text has got to.
+pub struct Lines {
+    format: Format,
+    text: String,
+    written: u64,
+    /// Disks that an I/O log has opened.
+    opened: BTreeSet<u32>,
+}
+
+impl Lines {
+    /// None of a format that is no text, or none that is written.
+    pub fn of(format: Format) -> Option<Self> {
+        let text = matches!(format, Format::Msr | Format::Spc | Format::FioLog | Format::Lis);
+        text.then(|| Lines { format, text: String::new(), written: 0, opened: BTreeSet::new() })
+    }
+
+    /// What stands first.
+    pub fn header(&self) -> &'static [u8] {
+        if self.format == Format::FioLog { b"fio version 3 iolog\n" } else { b"" }
+    }
+
+    /// The request's line, or lines; nothing if the format cannot say it.
+    pub fn line(&mut self, request: &Request, lost: &mut Lost) -> &str {
+        self.text.clear();
+        let known = self.format == Format::FioLog || matches!(request.op, Op::Read | Op::Write);
+        if known {
+            self.push(request, lost);
+            self.written += 1;
+        } else {
+            lost.requests += 1;
+        }
+        &self.text
+    }
+
+    fn push(&mut self, request: &Request, lost: &mut Lost) {
+        let &Request { time_ns, op, at, len, device } = request;
+        let time = time_ns.unwrap_or(0);
+        let (first, count) = sectors(at, len);
+        let in_sectors = matches!(self.format, Format::Spc | Format::Lis);
+        lost.rounded += u64::from(in_sectors && (at, len) != (first * SECTOR_BYTES, count * SECTOR_BYTES));
+        let write = op == Op::Write;
+        match self.format {
+            Format::Msr => {
+                let kind = if write { "Write" } else { "Read" };
+                writeln!(self.text, "{},disk,{device},{kind},{at},{len},0", time / 100)
+            }
+            Format::Spc => {
+                let (opcode, bytes) = (if write { 'w' } else { 'r' }, count * SECTOR_BYTES);
+                writeln!(
+                    self.text,
+                    "{device},{first},{bytes},{opcode},{}.{:09}",
+                    time / 1_000_000_000,
+                    time % 1_000_000_000
+                )
+            }
+            Format::Lis => {
+                lost.times += u64::from(time_ns.is_some());
+                lost.writes += u64::from(write);
+                lost.devices += u64::from(device != 0);
+                writeln!(self.text, "{first} {count} 0 {}", self.written)
+            }
+            _ => self.push_log(time / 1_000, op, (at, len), device),
+        }
+        .expect("a text takes more")
+    }
+
+    fn push_log(&mut self, time_us: u64, op: Op, (at, len): (u64, u64), device: u32) -> std::fmt::Result {
+        if self.opened.insert(device) {
+            writeln!(self.text, "{time_us} disk{device} add\n{time_us} disk{device} open")?;
+        }
+        let action = match op {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Discard => "trim",
+            Op::Flush => "sync",
+        };
+        writeln!(self.text, "{time_us} disk{device} {action} {at} {len}")
+    }
+}
+
+/// The sectors that these bytes touch: the first, and how many.
+fn sectors(at: u64, len: u64) -> (u64, u64) {
+    let first = at / SECTOR_BYTES;
+    (first, (at % SECTOR_BYTES + len).div_ceil(SECTOR_BYTES))
+}

@@ -1,0 +1,57 @@
+//! Traces in every format, recognised or named, on any bytes: no panic, bounded requests, and what was read is the same after it
+//! was written in our own format.
+
+#![no_main]
+
+use std::cell::RefCell;
+use std::io::{self, Cursor, Write};
+use std::rc::Rc;
+
+use libfuzzer_sys::fuzz_target;
+use trace::info::Info;
+use trace::{Anonymiser, DISK_BYTES_MAX, Format, Header, Op, Request, TRANSFER_BYTES_MAX, create, open};
+
+#[derive(Clone, Default)]
+struct Shared(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Requests up to the first error.
+fn read(bytes: Vec<u8>, format: Option<Format>) -> Vec<Request> {
+    let Ok(mut reader) = open("fuzzed", Box::new(Cursor::new(bytes)), format) else { return Vec::new() };
+    let requests = reader.by_ref().map_while(Result::ok).collect();
+    assert!(reader.next().is_none(), "after an error it ends");
+    requests
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((kind, bytes)) = data.split_first() else { return };
+    let format = Format::ALL.get(usize::from(*kind)).map(|(_, format)| *format);
+    let requests = read(bytes.to_vec(), format);
+    // Requests may be long: what counts their pages is given few of them.
+    let mut info = Info::default();
+    for (number, request) in requests.iter().enumerate() {
+        assert!(request.at.checked_add(request.len).is_some_and(|end| end <= DISK_BYTES_MAX));
+        let transfer = matches!(request.op, Op::Read | Op::Write);
+        assert!(!transfer || (1..=TRANSFER_BYTES_MAX).contains(&request.len));
+        if number < 16 && request.len < 1 << 24 {
+            info.add(request);
+            let parts = Anonymiser::new([1, 2], request.at + request.len).apply(*request);
+            assert_eq!(parts.map(|part| part.len).sum::<u64>(), request.len);
+        }
+    }
+    let file = Shared::default();
+    let mut writer = create("a", Box::new(file.clone()), Format::Hotset, Header::default()).expect("memory takes it");
+    requests.iter().for_each(|request| writer.put(request).expect("memory takes it"));
+    writer.finish().expect("memory takes it");
+    assert!(read(file.0.take(), None) == requests);
+});
