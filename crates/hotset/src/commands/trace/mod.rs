@@ -24,14 +24,16 @@ pub enum Action {
     /// Write a trace in another format
     Convert {
         /// The trace
-        from: PathBuf,
+        #[arg(value_name = "IN")]
+        input: PathBuf,
         /// Where to; an ending of gz, xz or zst packs it
-        to: PathBuf,
+        #[arg(value_name = "OUT")]
+        output: PathBuf,
         #[command(flatten)]
         reading: Reading,
-        /// What to write: hotset, msr, spc, iolog or lis; without it what TO's ending says, else hotset
-        #[arg(long = "to", value_name = "FORMAT", value_parser = parse_format)]
-        format: Option<Format>,
+        /// What to write: hotset, msr, spc, iolog or lis; without it what OUT's ending says, else hotset
+        #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
+        to: Option<Format>,
         /// Move extents of 1 MiB to places that give nothing away; what is in one stays together
         #[arg(long)]
         anonymise: bool,
@@ -103,8 +105,8 @@ impl Source {
 pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     match action {
         Action::Info { file, reading } => info::run(&file, &reading, json),
-        Action::Convert { from, to, reading, format, anonymise } => {
-            convert::run(&from, &to, &reading, format, anonymise, json)
+        Action::Convert { input, output, reading, to, anonymise } => {
+            convert::run(&input, &output, &reading, to, anonymise, json)
         }
     }
 }
