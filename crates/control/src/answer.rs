@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::SlowReport;
+use crate::report::{SlowReport, TraceOpened, Traced};
 use crate::{FlashReport, StatusReport, VolumeReport};
 
 /// One line from the daemon.
@@ -46,6 +46,10 @@ pub enum Answer {
     Volume(Box<VolumeReport>),
     /// Of `volume slow`, the slowest first.
     Slow(Vec<SlowReport>),
+    /// Of `trace open`.
+    TraceOpened(TraceOpened),
+    /// Of `trace take`.
+    Traced(Traced),
     /// Of what has nothing to show but a sentence or several.
     Said(Vec<String>),
 }

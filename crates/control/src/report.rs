@@ -264,6 +264,27 @@ pub struct SlowReport {
     pub waited_us: u64,
 }
 
+/// A recorder of a volume's requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceOpened {
+    /// Its number.
+    pub recorder: u64,
+    /// Bytes that the volume has.
+    pub size_bytes: u64,
+}
+
+/// What was recorded since the last time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traced {
+    /// Requests, the oldest first: nanoseconds since recording began, what was asked (0 read, 1 write, 2 discard or zeroes, 3
+    /// flush), first byte, bytes.
+    pub requests: Vec<(u64, u8, u64, u64)>,
+    /// Requests after these that were lost, for there was no room to keep them.
+    pub lost: u64,
+    /// More are there already.
+    pub more: bool,
+}
+
 impl VolumeReport {
     /// A report of a volume that has done nothing.
     pub fn idle(name: &str, state: VolumeState, policy: &str, backing: &str) -> Self {

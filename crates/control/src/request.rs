@@ -102,6 +102,25 @@ pub enum Request {
         /// The volume.
         name: String,
     },
+    /// Begin to record a volume's requests.
+    TraceOpen {
+        /// The volume.
+        name: String,
+    },
+    /// Take what was recorded since the last time; to be asked every second at least.
+    TraceTake {
+        /// The volume.
+        name: String,
+        /// The recorder's number.
+        recorder: u64,
+    },
+    /// Record no more.
+    TraceClose {
+        /// The volume.
+        name: String,
+        /// The recorder's number.
+        recorder: u64,
+    },
     /// Drop what is cached, on flash too.
     VolumeInvalidate {
         /// The volume.

@@ -85,7 +85,7 @@ enum Command {
         #[command(subcommand)]
         action: Action,
     },
-    /// Look into block traces, convert them
+    /// Record block traces, look into them, convert them
     Trace {
         #[command(subcommand)]
         action: commands::trace::Action,
@@ -148,7 +148,7 @@ impl Cli {
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
             Command::Flash { action } => commands::flash::run(socket, &action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),
-            Command::Trace { action } => commands::trace::run(action, json),
+            Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),
             Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),
             Command::Man => commands::shell::manual(Cli::command()),

@@ -1,6 +1,7 @@
 //! A volume's entry: bounds, the gate for administrators, and what a front end may ask of it.
 
 mod gate;
+pub mod tap;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,6 +22,7 @@ use crate::{
     WritePolicy, WriteSource, ZeroFlags,
 };
 use gate::Gate;
+use tap::{Taken, Tap};
 
 /// Longest prefetch that one request may ask for, in bytes; more is left out.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
@@ -29,6 +31,7 @@ struct Inner<S: Seam> {
     spec: VolumeSpec,
     shard: ShardRef<S>,
     gate: Gate,
+    tap: Tap,
 }
 
 /// A block device that clients see. A clone is another handle to the same; it stays on its core.
@@ -81,7 +84,7 @@ impl<S: Seam> Volume<S> {
         }
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
         crate::pages::start(&shard);
-        Volume(Rc::new(Inner { spec, shard, gate: Gate::default() }))
+        Volume(Rc::new(Inner { spec, shard, gate: Gate::default(), tap: Tap::default() }))
     }
 
     pub(crate) fn shard(&self) -> &ShardRef<S> {
@@ -150,6 +153,27 @@ impl<S: Seam> Volume<S> {
     /// The slowest hundred requests of the last hour, the slowest first, each with the step that it waited in longest.
     pub fn slow_requests(&self) -> Vec<Slow> {
         self.0.shard.slow.list(self.now())
+    }
+
+    /// A client asks this, and may: it is shown to whoever records. Front ends say so once a request, for they may serve it in pieces.
+    pub fn asked(&self, asked: Asked, at: u64, len: u64) {
+        self.0.tap.note(|| self.now(), asked, at, len);
+    }
+
+    /// Opens the tap: from now on requests are kept for a recorder, who must come for them every few seconds. Its number, or `None`
+    /// while another one records.
+    pub fn open_tap(&self) -> Option<u64> {
+        self.0.tap.open(self.now())
+    }
+
+    /// Gives the recorder at most `most` requests that came by; `None` if the tap is no longer its own.
+    pub fn take_tapped(&self, recorder: u64, most: usize) -> Option<Taken> {
+        self.0.tap.take(recorder, most, self.now())
+    }
+
+    /// Closes the recorder's tap.
+    pub fn close_tap(&self, recorder: u64) {
+        self.0.tap.close(recorder);
     }
 
     /// Says that the blocks at `offsets` (the first [`HINTS_MAX`] of them) will be asked for in a moment: brings near what that will

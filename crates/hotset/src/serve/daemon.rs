@@ -202,6 +202,9 @@ impl Daemon {
             Request::VolumePin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, true).await,
             Request::VolumeUnpin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, false).await,
             Request::VolumeSlow { name } => self.slow(&name).await,
+            Request::TraceOpen { name } => self.open_trace(&name).await,
+            Request::TraceTake { name, recorder } => self.take_trace(&name, recorder).await,
+            Request::TraceClose { name, recorder } => self.close_trace(&name, recorder).await,
             Request::VolumeInvalidate { name, discard_dirty } => self.invalidate(&name, discard_dirty).await,
             Request::VolumeResize { name, size_bytes, discard_dirty } => {
                 self.resize(&name, size_bytes, discard_dirty, progress).await

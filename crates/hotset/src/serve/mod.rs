@@ -16,6 +16,7 @@ mod sabotage;
 mod shares;
 mod status;
 mod stop;
+mod traces;
 
 use std::path::Path;
 use std::rc::Rc;

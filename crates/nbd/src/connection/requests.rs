@@ -3,6 +3,7 @@
 use std::io;
 use std::rc::Rc;
 
+use engine::pages::slow::Asked;
 use engine::{GivenBlocks, HINTS_MAX};
 use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
 use seam::{BLOCK_BYTES, Incoming, Piece, SECTOR_BYTES, Seam, StreamReader};
@@ -90,21 +91,33 @@ impl<S: Seam> Connection<S> {
             let lent_bytes = buffer_bytes(request.offset, len);
             if self.borrow_now(lent_bytes) {
                 if self.volume.read_now(request.offset, len, pieces) {
+                    self.volume.asked(Asked::Read, request.offset, len as u64);
                     return self.answer_data(request, request.offset, true, pieces, lent_bytes);
                 }
                 self.give_back(lent_bytes);
             }
         }
         if request.command == Command::Flush {
+            self.volume.asked(Asked::Flush, 0, 0);
             return self.flush_later(request);
         }
         if let Err(error) = self.check(request) {
             return self.answer(request, Some(error));
         }
+        let asked = |asked| self.volume.asked(asked, request.offset, request.len.into());
         match request.command {
-            Command::Read => self.read_later(request),
-            Command::Trim => self.trim_later(request),
-            Command::WriteZeroes => self.zero_later(request),
+            Command::Read => {
+                asked(Asked::Read);
+                self.read_later(request);
+            }
+            Command::Trim => {
+                asked(Asked::Zero);
+                self.trim_later(request);
+            }
+            Command::WriteZeroes => {
+                asked(Asked::Zero);
+                self.zero_later(request);
+            }
             Command::Cache => self.prefetch_later(request),
             Command::BlockStatus => self.status_later(request),
             Command::Write | Command::Flush | Command::Disconnect | Command::Unknown(_) => {
@@ -126,6 +139,7 @@ impl<S: Seam> Connection<S> {
             self.answer(request, Some(error));
             return Ok(false);
         }
+        self.volume.asked(Asked::Write, request.offset, len as u64);
         if len > WRITE_PIECE_BYTES {
             incoming.consume(Request::BYTES);
             self.write_in_pieces(incoming, request).await?;

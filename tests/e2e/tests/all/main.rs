@@ -16,3 +16,4 @@ mod memory;
 mod powercut;
 mod protocol;
 mod tls;
+mod traces;

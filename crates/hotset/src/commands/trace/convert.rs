@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::Serialize;
+use tempfile::NamedTempFile;
 use trace::{Anonymiser, Format, Header, Lost};
 
 use crate::cli::{Failure, print_json};
@@ -75,6 +76,14 @@ pub fn drawn_key() -> Result<[u64; 2], Failure> {
     Ok([key as u64, (key >> 64) as u64])
 }
 
+/// A file that becomes `to` when it is persisted, and goes away else. As any new file: the process's mask takes away of its
+/// permissions what it should.
+pub fn new_file(to: &Path) -> Result<NamedTempFile, Failure> {
+    let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let made = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder);
+    made.map_err(|error| Failure::failed(format!("{}: {error}", to.display())))
+}
+
 /// Where the farthest request ends.
 fn end_of(from: &Path, reading: &Reading) -> Result<u64, Failure> {
     let mut source = Source::open(from, reading)?;
@@ -99,10 +108,7 @@ pub fn run(
     let mut source = Source::open(from, reading)?;
     let anonymiser = if anonymise { Some(Anonymiser::new(drawn_key()?, end_of(from, reading)?)) } else { None };
     let failed = |error: io::Error| Failure::failed(format!("{name}: {error}"));
-    let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // As any new file: the process's mask takes away what it should.
-    let permissions = Permissions::from_mode(0o666);
-    let file = tempfile::Builder::new().permissions(permissions).tempfile_in(folder).map_err(failed)?;
+    let file = new_file(to)?;
     let header = Header { start_unix_ns: 0, anonymised: anonymise };
     let unwritten = |error: trace::TraceError| Failure::failed(error.to_string());
     let out = Box::new(file.reopen().map_err(failed)?);

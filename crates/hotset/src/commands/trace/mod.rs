@@ -2,6 +2,7 @@
 
 mod convert;
 mod info;
+mod record;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,20 @@ pub enum Action {
         file: PathBuf,
         #[command(flatten)]
         reading: Reading,
+    },
+    /// Record what clients ask of a volume while it is served, until time is up or Ctrl-C
+    Record {
+        /// The volume
+        volume: String,
+        /// Where to; Hotset's own format, packed, unless its ending says another
+        #[arg(long)]
+        out: PathBuf,
+        /// Stop after so many seconds
+        #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: Option<u64>,
+        /// Move extents of 1 MiB to places that give nothing away; what is in one stays together
+        #[arg(long)]
+        anonymise: bool,
     },
     /// Write a trace in another format
     Convert {
@@ -102,9 +117,12 @@ impl Source {
 }
 
 /// Does what is asked.
-pub fn run(action: Action, json: bool) -> Result<(), Failure> {
+pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
     match action {
         Action::Info { file, reading } => info::run(&file, &reading, json),
+        Action::Record { volume, out, seconds, anonymise } => {
+            record::run(socket, &volume, &out, seconds, anonymise, json)
+        }
         Action::Convert { input, output, reading, to, anonymise } => {
             convert::run(&input, &output, &reading, to, anonymise, json)
         }

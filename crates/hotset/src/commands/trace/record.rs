@@ -1,0 +1,154 @@
+//! `hotset trace record`: takes a live volume's requests from the daemon and writes them down.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use control::report::{TraceOpened, Traced};
+use control::{Answer, Client, Request};
+use serde::Serialize;
+use trace::{Anonymiser, Format, Header, Op, TraceError, Writer};
+
+use crate::cli::{Failure, print_json};
+use crate::commands::daemon::{ask_on, connect, unexpected};
+use crate::units::show_count;
+
+use super::convert::{drawn_key, new_file};
+
+/// Between two looks while little happens: a tenth of what the daemon's buffer holds at 100,000 requests a second.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// Times that a recorder comes once more at the end, at most.
+const LAST_TAKES: usize = 16;
+
+/// What was recorded.
+#[derive(Serialize)]
+struct Report {
+    volume: String,
+    requests: u64,
+    /// Requests that the daemon had no room to keep.
+    lost: u64,
+    seconds: f64,
+}
+
+/// True once somebody asks the process to stop.
+fn interrupted() -> Result<Arc<AtomicBool>, Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    let failed = |error: std::io::Error| Failure::failed(format!("signals cannot be taken: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt()).map_err(failed)?, signal(SignalKind::terminate()).map_err(failed)?)
+    };
+    // Ends with the process.
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+        });
+        told.store(true, Ordering::Relaxed);
+    });
+    Ok(stop)
+}
+
+struct Recorder<'a> {
+    client: &'a mut Client,
+    volume: &'a str,
+    recorder: u64,
+    anonymiser: Option<Anonymiser>,
+    writer: Writer,
+    requests: u64,
+    lost: u64,
+}
+
+impl Recorder<'_> {
+    /// Writes what there is; whether more is there already.
+    fn take(&mut self) -> Result<bool, Failure> {
+        let request = Request::TraceTake { name: self.volume.to_owned(), recorder: self.recorder };
+        let Answer::Traced(traced) = ask_on(self.client, &request)? else { return Err(unexpected()) };
+        self.write(&traced).map_err(|error| Failure::failed(error.to_string()))?;
+        Ok(traced.more)
+    }
+
+    fn write(&mut self, traced: &Traced) -> Result<(), TraceError> {
+        for &(time_ns, op, at, len) in &traced.requests {
+            let op = [Op::Read, Op::Write, Op::Discard, Op::Flush][usize::from(op) % 4];
+            let request = trace::Request { time_ns: Some(time_ns), op, at, len, device: 0 };
+            match self.anonymiser {
+                Some(anonymiser) => anonymiser.apply(request).try_for_each(|part| self.writer.put(&part))?,
+                None => self.writer.put(&request)?,
+            }
+        }
+        self.requests += traced.requests.len() as u64;
+        self.lost += traced.lost;
+        self.writer.dropped(traced.lost)
+    }
+
+    /// Takes until time is up or somebody interrupts, then the rest, however much comes meanwhile.
+    fn run(&mut self, until: Option<Instant>, stop: &AtomicBool) -> Result<(), Failure> {
+        while !stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
+            if !self.take()? {
+                std::thread::sleep(
+                    until.map_or(EVERY, |until| until.saturating_duration_since(Instant::now()).min(EVERY)),
+                );
+            }
+        }
+        // Twice what the daemon's buffer holds, or clients that never pause would never let this end.
+        for _ in 0..LAST_TAKES {
+            if !self.take()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Records until `seconds` have passed or the process is interrupted. What was recorded before an error is kept.
+pub fn run(
+    socket: Option<&Path>,
+    volume: &str,
+    out: &Path,
+    seconds: Option<u64>,
+    anonymise: bool,
+    json: bool,
+) -> Result<(), Failure> {
+    let stop = interrupted()?;
+    let key = if anonymise { Some(drawn_key()?) } else { None };
+    let name = out.display().to_string();
+    let mut client = connect(socket)?;
+    let (file, format) = (new_file(out)?, Format::of_name(&name).unwrap_or(Format::Hotset));
+    // Recorded traces are packed unless the name asks for a text.
+    let packed_as = if format == Format::Hotset && !name.ends_with(".gz") && !name.ends_with(".xz") {
+        "recorded.zst"
+    } else {
+        &name
+    };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    let header = Header { start_unix_ns: now, anonymised: anonymise };
+    let unwritten = |error: TraceError| Failure::failed(error.to_string());
+    let handle = file.reopen().map_err(|error| Failure::failed(format!("{name}: {error}")))?;
+    let writer = trace::create(packed_as, Box::new(handle), format, header).map_err(unwritten)?;
+    let opened = ask_on(&mut client, &Request::TraceOpen { name: volume.to_owned() })?;
+    let Answer::TraceOpened(TraceOpened { recorder, size_bytes }) = opened else { return Err(unexpected()) };
+    let begun = Instant::now();
+    let anonymiser = key.map(|key| Anonymiser::new(key, size_bytes));
+    let mut recording = Recorder { client: &mut client, volume, recorder, anonymiser, writer, requests: 0, lost: 0 };
+    let result = recording.run(seconds.map(|seconds| begun + Duration::from_secs(seconds)), &stop);
+    let Recorder { writer, requests, lost, .. } = recording;
+    writer.finish().map_err(unwritten)?;
+    file.persist(out).map_err(|error| Failure::failed(format!("{name}: {}", error.error)))?;
+    let report = Report { volume: volume.to_owned(), requests, lost, seconds: begun.elapsed().as_secs_f64() };
+    if let Err(failure) = result {
+        let kept = format!("{}; the {} requests before that are in {name}", failure.message, show_count(requests));
+        return Err(Failure { message: kept, code: failure.code });
+    }
+    let closed = ask_on(&mut client, &Request::TraceClose { name: volume.to_owned(), recorder });
+    if json {
+        print_json(&report)?;
+    } else {
+        println!("{} requests in {:.1} s, {} lost", show_count(requests), report.seconds, show_count(lost));
+    }
+    closed.map(drop)
+}

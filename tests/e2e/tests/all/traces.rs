@@ -1,0 +1,93 @@
+//! A trace that is recorded of a live volume has every request that its client made.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use e2e::client::{Client, Op};
+use e2e::daemon::{Daemon, binary, hotset, text_of, wait_for};
+use e2e::site::Site;
+use e2e::tool::tool;
+
+const MIB: u64 = 1 << 20;
+
+/// `trace record` under way.
+struct Recorder(Child);
+
+impl Recorder {
+    fn start(site: &Site, daemon: &Daemon, out: &Path, options: &[&str]) -> Recorder {
+        let mut command = Command::new(binary());
+        command
+            .arg("--socket")
+            .arg(site.folder.join("control.sock"))
+            .args(["--json", "trace", "record", "v", "--out"])
+            .arg(out)
+            .args(options);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("hotset runs");
+        wait_for("the recorder", || daemon.log().contains("its requests are being recorded").then_some(()));
+        Recorder(child)
+    }
+
+    /// Ends it as Ctrl-C does; what it says.
+    fn interrupt(self) -> String {
+        tool("kill").arg("-INT").arg(self.0.id().to_string()).ok();
+        let output = self.0.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", text_of(&output));
+        String::from_utf8(output.stdout).expect("JSON is UTF-8")
+    }
+}
+
+/// Runs a command that has to succeed.
+fn done(args: &[&str]) -> String {
+    let output = hotset(args);
+    assert!(output.status.success(), "{args:?}: {}", text_of(&output));
+    String::from_utf8(output.stdout).expect("plain text")
+}
+
+/// `(Read|Write, offset, bytes)` of every request, sorted: fio logs in another order than the daemon sees.
+fn requests(trace: &Path) -> Vec<String> {
+    let csv = trace.with_extension("msr");
+    done(&["trace", "convert", &trace.to_string_lossy(), &csv.to_string_lossy()]);
+    let text = fs::read_to_string(csv).expect("it was written");
+    let mut found: Vec<String> =
+        text.lines().map(|line| line.split(',').skip(3).take(3).collect::<Vec<_>>().join(",")).collect();
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn a_recorded_trace_has_what_fio_asked_and_nothing_else() {
+    let site = Site::with_volume(64 * MIB);
+    let daemon = site.start();
+    let [recorded, hidden, logged] =
+        ["recorded.hotset", "hidden.hotset", "fio.iolog"].map(|name| site.folder.join(name));
+    let recorder = Recorder::start(&site, &daemon, &recorded, &[]);
+    let second = daemon.try_command(&["trace", "record", "v", "--out", &hidden.to_string_lossy(), "--seconds", "1"]);
+    assert!(text_of(&second).contains("is being recorded already"), "{}", text_of(&second));
+    let uri = format!("--uri={}", site.uri("v"));
+    let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --bsrange=512-64k --blockalign=512 --iodepth=16 --size=64m --io_size=96m";
+    let log = format!("--write_iolog={}", logged.display());
+    tool("fio").args(load).arg(&uri).arg(&log).within(site.folder.path()).ok();
+    let said = recorder.interrupt();
+    assert!(said.contains("\"lost\": 0"), "{said}");
+    let (seen, asked) = (requests(&recorded), requests(&logged));
+    assert!(asked.len() > 1_000, "{}", asked.len());
+    assert!(seen == asked, "{} recorded, {} asked", seen.len(), asked.len());
+
+    let recorder = Recorder::start(&site, &daemon, &hidden, &["--anonymise"]);
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    client.write(5 * MIB, &[1; 4096]).expect("it writes");
+    client.read(5 * MIB + 65_536, 512).expect("it reads");
+    client.call(Op::Trim, 0, 0, MIB as usize, &[]).expect("it trims");
+    client.flush().expect("it flushes");
+    drop(client);
+    recorder.interrupt();
+    daemon.stop();
+    let info = done(&["--json", "trace", "info", &hidden.to_string_lossy()]);
+    for count in ["\"reads\": 1", "\"writes\": 1", "\"discards\": 1", "\"flushes\": 1", "\"discard_bytes\": 1048576"] {
+        assert!(info.contains(count), "{count}: {info}");
+    }
+    let places: Vec<u64> =
+        requests(&hidden).iter().map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
+    assert_eq!((places[0] - places[1], places[1] % MIB), (65_536, 0), "a read and a write of one extent stay together");
+}
