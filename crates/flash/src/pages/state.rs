@@ -259,7 +259,7 @@ impl<S: Seam> PageState<S> {
             let mask = mask_of(page_of(self.table.key(*slot)).1, blocks);
             self.table.phase(*slot) != Phase::Writing && self.table.ever(*slot) & mask != 0
         };
-        slots.iter().any(held) || self.rings.of(number).iter().any(|(block, _)| blocks.contains(block))
+        slots.iter().any(held) || self.rings.may_be_durable(number, blocks)
     }
 
     /// Breaks R9 on purpose: a slot whose end is not durable is given away.
