@@ -2,19 +2,19 @@
 //!
 //! New blocks enter a FIFO of a twentieth of the cache. A hit there counts only when half of that FIFO has passed by since
 //! the block came in, so that the touches of one burst are one use. What falls out unused is remembered, by address alone,
-//! in a ghost half as long as the cache. A late hit, or a return while remembered, leads to the main part, a clock with two
-//! bits. Scans and one-hit wonders pass through probation and leave the main part alone. The figures are those that measured
-//! best over block traces (Clock2Q+; a longer ghost hurts).
+//! in a ghost as long as the cache. A late hit, or a return while remembered that is worth it (`worth.rs`), leads to the main part, a
+//! clock with three bits. Scans and one-hit wonders pass through probation and leave the main part alone. The structure and the figures
+//! are those that measured best over block traces (Clock2Q+, with a ghost that learns how much of it pays).
 
-use std::collections::VecDeque;
-
+use super::history::History;
 use super::list::{Links, List};
+use super::worth::{Origin, Worth};
 use super::{Admit, Policy};
 
 const PROBATION_PERCENT: usize = 5;
-const COUNT_MAX: u8 = 3;
+const COUNT_MAX: u8 = 7;
 /// A hit in main counts only when this part of a cache's worth of accesses has passed since the last one.
-const MAIN_WINDOW_PART: u32 = 64;
+const MAIN_WINDOW_PART: u32 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queue {
@@ -28,8 +28,18 @@ struct Entry {
     key: u64,
     /// Probation: insertions seen when it came in. Main: accesses seen at its last counted use.
     stamp: u32,
+    /// Main: accesses seen when it came in.
+    since: u32,
     queue: Queue,
     count: u8,
+    /// Main: how it came in, until the clock has come by.
+    origin: Option<Origin>,
+}
+
+impl Entry {
+    fn new(key: u64, queue: Queue, stamp: u32) -> Self {
+        Entry { key, stamp, since: stamp, queue, count: 0, origin: None }
+    }
 }
 
 /// The default policy.
@@ -40,7 +50,11 @@ pub struct Clock2Q {
     stream: List,
     probation: List,
     main: List,
-    ghost: Ghost,
+    /// What left probation unused, noted by the insertions seen.
+    ghost: History,
+    /// What left the main part, noted by the accesses seen.
+    gone: History,
+    worth: Worth,
     insertions: u32,
     accesses: u32,
 }
@@ -55,7 +69,9 @@ impl Clock2Q {
             stream: List::EMPTY,
             probation: List::EMPTY,
             main: List::EMPTY,
-            ghost: Ghost::new(capacity / 2),
+            ghost: History::new(capacity as u64),
+            gone: History::new(capacity as u64),
+            worth: Worth::new(capacity),
             insertions: 0,
             accesses: 0,
         }
@@ -63,8 +79,8 @@ impl Clock2Q {
 
     /// Bytes a slot costs at most, its part of the ghost included.
     pub const fn slot_cost_bytes() -> usize {
-        // Links, entry, and half a ghost place: an address in the ring and in a table at worst 7/16 full.
-        8 + std::mem::size_of::<Entry>() + (8 + (8 + 4 + 1) * 16 / 7) / 2
+        // Links, entry, and a place in each of the two histories.
+        8 + std::mem::size_of::<Entry>() + 2 * History::page_cost_bytes()
     }
 
     fn probation_target(&self) -> usize {
@@ -93,13 +109,28 @@ impl Clock2Q {
         *self.list(queue) = list;
     }
 
+    /// True when a block that is not here has earned a place in the main part, and how; what was known of it is forgotten.
+    fn returns(&mut self, key: u64) -> Option<Origin> {
+        if let Some(place) = self.gone.find(key) {
+            self.worth.wanted_again(self.accesses.wrapping_sub(place.note));
+            place.forget();
+            return None;
+        }
+        let place = self.ghost.find(key)?;
+        let age = self.insertions.wrapping_sub(place.note);
+        place.forget();
+        let horizon = self.capacity as u32;
+        if age < horizon { self.worth.admit(age, horizon) } else { None }
+    }
+
     fn move_to_main(&mut self, slot: u32) {
         let linked = self.links.is_linked(slot);
         if linked {
             self.unlink(slot);
         }
-        let entry = &mut self.entries[slot as usize];
-        (entry.queue, entry.count, entry.stamp) = (Queue::Main, 0, self.accesses);
+        let key = self.entries[slot as usize].key;
+        let origin = Some(Origin::PROBATION);
+        self.entries[slot as usize] = Entry { origin, ..Entry::new(key, Queue::Main, self.accesses) };
         if linked {
             self.link(slot);
         }
@@ -111,18 +142,18 @@ impl Policy for Clock2Q {
         self.accesses = self.accesses.wrapping_add(1);
         self.links.reach(slot);
         if self.entries.len() <= slot as usize {
-            let unused = Entry { key: 0, stamp: 0, queue: Queue::Probation, count: 0 };
-            self.entries.resize(slot as usize + 1, unused);
+            self.entries.resize(slot as usize + 1, Entry::new(0, Queue::Probation, 0));
         }
+        let origin = if how == Admit::Normal { self.returns(key) } else { None };
         let (queue, stamp) = match how {
-            Admit::Normal if self.ghost.take(key) => (Queue::Main, self.accesses),
+            Admit::Normal if origin.is_some() => (Queue::Main, self.accesses),
             Admit::Normal => {
                 self.insertions = self.insertions.wrapping_add(1);
                 (Queue::Probation, self.insertions)
             }
             Admit::Stream => (Queue::Stream, self.insertions),
         };
-        self.entries[slot as usize] = Entry { key, stamp, queue, count: 0 };
+        self.entries[slot as usize] = Entry { origin, ..Entry::new(key, queue, stamp) };
         self.link(slot);
     }
 
@@ -172,70 +203,24 @@ impl Policy for Clock2Q {
             if self.probation.len() > self.probation_target() || self.main.is_empty() {
                 let slot = self.probation.tail()?;
                 self.unlink(slot);
-                self.ghost.remember(self.entries[slot as usize].key);
+                let now = self.insertions;
+                self.ghost.note(self.entries[slot as usize].key, now, |note| now.wrapping_sub(note));
                 return Some(slot);
             }
             let slot = self.main.tail()?;
             self.unlink(slot);
+            let now = self.accesses;
             let entry = &mut self.entries[slot as usize];
+            if let Some(origin) = entry.origin.take() {
+                self.worth.first_look(origin, entry.count > 0, now.wrapping_sub(entry.since));
+            }
             if entry.count == 0 {
+                self.worth.let_go();
+                self.gone.note(entry.key, now, |note| now.wrapping_sub(note));
                 return Some(slot);
             }
             entry.count -= 1;
             self.link(slot);
-        }
-    }
-}
-
-/// The addresses that left probation last, a fixed number of them.
-struct Ghost {
-    capacity: usize,
-    ring: VecDeque<u64>,
-    /// How often an address stands in the ring and was not taken; absent = never.
-    known: hashbrown::HashTable<(u64, u32)>,
-}
-
-impl Ghost {
-    fn new(capacity: usize) -> Self {
-        let known = hashbrown::HashTable::with_capacity(capacity);
-        Ghost { capacity, ring: VecDeque::with_capacity(capacity), known }
-    }
-
-    fn remember(&mut self, key: u64) {
-        if self.capacity == 0 {
-            return;
-        }
-        if self.ring.len() == self.capacity {
-            let oldest = self.ring.pop_front().expect("the ring is full, so not empty");
-            self.forget(oldest);
-        }
-        self.ring.push_back(key);
-        match self.known.find_mut(key, |(other, _)| *other == key) {
-            Some((_, times)) => *times += 1,
-            None => {
-                self.known.insert_unique(key, (key, 1), |(other, _)| *other);
-            }
-        }
-    }
-
-    /// True when the address is remembered; it is then forgotten.
-    fn take(&mut self, key: u64) -> bool {
-        match self.known.find_entry(key, |(other, _)| *other == key) {
-            // Its places in the ring stay and are passed over when they come to the end.
-            Ok(entry) => {
-                entry.remove();
-                true
-            }
-            Err(_) => false,
-        }
-    }
-
-    fn forget(&mut self, key: u64) {
-        if let Ok(mut entry) = self.known.find_entry(key, |(other, _)| *other == key) {
-            entry.get_mut().1 -= 1;
-            if entry.get().1 == 0 {
-                entry.remove();
-            }
         }
     }
 }
@@ -304,22 +289,6 @@ mod tests {
         let lru = hot_hits_after_a_scan(Box::new(super::super::Lru::new(1000)));
         assert!(ours >= 570, "{ours} of 600 hot blocks are left");
         assert_eq!(lru, 0, "the same scan empties an LRU, so the test can fail");
-    }
-
-    #[test]
-    fn the_ghost_is_bounded_and_forgets_in_order() {
-        let mut ghost = Ghost::new(3);
-        for key in [1, 2, 3, 4] {
-            ghost.remember(key);
-        }
-        assert!(!ghost.take(1), "the oldest is forgotten");
-        assert!(ghost.take(2));
-        assert!(!ghost.take(2), "taken once");
-        ghost.remember(4);
-        ghost.remember(5);
-        ghost.remember(6);
-        assert!(ghost.take(4), "remembered twice, forgotten once");
-        assert!(ghost.ring.len() <= 3 && ghost.known.len() <= 3);
     }
 
     #[test]

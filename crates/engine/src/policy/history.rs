@@ -47,6 +47,11 @@ impl History {
         }
     }
 
+    /// Bytes that a page costs at most, the rounding of a tiny history left out.
+    pub const fn page_cost_bytes() -> usize {
+        std::mem::size_of::<Bucket>().div_ceil(FILLED as usize)
+    }
+
     /// Bytes that it takes.
     pub fn bytes(&self) -> u64 {
         (self.buckets.len() * std::mem::size_of::<Bucket>()) as u64

@@ -5,6 +5,7 @@ mod history;
 pub mod list;
 mod lru;
 pub mod promotion;
+mod worth;
 
 pub use clock2q::Clock2Q;
 pub use lru::Lru;
