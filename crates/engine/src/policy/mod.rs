@@ -1,6 +1,7 @@
 //! Which block leaves when room is needed, and which page has earned a place on flash. One file a policy; the cache knows the traits alone.
 
 mod clock2q;
+pub mod curve;
 mod history;
 pub mod list;
 mod lru;
