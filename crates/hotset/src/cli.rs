@@ -90,6 +90,10 @@ enum Command {
         #[command(subcommand)]
         action: commands::trace::Action,
     },
+    /// Say what sizes of memory and flash are worth buying for a block trace
+    Advise(commands::advise::Options),
+    /// Play a block trace against caches of given sizes, the policies alone
+    Simulate(commands::simulate::Options),
     /// Run the engine in a hostile simulated world and check it against its promises
     Torture {
         /// Seeds to run, the end not included; without it 0..1000, or as many as there is time for
@@ -149,6 +153,8 @@ impl Cli {
             Command::Flash { action } => commands::flash::run(socket, &action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),
+            Command::Advise(options) => commands::advise::run(&options, json),
+            Command::Simulate(options) => commands::simulate::run(&options, json),
             Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),
             Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),
             Command::Man => commands::shell::manual(Cli::command()),

@@ -1,5 +1,7 @@
 //! The lab: workloads, policies over traces, and the engine in a hostile simulated world, held against a model of the promises.
 
+pub mod advice;
+pub mod curve;
 pub mod random;
 pub mod replay;
 pub mod rig;

@@ -1,10 +1,12 @@
 //! One file a command.
 
+pub mod advise;
 pub mod check_config;
 mod daemon;
 pub mod flash;
 mod flash_offline;
 pub mod shell;
+pub mod simulate;
 pub mod status;
 pub mod stop;
 pub mod top;

@@ -1,22 +1,25 @@
 //! The list of policies by name.
 
 use engine::policy::Clock2Q;
+use engine::policy::promotion::{LateReturn, ThirdTouch};
 
 use super::arc::Arc;
 use super::belady::Belady;
+use super::gated::Gated;
 use super::lirs::Lirs;
 use super::lru::Lru;
 use super::own::Own;
 use super::s3_fifo::S3Fifo;
 use super::sieve::Sieve;
+use super::staged::Staged;
 use super::two_q::TwoQ;
 use super::w_tiny_lfu::WTinyLfu;
 use super::{Cache, Outcome, Pages, play};
 
-/// Who leaves when room is needed.
+/// Who comes in and who leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replacement {
-    /// The engine's own for memory.
+    /// The engine's own.
     Default,
     /// Least recently used.
     Lru,
@@ -32,13 +35,15 @@ pub enum Replacement {
     Sieve,
     /// W-TinyLFU.
     WTinyLfu,
+    /// LRU, and on flash only what was touched three times: FAST Cache's rule.
+    ThirdTouch,
     /// The limit, from knowing the future.
     Belady,
 }
 
 impl Replacement {
     /// All of them with their names.
-    pub const ALL: [(&str, Replacement); 9] = [
+    pub const ALL: [(&str, Replacement); 10] = [
         ("default", Replacement::Default),
         ("lru", Replacement::Lru),
         ("arc", Replacement::Arc),
@@ -47,6 +52,7 @@ impl Replacement {
         ("s3-fifo", Replacement::S3Fifo),
         ("sieve", Replacement::Sieve),
         ("w-tinylfu", Replacement::WTinyLfu),
+        ("third-touch", Replacement::ThirdTouch),
         ("belady", Replacement::Belady),
     ];
 
@@ -67,7 +73,22 @@ impl Replacement {
             Replacement::S3Fifo => Box::new(S3Fifo::new(slots, distinct)),
             Replacement::Sieve => Box::new(Sieve::new(slots, distinct)),
             Replacement::WTinyLfu => Box::new(WTinyLfu::new(slots, distinct)),
+            Replacement::ThirdTouch => Box::new(Gated::new(ThirdTouch::new(slots as u64), slots, distinct)),
             Replacement::Belady => Box::new(Belady::new(slots, &pages.accesses, distinct)),
+        }
+    }
+
+    /// A flash cache of `slots` pages. The default keeps `stage` of them in memory; without a stage, memory before it has room for
+    /// `memory` pages. The others have no stage: all that they hold is on flash.
+    pub fn flash(self, slots: usize, stage: usize, memory: usize, pages: &Pages) -> Box<dyn Cache> {
+        match self {
+            Replacement::Default => {
+                let slots = slots.max(1);
+                let memory = if stage > 0 { stage } else { memory };
+                let admission = LateReturn::new(slots as u64, memory as u64);
+                Box::new(Staged::new(admission, stage.min(slots), slots, pages.distinct))
+            }
+            other => other.cache(slots, pages),
         }
     }
 

@@ -16,6 +16,11 @@ impl Lru {
     pub fn new(slots: usize, distinct: u32) -> Self {
         Lru { slots, links: Links::over(distinct), list: List::EMPTY }
     }
+
+    /// True when the page is there.
+    pub fn holds(&self, page: u32) -> bool {
+        self.links.is_linked(page)
+    }
 }
 
 impl Cache for Lru {

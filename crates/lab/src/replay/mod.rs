@@ -7,10 +7,13 @@
 pub mod arc;
 pub mod belady;
 pub mod catalogue;
+pub mod gated;
+pub mod layers;
 pub mod lirs;
 pub mod lru;
 pub mod own;
 pub mod pages;
+pub mod recording;
 pub mod s3_fifo;
 pub mod sieve;
 pub mod staged;
@@ -21,7 +24,9 @@ pub mod w_tiny_lfu;
 mod tests;
 
 pub use catalogue::Replacement;
+pub use layers::{Amount, Layer, Plan, Report, simulate};
 pub use pages::{Numbering, Pages};
+pub use recording::Recording;
 
 /// A cache of densely numbered pages of one size.
 pub trait Cache {

@@ -1,0 +1,246 @@
+//! `hotset simulate`: a trace against caches of given sizes, the policies alone, as fast as the machine goes.
+
+use std::path::Path;
+
+use clap::Args;
+use lab::replay::{Amount, Layer, Plan, Recording, Replacement, Report, simulate};
+use serde::Serialize;
+use trace::Format;
+
+use crate::cli::{Failure, print_json};
+use crate::units::{parse_size, show_bytes, show_count, show_percent};
+
+/// What is simulated.
+#[derive(Args)]
+pub struct Options {
+    /// The trace
+    trace: std::path::PathBuf,
+    /// Its format, where it is not recognised
+    #[arg(long, value_parser = parse_format)]
+    format: Option<Format>,
+    /// Keep what comes before a broken record
+    #[arg(long)]
+    lenient: bool,
+    /// Size of the memory cache (blocks of 4 KiB): 4 GiB, or 10% of the trace's footprint
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_amount)]
+    memory: Amount,
+    /// Size of the flash cache (pages of 64 KiB), likewise
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_amount)]
+    flash: Amount,
+    /// Without --memory: the part of the flash's size that is memory in front of it
+    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse_stage)]
+    stage: u64,
+    /// Who comes in and who leaves
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_policy)]
+    policy: Replacement,
+}
+
+/// Parses the name of a trace format.
+pub fn parse_format(text: &str) -> Result<Format, String> {
+    text.parse().map_err(|error: trace::TraceError| error.to_string())
+}
+
+fn parse_amount(text: &str) -> Result<Amount, String> {
+    let wrong = |_| format!("\"{text}\" is no size; write it like \"512 MiB\", \"10 GiB\" or \"10%\" of the footprint");
+    match text.strip_suffix('%') {
+        Some(percent) => parse_share(percent).map(Amount::Share).ok_or_else(|| wrong(String::new())),
+        None => parse_size(text).map(Amount::Bytes).map_err(wrong),
+    }
+}
+
+fn parse_stage(text: &str) -> Result<u64, String> {
+    let share = text.strip_suffix('%').and_then(parse_share).filter(|share| *share < 100_000);
+    share.ok_or_else(|| format!("\"{text}\" is no part; write it like \"10%\", below 100%"))
+}
+
+/// Thousandths of a percent in a number with at most three decimals.
+fn parse_share(percent: &str) -> Option<u64> {
+    let (whole, fraction) = percent.trim().split_once('.').unwrap_or((percent.trim(), "0"));
+    let digits = |text: &str| (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then_some(());
+    digits(whole).and(digits(fraction))?;
+    let thousandths = format!("{fraction:0<3}");
+    if thousandths.len() > 3 {
+        return None;
+    }
+    whole.parse::<u64>().ok()?.checked_mul(1_000)?.checked_add(thousandths.parse().ok()?)
+}
+
+fn parse_policy(text: &str) -> Result<Replacement, String> {
+    let known = || Replacement::ALL.map(|(name, _)| name).join(", ");
+    Replacement::named(text).ok_or_else(|| format!("there is no policy \"{text}\"; there are {}", known()))
+}
+
+/// Reads the reads and writes of a trace into memory.
+pub fn read(path: &Path, format: Option<Format>, lenient: bool) -> Result<Recording, Failure> {
+    let name = path.display().to_string();
+    let file = std::fs::File::open(path).map_err(|error| Failure::failed(format!("{name}: {error}")))?;
+    let reader = trace::open(&name, Box::new(file), format).map_err(|error| Failure::failed(error.to_string()))?;
+    let (recording, error) = Recording::of(reader);
+    match error {
+        Some(error) if !lenient => return Err(Failure::failed(error.to_string())),
+        Some(error) => eprintln!("{error}\nkept: {} requests before it", show_count(recording.requests.len() as u64)),
+        None => {}
+    }
+    if recording.requests.is_empty() {
+        return Err(Failure::failed(format!("{name}: holds no read and no write")));
+    }
+    Ok(recording)
+}
+
+/// Simulates and prints what came of it.
+pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
+    let plan =
+        Plan { memory: options.memory, flash: options.flash, stage_share: options.stage, policy: options.policy };
+    check(&plan)?;
+    let recording = read(&options.trace, options.format, options.lenient)?;
+    let report = simulate(&recording, &plan);
+    let result = Outcome::new(options.trace.display().to_string(), &recording, &report);
+    if json {
+        return print_json(&result);
+    }
+    result.print(&report);
+    Ok(())
+}
+
+fn check(plan: &Plan) -> Result<(), Failure> {
+    let (memory, flash) = (!plan.memory.is_zero(), !plan.flash.is_zero());
+    if !memory && !flash {
+        return Err(Failure::usage("nothing to simulate: give --memory, --flash or both a size, like --memory 10%"));
+    }
+    match plan.policy {
+        Replacement::Belady if memory && flash => {
+            Err(Failure::usage("belady knows the future of one cache alone: give --memory or --flash, not both"))
+        }
+        Replacement::ThirdTouch if memory => {
+            Err(Failure::usage("third-touch is a rule for flash: leave --memory out, or take another --policy"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    trace: String,
+    requests: u64,
+    block_accesses: u64,
+    footprint_bytes: u64,
+    memory: MemoryOutcome,
+    flash: FlashOutcome,
+    total: Total,
+}
+
+#[derive(Serialize)]
+struct MemoryOutcome {
+    size_bytes: u64,
+    accesses: u64,
+    hits: u64,
+    miss_ratio: f64,
+}
+
+#[derive(Serialize)]
+struct FlashOutcome {
+    #[serde(flatten)]
+    layer: MemoryOutcome,
+    bytes_written: u64,
+    promotions: u64,
+}
+
+#[derive(Serialize)]
+struct Total {
+    hit_ratio: f64,
+    partial_hits: u64,
+    backing_reads: u64,
+    backing_writes: u64,
+}
+
+impl MemoryOutcome {
+    fn new(layer: &Layer) -> Self {
+        let Layer { size_bytes, outcome } = *layer;
+        let miss_ratio = outcome.miss_ratio();
+        MemoryOutcome { size_bytes, accesses: outcome.accesses, hits: outcome.hits, miss_ratio }
+    }
+}
+
+impl Outcome {
+    fn new(trace: String, recording: &Recording, report: &Report) -> Self {
+        let promotions = report.flash.outcome.admitted;
+        Outcome {
+            trace,
+            requests: report.requests,
+            block_accesses: recording.blocks.accesses.len() as u64,
+            footprint_bytes: u64::from(recording.blocks.distinct) * lab::replay::recording::BLOCK_BYTES,
+            memory: MemoryOutcome::new(&report.memory),
+            flash: FlashOutcome {
+                layer: MemoryOutcome::new(&report.flash),
+                bytes_written: promotions * lab::replay::recording::PAGE_BYTES,
+                promotions,
+            },
+            total: Total {
+                hit_ratio: report.hits as f64 / report.requests.max(1) as f64,
+                partial_hits: report.partial_hits,
+                backing_reads: report.backing_reads,
+                backing_writes: report.backing_writes,
+            },
+        }
+    }
+
+    fn print(&self, report: &Report) {
+        println!(
+            "{}: {} requests, {} blocks of 4 KiB asked for, footprint {}",
+            self.trace,
+            show_count(self.requests),
+            show_count(self.block_accesses),
+            show_bytes(self.footprint_bytes)
+        );
+        for (name, layer) in [("memory", &report.memory), ("flash", &report.flash)] {
+            let Layer { size_bytes, outcome } = layer;
+            if outcome.accesses > 0 {
+                let (size, hits) = (show_bytes(*size_bytes), show_percent(outcome.hits, outcome.accesses));
+                println!("{name:8} {size:>10}   {hits:>7} hits of {}", show_count(outcome.accesses));
+            }
+        }
+        if report.flash.outcome.accesses > 0 {
+            let written = show_bytes(self.flash.bytes_written);
+            println!("written to flash: {written} in {} pages", show_count(self.flash.promotions));
+        }
+        println!(
+            "requests: {} served whole, {} in part; the backing gets {} reads and {} writes",
+            show_percent(report.hits, report.requests),
+            show_percent(report.partial_hits, report.requests),
+            show_count(report.backing_reads),
+            show_count(report.backing_writes)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_bytes_or_a_part_of_the_footprint() {
+        assert_eq!(parse_amount("10%"), Ok(Amount::Share(10_000)));
+        assert_eq!(parse_amount("0.125 %"), Ok(Amount::Share(125)));
+        assert_eq!(parse_amount("1 GiB"), Ok(Amount::Bytes(1 << 30)));
+        for wrong in ["", "%", "ten%", "1.%", "0.0001%", "-1%", "99999999999999999999%", "5 potatoes"] {
+            assert!(parse_amount(wrong).is_err_and(|error| error.contains("10%")), "{wrong}");
+        }
+        assert_eq!(parse_stage("1%"), Ok(1_000));
+        assert!(parse_stage("100%").is_err() && parse_stage("1").is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_simulated_is_refused_with_what_to_do() {
+        let plan = |memory, flash, policy| Plan { memory, flash, stage_share: 0, policy };
+        let (none, some) = (Amount::Bytes(0), Amount::Share(1));
+        for (plan, word) in [
+            (plan(none, none, Replacement::Default), "--memory 10%"),
+            (plan(some, some, Replacement::Belady), "not both"),
+            (plan(some, none, Replacement::ThirdTouch), "leave --memory out"),
+        ] {
+            assert!(check(&plan).is_err_and(|failure| failure.message.contains(word)), "{word}");
+        }
+        assert!(check(&plan(some, some, Replacement::Lru)).is_ok());
+        assert!(parse_policy("random").is_err_and(|error| error.contains("s3-fifo")));
+    }
+}

@@ -1,0 +1,38 @@
+//! An LRU that pages get into when a rule of the engine says that they have earned it: FAST Cache's third touch, for comparison.
+
+use engine::policy::promotion::{Admission, Verdict};
+
+use super::Cache;
+use super::lru::Lru;
+use super::own::mixed;
+
+/// An LRU behind an admission rule.
+pub struct Gated<A> {
+    admission: A,
+    lru: Lru,
+    admitted: u64,
+}
+
+impl<A: Admission> Gated<A> {
+    /// `slots` pages of `distinct`.
+    pub fn new(admission: A, slots: usize, distinct: u32) -> Self {
+        Gated { admission, lru: Lru::new(slots, distinct), admitted: 0 }
+    }
+}
+
+impl<A: Admission> Cache for Gated<A> {
+    fn access(&mut self, page: u32) -> bool {
+        if self.lru.holds(page) {
+            return self.lru.access(page);
+        }
+        if self.admission.used(mixed(page)) == Verdict::Earned {
+            self.admitted += 1;
+            self.lru.access(page);
+        }
+        false
+    }
+
+    fn admitted(&self) -> Option<u64> {
+        Some(self.admitted)
+    }
+}

@@ -1,0 +1,81 @@
+//! The long traces and what others measured on them.
+
+use std::path::PathBuf;
+
+use lab::replay::{Pages, Recording};
+
+/// A row of the published table.
+pub struct Row {
+    /// The trace's file.
+    pub trace: String,
+    /// Pages of 64 KiB, else blocks of 4 KiB.
+    pub large: bool,
+    /// The cache's size in percent of the footprint.
+    pub percent: u64,
+    /// The same in pages.
+    pub slots: usize,
+    columns: Vec<(String, f64)>,
+}
+
+impl Row {
+    /// What a policy was published to miss.
+    pub fn miss_ratio(&self, policy: &str) -> f64 {
+        self.columns.iter().find(|(name, _)| name == policy).expect("a column of the table").1
+    }
+}
+
+/// The traces in memory.
+pub struct Traces {
+    folder: PathBuf,
+    table: String,
+    recordings: Vec<(String, Recording)>,
+}
+
+impl Traces {
+    /// Reads all of them, or says why not.
+    pub fn open() -> Option<Traces> {
+        let Some(folder) = std::env::var_os("HOTSET_TRACES").map(PathBuf::from) else {
+            println!("not measured: HOTSET_TRACES does not say where the traces are");
+            return None;
+        };
+        #[expect(clippy::disallowed_methods, reason = "a test reads its input")]
+        let table = std::fs::read_to_string(folder.join("miss-ratios.csv")).expect("the published table");
+        let mut traces = Traces { folder, table, recordings: Vec::new() };
+        let mut names: Vec<_> = traces.published().into_iter().map(|row| row.trace).collect();
+        names.dedup();
+        names.sort();
+        names.dedup();
+        traces.recordings = names.into_iter().map(|name| (name.clone(), traces.recording(&name))).collect();
+        Some(traces)
+    }
+
+    /// The published table.
+    pub fn published(&self) -> Vec<Row> {
+        let mut lines = self.table.lines();
+        let heads: Vec<_> = lines.next().expect("a line of column names").split(',').collect();
+        lines
+            .map(|line| {
+                let fields: Vec<_> = line.split(',').collect();
+                let number = |at: usize| fields[at].parse::<f64>().expect("a number");
+                let columns = (4..fields.len()).map(|at| (heads[at].to_owned(), number(at))).collect();
+                let (percent, slots) = (number(2) as u64, number(3) as usize);
+                Row { trace: fields[0].to_owned(), large: fields[1] == "64k", percent, slots, columns }
+            })
+            .collect()
+    }
+
+    /// The accesses that a row was measured on.
+    pub fn pages(&self, row: &Row) -> &Pages {
+        let (_, recording) = self.recordings.iter().find(|(name, _)| *name == row.trace).expect("a trace of the table");
+        if row.large { &recording.pages } else { &recording.blocks }
+    }
+
+    /// Reads one trace.
+    pub fn recording(&self, name: &str) -> Recording {
+        #[expect(clippy::disallowed_types, reason = "a test reads its input")]
+        let file = std::fs::File::open(self.folder.join(name)).expect("a trace of the table");
+        let (recording, error) = Recording::of(trace::open(name, Box::new(file), None).expect("a known format"));
+        assert!(error.is_none(), "{name}: {error:?}");
+        recording
+    }
+}
