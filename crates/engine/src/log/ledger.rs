@@ -249,10 +249,9 @@ impl Ledger {
     /// Tombstones of these blocks are durable.
     pub fn buried(&mut self, blocks: Range<u64>) {
         self.freed.extend(self.shelf.take(blocks.clone()));
-        let mut later = self.entries.split_off(&blocks.start);
-        let mut behind = later.split_off(&blocks.end);
-        self.entries.append(&mut behind);
-        for entry in later.into_values() {
+        // One by one: cutting the tree apart and joining it again would cost as much as all that lies behind.
+        let gone: Vec<u64> = self.entries.range(blocks).map(|(block, _)| *block).collect();
+        for entry in gone.iter().filter_map(|block| self.entries.remove(block)) {
             assert!(entry.position.is_some(), "no record is appended while a tombstone is");
             self.freed.extend(entry.position);
         }

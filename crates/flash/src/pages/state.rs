@@ -360,7 +360,7 @@ impl<S: Seam> PageState<S> {
     /// True when pages of a region wait for being compared.
     pub fn has_suspects(&self, region: Region) -> bool {
         let suspect = |slot: &SlotId| self.table.phase(*slot) == Phase::Live && self.table.has(*slot, SUSPECT);
-        self.slots_of_region(region).iter().any(suspect)
+        self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(suspect)
     }
 
     /// Bytes of memory.
