@@ -103,6 +103,11 @@ enum Command {
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
         minutes: Option<u64>,
     },
+    /// Published tests, reproduced in virtual time
+    Lab {
+        #[command(subcommand)]
+        action: commands::lab::Action,
+    },
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -155,6 +160,8 @@ impl Cli {
             Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Advise(options) => commands::advise::run(&options, json),
             Command::Simulate(options) => commands::simulate::run(&options, json),
+            Command::Trace { action } => commands::trace::run(action, json),
+            Command::Lab { action } => commands::lab::run(action, json),
             Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),
             Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),
             Command::Man => commands::shell::manual(Cli::command()),

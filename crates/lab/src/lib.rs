@@ -5,5 +5,6 @@ pub mod curve;
 pub mod random;
 pub mod replay;
 pub mod rig;
+pub mod scenario;
 pub mod torture;
 pub mod workload;

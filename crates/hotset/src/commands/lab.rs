@@ -1,0 +1,143 @@
+//! `hotset lab`: published tests reproduced in virtual time.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use lab::scenario::{self, Outcome, Scenario, report};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::cli::{Failure, print_json};
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Action {
+    /// List the scenarios
+    List,
+    /// Run a scenario, or all of them
+    Run {
+        /// The scenario's name
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        scenario: Option<String>,
+        /// Run all of them
+        #[arg(long)]
+        all: bool,
+        /// Where all draws come from
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Write report.html, and JSON and CSV of each scenario, into this folder
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: &'static str,
+    title: &'static str,
+    source: &'static str,
+    setting: &'static str,
+}
+
+/// Runs the command.
+pub fn run(action: Action, json: bool) -> Result<(), Failure> {
+    match action {
+        Action::List => list(json),
+        Action::Run { scenario, seed, out, .. } => {
+            let chosen: Vec<&Scenario> = match &scenario {
+                None => scenario::ALL.iter().collect(),
+                Some(name) => vec![scenario::find(name).ok_or_else(|| unknown(name))?],
+            };
+            play(&chosen, seed, out.as_deref(), json)
+        }
+    }
+}
+
+fn unknown(name: &str) -> Failure {
+    let names: Vec<_> = scenario::ALL.iter().map(|scenario| scenario.name).collect();
+    Failure::usage(format!("there is no scenario \"{name}\"; there are {}", names.join(", ")))
+}
+
+fn list(json: bool) -> Result<(), Failure> {
+    if json {
+        let listed = |scenario: &Scenario| Listed {
+            name: scenario.name,
+            title: scenario.title,
+            source: scenario.source,
+            setting: scenario.setting,
+        };
+        return print_json(&scenario::ALL.iter().map(listed).collect::<Vec<_>>());
+    }
+    for scenario in scenario::ALL {
+        println!("{:20} {}\n{:20} {}", scenario.name, scenario.title, "", scenario.source);
+    }
+    Ok(())
+}
+
+fn play(chosen: &[&'static Scenario], seed: u64, out: Option<&Path>, json: bool) -> Result<(), Failure> {
+    if let Some(folder) = out {
+        std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let runs = scenario::run_all(chosen, seed, threads, |scenario, outcome| {
+        if !json {
+            print!("{}", report::text(scenario, outcome));
+        }
+    });
+    if let Some(folder) = out {
+        write_all(folder, &runs, seed)?;
+    }
+    if json {
+        let mut results: Vec<Value> = runs.iter().map(|(scenario, outcome)| value(scenario, outcome, seed)).collect();
+        print_json(&if results.len() == 1 { results.remove(0) } else { Value::Array(results) })?;
+    }
+    let missed: Vec<_> = runs.iter().filter(|(_, outcome)| !outcome.passed()).map(|(one, _)| one.name).collect();
+    match (missed.is_empty(), json) {
+        (true, _) => Ok(()),
+        (false, true) => Err(Failure::failed("")),
+        (false, false) => Err(Failure::failed(format!("not all checks passed: {}", missed.join(", ")))),
+    }
+}
+
+fn write_all(folder: &Path, runs: &[(&'static Scenario, Outcome)], seed: u64) -> Result<(), Failure> {
+    let write = |name: String, content: String| {
+        let path = folder.join(name);
+        std::fs::write(&path, content).map_err(|error| cannot_write(&path, &error))
+    };
+    for (scenario, outcome) in runs {
+        let text = serde_json::to_string_pretty(&value(scenario, outcome, seed));
+        write(format!("{}.json", scenario.name), text.expect("figures and names can be written") + "\n")?;
+        write(format!("{}.csv", scenario.name), report::csv(outcome))?;
+    }
+    let pages: Vec<_> = runs.iter().map(|(scenario, outcome)| (*scenario, outcome)).collect();
+    write("report.html".to_owned(), report::html(&pages))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::failed(format!("cannot write {}: {error}", path.display()))
+}
+
+/// The first series is the one with the cache; all of them stand under `runs`.
+fn value(scenario: &Scenario, outcome: &Outcome, seed: u64) -> Value {
+    let points = |series: &scenario::Series| -> Vec<Value> {
+        let point = |point: &scenario::Point| {
+            let mut columns = Map::new();
+            columns.insert("minute".to_owned(), json!(point.minute));
+            for (name, _, value) in report::COLUMNS {
+                columns.insert(name.to_owned(), json!(value(point)));
+            }
+            Value::Object(columns)
+        };
+        series.points.iter().map(point).collect()
+    };
+    let checks = outcome.checks.iter().map(|check| {
+        json!({ "name": check.name, "value": check.value, "low": check.low, "high": check.high, "source": check.source,
+            "passed": check.passed() })
+    });
+    let runs = outcome.series.iter().map(|series| json!({ "name": series.name, "series": points(series) }));
+    json!({
+        "scenario": scenario.name, "seed": seed, "passed": outcome.passed(), "checks": checks.collect::<Vec<_>>(),
+        "series": outcome.series.first().map(points).unwrap_or_default(), "runs": runs.collect::<Vec<_>>(),
+        "notes": outcome.notes, "setting": scenario.setting
+    })
+}

@@ -1,0 +1,341 @@
+//! The test bed of a scenario: arrays, flash devices, an engine with its volumes, and clients, in virtual time.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use engine::{AnyDisk, CoreSpec, Volume, VolumeStats, WritePolicy};
+use flash::{FormatOptions, OpenOptions, Store};
+use seam::model::{ArraySpec, DiskType, ModelledDisk, SharedArray, SsdSpec};
+use seam::sim::{Content, SimDiskSpec, SimSeam, Timing, WorldSpec, WriteCache};
+use seam::{Nanos, Seam};
+
+use super::series::Point;
+use crate::rig::{Rig, Target};
+use crate::workload::play::REQUEST_COST;
+use crate::workload::{Access, Pattern, Stream};
+
+/// A file on several volumes lies on them in turns of so much.
+const TURN_BYTES: u64 = 64 << 20;
+/// A write that is acknowledged in less than this did not wait for the storage.
+const QUICK: Nanos = Nanos::from_millis(1);
+const MB: f64 = 1e6;
+
+/// What is built.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where all draws come from.
+    pub seed: u64,
+    /// Memory cache.
+    pub memory_bytes: u64,
+    /// Arrays, each with one volume of so many bytes at its beginning.
+    pub arrays: Vec<(ArraySpec, u64)>,
+    /// Flash devices.
+    pub flash: Option<FlashPlan>,
+    /// When writes are acknowledged.
+    pub policy: WritePolicy,
+    /// False: clients are on the bare arrays.
+    pub cached: bool,
+}
+
+/// Flash devices, all alike.
+#[derive(Clone, Copy, Debug)]
+pub struct FlashPlan {
+    /// How many; one alone keeps no dirty data.
+    pub devices: usize,
+    /// Size of each.
+    pub bytes: u64,
+    /// Requests a second that each serves.
+    pub iops: u64,
+}
+
+/// Everything at work.
+pub struct Bed {
+    /// The world and the engine.
+    pub rig: Rig,
+    /// A volume an array.
+    pub volumes: Vec<Volume<SimSeam>>,
+    /// What clients use.
+    targets: Vec<Target>,
+    arrays: Vec<SharedArray<SimSeam>>,
+    devices: usize,
+    dirty_max: u64,
+    slots_max: u64,
+    seen: Seen,
+    minute: f64,
+}
+
+/// What was counted when somebody last looked.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    busy: u64,
+    reads: u64,
+    hits: u64,
+    backing_read: u64,
+    backing_written: u64,
+}
+
+/// What clients count.
+#[derive(Default)]
+struct Meter {
+    requests: Cell<u64>,
+    waited: Cell<u64>,
+    writes: Cell<u64>,
+    quick_writes: Cell<u64>,
+    errors: Cell<u64>,
+}
+
+impl Bed {
+    /// Builds what is planned; nothing keeps content.
+    pub fn new(plan: &Plan) -> Bed {
+        let blocks = (plan.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
+        let time_max = Nanos::from_secs(1 << 20);
+        let world = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(plan.seed) };
+        let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
+        let rig = Rig::new(world, core);
+        if let Some(flash) = &plan.flash {
+            open_flash(&rig, flash);
+        }
+        let (mut arrays, mut volumes, mut targets) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, (spec, bytes)) in plan.arrays.iter().enumerate() {
+            let array = SharedArray::new(rig.seam.clone(), *spec).expect("a scenario's array can be built");
+            let name = format!("lun{number}");
+            rig.add_disk(&name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(*bytes) });
+            let disk = ModelledDisk::new(&array, rig.open(&name)).expect("a scenario's volume fits its array");
+            let disk = AnyDisk::Modelled(disk);
+            if plan.cached {
+                let volume = rig.attach_disk(&name, disk, |spec| spec.policy = plan.policy).expect("a new volume");
+                targets.push(Target::Volume(volume.clone()));
+                volumes.push(volume);
+            } else {
+                targets.push(Target::Disk(disk));
+            }
+            arrays.push(array);
+        }
+        let devices = plan.arrays.iter().map(|(spec, _)| spec.disks).sum();
+        let slots_max = rig.core.pages().map_or(0, |pages| pages.slots_max());
+        let dirty_max = plan.memory_bytes + plan.flash.map_or(0, |flash| flash.bytes);
+        let seen = Seen::default();
+        let bed = Bed { rig, volumes, targets, arrays, devices, dirty_max, slots_max, seen, minute: 0.0 };
+        bed.rig.world.block_on(async {
+            while bed.slots_max > 0 && bed.volumes.iter().any(|volume| !volume.stats().flash.checked) {
+                bed.rig.seam.sleep(Nanos::from_millis(100)).await;
+            }
+        });
+        bed
+    }
+
+    /// Bytes of clean pages that flash has room for.
+    pub fn flash_room_bytes(&self) -> u64 {
+        self.slots_max * 65_536
+    }
+
+    /// Has `depth` clients play a pattern for so many minutes; a point each. `steady`: ends when three minutes in a row differ by less than 1 %.
+    pub fn play(&mut self, pattern: &Pattern, depth: u32, minutes: u64, steady: bool, seed: u64) -> Vec<Point> {
+        let crowd = self.crowd(pattern, depth, seed);
+        let mut points: Vec<Point> = Vec::new();
+        for _ in 0..minutes {
+            points.push(self.minute(&crowd, Nanos::from_secs(60)));
+            let last: Vec<f64> = points.iter().rev().take(3).map(|point| point.iops).collect();
+            let (least, most) =
+                last.iter().fold((f64::MAX, 0.0_f64), |(low, high), iops| (low.min(*iops), high.max(*iops)));
+            if steady && last.len() == 3 && most <= least * 1.01 {
+                break;
+            }
+        }
+        self.dismiss(crowd);
+        points
+    }
+
+    /// Plays a pattern until all but a two hundredth of the reads come from the cache, or for so many minutes: what is published ran for
+    /// long before it was looked at. Points every ten seconds.
+    pub fn warm(&mut self, pattern: &Pattern, depth: u32, minutes: u64, seed: u64) -> Vec<Point> {
+        let crowd = self.crowd(pattern, depth, seed);
+        let mut points: Vec<Point> = Vec::new();
+        while points.last().is_none_or(|point| point.read_hit_ratio < 0.995) && points.len() as u64 / 6 < minutes {
+            points.push(self.minute(&crowd, Nanos::from_secs(10)));
+        }
+        self.dismiss(crowd);
+        points
+    }
+
+    /// The same for a few seconds in place of minutes: the rate that a step has come to.
+    pub fn sample(&mut self, pattern: &Pattern, depth: u32, seconds: u64, seed: u64) -> Point {
+        let crowd = self.crowd(pattern, depth, seed);
+        let point = self.minute(&crowd, Nanos::from_secs(seconds));
+        self.dismiss(crowd);
+        point
+    }
+
+    /// Sends clients to work.
+    fn crowd(&mut self, pattern: &Pattern, depth: u32, seed: u64) -> Crowd {
+        let crowd = Crowd::default();
+        for client in 0..depth {
+            let stream = Stream::new(pattern.clone(), seed, u64::from(client));
+            let work = work(self.rig.seam.clone(), self.targets.clone(), stream, crowd.clone());
+            self.rig.seam.spawn(work);
+        }
+        self.look(&crowd, Nanos::from_secs(1));
+        crowd
+    }
+
+    /// Adds clients that are paced by the clock and not by answers.
+    pub fn hire(&mut self, crowd: &Crowd, paced: Paced) {
+        let work = pace(self.rig.seam.clone(), self.targets.clone(), paced, crowd.clone());
+        self.rig.seam.spawn(work);
+    }
+
+    /// Lets time pass, and says what it brought.
+    pub fn minute(&mut self, crowd: &Crowd, time: Nanos) -> Point {
+        let end = self.rig.seam.now() + time;
+        self.rig.world.block_on(self.rig.seam.sleep_until(end));
+        self.minute += time.as_secs_f64() / 60.0;
+        self.look(crowd, time)
+    }
+
+    /// Waits until the clients have ended.
+    pub fn dismiss(&self, crowd: Crowd) {
+        crowd.over.set(true);
+        self.rig.world.block_on(async {
+            while Rc::strong_count(&crowd.over) > 1 {
+                self.rig.seam.sleep(Nanos::from_millis(1)).await;
+            }
+        });
+    }
+
+    fn stats(&self) -> Vec<VolumeStats> {
+        self.volumes.iter().map(Volume::stats).collect()
+    }
+
+    fn look(&mut self, crowd: &Crowd, time: Nanos) -> Point {
+        let stats = self.stats();
+        let sum = |of: fn(&VolumeStats) -> u64| stats.iter().map(of).sum::<u64>();
+        let seen = Seen {
+            busy: self.arrays.iter().map(|array| array.busy().0).sum(),
+            reads: sum(|stats| stats.reads),
+            hits: sum(|stats| stats.memory_hits + stats.flash_hits),
+            backing_read: sum(|stats| stats.backing_read_bytes),
+            backing_written: sum(|stats| stats.backing_write_bytes),
+        };
+        let before = std::mem::replace(&mut self.seen, seen);
+        let meter = &crowd.meter;
+        let (requests, waited) = (meter.requests.take(), meter.waited.take());
+        let (writes, quick) = (meter.writes.take(), meter.quick_writes.take());
+        let seconds = time.as_secs_f64();
+        let ratio = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+        let pages = self.rig.core.pages().map_or(0, |pages| pages.stats().pages);
+        Point {
+            minute: self.minute,
+            iops: requests as f64 / seconds,
+            latency_ms: ratio(waited, requests) / 1e6,
+            read_hit_ratio: ratio(seen.hits - before.hits, seen.reads - before.reads),
+            write_hit_ratio: ratio(quick, writes),
+            flash_fill_ratio: ratio(pages, self.slots_max),
+            dirty_ratio: ratio(sum(|stats| stats.dirty_bytes + stats.flash_dirty_bytes), self.dirty_max),
+            backing_read_mb_s: (seen.backing_read - before.backing_read) as f64 / MB / seconds,
+            backing_write_mb_s: (seen.backing_written - before.backing_written) as f64 / MB / seconds,
+            backing_utilization: ratio(seen.busy - before.busy, time.0 * self.devices as u64),
+            errors: meter.errors.get(),
+        }
+    }
+}
+
+/// Clients at work, until they are dismissed.
+#[derive(Clone, Default)]
+pub struct Crowd {
+    meter: Rc<Meter>,
+    over: Rc<Cell<bool>>,
+}
+
+impl Crowd {
+    fn note(&self, write: bool, waited: Nanos, ok: bool) {
+        let meter = &self.meter;
+        let add = |counter: &Cell<u64>, count: u64| counter.set(counter.get() + count);
+        if !ok {
+            return add(&meter.errors, 1);
+        }
+        add(&meter.requests, 1);
+        add(&meter.waited, waited.0);
+        if write {
+            add(&meter.writes, 1);
+            add(&meter.quick_writes, u64::from(waited < QUICK));
+        }
+    }
+}
+
+/// A client that asks at times of its own, however long answers take.
+#[derive(Clone, Debug)]
+pub struct Paced {
+    /// What it asks.
+    pub stream: Stream,
+    /// Mean pause between two requests.
+    pub pause: Nanos,
+    /// Where the times are drawn from.
+    pub random: crate::random::Random,
+    /// It begins then.
+    pub from: Nanos,
+    /// It ends then.
+    pub to: Nanos,
+}
+
+fn open_flash(rig: &Rig, plan: &FlashPlan) {
+    let ssd = SsdSpec {
+        capacity_bytes: plan.bytes,
+        read_iops_max: plan.iops,
+        write_iops_max: plan.iops,
+        ..DiskType::Ssd.ssd().expect("it is flash")
+    };
+    let disks: Vec<_> = (0..plan.devices)
+        .map(|number| {
+            let name = format!("flash{number}");
+            let timing = Timing::of_ssd(ssd);
+            rig.add_disk(&name, SimDiskSpec { timing, cache: WriteCache::Through, ..SimDiskSpec::new(plan.bytes) });
+            rig.open(&name)
+        })
+        .collect();
+    rig.world.block_on(async {
+        let format = FormatOptions { force: true, ..FormatOptions::default() };
+        Store::format(&rig.seam, &disks, format).await.expect("new devices");
+        let (store, found) = Store::open(&rig.seam, &disks, OpenOptions::default()).await.expect("just formatted");
+        rig.core.open_log(store, found);
+    });
+}
+
+/// Where a part of the file lies: volume, and byte on it.
+fn place(at: u64, volumes: usize) -> (usize, u64) {
+    let (turn, inside) = (at / TURN_BYTES, at % TURN_BYTES);
+    ((turn % volumes as u64) as usize, turn / volumes as u64 * TURN_BYTES + inside)
+}
+
+async fn ask(seam: &SimSeam, targets: &[Target], access: Access, crowd: &Crowd) {
+    let (volume, at) = place(access.at, targets.len());
+    let began = seam.now();
+    let result = match access.write {
+        true => targets[volume].write(seam, at, access.len as usize, 1).await,
+        false => targets[volume].read(seam, at, access.len as usize).await,
+    };
+    crowd.note(access.write, seam.now().since(began), result.is_ok());
+}
+
+async fn work(seam: SimSeam, targets: Vec<Target>, mut stream: Stream, crowd: Crowd) {
+    while !crowd.over.get() {
+        let access = stream.draw();
+        seam.spend(REQUEST_COST);
+        ask(&seam, &targets, access, &crowd).await;
+        // A client on a socket lets others have the core between two of its requests.
+        seam.yield_now().await;
+    }
+}
+
+async fn pace(seam: SimSeam, targets: Vec<Target>, mut paced: Paced, crowd: Crowd) {
+    seam.sleep_until(paced.from).await;
+    let mut next = seam.now();
+    while !crowd.over.get() && next < paced.to {
+        next += Nanos(paced.random.below(2 * paced.pause.0));
+        seam.sleep_until(next).await;
+        let (seam, targets, access, crowd) = (seam.clone(), targets.clone(), paced.stream.draw(), crowd.clone());
+        seam.clone().spawn(async move {
+            seam.spend(REQUEST_COST);
+            ask(&seam, &targets, access, &crowd).await;
+        });
+    }
+}

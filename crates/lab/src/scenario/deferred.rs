@@ -1,0 +1,72 @@
+//! Deferred writes: a memory cache that answers writes and flushes for ten seconds, in front of four striped disks.
+//!
+//! Four 15k disks in RAID 0 write 4 KiB at random at 4 x 180 = 720 a second, one request at a time at a quarter of that.
+
+use seam::model::{ArraySpec, DiskType, RaidLevel};
+
+use super::Scenario;
+use super::bed::{Bed, Plan};
+use super::series::{Check, Outcome, Point};
+use crate::workload::Pattern;
+
+const GIB: u64 = 1 << 30;
+const SOURCE: &str = "PrimoCache's deferred writes, published comparisons with raw disks";
+
+/// Random writes into memory.
+pub const WRITES: Scenario = Scenario {
+    name: "deferred-writes",
+    title: "4 KiB random writes into 16 GB of memory, deferred for 10 s",
+    source: SOURCE,
+    setting: "four SAS 15k in RAID 0, 64 KiB stripes, a file of 4 GiB at their beginning, 1 and 32 outstanding, 2 s each (less than the deferral), then the time until everything is on the disks; raw disks, disks behind a controller with 512 MiB",
+    run: writes,
+};
+
+fn writes(seed: u64) -> Outcome {
+    let file = 4 * GIB;
+    let raid = ArraySpec::new(RaidLevel::Raid0, 4, DiskType::Sas15k);
+    let pattern = Pattern::random(file, 4096, 0);
+    let plan = Plan {
+        seed,
+        memory_bytes: 16 * GIB,
+        arrays: vec![(raid, file)],
+        flash: None,
+        policy: engine::WritePolicy::WriteBackVolatile,
+        cached: true,
+    };
+    let bare = Plan { cached: false, memory_bytes: 64 << 20, ..plan.clone() };
+    let controller = ArraySpec { controller_bytes: 512 << 20, ..raid };
+    let behind = Plan { arrays: vec![(controller, file)], ..bare.clone() };
+    let mut behind = Bed::new(&behind);
+    // Its memory is filled first: what is compared is what it keeps up.
+    behind.sample(&pattern, 32, 240, seed + 1);
+    let mut bed = Bed::new(&plan);
+    let [one, many] = [1, 32].map(|depth| {
+        let raw = Bed::new(&bare).sample(&pattern, depth, 30, seed);
+        (bed.sample(&pattern, depth, 2, seed), raw, behind.sample(&pattern, depth, 30, seed))
+    });
+    let begun = bed.rig.world.now();
+    bed.rig.world.block_on(bed.volumes[0].destage_all()).expect("the disks take everything");
+    let drained = bed.rig.world.now().since(begun);
+    let ratio = |(with, raw, _): &(Point, Point, Point)| with.iops / raw.iops;
+    let checks = vec![
+        Check::at_least("times the raw disks' rate, one outstanding", ratio(&one), 300.0, SOURCE),
+        Check::at_least(
+            "times the rate behind a controller with memory, 32 outstanding",
+            many.0.iops / many.2.iops,
+            1.0,
+            SOURCE,
+        ),
+        Check::at_most("requests that failed", (one.0.errors + many.0.errors) as f64, 0.0, "promised"),
+    ];
+    let line = |depth: u32, (with, raw, behind): &(Point, Point, Point)| {
+        let (with, raw, behind) = (with.iops, raw.iops, behind.iops);
+        format!(
+            "{depth} outstanding: raw {raw:.0}/s, behind a controller {behind:.0}/s, with deferral {with:.0}/s ({:.0} times raw)",
+            with / raw
+        )
+    };
+    let notes = vec![line(1, &one), line(32, &many), format!("drained in {drained} after 4 s of writes")];
+    let mut outcome = Outcome { checks, notes, ..Outcome::default() };
+    outcome.run("with", vec![one.0, many.0]).run("raw", vec![one.1, many.1]).run("controller", vec![one.2, many.2]);
+    outcome
+}

@@ -1,0 +1,199 @@
+//! What is written of scenarios: text, CSV, and one page of HTML with charts.
+
+use std::fmt::Write;
+
+use super::Scenario;
+use super::series::{Outcome, Point, Series};
+
+type Column = (&'static str, &'static str, fn(&Point) -> f64);
+
+/// The columns of a series: name in JSON and CSV, title of the chart, value.
+pub const COLUMNS: [Column; 9] = [
+    ("iops", "Requests a second", |point| point.iops),
+    ("latency_ms", "Mean latency, ms", |point| point.latency_ms),
+    ("read_hit_ratio", "Reads from the cache", |point| point.read_hit_ratio),
+    ("write_hit_ratio", "Writes acknowledged within 1 ms", |point| point.write_hit_ratio),
+    ("flash_fill_ratio", "Flash filled", |point| point.flash_fill_ratio),
+    ("dirty_ratio", "Dirty", |point| point.dirty_ratio),
+    ("backing_read_mb_s", "Read from the array, MB/s", |point| point.backing_read_mb_s),
+    ("backing_write_mb_s", "Written to the array, MB/s", |point| point.backing_write_mb_s),
+    ("backing_utilization", "Disks busy", |point| point.backing_utilization),
+];
+
+/// For a terminal: checks and notes.
+pub fn text(scenario: &Scenario, outcome: &Outcome) -> String {
+    let verdict = if outcome.passed() { "passed" } else { "FAILED" };
+    let mut text = format!("{}: {} ({verdict})\n", scenario.name, scenario.title);
+    for check in &outcome.checks {
+        let bounds = match (check.low, check.high) {
+            (Some(low), Some(high)) => format!("{low} to {high}"),
+            (Some(low), None) => format!("at least {low}"),
+            (None, Some(high)) => format!("at most {high}"),
+            (None, None) => "reported".to_owned(),
+        };
+        let mark = if check.passed() { "ok  " } else { "MISS" };
+        _ = writeln!(text, "  {mark} {}: {} ({bounds})", check.name, figure(check.value));
+    }
+    for note in &outcome.notes {
+        _ = writeln!(text, "       {note}");
+    }
+    text
+}
+
+fn figure(value: f64) -> String {
+    match value.abs() {
+        large if large >= 100.0 => format!("{value:.0}"),
+        middle if middle >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// All series of an outcome, a line a point.
+pub fn csv(outcome: &Outcome) -> String {
+    let names: Vec<_> = COLUMNS.iter().map(|(name, _, _)| *name).collect();
+    let mut text = format!("run,minute,{}\n", names.join(","));
+    for series in &outcome.series {
+        for point in &series.points {
+            _ = write!(text, "\"{}\",{:.2}", series.name, point.minute);
+            for (_, _, value) in COLUMNS {
+                _ = write!(text, ",{:.4}", value(point));
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+const WIDTH: f64 = 420.0;
+const HEIGHT: f64 = 170.0;
+const LEFT: f64 = 52.0;
+const BOTTOM: f64 = 24.0;
+const TOP: f64 = 10.0;
+
+/// One page with a section a scenario.
+pub fn html(runs: &[(&Scenario, &Outcome)]) -> String {
+    let mut page = String::from(HEAD);
+    for (scenario, outcome) in runs {
+        let verdict = if outcome.passed() { "passed" } else { "missed" };
+        _ = write!(
+            page,
+            "<section><h2>{} <span class={verdict}>{verdict}</span></h2><p>{}</p><p class=small>{} &middot; {}</p><table>",
+            scenario.name,
+            escape(scenario.title),
+            escape(scenario.source),
+            escape(scenario.setting)
+        );
+        page.push_str("<tr><th>check</th><th>value</th><th>bound</th><th>source</th></tr>");
+        for check in &outcome.checks {
+            let bound = match (check.low, check.high) {
+                (Some(low), Some(high)) => format!("{} to {}", figure(low), figure(high)),
+                (Some(low), None) => format!("at least {}", figure(low)),
+                (None, Some(high)) => format!("at most {}", figure(high)),
+                (None, None) => String::new(),
+            };
+            let class = if check.passed() { "passed" } else { "missed" };
+            _ = write!(
+                page,
+                "<tr><td>{}</td><td class={class}>{}</td><td>{bound}</td><td class=small>{}</td></tr>",
+                escape(&check.name),
+                figure(check.value),
+                escape(check.source)
+            );
+        }
+        page.push_str("</table>");
+        for note in &outcome.notes {
+            _ = write!(page, "<p class=small>{}</p>", escape(note));
+        }
+        charts(&mut page, &outcome.series);
+        page.push_str("</section>");
+    }
+    page.push_str("</main></body></html>\n");
+    page
+}
+
+fn charts(page: &mut String, series: &[Series]) {
+    let drawn: Vec<_> = series.iter().filter(|series| series.points.len() > 1).collect();
+    if drawn.is_empty() {
+        return;
+    }
+    page.push_str("<p class=legend>");
+    for (number, series) in drawn.iter().enumerate() {
+        _ = write!(page, "<span class=\"key k{number}\"></span>{} ", escape(&series.name));
+    }
+    page.push_str("</p><div class=charts>");
+    for (_, title, value) in COLUMNS {
+        let values = drawn.iter().flat_map(|series| series.points.iter().map(value));
+        let most = values.fold(0.0_f64, f64::max);
+        if most <= 0.0 {
+            continue;
+        }
+        chart(page, title, &drawn, value, nice(most));
+    }
+    page.push_str("</div>");
+}
+
+/// The next round figure for the end of an axis.
+fn nice(most: f64) -> f64 {
+    let power = 10_f64.powf(most.log10().floor());
+    let steps = [1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0];
+    power * steps.into_iter().find(|step| step * power >= most * 0.999).unwrap_or(10.0)
+}
+
+fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -> f64, top: f64) {
+    let end = series.iter().filter_map(|series| series.points.last()).map(|point| point.minute).fold(1.0, f64::max);
+    let x = |minute: f64| LEFT + minute / end * (WIDTH - LEFT - 8.0);
+    let y = |value: f64| TOP + (1.0 - value / top) * (HEIGHT - TOP - BOTTOM);
+    _ = write!(
+        page,
+        "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img>",
+        escape(title)
+    );
+    for part in 0..=4 {
+        let level = top * f64::from(part) / 4.0;
+        _ = write!(page, "<line class=grid x1={LEFT} x2={} y1={:.1} y2={:.1} />", WIDTH - 8.0, y(level), y(level));
+        _ = write!(page, "<text x={} y={:.1} text-anchor=end>{}</text>", LEFT - 5.0, y(level) + 3.5, axis(level, top));
+        let minute = end * f64::from(part) / 4.0;
+        _ = write!(page, "<text x={:.1} y={} text-anchor=middle>{}</text>", x(minute), HEIGHT - 8.0, axis(minute, end));
+    }
+    for (number, series) in series.iter().enumerate() {
+        let line: Vec<_> =
+            series.points.iter().map(|point| format!("{:.1},{:.1}", x(point.minute), y(value(point)))).collect();
+        _ = write!(page, "<polyline class=\"line k{number}\" points=\"{}\" />", line.join(" "));
+    }
+    page.push_str("</svg></figure>");
+}
+
+fn axis(value: f64, top: f64) -> String {
+    match top {
+        top if top >= 10_000.0 => format!("{:.0}k", value / 1000.0),
+        top if top >= 20.0 => format!("{value:.0}"),
+        top if top >= 2.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+const HEAD: &str = r#"<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport content="width=device-width">
+<title>Hotset: scenarios</title><style>
+:root { color-scheme: light dark; --ink: #1b1f24; --dim: #667; --paper: #fff; --grid: #e3e6ea; --good: #117a3a; --bad: #b3261e;
+  --k0: #1668c7; --k1: #c2570c; --k2: #5d3fb0; --k3: #4a7d1b }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --dim: #9aa3ad; --paper: #14171a; --grid: #2a2f35; --good: #5ecf86;
+  --bad: #ff8f85; --k0: #6db1ff; --k1: #ffa55c; --k2: #b79cff; --k3: #a5d66f } }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif }
+main { max-width: 1340px; margin: 0 auto; padding: 1.5rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 .2rem } p { margin: .2rem 0 }
+.small { color: var(--dim); font-size: .85rem } table { border-collapse: collapse; margin: .6rem 0 }
+td, th { text-align: left; padding: .15rem .9rem .15rem 0; vertical-align: top } th { font-weight: 600 }
+.passed { color: var(--good) } .missed { color: var(--bad); font-weight: 600 } h2 span { font-size: .85rem }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(380px, 1fr)); gap: .6rem 1.2rem }
+figure { margin: 0 } figcaption { font-size: .9rem; font-weight: 600 } svg { width: 100%; height: auto }
+svg text { fill: var(--dim); font-size: 10.5px } .grid { stroke: var(--grid) } .line { fill: none; stroke-width: 1.8 }
+.key { display: inline-block; width: 1.2em; height: .25em; margin: 0 .4em .2em 1em } .legend { font-size: .9rem }
+.line.k0 { stroke: var(--k0) } .line.k1 { stroke: var(--k1) } .line.k2 { stroke: var(--k2) } .line.k3 { stroke: var(--k3) }
+.key.k0 { background: var(--k0) } .key.k1 { background: var(--k1) } .key.k2 { background: var(--k2) } .key.k3 { background: var(--k3) }
+</style></head><body><main><h1>Hotset: published tests, reproduced</h1>
+<p class=small>Virtual time on modelled disks. The time axes are in minutes.</p>
+"#;
