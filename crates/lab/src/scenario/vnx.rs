@@ -80,7 +80,14 @@ fn plan(seed: u64, groups: u64, file_bytes: u64) -> Plan {
 
 fn with_flash(plan: Plan) -> Plan {
     let groups = plan.arrays.len() as u64;
-    Plan { flash: Some(FlashPlan { devices: 2, bytes: 100 * GB * groups / 3, iops: 3_500 * groups / 3 }), ..plan }
+    Plan {
+        flash: Some(FlashPlan {
+            devices: 2,
+            bytes: (100 * GB * groups / 3).next_multiple_of(MIB),
+            iops: 3_500 * groups / 3,
+        }),
+        ..plan
+    }
 }
 
 fn database(file_bytes: u64) -> Pattern {
