@@ -160,7 +160,6 @@ impl Cli {
             Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Advise(options) => commands::advise::run(&options, json),
             Command::Simulate(options) => commands::simulate::run(&options, json),
-            Command::Trace { action } => commands::trace::run(action, json),
             Command::Lab { action } => commands::lab::run(action, json),
             Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),
             Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),
