@@ -14,6 +14,8 @@ pub struct Replay {
     pub table: Table,
     /// The frame of each member's segment.
     pub frames: BTreeMap<(u32, u32), u32>,
+    /// The one of them that was asked for last: a checkpoint goes through them one after the other.
+    last: Option<((u32, u32), u32)>,
     /// Volumes by number.
     pub volumes: BTreeMap<u16, u64>,
     /// Regions in flux.
@@ -32,6 +34,7 @@ impl Replay {
         Replay {
             table: Table::new(per_frame, 0),
             frames: BTreeMap::new(),
+            last: None,
             volumes: BTreeMap::new(),
             flux: BTreeSet::new(),
             rings,
@@ -84,14 +87,19 @@ impl Replay {
         }
     }
 
-    fn slot(&self, member: u8, slot: u32) -> Option<SlotId> {
+    fn slot(&mut self, member: u8, slot: u32) -> Option<SlotId> {
         let per_frame = self.table.per_frame();
-        let frame = self.frames.get(&(u32::from(member), slot.checked_div(per_frame)?))?;
-        Some(self.table.slots_of(*frame).start + slot % per_frame)
+        let place = (u32::from(member), slot.checked_div(per_frame)?);
+        if self.last.is_none_or(|(last, _)| last != place) {
+            self.last = Some((place, *self.frames.get(&place)?));
+        }
+        let (_, frame) = self.last?;
+        Some(self.table.slots_of(frame).start + slot % per_frame)
     }
 
     /// A segment holds no pages.
     pub fn free_segment(&mut self, member: u32, segment: u32) {
+        self.last = None;
         if let Some(frame) = self.frames.remove(&(member, segment)) {
             self.table.discard_frame(frame);
         }

@@ -418,22 +418,51 @@ impl Table {
     }
 
     /// Makes restored pages be found. Of two slots with the same page, which cannot be, neither is.
+    ///
+    /// Slots go into the hash table in its own order: one by one each would be a few reads of memory that is nowhere near, and there are
+    /// millions of them.
     pub fn index(&mut self) {
         self.hash = vec![0; room_for(self.slots)];
         self.hashed = 0;
-        for slot in self.ranges().into_iter().flatten() {
-            let key = self.key(slot);
-            if key == NOBODY {
-                continue;
-            }
-            let twin = self.find(key);
-            let (frame, index) = self.at_mut(slot);
-            frame.keys[index] = NOBODY;
-            self.insert(slot, key);
-            for slot in twin.into_iter().flat_map(|twin| [twin, slot]) {
-                self.set_valid(slot, 0);
+        let mut homes = Vec::with_capacity(self.slots);
+        for (number, frame) in self.frames() {
+            let first = self.slots_of(number).start;
+            let pages = (first..).zip(&frame.keys).filter(|(_, key)| **key != NOBODY);
+            homes.extend(pages.map(|(slot, key)| (self.home(*key) as u64) << 32 | u64::from(slot)));
+        }
+        homes.sort_unstable();
+        self.hashed = homes.len();
+        let (mut next, mut over) = (0, Vec::new());
+        for same_home in homes.chunk_by(|one, other| one >> 32 == other >> 32) {
+            let home = (same_home[0] >> 32) as usize;
+            for (number, slot) in same_home.iter().map(|entry| *entry as SlotId).enumerate() {
+                let others = same_home[..number].iter().map(|entry| *entry as SlotId);
+                for twin in others.filter(|other| self.key(*other) == self.key(slot)).collect::<Vec<_>>() {
+                    self.set_valid(twin, 0);
+                    self.set_valid(slot, 0);
+                }
+                let at = home.max(next);
+                match self.hash.get_mut(at) {
+                    Some(place) => *place = slot + 1,
+                    None => over.push(slot),
+                }
+                next = at + 1;
             }
         }
+        // What does not fit before the end goes on at the beginning.
+        for slot in over {
+            let at = self.first_empty(self.home(self.key(slot)));
+            self.hash[at] = slot + 1;
+        }
+    }
+
+    /// The first place from this one on that nothing is in.
+    fn first_empty(&self, home: usize) -> usize {
+        let mut at = home;
+        while self.hash[at] != 0 {
+            at = (at + 1) % self.hash.len();
+        }
+        at
     }
 
     /// A page is found in this slot.
@@ -442,10 +471,7 @@ impl Table {
         assert!(frame.keys[index] == NOBODY, "a slot holds one page");
         frame.keys[index] = key;
         self.hashed += 1;
-        let mut at = self.home(key);
-        while self.hash[at] != 0 {
-            at = (at + 1) % self.hash.len();
-        }
+        let at = self.first_empty(self.home(key));
         self.hash[at] = slot + 1;
     }
 
@@ -493,10 +519,7 @@ impl Table {
         let slots: Vec<_> = self.hash.iter().filter_map(|slot| slot.checked_sub(1)).collect();
         self.hash = vec![0; room_for(self.slots + self.slots / 8)];
         for slot in slots {
-            let mut at = self.home(self.key(slot));
-            while self.hash[at] != 0 {
-                at = (at + 1) % self.hash.len();
-            }
+            let at = self.first_empty(self.home(self.key(slot)));
             self.hash[at] = slot + 1;
         }
     }
@@ -616,6 +639,41 @@ mod tests {
         of_volume.sort_unstable();
         expected.sort_unstable();
         assert_eq!(of_volume, expected);
+    }
+
+    #[test]
+    fn restored_pages_are_found_and_of_twins_neither_has_a_block() {
+        for seed in 0..40_u64 {
+            let mut table = Table::new(15, 0);
+            let mut plain: BTreeMap<Key, Vec<SlotId>> = BTreeMap::new();
+            for segment in 0..4 {
+                let frame = table.add_frame(0, segment, 1);
+                for slot in table.slots_of(frame) {
+                    let draw = (u64::from(slot) + 1).wrapping_mul(6_364_136_223_846_793_005 + 2 * seed) >> 33;
+                    if draw % 9 > 0 {
+                        let key = key_of((draw % 2) as u16, draw / 18 % 90);
+                        table.restore(slot, Some((key, 3, 7)), 1);
+                        plain.entry(key).or_default().push(slot);
+                    }
+                }
+            }
+            table.index();
+            let single = plain.values().filter(|slots| slots.len() == 1).count();
+            assert_eq!(table.counts().blocks, 2 * single as u64);
+            for volume in 0..2 {
+                for page in 0..90 {
+                    let key = key_of(volume, page);
+                    let mut all: Vec<_> = table.all(key).collect();
+                    all.sort_unstable();
+                    assert_eq!(all, plain.get(&key).cloned().unwrap_or_default());
+                }
+            }
+            // They leave as any others do.
+            for slots in plain.values() {
+                slots.iter().for_each(|slot| table.release(*slot));
+            }
+            assert!(table.hash.iter().all(|place| *place == 0));
+        }
     }
 
     #[test]
