@@ -2,7 +2,10 @@
 //! that, the store is let go as a kill leaves it, opened again, and its records taken over by a volume.
 //!
 //! `cargo run --release -p engine --example restart GIB [BLOCKS [COPIES [FOLDER]]]`: `BLOCKS` (99) of a batch, in `COPIES` (2) files;
-//! takes `GIB` times `COPIES` of the folder's room, and a tenth more.
+//! takes `GIB` times `COPIES` of the folder's room, and a tenth more. What lies in a folder that was named stays, and is opened again by the
+//! next run with the same arguments: a disk that has just taken many gigabytes may be slow for a while.
+//!
+//! On a machine that does other things, too, the time that the thread waited for a processor says what was theirs.
 
 use engine::{Backing, Core, CoreSpec, VolumeSpec};
 use flash::{Content, FormatOptions, OpenOptions, Owner, Record, Store};
@@ -28,18 +31,30 @@ async fn fill(seam: &RealSeam, store: &Store<RealSeam>, blocks: u64, batch: u64)
     }
 }
 
+/// Seconds since `start`, on a processor and waiting for one, of this thread.
+fn times(seam: &RealSeam, start: (seam::Nanos, [f64; 2])) -> String {
+    let wall = seam.now().since(start.0).as_secs_f64();
+    let [on, waiting] = scheduled();
+    format!("{wall:.3} s ({:.3} on a processor, {:.3} waiting for one)", on - start.1[0], waiting - start.1[1])
+}
+
+fn scheduled() -> [f64; 2] {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let mut nanos = text.split_whitespace().map(|number| number.parse::<f64>().unwrap_or_default() / 1e9);
+    std::array::from_fn(|_| nanos.next().unwrap_or_default())
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let mut number = |default: u64| arguments.next().and_then(|number| number.parse().ok()).unwrap_or(default);
     let (gib, batch, copies) = (number(1), number(99), number(2));
-    let folder = match arguments.next() {
-        Some(folder) => tempfile::tempdir_in(folder),
-        None => tempfile::tempdir(),
-    };
-    let folder = folder.expect("a temporary directory");
+    let named = arguments.next().map(std::path::PathBuf::from);
+    let own = tempfile::tempdir().expect("a temporary directory");
+    let folder = named.as_deref().unwrap_or(own.path());
+    let filled = folder.join("flash-0").exists();
     let bytes = gib << 30;
     let path = |name: String, bytes| DiskOpen {
-        path: folder.path().join(name),
+        path: folder.join(name),
         create_bytes: Some(bytes),
         read_only: false,
         lock_wait_ms: 0,
@@ -50,32 +65,33 @@ fn main() {
     let run = run_core(RealCoreSpec::new(64 << 20), |seam| async move {
         let mut disks = Vec::new();
         for file in &files {
-            disks.push(seam.open_disk(file).await.expect("a new file"));
+            disks.push(seam.open_disk(file).await.expect("a file of this size, or none"));
         }
-        Store::format(&seam, &disks, FormatOptions::default()).await.expect("empty files");
-        let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("a new store");
-        let start = seam.now();
-        fill(&seam, &store, bytes / 4096, batch).await;
-        println!("{gib} GiB in batches of {batch}: {:.1} s", seam.now().since(start).as_secs_f64());
-        drop(store);
+        if !filled {
+            Store::format(&seam, &disks, FormatOptions::default()).await.expect("empty files");
+            let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("a new store");
+            let start = (seam.now(), scheduled());
+            fill(&seam, &store, bytes / 4096, batch).await;
+            println!("{gib} GiB in batches of {batch}: {}", times(&seam, start));
+        }
         let mut last = None;
         for round in 1..=ROUNDS {
             drop(last.take());
-            let start = seam.now();
+            let start = (seam.now(), scheduled());
             let (store, found) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("the same store");
-            println!("round {round}: opened in {:.3} s", seam.now().since(start).as_secs_f64());
+            println!("round {round}: opened in {}", times(&seam, start));
             last = Some((store, found));
         }
         let (store, found) = last.expect("at least one round");
         let backing = Backing::plain(seam.open_disk(&backing).await.expect("a new file"));
-        let (start, records) = (seam.now(), found.len());
+        let (start, records) = ((seam.now(), scheduled()), found.len());
         let core = Core::new(seam.clone(), CoreSpec::default());
         core.open_log(store, found);
         let volume = core.attach_recovered(VolumeSpec::new("volume", 1), backing).await;
-        let took = seam.now().since(start).as_secs_f64();
+        let took = times(&seam, start);
         let stats = volume.expect("a backing as large as the volume was").stats();
         assert_eq!(stats.resting_bytes, records as u64 * 4096, "everything rests on flash");
-        println!("{records} records taken over in {took:.3} s");
+        println!("{records} records taken over in {took}");
     });
     run.expect("io_uring is allowed here");
 }

@@ -1,7 +1,8 @@
 //! Following the log: from the tail on, each batch names the checksum of the one before.
 //!
-//! A batch that has a successor was durable on every member in service when the successor was written, so its header is enough. The
-//! last one counts only if all of it is there, on whichever mirrors. Where the next batch may lie in two places, the later boot epoch
+//! A batch that has a successor was durable on every member in service when the successor was written, so its header is enough, from one
+//! mirror if that has it; a bad copy on another one is for the scrub to find, like one of data. The last batch counts only if all of it is
+//! there, on whichever mirrors. Where the next batch may lie in two places, the later boot epoch
 //! is right: that boot found that the chain ended before what the earlier one has there.
 
 use std::cell::{Cell, RefCell};
@@ -23,7 +24,7 @@ use crate::wait::{Boxed, join};
 const LOOK_BLOCKS: u32 = 32;
 
 /// Segments that are looked at together.
-const SEGMENTS_AT_ONCE: usize = 32;
+const SEGMENTS_AT_ONCE: usize = 64;
 
 /// Reads of a block that was good a moment ago before the opening is given up.
 const COPY_TRIES: usize = 8;
@@ -76,8 +77,8 @@ struct Follower<'a, S: Seam> {
     devices: &'a [Device<S>],
     superblock: &'a Superblock,
     heads: BTreeMap<u64, Vec<Head>>,
-    /// What the devices said of places (segment, block) that were looked at ahead.
-    seen: RefCell<BTreeMap<(u32, u32), Headers>>,
+    /// Headers at places (segment, block) that were looked at ahead, as one device has them.
+    seen: RefCell<BTreeMap<(u32, u32), (BatchHeader, u32)>>,
     /// A segment whose first block no device gives.
     unreadable: Option<StoreError>,
     page_lives: RefCell<BTreeMap<(u32, u32), u64>>,
@@ -129,9 +130,6 @@ impl<S: Seam> Follower<'_, S> {
 
     /// What the devices say of a place.
     async fn headers(&self, segment: u32, offset: u32) -> Headers {
-        if let Some(seen) = self.seen.borrow_mut().remove(&(segment, offset)) {
-            return seen;
-        }
         let at = place(self.superblock.segment_bytes, segment, offset);
         let (mut headers, mut error, mut read) = (Vec::new(), None, false);
         for device in self.devices {
@@ -193,29 +191,40 @@ impl<S: Seam> Follower<'_, S> {
     /// Reads the headers of the segments from the tail on, many segments at once: inside a segment each says where the next one lies.
     async fn look_ahead(&self, tail: u64) {
         let heads = self.heads.range(tail..).flat_map(|(first, heads)| heads.iter().map(|head| (*first, head)));
-        let heads: Vec<(u64, &Head)> = heads.collect();
-        for heads in heads.chunks(SEGMENTS_AT_ONCE) {
-            let walks = heads.iter().map(|(first, head)| {
-                let walk: Boxed<'_, ()> = Box::pin(self.walk(*first, head));
-                walk
+        let heads = RefCell::new(heads);
+        let lanes = (0..SEGMENTS_AT_ONCE).map(|_| {
+            let lane: Boxed<'_, ()> = Box::pin(async {
+                loop {
+                    let Some((first, head)) = heads.borrow_mut().next() else { return };
+                    self.walk(first, head).await;
+                }
             });
-            join(walks.collect()).await;
-        }
+            lane
+        });
+        join(lanes.collect()).await;
     }
 
     async fn walk(&self, first: u64, head: &Head) {
         let mut offset = 0;
+        let fits = |(header, _): &(BatchHeader, u32)| (header.boot, header.first) == (head.boot, first);
         while offset < self.blocks() {
-            let headers = self.headers(head.segment, offset).await;
-            let mut found = headers.0.iter().flatten();
-            let next = found.find(|(header, _)| (header.boot, header.first) == (head.boot, first));
-            let next = next.map(|(header, _)| offset + header.blocks());
-            self.seen.borrow_mut().insert((head.segment, offset), headers);
-            match next {
-                Some(next) => offset = next,
-                None => return,
+            let mut found = self.header_of_one(head.segment, offset).await.filter(fits);
+            if found.is_none() {
+                let (headers, _) = self.headers(head.segment, offset).await;
+                found = headers.into_iter().flatten().find(fits);
             }
+            let Some(found) = found else { return };
+            let place = (head.segment, offset);
+            offset += found.0.blocks();
+            self.seen.borrow_mut().insert(place, found);
         }
+    }
+
+    /// What one device says of a place: each has its part of the segments, so that all of them are at work.
+    async fn header_of_one(&self, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
+        let device = &self.devices[segment as usize % self.devices.len()];
+        let raw = device.read_raw(self.seam, place(self.superblock.segment_bytes, segment, offset)).await.ok()?;
+        self.decode(&raw, segment, offset)
     }
 
     /// The batch after `last`, or the one at the tail.
@@ -236,20 +245,20 @@ impl<S: Seam> Follower<'_, S> {
             places.extend(inside);
         }
         for (segment, offset, boot, first) in places {
-            let (headers, error) = self.headers(segment, offset).await;
-            let fits = |(header, _): &&(BatchHeader, u32)| {
+            let fits = |(header, _): &(BatchHeader, u32)| {
                 (header.sequence, header.boot, header.first) == (sequence, boot, first)
                     && follows(boot, header.previous)
             };
-            let good = headers.iter().flatten().find(fits).cloned();
-            match (good, error) {
-                (Some((header, checksum)), _) => {
-                    let lacks = |(_, found): &(usize, &Option<(BatchHeader, u32)>)| {
-                        found.as_ref().is_none_or(|(_, sum)| *sum != checksum)
-                    };
-                    let lacking = headers.iter().enumerate().filter(lacks).map(|(device, _)| (device, 0)).collect();
-                    return Ok(Some(Link { header, checksum, lacking }));
+            let seen = self.seen.borrow_mut().remove(&(segment, offset)).filter(fits);
+            let (good, error) = match seen {
+                Some(seen) => (Some(seen), None),
+                None => {
+                    let (headers, error) = self.headers(segment, offset).await;
+                    (headers.into_iter().flatten().find(fits), error)
                 }
+            };
+            match (good, error) {
+                (Some((header, checksum)), _) => return Ok(Some(Link::new(header, checksum))),
                 (None, Some(error)) => return Err(error),
                 (None, None) => {}
             }
@@ -257,9 +266,12 @@ impl<S: Seam> Follower<'_, S> {
         Ok(None)
     }
 
-    /// True when every data block of the batch is good on some device. Notes which devices lack which.
+    /// True when every data block of the batch is good on some device. Notes which devices lack which, and who lacks the header.
     async fn is_whole(&self, link: &mut Link) -> Result<bool, StoreError> {
-        let Link { header, lacking, .. } = link;
+        let Link { header, checksum, lacking } = link;
+        let (headers, _) = self.headers(header.segment, header.offset).await;
+        let lacks = |found: &Option<(BatchHeader, u32)>| found.as_ref().is_none_or(|(_, sum)| sum != checksum);
+        lacking.extend(headers.iter().enumerate().filter(|(_, found)| lacks(found)).map(|(device, _)| (device, 0)));
         for (record, index, checksum) in header.data() {
             let seed = data_seed(record.incarnation, record.block, header.boot, header.first);
             let at = place(self.superblock.segment_bytes, header.segment, index);

@@ -3,9 +3,9 @@
 //!
 //! 1. `members.rs`: the superblocks say who is in service; who is missing, stale or foreign is found out before anything is read.
 //! 2. All devices are flushed: after a killed process what is read here might otherwise be lost by a power cut later.
-//! 3. `chain.rs`: the log is followed from the tail on, on all mirrors at once.
+//! 3. `chain.rs`: the log is followed from the tail on, on one mirror where that has it, its end on all of them.
 //! 4. `newest.rs`: of each block the newest record counts.
-//! 5. What one mirror lacks is copied to it; then a superblock with the next boot epoch and the tail goes to all.
+//! 5. What one mirror lacks of the log's end is copied to it; then a superblock with the next boot epoch and the tail goes to all.
 
 pub mod chain;
 pub mod members;

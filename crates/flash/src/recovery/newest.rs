@@ -10,10 +10,12 @@ use crate::format::batch::{RecordEntry, RecordKind};
 use crate::record::{Owner, Position, Recovered, RecoveredContent};
 use crate::recovery::chain::Chain;
 
-/// A record of data. In order of blocks, and of one block in the log's order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A record of data, with all that is needed of it: millions of looks into as many headers would take longer than sorting.
+#[derive(Clone, Copy)]
 struct Point {
     owner: Owner,
+    epoch: u64,
+    checksum: u32,
     at: Place,
 }
 
@@ -35,11 +37,13 @@ struct Range {
 /// Live records in their owners' order, and how many each segment has.
 pub fn newest(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
     let (points, ranges) = sorted(chain);
-    let mut found = Found { chain, left: Vec::with_capacity(points.len()), live: vec![0; chain.segments as usize] };
+    let places = chain.links.iter().map(|link| (link.header.segment, link.header.offset)).collect();
+    let (left, live) = (Vec::with_capacity(points.len()), vec![0; chain.segments as usize]);
+    let mut found = Found { chain, places, left, live };
     let mut ranges = ranges.into_iter().map(|(owner, range)| (owner, range.blocks, range.at));
     let mut range = ranges.next();
     for (index, point) in points.iter().enumerate() {
-        let Point { owner, at } = *point;
+        let Point { owner, at, .. } = *point;
         if points.get(index + 1).is_some_and(|next| next.owner == owner) {
             continue;
         }
@@ -55,11 +59,11 @@ pub fn newest(chain: &Chain) -> (Vec<Recovered>, Vec<u32>) {
             Some((_, _, of)) if of > at => {}
             Some((start, blocks, of)) => {
                 found.range(start, owner.block - start.block, of);
-                found.point(owner, at);
+                found.point(point);
                 let behind = Owner { block: owner.block + 1, ..owner };
                 range = Some((behind, start.block + blocks - behind.block, of));
             }
-            None => found.point(owner, at),
+            None => found.point(point),
         }
     }
     range.into_iter().chain(ranges).for_each(|(start, blocks, of)| found.range(start, blocks, of));
@@ -76,9 +80,9 @@ fn sorted(chain: &Chain) -> (Vec<Point>, BTreeMap<Owner, Range>) {
             let owner = Owner { incarnation: record.incarnation, block: record.block };
             let at = Place { link, record: number, data };
             match record.kind {
-                RecordKind::Data { .. } => {
+                RecordKind::Data { checksum } => {
                     data += 1;
-                    points.push(Point { owner, at });
+                    points.push(Point { owner, epoch: record.epoch, checksum, at });
                 }
                 RecordKind::Zero { .. } | RecordKind::Retire => {
                     let blocks = u64::from(record.blocks);
@@ -88,25 +92,26 @@ fn sorted(chain: &Chain) -> (Vec<Point>, BTreeMap<Owner, Range>) {
             }
         }
     }
-    points.sort_unstable();
+    // In order of blocks, and of one block in the log's order.
+    points.sort_unstable_by_key(|point| (point.owner, point.at));
     (points, ranges)
 }
 
 /// What is left.
 struct Found<'a> {
     chain: &'a Chain,
+    /// Segment and block of each batch, close together.
+    places: Vec<(u32, u32)>,
     left: Vec<Recovered>,
     /// Live records of each segment.
     live: Vec<u32>,
 }
 
 impl Found<'_> {
-    fn point(&mut self, owner: Owner, at: Place) {
-        let header = &self.chain.links[at.link as usize].header;
-        let RecordEntry { epoch, kind, .. } = header.records[usize::from(at.record)];
-        let RecordKind::Data { checksum } = kind else { return };
-        let index = header.offset + 1 + u32::from(at.data);
-        let position = Position { segment: header.segment, index, checksum, live: true };
+    fn point(&mut self, point: &Point) {
+        let Point { owner, epoch, checksum, at } = *point;
+        let (segment, offset) = self.places[at.link as usize];
+        let position = Position { segment, index: offset + 1 + u32::from(at.data), checksum, live: true };
         self.add(Recovered { owner, epoch, position, content: RecoveredContent::Data });
     }
 
