@@ -44,6 +44,13 @@ impl Link {
     pub fn new(header: BatchHeader, checksum: u32) -> Link {
         Link { header, checksum, lacking: Vec::new() }
     }
+
+    /// Notes which devices, in order, do not have this header.
+    fn lacked_by(&mut self, headers: &[Option<(BatchHeader, u32)>]) {
+        let lacks = |found: &Option<(BatchHeader, u32)>| found.as_ref().is_none_or(|(_, sum)| *sum != self.checksum);
+        self.lacking =
+            headers.iter().enumerate().filter(|(_, found)| lacks(found)).map(|(device, _)| (device, 0)).collect();
+    }
 }
 
 /// The log.
@@ -208,15 +215,16 @@ impl<S: Seam> Follower<'_, S> {
         let mut offset = 0;
         let fits = |(header, _): &(BatchHeader, u32)| (header.boot, header.first) == (head.boot, first);
         while offset < self.blocks() {
-            let mut found = self.header_of_one(head.segment, offset).await.filter(fits);
-            if found.is_none() {
-                let (headers, _) = self.headers(head.segment, offset).await;
-                found = headers.into_iter().flatten().find(fits);
-            }
-            let Some(found) = found else { return };
             let place = (head.segment, offset);
-            offset += found.0.blocks();
-            self.seen.borrow_mut().insert(place, found);
+            if let Some(found) = self.header_of_one(head.segment, offset).await.filter(fits) {
+                offset += found.0.blocks();
+                self.seen.borrow_mut().insert(place, found);
+                continue;
+            }
+            // A bad copy: not noted as seen, so that all devices are asked again, and who lacks it gets it.
+            let (headers, _) = self.headers(head.segment, offset).await;
+            let Some((header, _)) = headers.into_iter().flatten().find(fits) else { return };
+            offset += header.blocks();
         }
     }
 
@@ -250,15 +258,17 @@ impl<S: Seam> Follower<'_, S> {
                     && follows(boot, header.previous)
             };
             let seen = self.seen.borrow_mut().remove(&(segment, offset)).filter(fits);
-            let (good, error) = match seen {
-                Some(seen) => (Some(seen), None),
-                None => {
-                    let (headers, error) = self.headers(segment, offset).await;
-                    (headers.into_iter().flatten().find(fits), error)
-                }
-            };
+            if let Some((header, checksum)) = seen {
+                return Ok(Some(Link::new(header, checksum)));
+            }
+            let (headers, error) = self.headers(segment, offset).await;
+            let good = headers.iter().flatten().find(|found| fits(found)).cloned();
             match (good, error) {
-                (Some((header, checksum)), _) => return Ok(Some(Link::new(header, checksum))),
+                (Some((header, checksum)), _) => {
+                    let mut link = Link::new(header, checksum);
+                    link.lacked_by(&headers);
+                    return Ok(Some(link));
+                }
                 (None, Some(error)) => return Err(error),
                 (None, None) => {}
             }
@@ -268,10 +278,9 @@ impl<S: Seam> Follower<'_, S> {
 
     /// True when every data block of the batch is good on some device. Notes which devices lack which, and who lacks the header.
     async fn is_whole(&self, link: &mut Link) -> Result<bool, StoreError> {
-        let Link { header, checksum, lacking } = link;
-        let (headers, _) = self.headers(header.segment, header.offset).await;
-        let lacks = |found: &Option<(BatchHeader, u32)>| found.as_ref().is_none_or(|(_, sum)| sum != checksum);
-        lacking.extend(headers.iter().enumerate().filter(|(_, found)| lacks(found)).map(|(device, _)| (device, 0)));
+        let (headers, _) = self.headers(link.header.segment, link.header.offset).await;
+        link.lacked_by(&headers);
+        let Link { header, lacking, .. } = link;
         for (record, index, checksum) in header.data() {
             let seed = data_seed(record.incarnation, record.block, header.boot, header.first);
             let at = place(self.superblock.segment_bytes, header.segment, index);
