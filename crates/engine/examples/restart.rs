@@ -38,6 +38,7 @@ fn times(seam: &RealSeam, start: (seam::Nanos, [f64; 2])) -> String {
     format!("{wall:.3} s ({:.3} on a processor, {:.3} waiting for one)", on - start.1[0], waiting - start.1[1])
 }
 
+#[expect(clippy::disallowed_methods, reason = "what the kernel says of this thread")]
 fn scheduled() -> [f64; 2] {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let mut nanos = text.split_whitespace().map(|number| number.parse::<f64>().unwrap_or_default() / 1e9);
