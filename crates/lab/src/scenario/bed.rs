@@ -124,11 +124,6 @@ impl Bed {
         bed
     }
 
-    /// Bytes of clean pages that flash has room for.
-    pub fn flash_room_bytes(&self) -> u64 {
-        self.slots_max * 65_536
-    }
-
     /// Has `depth` clients play a pattern for so many minutes; a point each. `steady`: ends when three minutes in a row differ by less than 1 %.
     pub fn play(&mut self, pattern: &Pattern, depth: u32, minutes: u64, steady: bool, seed: u64) -> Vec<Point> {
         let crowd = self.crowd(pattern, depth, seed);
@@ -178,14 +173,8 @@ impl Bed {
         crowd
     }
 
-    /// Adds clients that are paced by the clock and not by answers.
-    pub fn hire(&mut self, crowd: &Crowd, paced: Paced) {
-        let work = pace(self.rig.seam.clone(), self.targets.clone(), paced, crowd.clone());
-        self.rig.seam.spawn(work);
-    }
-
     /// Lets time pass, and says what it brought.
-    pub fn minute(&mut self, crowd: &Crowd, time: Nanos) -> Point {
+    fn minute(&mut self, crowd: &Crowd, time: Nanos) -> Point {
         let end = self.rig.seam.now() + time;
         self.rig.world.block_on(self.rig.seam.sleep_until(end));
         self.minute += time.as_secs_f64() / 60.0;
@@ -193,7 +182,7 @@ impl Bed {
     }
 
     /// Waits until the clients have ended.
-    pub fn dismiss(&self, crowd: Crowd) {
+    fn dismiss(&self, crowd: Crowd) {
         crowd.over.set(true);
         self.rig.world.block_on(async {
             while Rc::strong_count(&crowd.over) > 1 {
@@ -241,7 +230,7 @@ impl Bed {
 
 /// Clients at work, until they are dismissed.
 #[derive(Clone, Default)]
-pub struct Crowd {
+struct Crowd {
     meter: Rc<Meter>,
     over: Rc<Cell<bool>>,
 }
@@ -260,21 +249,6 @@ impl Crowd {
             add(&meter.quick_writes, u64::from(waited < QUICK));
         }
     }
-}
-
-/// A client that asks at times of its own, however long answers take.
-#[derive(Clone, Debug)]
-pub struct Paced {
-    /// What it asks.
-    pub stream: Stream,
-    /// Mean pause between two requests.
-    pub pause: Nanos,
-    /// Where the times are drawn from.
-    pub random: crate::random::Random,
-    /// It begins then.
-    pub from: Nanos,
-    /// It ends then.
-    pub to: Nanos,
 }
 
 fn open_flash(rig: &Rig, plan: &FlashPlan) {
@@ -323,19 +297,5 @@ async fn work(seam: SimSeam, targets: Vec<Target>, mut stream: Stream, crowd: Cr
         ask(&seam, &targets, access, &crowd).await;
         // A client on a socket lets others have the core between two of its requests.
         seam.yield_now().await;
-    }
-}
-
-async fn pace(seam: SimSeam, targets: Vec<Target>, mut paced: Paced, crowd: Crowd) {
-    seam.sleep_until(paced.from).await;
-    let mut next = seam.now();
-    while !crowd.over.get() && next < paced.to {
-        next += Nanos(paced.random.below(2 * paced.pause.0));
-        seam.sleep_until(next).await;
-        let (seam, targets, access, crowd) = (seam.clone(), targets.clone(), paced.stream.draw(), crowd.clone());
-        seam.clone().spawn(async move {
-            seam.spend(REQUEST_COST);
-            ask(&seam, &targets, access, &crowd).await;
-        });
     }
 }

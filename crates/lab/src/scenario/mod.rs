@@ -11,7 +11,6 @@ pub mod bed;
 mod deferred;
 pub mod report;
 pub mod series;
-mod vdi;
 mod vnx;
 
 pub use series::{Check, Outcome, Point, Series};
@@ -31,16 +30,7 @@ pub struct Scenario {
 }
 
 /// All of them, in the order in which they are listed.
-pub const ALL: &[Scenario] = &[
-    autocache::HOUR,
-    vnx::DRAM,
-    vnx::SPILL,
-    vnx::FLASH_FITS,
-    vnx::FLASH_SPILLS,
-    vnx::FLASH_JUST_FITS,
-    vdi::DESKTOPS_200,
-    deferred::WRITES,
-];
+pub const ALL: &[Scenario] = &[autocache::HOUR, vnx::DRAM, vnx::SPILL, deferred::WRITES];
 
 /// The scenario of that name.
 pub fn find(name: &str) -> Option<&'static Scenario> {

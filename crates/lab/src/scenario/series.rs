@@ -102,11 +102,6 @@ pub fn mean(points: &[Point], of: impl Fn(&Point) -> f64) -> f64 {
     points.iter().map(of).sum::<f64>() / points.len().max(1) as f64
 }
 
-/// The least ratio of one run to another, minute by minute.
-pub fn least_ratio(with: &[Point], without: &[Point]) -> f64 {
-    with.iter().zip(without).map(|(with, without)| with.iops / without.iops).fold(f64::MAX, f64::min)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! A mid-range array of 2011 with 15 SAS disks, its cache memory, and FAST Cache on two flash devices of 100 GB.
+//! A mid-range array of 2011 with 15 SAS disks, its cache memory.
 //!
 //! The published load is IOMeter's Database pattern (8 KiB, 67 % reads, all random) with 12, 24, 48, 96 and 192 requests outstanding, 15
 //! minutes each. Three RAID 5 groups 4+1 carry a read at the cost of one disk access, a write at that of four: 15 disks of 150 a
@@ -7,8 +7,8 @@
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::Scenario;
-use super::bed::{Bed, FlashPlan, Plan};
-use super::series::{Check, Outcome, Point, least_ratio, mean};
+use super::bed::{Bed, Plan};
+use super::series::{Check, Outcome, Point};
 use crate::workload::Pattern;
 
 const GB: u64 = 1_000_000_000;
@@ -36,33 +36,6 @@ pub const SPILL: Scenario = Scenario {
     run: spill,
 };
 
-/// A file that flash holds easily.
-pub const FLASH_FITS: Scenario = Scenario {
-    name: "vnx-flash-fits",
-    title: "a file of 15 GB with two flash devices of 100 GB",
-    source: SOURCE,
-    setting: "as vnx-spill, and two flash devices of 100 GB and 3,500 requests a second; a step ends when three minutes differ by less than 1 %",
-    run: flash_fits,
-};
-
-/// A file larger than the flash.
-pub const FLASH_SPILLS: Scenario = Scenario {
-    name: "vnx-flash-spills",
-    title: "files of 150 GB, and of 1.5 times what flash holds clean: never slower than none",
-    source: SOURCE,
-    setting: "a third of everything: one RAID 5 group 4+1 of SAS 10k, 4 to 64 outstanding, 1.33 GB memory, two flash devices of 33 GB and 1,167 requests a second, a file of 50 GB and one of 1.5 times the room on flash",
-    run: flash_spills,
-};
-
-/// A file that the flash just holds.
-pub const FLASH_JUST_FITS: Scenario = Scenario {
-    name: "vnx-flash-just-fits",
-    title: "files of 80 GB, and of 0.95 times what flash holds clean: the gain grows with time",
-    source: SOURCE,
-    setting: "a third of everything, as vnx-flash-spills, with a file of 26.7 GB and one of 0.95 times the room on flash",
-    run: flash_just_fits,
-};
-
 /// So many RAID 5 groups with a LUN each, and the part of everything else that goes with them.
 fn plan(seed: u64, groups: u64, file_bytes: u64) -> Plan {
     let lun = (file_bytes / groups).next_multiple_of(64 * MIB);
@@ -75,18 +48,6 @@ fn plan(seed: u64, groups: u64, file_bytes: u64) -> Plan {
         flash: None,
         policy: engine::WritePolicy::WriteBack,
         cached: true,
-    }
-}
-
-fn with_flash(plan: Plan) -> Plan {
-    let groups = plan.arrays.len() as u64;
-    Plan {
-        flash: Some(FlashPlan {
-            devices: 2,
-            bytes: (100 * GB * groups / 3).next_multiple_of(MIB),
-            iops: 3_500 * groups / 3,
-        }),
-        ..plan
     }
 }
 
@@ -134,111 +95,5 @@ fn spill(seed: u64) -> Outcome {
     let notes = vec![format!("without cache: {}", steps.map(note).collect::<Vec<_>>().join("; "))];
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };
     outcome.run("with", with).run("without", without);
-    outcome
-}
-
-fn flash_fits(seed: u64) -> Outcome {
-    let file = 15 * GB;
-    let mut bed = Bed::new(&with_flash(plan(seed, 3, file)));
-    let mut steps: Vec<Vec<Point>> = Vec::new();
-    for depth in OUTSTANDING {
-        steps.push(bed.play(&database(file), depth, STEP_MINUTES, true, seed));
-    }
-    let settled = |step: usize| steps[step][steps[step].len() - 1];
-    let first = &steps[0];
-    let ceiling = 7_000.0;
-    let mut checks = vec![
-        Check::at_most(
-            "latency at the end of the first step against its beginning",
-            first[first.len() - 1].latency_ms / first[0].latency_ms,
-            0.999,
-            SOURCE,
-        ),
-        Check::at_least(
-            "requests a second at 96 outstanding",
-            settled(3).iops,
-            ceiling,
-            "10,000/s by queueing arithmetic, or what two devices of 3,500/s read, whichever is lower",
-        ),
-    ];
-    for (step, depth) in OUTSTANDING.into_iter().enumerate().take(4) {
-        checks.push(Check::at_most(
-            format!("mean latency at {depth} outstanding, ms"),
-            settled(step).latency_ms,
-            10.0,
-            SOURCE,
-        ));
-    }
-    let notes = vec![format!("192 outstanding: {:.0}/s, {:.1} ms", settled(4).iops, settled(4).latency_ms)];
-    let mut outcome = Outcome { checks, notes, ..Outcome::default() };
-    outcome.run("with", steps.into_iter().flatten().collect());
-    outcome
-}
-
-/// 75 minutes of a third of the load, with flash or without.
-fn third(seed: u64, file_bytes: u64, flash: bool) -> Vec<Point> {
-    let plan = plan(seed, 1, file_bytes);
-    let mut bed = Bed::new(&if flash { with_flash(plan) } else { plan });
-    let mut points = Vec::new();
-    for depth in OUTSTANDING {
-        points.extend(bed.play(&database(file_bytes), depth / 3, STEP_MINUTES, false, seed));
-    }
-    points
-}
-
-fn room() -> u64 {
-    Bed::new(&with_flash(plan(1, 1, GB))).flash_room_bytes()
-}
-
-fn flash_spills(seed: u64) -> Outcome {
-    let mut outcome = Outcome::default();
-    for (name, file) in [("50 GB", 50 * GB), ("1.5 times the room", room() * 3 / 2)] {
-        let (with, without) = (third(seed, file, true), third(seed, file, false));
-        let least = least_ratio(&with, &without);
-        outcome.checks.push(Check::at_least(
-            format!("{name}: rate against no flash, the worst minute"),
-            least,
-            0.98,
-            "promised; FAST Cache was slower than none",
-        ));
-        let last = with[with.len() - 1];
-        outcome.notes.push(format!(
-            "{name}: {:.2} times the rate without flash in the last five minutes, {:.0} % of flash filled",
-            mean(&with[70..], |point| point.iops) / mean(&without[70..], |point| point.iops),
-            last.flash_fill_ratio * 100.0
-        ));
-        outcome.run(&format!("with flash, {name}"), with).run(&format!("without, {name}"), without);
-    }
-    outcome
-}
-
-fn flash_just_fits(seed: u64) -> Outcome {
-    let mut outcome = Outcome::default();
-    for (name, file) in [("26.7 GB", 80 * GB / 3), ("0.95 times the room", room() * 95 / 100)] {
-        let (with, without) = (third(seed, file, true), third(seed, file, false));
-        let fives: Vec<f64> = with[10..].chunks_exact(5).map(|five| mean(five, |point| point.read_hit_ratio)).collect();
-        let rise =
-            fives.windows(2).map(|pair| if pair[0] > 0.99 { 0.0 } else { pair[1] - pair[0] }).fold(f64::MAX, f64::min);
-        outcome.checks.push(Check::at_least(
-            format!("{name}: rise of the hit ratio from minute 15 on, the worst five minutes (until 0.99)"),
-            rise,
-            0.0,
-            SOURCE,
-        ));
-        outcome.checks.push(Check::at_least(
-            format!("{name}: rate against no flash from minute 15 on, the worst minute"),
-            least_ratio(&with[15..], &without[15..]),
-            1.0,
-            SOURCE,
-        ));
-        let ahead = mean(&with[58..61], |point| point.iops) / mean(&without[58..61], |point| point.iops);
-        outcome.checks.push(Check::at_least(
-            format!("{name}: rate against no flash at minute 60"),
-            ahead,
-            1.05,
-            SOURCE,
-        ));
-        outcome.run(&format!("with flash, {name}"), with).run(&format!("without, {name}"), without);
-    }
     outcome
 }
