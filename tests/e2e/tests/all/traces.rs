@@ -16,6 +16,9 @@ struct Recorder(Child);
 
 impl Recorder {
     fn start(site: &Site, daemon: &Daemon, out: &Path, options: &[&str]) -> Recorder {
+        // An earlier recording has said the same.
+        let begun = || daemon.log().matches("its requests are being recorded").count();
+        let before = begun();
         let mut command = Command::new(binary());
         command
             .arg("--socket")
@@ -24,7 +27,7 @@ impl Recorder {
             .arg(out)
             .args(options);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("hotset runs");
-        wait_for("the recorder", || daemon.log().contains("its requests are being recorded").then_some(()));
+        wait_for("the recorder", || (begun() > before).then_some(()));
         Recorder(child)
     }
 
