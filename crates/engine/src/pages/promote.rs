@@ -1,6 +1,6 @@
 //! Promotion: pages that have earned it are copied to flash, in the background, and pages that a crash left in doubt are judged.
 //!
-//! A few tasks a core, which end when there is nothing left to do. A page goes with what memory holds of it; the rest is read from the
+//! One task a core, which ends when there is nothing left to do. A page goes with what memory holds of it; the rest is read from the
 //! backing only once clients have left that alone for a while, so that promotion is never in their way.
 
 use std::cell::{Cell, RefCell};
@@ -23,8 +23,6 @@ use crate::shard::common::Common;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::AdmissionRule;
 
-/// Pages that are put on flash at once, besides the first: a device that is asked for one thing at a time shows little of what it can.
-const HELPERS: usize = 7;
 /// Pages that wait, of each kind.
 const QUEUE_MAX: usize = 256;
 /// Clients have left a backing alone for this long: what nobody waits for may be read.
@@ -63,8 +61,6 @@ pub struct Promoter<S: Seam> {
     patient: RefCell<VecDeque<Job<S>>>,
     running: Cell<bool>,
     held: Cell<usize>,
-    /// Tasks besides the first.
-    helping: Cell<usize>,
 }
 
 impl<S: Seam> Promoter<S> {
@@ -74,7 +70,7 @@ impl<S: Seam> Promoter<S> {
             AdmissionRule::LateReturn => Box::new(LateReturn::new(0, memory_pages)),
             AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
         };
-        let (queue, patient, running, held, helping, uses) = Default::default();
+        let (queue, patient, running, held, uses) = Default::default();
         Promoter {
             rule: RefCell::new(rule),
             uses,
@@ -83,7 +79,6 @@ impl<S: Seam> Promoter<S> {
             patient,
             running,
             held,
-            helping,
         }
     }
 
@@ -120,8 +115,8 @@ impl<S: Seam> Promoter<S> {
     }
 }
 
-/// Runs until there is nothing to promote. `first`: it does what waits for quiet, too.
-async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
+/// Runs until there is nothing to promote.
+async fn work<S: Seam>(common: Rc<Common<S>>) {
     let promoter = common.promoter();
     loop {
         let job = promoter.queue.borrow_mut().pop_front();
@@ -131,9 +126,6 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
                 shard.promote(job.page, job.read).await;
             }
             continue;
-        }
-        if !first {
-            break;
         }
         let Some(job) = promoter.patient.borrow_mut().pop_front() else { break };
         let Some(shard) = job.shard.upgrade().filter(|shard| !shard.stopping.get()) else { continue };
@@ -148,11 +140,7 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
             Task::Promote | Task::Complete => shard.complete(job.page, false).await,
         }
     }
-    if first {
-        promoter.running.set(false);
-    } else {
-        promoter.helping.set(promoter.helping.get() - 1);
-    }
+    promoter.running.set(false);
 }
 
 impl<S: Seam> Shard<S> {
@@ -235,10 +223,7 @@ impl<S: Seam> Shard<S> {
             self.return_tickets(job.read.iter().map(|read| &read.ticket));
         }
         if !promoter.running.replace(true) {
-            self.seam().spawn(work(Rc::clone(&self.core), true));
-        } else if task == Task::Promote && promoter.helping.get() < HELPERS {
-            promoter.helping.set(promoter.helping.get() + 1);
-            self.seam().spawn(work(Rc::clone(&self.core), false));
+            self.seam().spawn(work(Rc::clone(&self.core)));
         }
     }
 
