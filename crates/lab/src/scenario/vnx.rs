@@ -51,14 +51,6 @@ fn plan(seed: u64, groups: u64, file_bytes: u64) -> Plan {
     }
 }
 
-<<<<<<< HEAD
-=======
-fn with_flash(plan: Plan) -> Plan {
-    let groups = plan.arrays.len() as u64;
-    Plan { flash: Some(FlashPlan { devices: 2, bytes: 100 * GB * groups / 3, iops: 3_500 * groups / 3 }), ..plan }
-}
-
->>>>>>> parent of 00d3aa8 (Put several pages on flash at once)
 fn database(file_bytes: u64) -> Pattern {
     Pattern::random(file_bytes, 8192, 67)
 }
