@@ -3,7 +3,7 @@
 use seam::{BLOCK_BYTES, Disk, DiskError, Seam};
 
 use super::{Shard, ShardRef};
-use crate::memory::Sectors;
+use crate::memory::{BlockNo, Sectors};
 use crate::{CacheMode, RequestError, WritePolicy};
 
 /// Nothing is sent to the backing as long as this is there.
@@ -180,10 +180,12 @@ impl<S: Seam> Shard<S> {
             .await;
     }
 
-    /// Forgets every block that reaches past `size`, dirty or not.
+    /// Forgets every block that reaches past `size`, dirty or not. Whoever waits for the writing of such a block waits no more:
+    /// it was dropped on the operator's word.
     fn drop_past(&self, size: u64) {
         let first = size / BLOCK_BYTES as u64;
-        self.with(|state, memory| {
+        let whole = size.div_ceil(BLOCK_BYTES as u64);
+        let waits = self.with(|state, memory| {
             state.void(first..u64::MAX, Sectors::ALL);
             for id in 0..memory.slots_used() {
                 let slot = memory.slot(id);
@@ -192,8 +194,13 @@ impl<S: Seam> Shard<S> {
                 }
             }
             state.supersede_resting(first..u64::MAX);
-            state.cut_zeroes(size.div_ceil(BLOCK_BYTES as u64)..u64::MAX);
+            state.cut_zeroes(whole..u64::MAX);
+            // Of a last block that is cut short the zeroes stay, and are still to be written.
+            let stays = first < whole && state.zeroes.contains(BlockNo(first));
+            state.take_waits(if stays { whole } else { first }..u64::MAX)
         });
+        waits.iter().for_each(|wait| wait.finish_one(Ok(&())));
+        self.progress.notify();
     }
 
     /// Forgets everything, dirty or not: the volume is gone.
