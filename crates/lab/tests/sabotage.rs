@@ -99,6 +99,8 @@ fn a_record_let_go_by_a_write_that_was_sent_before_is_caught() {
 /// reads as once memory has let it go.
 fn written_while_its_page_waited(sabotage: Sabotage) -> Vec<u64> {
     const PAGE: u64 = 128;
+    // More than are put on flash at once.
+    const LAST: u64 = 12;
     let rig = Rig::new(WorldSpec { blocks: 1024, ..WorldSpec::new(1) }, CoreSpec { sabotage, ..CoreSpec::default() });
     rig.add_disk("disk", SimDiskSpec::new(32 << 20));
     let devices = FlashOptions::plain(2, 1 << 20, 24);
@@ -123,15 +125,15 @@ fn written_while_its_page_waited(sabotage: Sabotage) -> Vec<u64> {
             let stall = Rule::new(Fault::Stall(Nanos::from_secs(1)), Ops::WRITE, soon);
             rig.world.disk(name).unwrap().add_fault(stall);
         }
-        // The first is what the device is busy with while the second waits.
-        for page in [1, 2] {
+        // The others are what the devices are busy with while the last one waits.
+        for page in 1..=LAST {
             read(&volume, scattered(page) + 8, 8).await.unwrap();
         }
-        let block = scattered(2) + 40;
+        let block = scattered(LAST) + 40;
         write(&volume, block, 8, 7).await.unwrap();
         assert_eq!(volume.stats().flash.promotions, 0, "the device is not slow enough for this");
         rig.seam.sleep(Nanos::from_secs(5)).await;
-        assert!(volume.stats().flash.promotions >= 2, "{:?}", volume.stats().flash);
+        assert!(volume.stats().flash.promotions >= LAST, "{:?}", volume.stats().flash);
         for page in 100..350 {
             for at in 0..16 {
                 read(&volume, scattered(page) + (at * 5 % 16) * 8, 8).await.unwrap();

@@ -1,6 +1,6 @@
 //! Promotion: pages that have earned it are copied to flash, in the background, and pages that a crash left in doubt are judged.
 //!
-//! One task a core, which ends when there is nothing left to do. A page goes with what memory holds of it; the rest is read from the
+//! A few tasks a core, which end when there is nothing left to do. A page goes with what memory holds of it; the rest is read from the
 //! backing only once clients have left that alone for a while, so that promotion is never in their way.
 
 use std::cell::{Cell, RefCell};
@@ -23,6 +23,8 @@ use crate::shard::common::Common;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::AdmissionRule;
 
+/// Pages that are put on flash at once, besides the first: a device that is asked for one thing at a time shows little of what it can.
+const HELPERS: usize = 7;
 /// Pages that wait, of each kind.
 const QUEUE_MAX: usize = 256;
 /// Clients have left a backing alone for this long: what nobody waits for may be read.
@@ -61,6 +63,8 @@ pub struct Promoter<S: Seam> {
     patient: RefCell<VecDeque<Job<S>>>,
     running: Cell<bool>,
     held: Cell<usize>,
+    /// Tasks besides the first.
+    helping: Cell<usize>,
 }
 
 impl<S: Seam> Promoter<S> {
@@ -70,7 +74,7 @@ impl<S: Seam> Promoter<S> {
             AdmissionRule::LateReturn => Box::new(LateReturn::new(0, memory_pages)),
             AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
         };
-        let (queue, patient, running, held, uses) = Default::default();
+        let (queue, patient, running, held, helping, uses) = Default::default();
         Promoter {
             rule: RefCell::new(rule),
             uses,
@@ -79,6 +83,7 @@ impl<S: Seam> Promoter<S> {
             patient,
             running,
             held,
+            helping,
         }
     }
 
@@ -115,8 +120,8 @@ impl<S: Seam> Promoter<S> {
     }
 }
 
-/// Runs until there is nothing to promote.
-async fn work<S: Seam>(common: Rc<Common<S>>) {
+/// Runs until there is nothing to promote. `first`: it does what waits for quiet, too.
+async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
     let promoter = common.promoter();
     loop {
         let job = promoter.queue.borrow_mut().pop_front();
@@ -126,6 +131,9 @@ async fn work<S: Seam>(common: Rc<Common<S>>) {
                 shard.promote(job.page, job.read).await;
             }
             continue;
+        }
+        if !first {
+            break;
         }
         let Some(job) = promoter.patient.borrow_mut().pop_front() else { break };
         let Some(shard) = job.shard.upgrade().filter(|shard| !shard.stopping.get()) else { continue };
@@ -140,7 +148,11 @@ async fn work<S: Seam>(common: Rc<Common<S>>) {
             Task::Promote | Task::Complete => shard.complete(job.page, false).await,
         }
     }
-    promoter.running.set(false);
+    if first {
+        promoter.running.set(false);
+    } else {
+        promoter.helping.set(promoter.helping.get() - 1);
+    }
 }
 
 impl<S: Seam> Shard<S> {
@@ -223,7 +235,10 @@ impl<S: Seam> Shard<S> {
             self.return_tickets(job.read.iter().map(|read| &read.ticket));
         }
         if !promoter.running.replace(true) {
-            self.seam().spawn(work(Rc::clone(&self.core)));
+            self.seam().spawn(work(Rc::clone(&self.core), true));
+        } else if task == Task::Promote && promoter.helping.get() < HELPERS {
+            promoter.helping.set(promoter.helping.get() + 1);
+            self.seam().spawn(work(Rc::clone(&self.core), false));
         }
     }
 

@@ -6,7 +6,8 @@
 //! to the other: what tells them apart is an age. A longer ghost hurts; a page that is read once never costs a flash write.
 //!
 //! Where memory is smaller than the stage, a burst is no longer than half of what memory holds: what returns after that has left memory
-//! in between. Else a new hot set that is smaller than the window would never earn anything, for nothing would move the order on.
+//! in between. What is missed again and again moves the order on, too: else the last few pages of a hot set, for ever in each other's
+//! burst, would never earn anything.
 //!
 //! The literal third touch that FAST Cache describes is here to be compared with.
 
@@ -18,6 +19,8 @@ const STAGE_PERCENT: u64 = 10;
 const BURST_PERCENT: u64 = 50;
 /// Part of the flash that the ghost corresponds to.
 const GHOST_PERCENT: u64 = 25;
+/// Uses in bursts after which the order moves on by one: so many blocks bring as much into memory as one new page.
+const BURSTS_A_NOTE: u32 = 16;
 /// Touches that promote, in the policy for comparison.
 const TOUCHES: u32 = 3;
 
@@ -53,6 +56,8 @@ pub struct LateReturn {
     memory_pages: u64,
     /// Notes taken so far.
     notes: u32,
+    /// Uses in bursts since the order last moved on for them.
+    bursts: u32,
     /// Notes within which a return is part of the same burst.
     burst: u32,
     /// Notes after which a page is forgotten.
@@ -62,7 +67,8 @@ pub struct LateReturn {
 impl LateReturn {
     /// For a flash with room for `slots` pages behind a memory with room for `memory_pages`.
     pub fn new(slots: u64, memory_pages: u64) -> Self {
-        let mut policy = LateReturn { history: History::new(0), memory_pages, notes: 0, burst: 0, horizon: 0 };
+        let (notes, bursts, burst, horizon) = Default::default();
+        let mut policy = LateReturn { history: History::new(0), memory_pages, notes, bursts, burst, horizon };
         policy.resize(slots);
         policy
     }
@@ -79,6 +85,10 @@ impl Admission for LateReturn {
         if let Some(place) = self.history.find(key) {
             let age = notes.wrapping_sub(place.note);
             if age < self.burst {
+                self.bursts += 1;
+                if self.bursts == BURSTS_A_NOTE {
+                    (self.bursts, self.notes) = (0, notes.wrapping_add(1));
+                }
                 return Verdict::Burst;
             }
             if age <= self.horizon {
@@ -191,6 +201,13 @@ mod tests {
         let mut policy = LateReturn::new(1_000_000, 100);
         let earned = (0..3).flat_map(|_| 0..200).filter(|page| policy.used(key(*page)) == Verdict::Earned);
         assert!(earned.count() >= 150);
+    }
+
+    #[test]
+    fn the_last_pages_of_a_hot_set_are_not_in_each_others_burst_for_ever() {
+        let mut policy = LateReturn::new(1_000, 1_000);
+        let mut uses = (0..3_000).map(|use_| policy.used(key(use_ % 4)));
+        assert!(uses.any(|verdict| verdict == Verdict::Earned));
     }
 
     #[test]
