@@ -306,7 +306,11 @@ impl<S: Seam> PagesOf<S> {
         let state = self.inner.pages.borrow();
         let Some(number) = state.numbers.get(&self.incarnation).filter(|_| state.is_ready()) else { return Vec::new() };
         let slots = state.table.of_volume(*number, 0..u64::MAX);
-        let good = |slot: &table::SlotId| state.table.phase(*slot) == Phase::Live && !state.table.has(*slot, SUSPECT);
+        // A page that lost all its blocks while some were being added lives on, empty.
+        let good = |slot: &table::SlotId| {
+            let table = &state.table;
+            table.phase(*slot) == Phase::Live && !table.has(*slot, SUSPECT) && table.valid(*slot) != 0
+        };
         let slots: Vec<_> = slots.into_iter().filter(good).collect();
         let count = count.min(slots.len());
         let pick = |index: usize| {
