@@ -6,5 +6,6 @@ pub mod random;
 pub mod replay;
 pub mod rig;
 pub mod scenario;
+pub mod timed;
 pub mod torture;
 pub mod workload;

@@ -137,6 +137,14 @@ impl Target {
             }
         }
     }
+
+    /// Makes durable what was acknowledged.
+    pub async fn flush(&self) -> Result<(), RequestError> {
+        match self {
+            Target::Volume(volume) => volume.flush().await,
+            Target::Disk(disk) => Ok(disk.flush().await?),
+        }
+    }
 }
 
 fn buffers(seam: &SimSeam, at: u64, len: usize) -> Vec<seam::PieceMut<seam::sim::SimBlockMut>> {

@@ -48,6 +48,16 @@ pub struct FlashPlan {
     pub iops: u64,
 }
 
+impl FlashPlan {
+    /// Two devices, as fast as their kind is, with room for so many bytes of clean pages.
+    pub fn for_pages(bytes: u64) -> FlashPlan {
+        let ssd = DiskType::Ssd.ssd().expect("it is flash");
+        // Beside the pages: checksums, map journal, and a log for what is dirty.
+        let each = bytes / 2 / 16 * 18 + (256 << 20);
+        FlashPlan { devices: 2, bytes: each.next_multiple_of(1 << 20), iops: ssd.read_iops_max }
+    }
+}
+
 /// Everything at work.
 pub struct Bed {
     /// The world and the engine.
@@ -251,7 +261,8 @@ impl Crowd {
     }
 }
 
-fn open_flash(rig: &Rig, plan: &FlashPlan) {
+/// Formats flash devices and opens them for the engine.
+pub fn open_flash(rig: &Rig, plan: &FlashPlan) {
     let ssd = SsdSpec {
         capacity_bytes: plan.bytes,
         read_iops_max: plan.iops,

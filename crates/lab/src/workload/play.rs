@@ -53,7 +53,19 @@ impl Figures {
         self.requests() as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    fn note(&mut self, write: bool, began: Nanos, now: Nanos, result: &Result<(), RequestError>) {
+    /// Nothing yet, at `now`.
+    pub(crate) fn starting(now: Nanos) -> Figures {
+        Figures { last_end: now, ..Figures::default() }
+    }
+
+    /// No more comes: what began at `begun` has ended.
+    pub(crate) fn finish(&mut self, begun: Nanos) {
+        self.elapsed = self.last_end.since(begun);
+        self.read_us.sort_unstable();
+        self.write_us.sort_unstable();
+    }
+
+    pub(crate) fn note(&mut self, write: bool, began: Nanos, now: Nanos, result: &Result<(), RequestError>) {
         self.pause_max = self.pause_max.max(now.since(self.last_end));
         self.last_end = now;
         if result.is_err() {
@@ -74,7 +86,7 @@ pub fn quantile(sorted: &[u32], per_mille: usize) -> u32 {
 /// Plays `load` on `target` and returns when its last request has ended.
 pub async fn play(seam: &SimSeam, target: &Target, load: &Load) -> Figures {
     let begun = seam.now();
-    let figures = Rc::new(RefCell::new(Figures { last_end: begun, ..Figures::default() }));
+    let figures = Rc::new(RefCell::new(Figures::starting(begun)));
     let end = begun + load.time;
     for client in 0..load.depth {
         let stream = Stream::new(load.pattern.clone(), load.seed, u64::from(client));
@@ -87,9 +99,7 @@ pub async fn play(seam: &SimSeam, target: &Target, load: &Load) -> Figures {
         seam.sleep(Nanos::from_millis(1)).await;
     }
     let mut figures = figures.take();
-    figures.elapsed = figures.last_end.since(begun);
-    figures.read_us.sort_unstable();
-    figures.write_us.sort_unstable();
+    figures.finish(begun);
     figures
 }
 

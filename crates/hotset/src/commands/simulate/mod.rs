@@ -1,11 +1,14 @@
-//! `hotset simulate`: a trace against caches of given sizes, the policies alone, as fast as the machine goes.
+//! `hotset simulate`: a trace against caches of given sizes: the policies alone, as fast as the machine goes, and with an array the whole
+//! engine in virtual time.
+
+mod timed;
 
 use std::path::Path;
 
 use clap::Args;
 use lab::replay::{Amount, Layer, Plan, Recording, Replacement, Report, simulate};
 use serde::Serialize;
-use trace::Format;
+use trace::{Format, Op, Request};
 
 use crate::cli::{Failure, print_json};
 use crate::units::{parse_size, show_bytes, show_count, show_percent};
@@ -33,6 +36,8 @@ pub struct Options {
     /// Who comes in and who leaves
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_policy)]
     policy: Replacement,
+    #[command(flatten)]
+    timed: timed::Options,
 }
 
 /// Parses the name of a trace format.
@@ -72,19 +77,34 @@ fn parse_policy(text: &str) -> Result<Replacement, String> {
 
 /// Reads the reads and writes of a trace into memory.
 pub fn read(path: &Path, format: Option<Format>, lenient: bool) -> Result<Recording, Failure> {
+    Ok(record(&read_requests(path, format, lenient)?))
+}
+
+/// Reads a trace whole.
+fn read_requests(path: &Path, format: Option<Format>, lenient: bool) -> Result<Vec<Request>, Failure> {
     let name = path.display().to_string();
     let file = std::fs::File::open(path).map_err(|error| Failure::failed(format!("{name}: {error}")))?;
     let reader = trace::open(&name, Box::new(file), format).map_err(|error| Failure::failed(error.to_string()))?;
-    let (recording, error) = Recording::of(reader);
-    match error {
-        Some(error) if !lenient => return Err(Failure::failed(error.to_string())),
-        Some(error) => eprintln!("{error}\nkept: {} requests before it", show_count(recording.requests.len() as u64)),
-        None => {}
+    let mut requests = Vec::new();
+    for request in reader {
+        match request {
+            Ok(request) => requests.push(request),
+            Err(error) if lenient => {
+                eprintln!("{error}\nkept: {} requests before it", show_count(requests.len() as u64));
+                break;
+            }
+            Err(error) => return Err(Failure::failed(error.to_string())),
+        }
     }
-    if recording.requests.is_empty() {
+    if !requests.iter().any(|request| matches!(request.op, Op::Read | Op::Write)) {
         return Err(Failure::failed(format!("{name}: holds no read and no write")));
     }
-    Ok(recording)
+    Ok(requests)
+}
+
+fn record(requests: &[Request]) -> Recording {
+    let (recording, _) = Recording::of(requests.iter().map(|request| Ok::<_, std::convert::Infallible>(*request)));
+    recording
 }
 
 /// Simulates and prints what came of it.
@@ -92,9 +112,11 @@ pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
     let plan =
         Plan { memory: options.memory, flash: options.flash, stage_share: options.stage, policy: options.policy };
     check(&plan)?;
-    let recording = read(&options.trace, options.format, options.lenient)?;
+    let requests = read_requests(&options.trace, options.format, options.lenient)?;
+    let recording = record(&requests);
     let report = simulate(&recording, &plan);
-    let result = Outcome::new(options.trace.display().to_string(), &recording, &report);
+    let timed = timed::Timed::play(&options.timed, &requests, &report)?;
+    let result = Outcome::new(options.trace.display().to_string(), &recording, &report, timed);
     if json {
         return print_json(&result);
     }
@@ -127,6 +149,8 @@ struct Outcome {
     memory: MemoryOutcome,
     flash: FlashOutcome,
     total: Total,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timed: Option<timed::Timed>,
 }
 
 #[derive(Serialize)]
@@ -162,7 +186,7 @@ impl MemoryOutcome {
 }
 
 impl Outcome {
-    fn new(trace: String, recording: &Recording, report: &Report) -> Self {
+    fn new(trace: String, recording: &Recording, report: &Report, timed: Option<timed::Timed>) -> Self {
         let promotions = report.flash.outcome.admitted;
         Outcome {
             trace,
@@ -181,6 +205,7 @@ impl Outcome {
                 backing_reads: report.backing_reads,
                 backing_writes: report.backing_writes,
             },
+            timed,
         }
     }
 
@@ -210,6 +235,7 @@ impl Outcome {
             show_count(report.backing_reads),
             show_count(report.backing_writes)
         );
+        self.timed.iter().for_each(timed::Timed::print);
     }
 }
 

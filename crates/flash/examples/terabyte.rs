@@ -1,0 +1,99 @@
+//! What a start costs at a size that no machine at hand has: two simulated SSDs hold `GIB` of pages and `PERCENT` of that dirty, the
+//! store is let go as a kill leaves it, and opened again.
+//!
+//! `cargo run --release -p flash --example terabyte GIB [PERCENT]` prints pages, dirty blocks, and for opening and for the map how long the devices take
+//! (virtual time) and the processor (real time); a start takes at most their sum.
+
+use flash::{Content, FormatOptions, OpenOptions, Owner, PutError, Record, Store};
+use seam::model::DiskType;
+use seam::sim::{SimDiskSpec, SimSeam, Timing, World, WorldSpec, WriteCache};
+use seam::{BlockMut, DiskOpen, Nanos, Seam};
+
+/// Records of a batch.
+const BATCH: u64 = 99;
+const PAGE_BYTES: u64 = 64 << 10;
+
+async fn fill_log(seam: &SimSeam, store: &Store<SimSeam>, blocks: u64) {
+    let block = seam.alloc().expect("the pool has room").freeze();
+    // A prime, so that no block comes twice.
+    let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
+    for first in (0..blocks).step_by(BATCH as usize) {
+        let record = |number| {
+            let owner = Owner { incarnation: 1, block: place(number) };
+            Record { owner, epoch: 1, content: Content::Data(block.clone()) }
+        };
+        store.append((first..blocks.min(first + BATCH)).map(record).collect()).await.expect("room on the devices");
+    }
+}
+
+async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, wanted: u64) -> u64 {
+    let pages = store.pages();
+    pages.load().await;
+    let volume = pages.volume(1);
+    let block = seam.alloc().expect("the pool has room").freeze();
+    let mut page = 0;
+    // One block a page: the map is as full as with all sixteen.
+    while page < wanted && pages.stats().evictions == 0 {
+        for _ in 0..1_000 {
+            match volume.put(page, vec![(0, block.clone())]).await {
+                Ok(_) => page += 1,
+                Err(PutError::Failed(what)) => panic!("{what}"),
+                Err(_) => seam.sleep(Nanos::from_millis(1)).await,
+            }
+        }
+    }
+    seam.sleep(Nanos::from_secs(3)).await;
+    pages.stats().pages
+}
+
+#[expect(clippy::disallowed_methods, reason = "says how long it took")]
+fn clock() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
+/// Virtual and real seconds since then.
+fn times(seam: &SimSeam, start: (Nanos, std::time::Instant)) -> String {
+    let (devices, processor) = (seam.now().since(start.0).as_secs_f64(), start.1.elapsed().as_secs_f64());
+    format!("{devices:.3} s of the devices and {processor:.3} s of a processor")
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |default: u64| arguments.next().and_then(|number| number.parse().ok()).unwrap_or(default);
+    let (gib, percent) = (number(1_024), number(0));
+    let (pages, dirty) = ((gib << 30) / PAGE_BYTES, (gib << 30) * percent / 100 / 4096);
+    let keep = seam::sim::Content::None;
+    let world = World::new(WorldSpec { keep, time_max: Nanos::from_secs(1 << 30), ..WorldSpec::new(1) });
+    let seam = world.seam();
+    // Each holds half of the pages and all that is dirty, and a twentieth for what goes with them.
+    let bytes = (((gib << 30) / 2 + dirty * 4096) / 20 * 21 + (2 << 30)).next_multiple_of(1 << 20);
+    let ssd = seam::model::SsdSpec { capacity_bytes: bytes, ..DiskType::Ssd.ssd().expect("it is flash") };
+    let disks: Vec<_> = ["flash-0", "flash-1"]
+        .into_iter()
+        .map(|name| {
+            let timing = Timing::of_ssd(ssd);
+            world.add_disk(name, SimDiskSpec { timing, cache: WriteCache::Through, ..SimDiskSpec::new(bytes) });
+            let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+            world.block_on(seam.open_disk(&open)).expect("it is there")
+        })
+        .collect();
+    world.block_on(async {
+        Store::format(&seam, &disks, FormatOptions::default()).await.expect("new devices");
+        let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("a new store");
+        if dirty > 0 {
+            fill_log(&seam, &store, dirty).await;
+        }
+        let full = fill_pages(&seam, &store, pages).await;
+        println!("{full} pages ({:.1} % of {gib} GiB), {dirty} dirty blocks", full as f64 * 100.0 / pages as f64);
+        drop(store);
+        let start = (seam.now(), clock());
+        let (store, found) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("the same store");
+        println!("opened in {}: {} dirty blocks found", times(&seam, start), found.len());
+        assert_eq!(found.len() as u64, dirty, "nothing dirty is lost");
+        let start = (seam.now(), clock());
+        let loaded = store.pages().load().await;
+        println!("map read in {}: {loaded:?}", times(&seam, start));
+        assert!(loaded.pages * 100 >= full * 95, "the map is warm");
+        println!("{:.1} bytes of memory a page", store.pages().stats().memory_bytes as f64 / full as f64);
+    });
+}

@@ -1,0 +1,197 @@
+//! `hotset simulate --array`: the trace through the real engine on a modelled array, in virtual time, with and without the cache.
+
+use std::path::Path;
+
+use clap::Args;
+use engine::WritePolicy;
+use lab::replay::Report;
+use lab::timed::{Bench, Outcome, Pace, Script};
+use lab::workload::play::quantile;
+use seam::model::ArraySpec;
+use serde::Serialize;
+use trace::Request;
+
+use crate::cli::Failure;
+use crate::config::BackingSpec;
+use crate::units::{show_bytes, show_count, show_percent};
+
+/// How it is played.
+#[derive(Args)]
+pub struct Options {
+    /// Play it through the engine on this array, in virtual time: raid5, or raid10?disks=8&type=nlsas&stripe=64KiB
+    #[arg(long, value_name = "ARRAY", value_parser = parse_array)]
+    array: Option<ArraySpec>,
+    /// With --array: so many requests at once, in place of the times at which they came
+    #[arg(long, value_name = "N", requires = "array", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: Option<u32>,
+    /// With --array: when writes are acknowledged: write-back or write-through
+    #[arg(long, value_name = "WHEN", requires = "array", default_value = "write-back", value_parser = parse_writes)]
+    writes: WritePolicy,
+    /// With --array: where the draws of the modelled disks come from
+    #[arg(long, value_name = "N", requires = "array", default_value_t = 1)]
+    seed: u64,
+}
+
+fn parse_array(text: &str) -> Result<ArraySpec, String> {
+    match BackingSpec::parse(&format!("sim://{text}"), Path::new("/"))? {
+        BackingSpec::Sim(array, None) => Ok(array),
+        BackingSpec::Sim(array, Some(bytes)) => Ok(array.fitted(bytes)),
+        _ => Err(format!("\"{text}\" is no array; write it like raid5, or raid10?disks=8&type=nlsas")),
+    }
+}
+
+fn parse_writes(text: &str) -> Result<WritePolicy, String> {
+    match text {
+        "write-back" => Ok(WritePolicy::WriteBack),
+        "write-through" => Ok(WritePolicy::WriteThrough),
+        _ => Err(format!("\"{text}\" is neither write-back nor write-through")),
+    }
+}
+
+/// What came of both runs.
+#[derive(Serialize)]
+pub struct Timed {
+    mode: &'static str,
+    depth: Option<u32>,
+    with: Side,
+    without: Side,
+}
+
+#[derive(Serialize)]
+struct Side {
+    requests: u64,
+    errors: u64,
+    seconds: f64,
+    iops: f64,
+    read_latency_us: Latency,
+    write_latency_us: Latency,
+    array_utilization: f64,
+    #[serde(flatten)]
+    cache: Option<Cache>,
+}
+
+#[derive(Serialize)]
+struct Cache {
+    reads: u64,
+    read_hit_ratio: f64,
+    memory_hits: u64,
+    flash_hits: u64,
+    partial_hits: u64,
+    misses: u64,
+    backing_reads: u64,
+    backing_writes: u64,
+    promoted_bytes: u64,
+    drained_s: f64,
+}
+
+#[derive(Serialize)]
+struct Latency {
+    mean: f64,
+    p50: u32,
+    p99: u32,
+    max: u32,
+}
+
+impl Latency {
+    fn of(sorted: &[u32]) -> Latency {
+        let sum: f64 = sorted.iter().map(|micros| f64::from(*micros)).sum();
+        let mean = sum / sorted.len().max(1) as f64;
+        let (p50, p99) = (quantile(sorted, 500), quantile(sorted, 990));
+        Latency { mean, p50, p99, max: sorted.last().copied().unwrap_or(0) }
+    }
+}
+
+impl Side {
+    fn new(outcome: &Outcome) -> Side {
+        let figures = &outcome.figures;
+        Side {
+            requests: figures.requests(),
+            errors: figures.errors,
+            seconds: figures.elapsed.as_secs_f64(),
+            iops: figures.iops(),
+            read_latency_us: Latency::of(&figures.read_us),
+            write_latency_us: Latency::of(&figures.write_us),
+            array_utilization: outcome.utilization,
+            cache: outcome.stats.map(|counts| Cache {
+                reads: counts.reads,
+                read_hit_ratio: counts.read_hit_ratio(),
+                memory_hits: counts.memory_hits,
+                flash_hits: counts.flash_hits,
+                partial_hits: counts.partial_hits,
+                misses: counts.misses,
+                backing_reads: counts.backing_reads,
+                backing_writes: counts.backing_writes,
+                promoted_bytes: counts.promoted_bytes,
+                drained_s: outcome.drained.as_secs_f64(),
+            }),
+        }
+    }
+
+    fn print(&self, name: &str) {
+        let Latency { mean, p50, p99, .. } = &self.read_latency_us;
+        let busy = self.array_utilization * 100.0;
+        println!(
+            "{name:8} {:>9.0} requests/s   reads {mean:.0} us on average, {p50} median, {p99} p99   writes {:.0} us   array busy {busy:.0} %",
+            self.iops, self.write_latency_us.mean
+        );
+    }
+}
+
+impl Timed {
+    /// Plays `requests`, with the sizes that `report` found for the layers; `None` where no array was named.
+    pub fn play(options: &Options, requests: &[Request], report: &Report) -> Result<Option<Timed>, Failure> {
+        let Some(array) = options.array else { return Ok(None) };
+        let bench = Bench {
+            array,
+            memory_bytes: report.memory.size_bytes,
+            flash_bytes: report.flash.size_bytes,
+            policy: options.writes,
+            pace: options.depth.map_or(Pace::Arrivals, Pace::Depth),
+            seed: options.seed,
+        };
+        let played =
+            Script::new(requests).and_then(|script| Ok((script.play(&bench, true)?, script.play(&bench, false)?)));
+        let (with, without) = played.map_err(|error| Failure::failed(error.to_string()))?;
+        let mode = if options.depth.is_some() { "closed" } else { "open" };
+        Ok(Some(Timed { mode, depth: options.depth, with: Side::new(&with), without: Side::new(&without) }))
+    }
+
+    /// For people.
+    pub fn print(&self) {
+        match self.depth {
+            Some(depth) => println!("\nthrough the engine, {depth} at once:"),
+            None => println!("\nthrough the engine, at the times at which they came:"),
+        }
+        self.without.print("without");
+        self.with.print("with");
+        if let Some(cache) = &self.with.cache {
+            println!(
+                "reads: {} from memory, {} from flash, {} in part; the array gets {} reads and {} writes, the last of them {:.1} s after the end; {} put on flash",
+                show_percent(cache.memory_hits, cache.reads),
+                show_percent(cache.flash_hits, cache.reads),
+                show_percent(cache.partial_hits, cache.reads),
+                show_count(cache.backing_reads),
+                show_count(cache.backing_writes),
+                cache.drained_s,
+                show_bytes(cache.promoted_bytes)
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_is_named_as_a_backing_names_it() {
+        assert_eq!(parse_array("raid5").unwrap().disks, 5);
+        assert_eq!(parse_array("raid10?disks=8&type=nlsas").unwrap().disks, 8);
+        for (wrong, word) in [("shelf", "raid10?disks"), ("raid5?disks=1", "3 to 64"), ("", "raid5")] {
+            let error = parse_array(wrong).unwrap_err();
+            assert!(error.contains(word), "{wrong}: {error}");
+        }
+        assert_eq!(parse_writes("write-through"), Ok(WritePolicy::WriteThrough));
+        assert!(parse_writes("none").is_err());
+    }
+}
