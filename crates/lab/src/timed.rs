@@ -2,7 +2,7 @@
 //! cache, and on the bare array to compare with.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::{AnyDisk, CoreSpec, Volume, VolumeStats, WritePolicy};
@@ -23,6 +23,8 @@ const DEVICES_MAX: usize = 256;
 const ALIGN_BYTES: u64 = 1 << 20;
 /// What requests pass through where no memory cache is wanted.
 const TRANSIT_BYTES: u64 = 64 << 20;
+/// What requests of some size need at least.
+const POOL_BYTES_MIN: u64 = 4 << 20;
 /// Buffers of a world without a cache, which keep nothing: enough for everything under way.
 const BARE_BLOCKS: usize = 1 << 24;
 
@@ -40,7 +42,7 @@ pub enum Pace {
 pub struct Bench {
     /// The slow storage. Volumes lie side by side at its beginning.
     pub array: ArraySpec,
-    /// Memory cache; 0: 64 MiB for requests to pass through.
+    /// All memory that caching may take, its index included; 0: 64 MiB for requests to pass through. Never less than 4 MiB of buffers.
     pub memory_bytes: u64,
     /// Clean pages that two mirrored devices have room for.
     pub flash_bytes: u64,
@@ -148,7 +150,7 @@ impl Script {
     /// Finds out which volumes `requests` need.
     pub fn new(requests: &[Request]) -> Result<Script, TimedError> {
         let sector = SECTOR_BYTES as u64;
-        let (mut asks, mut volumes, mut numbers) = (Vec::with_capacity(requests.len()), Vec::new(), HashMap::new());
+        let (mut asks, mut volumes, mut numbers) = (Vec::with_capacity(requests.len()), Vec::new(), BTreeMap::new());
         let mut timed = false;
         for request in requests.iter().filter(|request| request.op != Op::Discard) {
             let volume = *numbers.entry(request.device).or_insert_with(|| {
@@ -198,7 +200,8 @@ struct Stage {
 impl Stage {
     fn new(script: &Script, bench: &Bench, cached: bool) -> Stage {
         let memory = if bench.memory_bytes == 0 { TRANSIT_BYTES } else { bench.memory_bytes };
-        let blocks = if cached { (memory / seam::BLOCK_BYTES as u64) as usize } else { BARE_BLOCKS };
+        let pool = engine::pool_bytes_for(memory).max(POOL_BYTES_MIN);
+        let blocks = if cached { (pool / seam::BLOCK_BYTES as u64) as usize } else { BARE_BLOCKS };
         let time_max = Nanos(u64::MAX / 2);
         let world = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(bench.seed) };
         let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
@@ -322,7 +325,7 @@ mod tests {
     fn bench(pace: Pace) -> Bench {
         Bench {
             array: ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k),
-            memory_bytes: 16 << 20,
+            memory_bytes: 8 << 20,
             flash_bytes: 0,
             policy: WritePolicy::WriteBack,
             pace,

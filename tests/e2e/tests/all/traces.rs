@@ -94,3 +94,36 @@ fn a_recorded_trace_has_what_fio_asked_and_nothing_else() {
         requests(&hidden).iter().map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
     assert_eq!((places[0] - places[1], places[1] % MIB), (65_536, 0), "a read and a write of one extent stay together");
 }
+
+/// Reads served whole by the cache, a read.
+fn hit_ratio(counts: &serde_json::Value) -> f64 {
+    let count = |name: &str| counts[name].as_f64().unwrap_or_else(|| panic!("no {name} in {counts}"));
+    (count("memory_hits") + count("flash_hits")) / count("reads")
+}
+
+#[test]
+fn a_recorded_trace_replays_to_the_hit_ratio_that_the_volume_had() {
+    let mut site = Site::new();
+    site.memory = "32 MiB".to_owned();
+    site.volume("v", 256 * MIB, "");
+    let daemon = site.start();
+    let recorded = site.folder.join("recorded.hotset");
+    let recorder = Recorder::start(&site, &daemon, &recorded, &[]);
+    let uri = format!("--uri={}", site.uri("v"));
+    let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --rwmixread=80 --bs=4k --random_distribution=zipf:0.9 --iodepth=8 --size=256m --io_size=160m";
+    tool("fio").args(load).arg(&uri).within(site.folder.path()).ok();
+    recorder.interrupt();
+    let shown: serde_json::Value =
+        serde_json::from_str(&daemon.command(&["--json", "volume", "show", "v"])).expect("it is JSON");
+    daemon.stop();
+    let live = hit_ratio(&shown);
+    let trace = recorded.to_string_lossy().into_owned();
+    let said = done(&["--json", "simulate", &trace, "--memory", "32 MiB", "--array", "raid5?disks=5&type=ssd"]);
+    let replayed: serde_json::Value = serde_json::from_str(&said).expect("it is JSON");
+    let with = &replayed["timed"]["with"];
+    assert_eq!(with["reads"], shown["reads"], "{said}");
+    let virtual_ = hit_ratio(with);
+    println!("live {live:.4}, replayed {virtual_:.4}, policies alone {}", replayed["total"]["hit_ratio"]);
+    assert!((0.2..0.8).contains(&live), "{live}: no cache is tested by that");
+    assert!((live - virtual_).abs() <= 0.01, "live {live:.4}, replayed {virtual_:.4}");
+}
