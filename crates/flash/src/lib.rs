@@ -38,7 +38,7 @@ pub use inspect::{DeviceFound, Inspection, SuperblockFound, inspect};
 pub use members::{JobKind, JobReport};
 pub use pages::{
     Amount, MapLoaded, PAGE_BLOCKS, PageMember, PageShare, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS,
-    ShareError, WriteMark,
+    ShareError, Unread, WriteMark,
 };
 pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;

@@ -216,7 +216,8 @@ impl<S: Seam> Shard<S> {
     pub fn note_flushed(&self, covered: u64, destaged: Destaged<S::Block>) {
         if let Some(pages) = &self.level.pages {
             pages.flushed(covered);
-            destaged.into_iter().for_each(|(block, content)| pages.destaged(block, &content));
+            self.refresh(&destaged.blocks);
+            destaged.last.into_iter().for_each(|(block, content)| pages.destaged(block, &content));
         }
     }
 

@@ -26,7 +26,7 @@ use crate::spec::AdmissionRule;
 /// Pages that are put on flash at once, besides the first: a device that is asked for one thing at a time shows little of what it can.
 const HELPERS: usize = 7;
 /// Pages that wait, of each kind.
-const QUEUE_MAX: usize = 256;
+const QUEUE_MAX: usize = 1_024;
 /// Clients have left a backing alone for this long: what nobody waits for may be read.
 const QUIET: Nanos = Nanos::from_millis(20);
 /// Pause before looking again whether a backing is quiet.
@@ -207,6 +207,21 @@ impl<S: Seam> Shard<S> {
             let (page, _) = place_of(block);
             if pages.valid(page) == 0 {
                 self.core.promoter().rule.borrow_mut().prepare(self.page_key(page));
+            }
+        }
+    }
+
+    /// What was written has taken the copies of `blocks` on flash away, and is durable on the backing now: where their pages are read,
+    /// memory's content goes there again, or each write would cost a read of the backing later.
+    pub(super) fn refresh(&self, blocks: &[u64]) {
+        let Some(pages) = self.growing_pages() else { return };
+        let mut last = None;
+        for block in blocks {
+            let (page, place) = place_of(*block);
+            let lacks = || pages.valid(page) >> place & 1 == 0 && pages.is_used(page);
+            if last != Some(page) && lacks() {
+                self.later(page, Task::Promote);
+                last = Some(page);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use flash::Unread;
 use seam::Seam;
 
 use super::place_of;
@@ -60,9 +61,9 @@ impl<S: Seam> Shard<S> {
                 for (place, block) in places.zip(pages.read(page, run, taken).await) {
                     match block {
                         Ok(block) => found.content[place] = Some(block),
-                        Err(buffer) => {
-                            found.buffers[place] = Some(buffer);
-                            found.bad += 1;
+                        Err(unread) => {
+                            found.bad += usize::from(matches!(unread, Unread::Bad(_)));
+                            found.buffers[place] = Some(unread.into_buffer());
                         }
                     }
                 }
@@ -70,7 +71,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         let figures = &self.level.figures;
-        figures.add(&figures.read_blocks, head + tail - found.bad as u64);
+        figures.add(&figures.read_blocks, found.content.iter().flatten().count() as u64);
         figures.add(&figures.bad_blocks, found.bad as u64);
         found
     }

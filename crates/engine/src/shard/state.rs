@@ -66,11 +66,36 @@ pub struct Sent {
     pub epoch: u64,
 }
 
-/// Blocks that have become durable on the backing, the last of many, with their content.
-pub type Destaged<B> = VecDeque<(u64, B)>;
+/// Blocks that have become durable on the backing, and are clean.
+pub struct Destaged<B> {
+    /// The last of many, with their content.
+    pub last: VecDeque<(u64, B)>,
+    /// The first of many.
+    pub blocks: Vec<u64>,
+}
 
-/// As many blocks are listed that have become durable.
-const DESTAGED_MAX: usize = 256;
+/// Blocks that are listed with their content.
+const LAST_MAX: usize = 256;
+/// Blocks that are listed without.
+const BLOCKS_MAX: usize = 4_096;
+
+impl<B> Default for Destaged<B> {
+    fn default() -> Self {
+        Destaged { last: VecDeque::new(), blocks: Vec::new() }
+    }
+}
+
+impl<B> Destaged<B> {
+    fn add(&mut self, block: u64, content: B) {
+        if self.last.len() == LAST_MAX {
+            self.last.pop_front();
+        }
+        self.last.push_back((block, content));
+        if self.blocks.len() < BLOCKS_MAX {
+            self.blocks.push(block);
+        }
+    }
+}
 
 /// States of a shard.
 #[derive(Default)]
@@ -514,7 +539,7 @@ impl State {
 
     /// A flush of the backing succeeded that began when [`State::sequence`] was `covered`.
     pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: u64) -> Destaged<S::Block> {
-        let mut destaged = Destaged::new();
+        let mut destaged = Destaged::default();
         // Left-over ranges are listed again behind younger ones, so all that is listed is looked at.
         for _ in 0..self.written.len() {
             let (unit, sequence) = self.written.pop_front().expect("counted");
@@ -524,10 +549,9 @@ impl State {
             }
             match unit {
                 WrittenUnit::Block(reference) => {
-                    if destaged.len() == DESTAGED_MAX {
-                        destaged.pop_front();
+                    if let Some((block, content)) = self.clean_block(memory, reference, sequence) {
+                        destaged.add(block, content);
                     }
-                    destaged.extend(self.clean_block(memory, reference, sequence));
                 }
                 WrittenUnit::Zeroes(start) => {
                     self.written_ranges -= 1;

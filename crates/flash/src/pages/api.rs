@@ -16,6 +16,24 @@ pub struct MapLoaded {
     pub dropped: Option<String>,
 }
 
+/// Why a block was not read. Its buffer comes back.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unread<B> {
+    /// Its copy cannot be read, or is not what was written there (R11). It is not valid any more.
+    Bad(B),
+    /// It has no valid copy, or lost it while it was read, or there was no buffer to read it with.
+    Absent(B),
+}
+
+impl<B> Unread<B> {
+    /// The buffer.
+    pub fn into_buffer(self) -> B {
+        match self {
+            Unread::Bad(buffer) | Unread::Absent(buffer) => buffer,
+        }
+    }
+}
+
 /// Why a page was not taken. Nothing is lost by it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {

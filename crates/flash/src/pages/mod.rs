@@ -33,7 +33,7 @@ use crate::store::Inner;
 use state::MapPhase;
 use table::{ADDING, Phase, SUSPECT};
 
-pub use api::{MapLoaded, PAGE_BLOCKS, PageMember, PagesStats, PutError, REGION_BLOCKS, WriteMark};
+pub use api::{MapLoaded, PAGE_BLOCKS, PageMember, PagesStats, PutError, REGION_BLOCKS, Unread, WriteMark};
 pub use quota::{Amount, PageShare, ShareError};
 
 /// The clean pages of a store. A clone is another handle.
@@ -193,6 +193,12 @@ impl<S: Seam> PagesOf<S> {
         }
     }
 
+    /// True when the page is there and somebody has used it since room was last looked for at its place.
+    pub fn is_used(&self, page: u64) -> bool {
+        let state = self.inner.pages.borrow();
+        state.find(self.incarnation, page).is_some_and(|slot| state.table.uses(slot) > 0)
+    }
+
     /// Reads a run of blocks of a page, one buffer each. A block that is not valid, cannot be read or does not match its checksum
     /// (R11) gives its buffer back, and is not valid any more.
     ///
@@ -203,7 +209,7 @@ impl<S: Seam> PagesOf<S> {
         page: u64,
         blocks: Range<u32>,
         buffers: Vec<S::BlockMut>,
-    ) -> Vec<Result<S::Block, S::BlockMut>> {
+    ) -> Vec<Result<S::Block, Unread<S::BlockMut>>> {
         read::read(&self.inner, self.incarnation, page, blocks, buffers, false).await
     }
 
@@ -277,7 +283,7 @@ impl<S: Seam> PagesOf<S> {
         page: u64,
         blocks: Range<u32>,
         buffers: Vec<S::BlockMut>,
-    ) -> Vec<Result<S::Block, S::BlockMut>> {
+    ) -> Vec<Result<S::Block, Unread<S::BlockMut>>> {
         read::read(&self.inner, self.incarnation, page, blocks, buffers, true).await
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, Seam};
 
-use super::api::PAGE_BLOCKS;
+use super::api::{PAGE_BLOCKS, Unread};
 use super::table::{Phase, SUSPECT, SlotId};
 use crate::device::{Device, place};
 use crate::format::page::{Place, page_seed, run_at, slot_at};
@@ -13,7 +13,7 @@ use crate::journal::write_soon;
 use crate::store::{Inner, Sabotage};
 
 /// A block that was read and is good, or its buffer.
-type Outcome<S> = Result<<S as Seam>::Block, <S as Seam>::BlockMut>;
+type Outcome<S> = Result<<S as Seam>::Block, Unread<<S as Seam>::BlockMut>>;
 
 /// Reads a run of blocks of a page, suspect ones or trusted ones.
 pub async fn read<S: Seam>(
@@ -25,15 +25,28 @@ pub async fn read<S: Seam>(
     suspect: bool,
 ) -> Vec<Outcome<S>> {
     assert!(blocks.end <= PAGE_BLOCKS && buffers.len() == blocks.len(), "{blocks:?} of a page");
-    let slot = {
+    let slot = || {
         let state = inner.pages.borrow();
         let slot = state.find(incarnation, page);
         slot.filter(|slot| state.table.has(*slot, SUSPECT) == suspect)
     };
-    match slot {
-        Some(slot) => read_slot(inner, incarnation, page, slot, blocks, buffers).await,
-        None => buffers.into_iter().map(Err).collect(),
+    let Some(first) = slot() else {
+        return buffers.into_iter().map(|buffer| Err(Unread::Absent(buffer))).collect();
+    };
+    let outcomes = read_slot(inner, incarnation, page, first, blocks.clone(), buffers).await;
+    // Who adds to a page moves it: what was read from its old slot may be old by now, the new one has it.
+    let Some(moved) = slot().filter(|slot| *slot != first) else { return outcomes };
+    let mut again = Vec::with_capacity(outcomes.len());
+    for (block, outcome) in blocks.zip(outcomes) {
+        again.push(match outcome {
+            Err(Unread::Absent(buffer)) if slot() == Some(moved) => {
+                let read = read_slot(inner, incarnation, page, moved, block..block + 1, vec![buffer]).await.pop();
+                read.expect("one outcome a block")
+            }
+            other => other,
+        });
     }
+    again
 }
 
 /// Blocks that come along to another slot. What cannot be read stays behind.
@@ -45,8 +58,11 @@ pub async fn along<S: Seam>(
     mask: u16,
 ) -> Vec<(u32, S::Block)> {
     let mut found = Vec::new();
-    for block in (0..PAGE_BLOCKS).filter(|block| mask >> block & 1 == 1) {
-        let Some(buffer) = inner.alloc() else { break };
+    let mut next = 0;
+    while let Some(start) = (next..PAGE_BLOCKS).find(|block| mask >> block & 1 == 1) {
+        next = (start..PAGE_BLOCKS).find(|block| mask >> block & 1 == 0).unwrap_or(PAGE_BLOCKS);
+        let buffers: Option<Vec<_>> = (start..next).map(|_| inner.alloc()).collect();
+        let Some(buffers) = buffers else { break };
         let there = {
             let table = &inner.pages.borrow().table;
             table.exists(slot) && table.place(slot) == place && table.phase(slot) == Phase::Live
@@ -54,8 +70,8 @@ pub async fn along<S: Seam>(
         if !there {
             break;
         }
-        let mut read = read_slot(inner, incarnation, page, slot, block..block + 1, vec![buffer]).await;
-        found.extend(read.pop().and_then(Result::ok).map(|data| (block, data)));
+        let read = read_slot(inner, incarnation, page, slot, start..next, buffers).await;
+        found.extend((start..).zip(read).filter_map(|(block, outcome)| Some((block, outcome.ok()?))));
     }
     found
 }
@@ -87,7 +103,7 @@ async fn read_slot<S: Seam>(
         }
         read_run(inner, incarnation, first, slot, place, start + outcomes.len() as u32, run, &mut outcomes).await;
         run = Vec::new();
-        outcomes.push(Err(buffer));
+        outcomes.push(Err(Unread::Absent(buffer)));
     }
     read_run(inner, incarnation, first, slot, place, start + outcomes.len() as u32, run, &mut outcomes).await;
     drop(pin);
@@ -97,7 +113,7 @@ async fn read_slot<S: Seam>(
     let same = state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == Phase::Live;
     let still = if same { state.table.valid(slot) } else { 0 };
     let keep = |(block, outcome): (u32, Outcome<S>)| match outcome {
-        Ok(data) if still >> block & 1 == 0 => Err(thaw::<S>(data)),
+        Ok(data) if still >> block & 1 == 0 => Err(Unread::Absent(thaw::<S>(data))),
         other => other,
     };
     blocks.zip(outcomes).map(keep).collect()
@@ -135,9 +151,13 @@ async fn read_run<S: Seam>(
     let device = inner.in_service().into_iter().find(|device| device.member == place.member);
     let spare = inner.pages.borrow_mut().spare.take();
     let (Some(device), Some(sums)) = (device, spare.or_else(|| inner.alloc())) else {
-        return outcomes.extend(buffers.into_iter().map(Err));
+        return outcomes.extend(buffers.into_iter().map(|buffer| Err(Unread::Absent(buffer))));
     };
     let (result, buffers, sums) = fetch(inner, &device, place, &blocks, buffers, sums).await;
+    let Some(result) = result else {
+        inner.pages.borrow_mut().spare = Some(sums);
+        return outcomes.extend(buffers.into_iter().map(|buffer| Err(Unread::Absent(buffer))));
+    };
     let sums = sums.freeze();
     let mut bad = 0_u16;
     let trusted = inner.sabotage == Sabotage::SkipPageChecksum;
@@ -149,7 +169,7 @@ async fn read_run<S: Seam>(
         if !good {
             bad |= 1 << block;
         }
-        outcomes.push(if good { Ok(data) } else { Err(thaw::<S>(data)) });
+        outcomes.push(if good { Ok(data) } else { Err(Unread::Bad(thaw::<S>(data))) });
     }
     let mut state = inner.pages.borrow_mut();
     state.spare = Some(thaw::<S>(sums));
@@ -172,7 +192,7 @@ pub fn checksums<S: Seam>(sums: &S::Block, pair: u32) -> [u32; 2] {
     [both as u32, (both >> 32) as u32]
 }
 
-/// Reads blocks into their buffers and their checksums into `sums`, each pair's at its own sector.
+/// Reads blocks into their buffers and their checksums into `sums`, each pair's at its own sector; `None` where no buffer was free for that.
 async fn fetch<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,
@@ -180,7 +200,7 @@ async fn fetch<S: Seam>(
     blocks: &Range<u32>,
     buffers: Vec<S::BlockMut>,
     sums: S::BlockMut,
-) -> (DiskResult<()>, Vec<S::BlockMut>, S::BlockMut) {
+) -> (Option<DiskResult<()>>, Vec<S::BlockMut>, S::BlockMut) {
     let base = place(inner.state.borrow().superblock.segment_bytes, slot.segment, 0) + slot_at(slot.slot);
     let run = run_at(blocks);
     if device.disk.geometry().logical_block as usize > SECTOR_BYTES {
@@ -194,7 +214,7 @@ async fn fetch<S: Seam>(
         let pieces = if odd { vec![sector, data] } else { vec![data, sector] };
         let (result, mut pieces) = device.disk.read(base + run.start, pieces).await;
         let (last, first) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
-        return if odd { (result, vec![last], first) } else { (result, vec![first], last) };
+        return if odd { (Some(result), vec![last], first) } else { (Some(result), vec![first], last) };
     }
     // The checksums of several pairs go to buffers of their own first: a piece owns its buffer.
     fetch_aligned(inner, device, base, blocks, buffers, sums).await
@@ -208,7 +228,7 @@ async fn fetch_aligned<S: Seam>(
     blocks: &Range<u32>,
     mut buffers: Vec<S::BlockMut>,
     mut sums: S::BlockMut,
-) -> (DiskResult<()>, Vec<S::BlockMut>, S::BlockMut) {
+) -> (Option<DiskResult<()>>, Vec<S::BlockMut>, S::BlockMut) {
     let run = run_at(blocks);
     let block_bytes = BLOCK_BYTES as u64;
     let (start, end) = (run.start / block_bytes * block_bytes, run.end.div_ceil(block_bytes) * block_bytes);
@@ -216,10 +236,7 @@ async fn fetch_aligned<S: Seam>(
     for _ in 0..(end - start) / block_bytes {
         match inner.alloc() {
             Some(buffer) => pieces.push(Piece::whole(buffer)),
-            None => {
-                let error = seam::DiskError::Io("no buffer is free".to_owned());
-                return (Err(error), buffers, sums);
-            }
+            None => return (None, buffers, sums),
         }
     }
     let (result, pieces) = device.disk.read(base + start, pieces).await;
@@ -239,5 +256,5 @@ async fn fetch_aligned<S: Seam>(
         let sector = crate::format::page::checksums_at(block / 2);
         copy(sector, &mut sums, block as usize / 2 * SECTOR_BYTES, SECTOR_BYTES);
     }
-    (result, buffers, sums)
+    (Some(result), buffers, sums)
 }

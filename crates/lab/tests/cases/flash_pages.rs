@@ -110,6 +110,36 @@ fn what_is_read_again_and_again_comes_from_flash_and_not_from_the_backing() {
 }
 
 #[test]
+fn what_is_written_over_a_page_on_flash_is_there_again_without_a_read_of_the_backing() {
+    let (rig, volume) = first_life(31);
+    warm(&rig, &volume);
+    hot_reads_as(&rig, &volume, |sector| sector + 1);
+    let written = |block: u64| block.is_multiple_of(7);
+    for block in (0..HOT / 4096).filter(|block| written(*block)) {
+        rig.world.block_on(write(&volume, block * 8, 8, 1_000_000)).unwrap();
+    }
+    rig.world.block_on(volume.destage_all()).unwrap();
+    rig.world.run_for(Nanos::from_secs(5)).unwrap();
+    let before = volume.stats().backing_reads;
+    // Nothing of it stays in memory.
+    rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load(500, 77)));
+    hot_reads_as(&rig, &volume, |sector| if written(sector / 8) { 1_000_000 } else { sector + 1 });
+    let (reads, writes) = (volume.stats().backing_reads - before, volume.stats().writes);
+    assert!(reads * 10 < writes, "{reads} reads of the backing for {writes} writes: {:?}", volume.stats());
+}
+
+#[test]
+fn reads_and_writes_of_the_same_pages_find_no_bad_copy() {
+    let (rig, volume) = first_life(32);
+    warm(&rig, &volume);
+    let mixed = Load { pattern: Pattern::random(HOT, 16_384, 80), depth: 16, time: Nanos::from_secs(5), seed: 3 };
+    rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &mixed));
+    let stats = volume.stats();
+    assert!(stats.flash_hits > 1_000 && stats.writes > 1_000, "{stats:?}");
+    assert_eq!(stats.flash.bad_blocks, 0, "{:?}", stats.flash);
+}
+
+#[test]
 fn case_6_clean_pages_are_there_after_a_crash_and_after_a_clean_stop() {
     for clean in [false, true] {
         let (rig, volume) = first_life(2);
