@@ -13,7 +13,7 @@ use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, da
 use crate::membership::{failures_of, give_back, save_tail, take_out};
 use crate::pages::share::reclaim;
 use crate::record::{Content, Position};
-use crate::slow::{GRACE, batch_took};
+use crate::slow::{GRACE, InLine, batch_took};
 use crate::store::{Inner, Request, Sabotage, State};
 use crate::wait::{Boxed, join_with_grace};
 
@@ -184,12 +184,12 @@ async fn write<S: Seam>(
     };
     let writes = devices.iter().chain(&joining).map(|device| {
         let write: Boxed<'_, DiskResult<Nanos>> = Box::pin(async move {
-            let begun = inner.seam.now();
+            let place = InLine::new(inner, device.member, blocks.len());
             let result = device.write_durably(at, blocks.to_vec(), flush).await;
             if early == Some(device.member) && result.is_ok() {
                 acknowledge(header, requests);
             }
-            result.map(|()| inner.seam.now().since(begun))
+            result.map(|()| place.share())
         });
         write
     });
@@ -202,7 +202,7 @@ async fn write<S: Seam>(
     let took: Vec<_> =
         devices.iter().zip(&results).filter_map(|(device, took)| Some((device.member, *took.as_ref().ok()?))).collect();
     let mut failures = failures_of(&devices, results.into_iter().map(|result| result.map(drop)).collect());
-    failures.extend(batch_took(inner, blocks.len(), &took));
+    failures.extend(batch_took(inner, &took));
     let bytes = (blocks.len() * BLOCK_BYTES) as u64;
     took.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.of(*member).log_bytes += bytes);
     if inner.sabotage == Sabotage::AckBeforeMembership && failures.len() < devices.len() {

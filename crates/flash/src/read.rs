@@ -8,7 +8,7 @@ use crate::device::{Device, place};
 use crate::error::StoreError;
 use crate::format::batch::data_seed;
 use crate::record::{Owner, Position};
-use crate::slow;
+use crate::slow::{self, InLine};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{Boxed, join};
 
@@ -129,7 +129,8 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
     }
     let (read, buffers) = match device {
         Some(device) => {
-            // Not measured: it takes longer than the single blocks that a device's history is made of.
+            // Not judged: it takes longer than the single blocks that a device's history is made of.
+            let _place = InLine::new(inner, device.member, buffers.len());
             let (result, buffers) = device.disk.read(at, buffers).await;
             (result.is_ok(), buffers)
         }

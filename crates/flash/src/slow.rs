@@ -58,8 +58,43 @@ impl Pace {
 pub struct Speed {
     writes: Pace,
     reads: Pace,
-    /// Reads under way.
-    reading: u64,
+    /// All that it is asked for at the moment, of pages too: a request counts like so many blocks, and with its own.
+    line: u64,
+}
+
+/// A request in a device's line, until it has ended. Who waits behind others waits for them, not for the device, so each is judged by its
+/// share of the line.
+pub struct InLine<'a, S: Seam> {
+    inner: &'a Inner<S>,
+    member: u32,
+    weight: u64,
+    line: u64,
+    begun: Nanos,
+}
+
+impl<'a, S: Seam> InLine<'a, S> {
+    /// A request for so many blocks is sent.
+    pub fn new(inner: &'a Inner<S>, member: u32, blocks: usize) -> Self {
+        let weight = BLOCKS_A_REQUEST + blocks as u64;
+        let mut state = inner.state.borrow_mut();
+        let speed = state.speed(member);
+        speed.line += weight;
+        InLine { inner, member, weight, line: speed.line, begun: inner.seam.now() }
+    }
+
+    /// What it took of the time, as a request alone.
+    pub fn share(&self) -> Nanos {
+        Nanos(self.inner.seam.now().since(self.begun).0 * BLOCKS_A_REQUEST / self.line)
+    }
+}
+
+impl<S: Seam> Drop for InLine<'_, S> {
+    fn drop(&mut self) {
+        let mut state = self.inner.state.borrow_mut();
+        let speed = state.speed(self.member);
+        // It was forgotten meanwhile if the member left.
+        speed.line = speed.line.saturating_sub(self.weight);
+    }
 }
 
 /// What a member is taken out with.
@@ -67,17 +102,16 @@ fn too_slow(what: &str) -> DiskError {
     DiskError::Io(format!("ten times slower than it used to be at {what}"))
 }
 
-/// A batch of `blocks` was written and flushed; each member took so long. Returns who is too slow to stay.
-pub fn batch_took<S: Seam>(inner: &Inner<S>, blocks: usize, took: &[(u32, Nanos)]) -> Vec<Failure> {
+/// A batch was written and flushed; each member took such a share of the time. Returns who is too slow to stay.
+pub fn batch_took<S: Seam>(inner: &Inner<S>, took: &[(u32, Nanos)]) -> Vec<Failure> {
     let Some(fastest) = took.iter().map(|(_, took)| took.0).min().filter(|_| took.len() > 1) else {
         return Vec::new();
     };
     let mut state = inner.state.borrow_mut();
     let mut failures = Vec::new();
     for (member, took) in took {
-        let share = took.0 * BLOCKS_A_REQUEST / (BLOCKS_A_REQUEST + blocks as u64);
         let pace = &mut state.speed(*member).writes;
-        let slow = pace.is_slow(share) && took.0 > TIMES_MIRROR * fastest;
+        let slow = pace.is_slow(took.0) && took.0 > TIMES_MIRROR * fastest;
         if pace.judge(slow) {
             failures.push((*member, too_slow("writes and flushes")));
         }
@@ -85,23 +119,16 @@ pub fn batch_took<S: Seam>(inner: &Inner<S>, blocks: usize, took: &[(u32, Nanos)
     failures
 }
 
-/// Reads from a member, and takes it out when it has become too slow.
+/// Reads a block from a member, and takes it out when it has become too slow.
 pub async fn read<S: Seam, T>(inner: &Inner<S>, member: u32, read: impl Future<Output = T>) -> T {
-    let others = {
-        let mut state = inner.state.borrow_mut();
-        let speed = state.speed(member);
-        speed.reading += 1;
-        speed.reading
-    };
-    let begun = inner.seam.now();
+    let place = InLine::new(inner, member, 1);
     let result = read.await;
-    let took = inner.seam.now().since(begun);
+    let took = place.share();
+    drop(place);
     let out = {
         let mut state = inner.state.borrow_mut();
         let speed = state.speed(member);
-        speed.reading = speed.reading.saturating_sub(1);
-        // Who waits in line behind others waits for them, not for the device.
-        let slow = speed.reads.is_slow(took.0 / others);
+        let slow = speed.reads.is_slow(took.0);
         speed.reads.judge(slow)
     };
     let last = inner.log_devices().iter().all(|device| device.member == member);

@@ -10,6 +10,7 @@ use super::table::{Phase, SUSPECT, SlotId};
 use crate::device::{Device, place};
 use crate::format::page::{Place, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
+use crate::slow::InLine;
 use crate::store::{Inner, Sabotage};
 
 /// A block that was read and is good, or its buffer.
@@ -34,19 +35,17 @@ pub async fn read<S: Seam>(
         return buffers.into_iter().map(|buffer| Err(Unread::Absent(buffer))).collect();
     };
     let outcomes = read_slot(inner, incarnation, page, first, blocks.clone(), buffers).await;
-    // Who adds to a page moves it: what was read from its old slot may be old by now, the new one has it.
-    let Some(moved) = slot().filter(|slot| *slot != first) else { return outcomes };
-    let mut again = Vec::with_capacity(outcomes.len());
-    for (block, outcome) in blocks.zip(outcomes) {
-        again.push(match outcome {
-            Err(Unread::Absent(buffer)) if slot() == Some(moved) => {
-                let read = read_slot(inner, incarnation, page, moved, block..block + 1, vec![buffer]).await.pop();
-                read.expect("one outcome a block")
-            }
-            other => other,
-        });
+    match slot() {
+        // Who adds to a page moves it: nothing that was read from its old slot counts, and the new one has it.
+        Some(moved) if moved != first => {
+            let buffers = outcomes.into_iter().map(|outcome| match outcome {
+                Ok(data) => thaw::<S>(data),
+                Err(unread) => unread.into_buffer(),
+            });
+            read_slot(inner, incarnation, page, moved, blocks, buffers.collect()).await
+        }
+        _ => outcomes,
     }
-    again
 }
 
 /// Blocks that come along to another slot. What cannot be read stays behind.
@@ -212,6 +211,7 @@ async fn fetch<S: Seam>(
         let data = Piece::whole(buffers.pop().expect("there is one"));
         let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
         let pieces = if odd { vec![sector, data] } else { vec![data, sector] };
+        let _place = InLine::new(inner, device.member, 1);
         let (result, mut pieces) = device.disk.read(base + run.start, pieces).await;
         let (last, first) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
         return if odd { (Some(result), vec![last], first) } else { (Some(result), vec![first], last) };
@@ -239,7 +239,9 @@ async fn fetch_aligned<S: Seam>(
             None => return (None, buffers, sums),
         }
     }
+    let place = InLine::new(inner, device.member, pieces.len());
     let (result, pieces) = device.disk.read(base + start, pieces).await;
+    drop(place);
     let read: Vec<_> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
     let copy = |from: u64, to: &mut S::BlockMut, to_at: usize, len: usize| {
         let mut done = 0;
