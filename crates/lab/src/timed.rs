@@ -325,7 +325,7 @@ mod tests {
     fn bench(pace: Pace) -> Bench {
         Bench {
             array: ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k),
-            memory_bytes: 8 << 20,
+            memory_bytes: 64 << 20,
             flash_bytes: 0,
             policy: WritePolicy::WriteBack,
             pace,
@@ -337,7 +337,7 @@ mod tests {
         let one = |number: u64| Request {
             time_ns: gap.map(|gap| number * gap.0),
             op: if number % 4 == 3 { Op::Write } else { Op::Read },
-            // Eight MiB, each block again and again.
+            // Eight MiB of each disk, each block again and again.
             at: number * 7919 % 2048 * 4096 + 100,
             len: 4096,
             device: (number % 2) as u32 * 1000,

@@ -409,9 +409,6 @@ impl<S: Seam> Shard<S> {
         let Some(buffers) = self.core.alloc_all(count, false).await else {
             return Err(seam::DiskError::Io("no memory is free for what nobody waits for".into()));
         };
-        if blocks.end > self.blocks() {
-            return Err(seam::DiskError::Io("the block lies past the end of the volume".into()));
-        }
         self.read_blocks(blocks.start, buffers, Cause::Promotion, None).await
     }
 

@@ -173,10 +173,6 @@ impl<S: Seam> Shard<S> {
         let Some(buffers) = self.core.alloc_all((blocks.end - blocks.start) as usize, patient).await else {
             return Err(DiskError::Io("no memory is free to read ahead".into()));
         };
-        if blocks.end > self.blocks() {
-            // The volume was shrunk since this was asked for.
-            return Err(DiskError::Io("the block lies past the end of the volume".into()));
-        }
         let mut found = self.read_from_flash(blocks.clone(), buffers).await;
         let (missing, mut permit) = (found.missing(), permit);
         let from_backing: usize = missing.iter().map(Range::len).sum();
@@ -205,6 +201,10 @@ impl<S: Seam> Shard<S> {
         cause: Cause,
         permit: Option<Permit>,
     ) -> Result<Vec<S::Block>, DiskError> {
+        if first + buffers.len() as u64 > self.blocks() {
+            // The volume was shrunk, or is gone, since this was asked for.
+            return Err(DiskError::Io("the block lies past the end of the volume".into()));
+        }
         let of_block = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
         let pieces: Vec<_> = (first..).zip(buffers).map(of_block).collect();
         let bytes = seam::block::pieces_len(&pieces) as u64;
