@@ -1,11 +1,10 @@
 //! Devices that turn slow, and damage that nobody has read yet.
 
 use flash::{Content, MemberStatus, OpenOptions, Owner, Position, Record, Store};
-use seam::model::{DiskType, SsdSpec};
 use seam::sim::{Fault, Ops, Rule, SimSeam, Timing, When, World};
 use seam::{BlockMut, Nanos, Seam};
 
-use crate::world::{NAMES, PAGED, SMALL, Shape, formatted, open};
+use crate::world::{NAMES, SMALL, Shape, formatted, open};
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
     let mut buffer = seam.alloc().expect("the pool has room");
@@ -86,41 +85,6 @@ fn a_device_that_answers_never_is_not_waited_for() {
         pass(&seam, &store, 3).await;
         assert!(seam.now().since(begun) < Nanos::from_secs(3));
         assert_eq!(store.copies(), 1);
-    });
-}
-
-#[test]
-fn reads_that_stand_in_line_behind_pages_do_not_make_a_device_slow() {
-    let world = formatted(1, Shape { segments: 200, ..PAGED });
-    let seam = world.seam();
-    world.block_on(async {
-        let store = opened(&world, &seam).await;
-        let pages = store.pages();
-        pages.load().await;
-        let mut positions = Vec::new();
-        for block in 0..100 {
-            positions.push(append(&seam, &store, block).await);
-        }
-        let read_all = async || {
-            for (block, position) in (0..).zip(&positions) {
-                assert_eq!(read(&seam, &store, block, *position).await, block + 100);
-            }
-        };
-        let ceiling = DiskType::Ssd.ssd().expect("it is flash");
-        let ssd = SsdSpec { capacity_bytes: 1 << 30, read_iops_max: 2_000, write_iops_max: 2_000, ..ceiling };
-        NAMES.iter().for_each(|name| world.disk(name).unwrap().set_timing(Timing::of_ssd(ssd)));
-        read_all().await;
-        for number in 0..32 {
-            let (volume, seam) = (pages.volume(7), seam.clone());
-            seam.clone().spawn(async move {
-                for round in 0..20 {
-                    let Some(block) = seam.alloc() else { return };
-                    let _ = volume.put(number * 20 + round, vec![(0, block.freeze())]).await;
-                }
-            });
-        }
-        read_all().await;
-        assert_eq!(store.copies(), 2, "{:?}", store.members());
     });
 }
 
