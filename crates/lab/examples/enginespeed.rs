@@ -1,6 +1,8 @@
 //! How fast the simulated engine runs on one core: memory hits and modelled disk requests a second of real time.
 
 use engine::CoreSpec;
+use engine::policy::curve::Curves;
+use lab::random::Random;
 use lab::rig::{Rig, Target};
 use lab::workload::{Load, Pattern, play};
 use seam::Nanos;
@@ -13,6 +15,9 @@ fn main() {
     println!("memory hits of 4 KiB:              {:>9.0} a second", hits());
     println!("disk requests, plain disk:         {:>9.0} a second", misses(false));
     println!("disk requests, RAID 5 of 5 x 15k:  {:>9.0} a second", misses(true));
+    for size in [32 * MIB, 1 << 30, 1 << 40] {
+        println!("miss-ratio curves of {:>7} MiB:      {:>7.1} ns a request of 4 KiB", size / MIB, curves(size));
+    }
 }
 
 fn rig(memory_bytes: u64) -> Rig {
@@ -49,6 +54,15 @@ fn misses(modelled: bool) -> f64 {
     let load = Load { pattern: Pattern::random(size, 4096, 100), depth: 32, time: Nanos::from_secs(seconds), seed: 1 };
     let (_, seconds) = timed(|| rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &load)));
     volume.stats().backing_reads as f64 / seconds
+}
+
+/// What the two miss-ratio curves of a volume cost a request, once they know the load: random requests, drawn before.
+fn curves(size: u64) -> f64 {
+    let (mut random, mut curves) = (Random::new(1, 0), Curves::default());
+    let requests: Vec<u64> = (0..8 << 20).map(|_| random.below(size / 4096) * 4096).collect();
+    requests.iter().for_each(|at| curves.used(*at, 4096));
+    let (_, seconds) = timed(|| requests.iter().for_each(|at| curves.used(*at, 4096)));
+    seconds * 1e9 / requests.len() as f64
 }
 
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {

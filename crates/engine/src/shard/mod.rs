@@ -27,6 +27,7 @@ use crate::log::company::Company;
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::pages::Level;
 use crate::pages::slow::SlowRequests;
+use crate::policy::curve::Curves;
 use crate::spec::Sabotage;
 use crate::stats::Counters;
 use crate::wait::Signal;
@@ -71,6 +72,8 @@ pub struct Shard<S: Seam> {
     pub company: Company,
     /// What it has done.
     pub counters: Counters,
+    /// What caches of other sizes would miss.
+    pub curves: RefCell<Curves>,
     /// Its clean pages on flash.
     pub level: Level<S>,
     /// Its slowest requests.

@@ -47,6 +47,7 @@ impl<S: Seam> Shard<S> {
             return false;
         }
         self.counters.read_hit(len as u64);
+        self.curves.borrow_mut().used(at, len as u64);
         self.note_read(at, len);
         true
     }
@@ -59,6 +60,7 @@ impl<S: Seam> Shard<S> {
         out: &mut Vec<Piece<S::Block>>,
         steps: &Steps,
     ) -> Result<(), RequestError> {
+        self.curves.borrow_mut().used(at, len as u64);
         let mut served = Served::default();
         let result = self.read_noting(at, len, out, steps, &mut served).await;
         self.note_served(len as u64, &served, result.is_ok());

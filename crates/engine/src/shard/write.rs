@@ -45,6 +45,7 @@ impl<S: Seam> Shard<S> {
         self.note_dirty(now);
         if absorbed {
             self.counters.write_done(len as u64, Nanos::ZERO);
+            self.curves.borrow_mut().used(at, len as u64);
         }
         absorbed
     }
@@ -59,6 +60,7 @@ impl<S: Seam> Shard<S> {
         steps: &Steps,
     ) -> Result<(), RequestError> {
         let begun = self.seam().now();
+        self.curves.borrow_mut().used(at, len as u64);
         self.make_room(blocks_of(at, len as u64)).await;
         steps.passed(Step::Throttle, self.seam().now());
         // The log makes it durable sooner than the backing.

@@ -13,6 +13,7 @@ use crate::memory::{BlockNo, HINTS_MAX};
 use crate::pages::Level;
 use crate::pages::slow::{Asked, Slow, Step, Steps};
 use crate::policy::Admit;
+use crate::policy::curve::VolumeCurves;
 use crate::shard::common::Common;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
@@ -32,6 +33,7 @@ struct Inner<S: Seam> {
     shard: ShardRef<S>,
     gate: Gate,
     tap: Tap,
+    since: Nanos,
 }
 
 /// A block device that clients see. A clone is another handle to the same; it stays on its core.
@@ -65,6 +67,7 @@ impl<S: Seam> Volume<S> {
             progress: Default::default(),
             company: Default::default(),
             counters: Counters::default(),
+            curves: Default::default(),
             level: Level::new(core.pages().map(|pages| pages.volume(spec.incarnation)), spec.flash.clone()),
             slow: Default::default(),
             stopping: Cell::new(false),
@@ -84,7 +87,8 @@ impl<S: Seam> Volume<S> {
         }
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
         crate::pages::start(&shard);
-        Volume(Rc::new(Inner { spec, shard, gate: Gate::default(), tap: Tap::default() }))
+        let since = shard.seam().now();
+        Volume(Rc::new(Inner { spec, shard, gate: Gate::default(), tap: Tap::default(), since }))
     }
 
     pub(crate) fn shard(&self) -> &ShardRef<S> {
@@ -148,6 +152,16 @@ impl<S: Seam> Volume<S> {
             ));
         }
         stats
+    }
+
+    /// What caches of other sizes would have missed of what clients lately asked for.
+    pub fn curves(&self) -> VolumeCurves {
+        self.0.shard.curves.borrow().stats()
+    }
+
+    /// How long it has been attached.
+    pub fn age(&self) -> Nanos {
+        self.now().since(self.0.since)
     }
 
     /// The slowest hundred requests of the last hour, the slowest first, each with the step that it waited in longest.

@@ -1,0 +1,119 @@
+//! A time line on which each followed page has one mark, where it was used last: how many marks lie behind one is how many other pages
+//! have been used since. A bit a position, and how many are set in each word and in each group of words.
+
+/// Positions in a word.
+const WORD: usize = u64::BITS as usize;
+/// Words in a group, and groups.
+const GROUP: usize = 32;
+const GROUPS: usize = 32;
+const WORDS: usize = GROUP * GROUPS;
+/// Positions before the line has to be closed up.
+pub const POSITIONS: usize = WORDS * WORD;
+
+/// The line. Invariant: `counts` says how many bits are set in each of `words`, `sums` in each group of them, none at or past `next`.
+pub struct Line {
+    words: Vec<u64>,
+    counts: Vec<u8>,
+    sums: [u16; GROUPS],
+    next: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Line { words: vec![0; WORDS], counts: vec![0; WORDS], sums: [0; GROUPS], next: 0 }
+    }
+}
+
+impl Line {
+    /// Bytes that it takes.
+    pub const BYTES: usize = WORDS * (size_of::<u64>() + size_of::<u8>());
+
+    /// The position that is marked next.
+    pub fn now(&self) -> u32 {
+        self.next as u32
+    }
+
+    /// True when there is no position left.
+    pub fn is_full(&self) -> bool {
+        self.next == POSITIONS
+    }
+
+    /// Marks the next position and returns it.
+    pub fn mark(&mut self) -> u32 {
+        assert!(!self.is_full(), "a full line is closed up first");
+        let (word, bit) = (self.next / WORD, self.next % WORD);
+        self.words[word] |= 1 << bit;
+        self.counts[word] += 1;
+        self.sums[word / GROUP] += 1;
+        self.next += 1;
+        self.next as u32 - 1
+    }
+
+    /// Takes a mark away.
+    pub fn clear(&mut self, position: u32) {
+        let (word, bit) = (position as usize / WORD, position as usize % WORD);
+        assert!(self.words[word] & 1 << bit != 0, "only a mark is taken away");
+        self.words[word] &= !(1 << bit);
+        self.counts[word] -= 1;
+        self.sums[word / GROUP] -= 1;
+    }
+
+    /// Marks behind a position.
+    pub fn behind(&self, position: u32) -> u64 {
+        let (word, bit) = (position as usize / WORD, position as usize % WORD);
+        // In two steps: a shift by all 64 bits is none.
+        let same_word = (self.words[word] >> bit >> 1).count_ones();
+        let group = word / GROUP;
+        let words = &self.counts[word + 1..(group + 1) * GROUP];
+        let groups = &self.sums[group + 1..];
+        let (words, groups) = (words.iter().copied().map(u32::from), groups.iter().copied().map(u32::from));
+        u64::from(same_word + words.sum::<u32>() + groups.sum::<u32>())
+    }
+
+    /// Moves all marks to the beginning, in their order. Returns where each of the old positions is now.
+    pub fn close_up(&mut self) -> impl Fn(u32) -> u32 + use<> {
+        let (mut before, mut sum) = ([0_u32; WORDS], 0);
+        for (before, count) in before.iter_mut().zip(&self.counts) {
+            *before = sum;
+            sum += u32::from(*count);
+        }
+        let old = std::mem::replace(&mut self.words, vec![0; WORDS]);
+        self.counts.fill(0);
+        self.sums = [0; GROUPS];
+        self.next = 0;
+        for _ in 0..sum {
+            self.mark();
+        }
+        move |position| match old.get(position as usize / WORD) {
+            Some(word) => {
+                let below = (1_u64 << (position as usize % WORD)) - 1;
+                before[position as usize / WORD] + (word & below).count_ones()
+            }
+            None => sum,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_counted_and_keep_their_order_when_the_line_is_closed_up() {
+        let mut line = Line::default();
+        let positions: Vec<u32> = std::iter::from_fn(|| (!line.is_full()).then(|| line.mark())).collect();
+        assert_eq!((positions.len(), line.behind(0)), (POSITIONS, POSITIONS as u64 - 1));
+        let (kept, gone): (Vec<u32>, Vec<u32>) = positions.iter().partition(|position| *position % 97 == 13);
+        gone.iter().for_each(|position| line.clear(*position));
+        let behind = |line: &Line, positions: &[u32]| -> Vec<u64> {
+            positions.iter().map(|position| line.behind(*position)).collect()
+        };
+        let before = behind(&line, &kept);
+        assert_eq!(before, (0..kept.len() as u64).rev().collect::<Vec<_>>());
+        let moved = line.close_up();
+        let now: Vec<u32> = kept.iter().map(|position| moved(*position)).collect();
+        assert_eq!(now, (0..kept.len() as u32).collect::<Vec<_>>());
+        assert_eq!(behind(&line, &now), before);
+        assert_eq!((line.now(), moved(POSITIONS as u32)), (kept.len() as u32, kept.len() as u32));
+    }
+}

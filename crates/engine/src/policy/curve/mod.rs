@@ -1,0 +1,302 @@
+//! The miss-ratio curve of an LRU, estimated while it happens, in bounded memory (fixed-size SHARDS: Waldspurger, Park, Garthwaite,
+//! Ahmad, FAST 2015, with its adjustment of the first bucket).
+//!
+//! Pages whose hash lies below a threshold are followed, all others cost a compare. When too many are followed the threshold sinks by an
+//! eighth, and those above it are let go. A distance between two uses among the followed stands for as much longer a distance, and for
+//! as many more uses, as the threshold leaves out.
+//!
+//! It ages, or a load of last month would outweigh today's: once a *window* of uses has been counted all counts are halved, so that a use counts
+//! half after half a window, a quarter after a whole one. Whatever was not used for half a window is let go, and where few are left that are
+//! followed the threshold rises again, so that one scan of everything does not blunt the curve for ever. The window is counted in uses and grows
+//! with the working set, for a set that is larger takes longer to come round.
+//!
+//! To follow a page costs twenty times as much as to pass it over. So of a load that stays within few pages one in eight is followed until
+//! the curve is good, and then fewer, until it is one use in [`PACE`].
+
+mod line;
+mod pair;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
+use line::Line;
+pub use pair::{CurvePoint, CurveStats, Curves, VolumeCurves};
+
+/// Pages that are followed, at most: half of what the table has room for, so that it never grows past that.
+const FOLLOWED: usize = 7_168;
+/// So many are enough for a curve within a hundredth or two. With more, and more than one use in so many among them, the threshold sinks;
+const ENOUGH: usize = 1_024;
+const PACE: u64 = 64;
+/// with so few it rises.
+const FEW: usize = ENOUGH / 2;
+/// At most one page in so many is followed, so that a small working set costs little, too.
+const RATE_MAX_PART: u64 = 8;
+/// A window is as many uses of each page of the working set,
+const WINDOW_USES: u64 = 32;
+/// at least so many uses in all (of blocks: an hour and more at 4,000 a second),
+const WINDOW_MIN: u64 = 16 << 20;
+/// and at most so many; what comes back later than that comes back too late for any cache.
+const WINDOW_MAX: u64 = 1 << 30;
+/// Buckets an octave of distances, and octaves.
+const STEPS: usize = 16;
+const OCTAVES: usize = 44;
+/// Fraction bits of a weight.
+const FRACTION: u32 = 16;
+
+/// A page that is followed.
+struct Followed {
+    key: u64,
+    /// Of its last use.
+    position: u32,
+}
+
+/// One curve, of uses of pages of one size.
+pub struct Curve {
+    /// Pages with a hash below it are followed.
+    threshold: u64,
+    /// Uses that one followed use stands for.
+    weight: u64,
+    followed: HashTable<Followed>,
+    /// Their last uses.
+    line: Line,
+    /// Uses by distance, each with its weight.
+    uses: Vec<u64>,
+    /// Weight of first uses.
+    first_uses: u64,
+    /// All uses, followed or not, aged like the rest.
+    accesses: u64,
+    /// As many uses make it age.
+    window: u64,
+    /// What was not used since this position goes when it ages the next time.
+    aged: u32,
+    /// Accesses and position since which the pace is taken.
+    paced: (u64, u32),
+}
+
+impl Default for Curve {
+    fn default() -> Self {
+        let mut curve = Curve {
+            threshold: 0,
+            weight: 0,
+            followed: HashTable::new(),
+            line: Line::default(),
+            uses: vec![0; STEPS * OCTAVES],
+            first_uses: 0,
+            accesses: 0,
+            window: WINDOW_MIN,
+            aged: 0,
+            paced: (0, 0),
+        };
+        curve.set_threshold(THRESHOLD_MAX);
+        curve
+    }
+}
+
+const THRESHOLD_MAX: u64 = u64::MAX / RATE_MAX_PART;
+
+/// Below the threshold the highest bits are all alike, and a table wants them different.
+fn table_hash(key: u64) -> u64 {
+    key.rotate_left(32)
+}
+
+impl Curve {
+    /// A page whose address hashes to `key` (all 64 bits well mixed) is used.
+    #[inline]
+    pub fn used(&mut self, key: u64) {
+        self.accesses += 1;
+        if key < self.threshold {
+            self.follow(key);
+        }
+    }
+
+    /// Uses that were seen; older ones count less.
+    pub fn accesses(&self) -> u64 {
+        self.accesses
+    }
+
+    /// Pages that were used within the last window.
+    pub fn working_set(&self) -> u64 {
+        (self.followed.len() as u64 * self.weight) >> FRACTION
+    }
+
+    /// Misses a use of an LRU of `pages` pages; 1 before anything was used.
+    pub fn miss_ratio(&self, pages: u64) -> f64 {
+        self.miss_ratios(std::iter::once(pages)).next().unwrap_or(1.0)
+    }
+
+    /// The same of many sizes, which grow.
+    pub fn miss_ratios(&self, sizes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = f64> {
+        let counted = self.uses.iter().sum::<u64>() + self.first_uses;
+        let all = (self.accesses << FRACTION) as f64;
+        // Pages that are used very often are rarely followed, or one that is weighs too much: what is missing of all uses, or is
+        // too much, are uses at the shortest distance.
+        let missing = all - counted as f64;
+        let (mut below, mut next) = (0, 0);
+        sizes.into_iter().map(move |pages| {
+            let (bucket, inside) = bucket(pages.max(1) << FRACTION);
+            assert!(bucket >= next, "sizes grow");
+            while next < bucket {
+                below += self.uses[next];
+                next += 1;
+            }
+            let hits = below as f64 + self.uses[bucket] as f64 * inside;
+            if counted == 0 { 1.0 } else { (1.0 - (hits + missing) / all).clamp(0.0, 1.0) }
+        })
+    }
+
+    /// Bytes that it takes at most.
+    pub const fn bytes_max() -> usize {
+        // A table of twice as many places and a power of two, a control byte each; while it grows the smaller one is there, too.
+        let places = (2 * FOLLOWED).next_power_of_two() * (size_of::<Followed>() + 1);
+        places + places / 2 + Line::BYTES + STEPS * OCTAVES * size_of::<u64>()
+    }
+
+    fn set_threshold(&mut self, threshold: u64) {
+        self.threshold = threshold;
+        self.weight = ((1_u128 << (64 + FRACTION)) / u128::from(threshold)) as u64;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn follow(&mut self, key: u64) {
+        if self.accesses >= self.window {
+            self.age();
+        }
+        if self.line.is_full() {
+            self.close_up();
+        }
+        match self.followed.entry(table_hash(key), |page| page.key == key, |page| table_hash(page.key)) {
+            Entry::Occupied(mut page) => {
+                let position = page.get().position;
+                let others = self.line.behind(position);
+                self.line.clear(position);
+                page.get_mut().position = self.line.mark();
+                // Between so many and one more followed pages there are on average half of what one stands for.
+                let distance = others.saturating_mul(self.weight).saturating_add(self.weight / 2);
+                self.uses[bucket(distance).0] += self.weight;
+            }
+            Entry::Vacant(place) => {
+                place.insert(Followed { key, position: self.line.mark() });
+                self.first_uses += self.weight;
+                if self.followed.len() >= FOLLOWED {
+                    self.sink(self.threshold / 8 * 7);
+                }
+            }
+        }
+    }
+
+    fn sink(&mut self, threshold: u64) {
+        self.set_threshold(threshold);
+        self.let_go(|page, threshold, _| page.key >= threshold);
+    }
+
+    fn let_go(&mut self, goes: impl Fn(&Followed, u64, u32) -> bool) {
+        let (line, threshold, aged) = (&mut self.line, self.threshold, self.aged);
+        self.followed.retain(|page| {
+            let goes = goes(page, threshold, aged);
+            if goes {
+                line.clear(page.position);
+            }
+            !goes
+        });
+    }
+
+    fn age(&mut self) {
+        self.uses.iter_mut().for_each(|uses| *uses /= 2);
+        self.first_uses /= 2;
+        self.accesses /= 2;
+        self.let_go(|page, _, aged| page.position < aged);
+        self.aged = self.line.now();
+        self.window = self.working_set().saturating_mul(WINDOW_USES).clamp(WINDOW_MIN, WINDOW_MAX);
+        self.paced = (self.accesses, self.line.now());
+        if self.followed.len() < FEW {
+            // What is followed from now on looks new at its first use. That is one use of a page in a window of many.
+            self.set_threshold(self.threshold.saturating_mul(2).min(THRESHOLD_MAX));
+        }
+    }
+
+    fn close_up(&mut self) {
+        let (accesses, position) = self.paced;
+        let (accesses, follows) = (self.accesses - accesses, self.line.now() - position);
+        if self.followed.len() > ENOUGH && accesses < PACE * u64::from(follows) {
+            self.sink(self.threshold / 2);
+        }
+        let moved = self.line.close_up();
+        self.followed.iter_mut().for_each(|page| page.position = moved(page.position));
+        self.aged = moved(self.aged);
+        self.paced = (self.accesses, self.line.now());
+    }
+}
+
+/// The bucket of a distance (with its fraction bits), and how far inside it lies.
+fn bucket(distance: u64) -> (usize, f64) {
+    let scaled = distance >> (FRACTION - STEPS.ilog2());
+    let octave = scaled.max(1).ilog2().saturating_sub(STEPS.ilog2());
+    let step = scaled >> octave;
+    let index = u64::from(octave) * STEPS as u64 + step;
+    let low = step << octave;
+    let inside = (scaled - low) as f64 / (1_u64 << octave) as f64;
+    ((index as usize).min(STEPS * OCTAVES - 1), inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(page: u64) -> u64 {
+        crate::memory::hash(0, crate::memory::PageNo(page))
+    }
+
+    #[test]
+    fn a_loop_misses_until_it_fits() {
+        for pages in [4_000_u64, 100_000] {
+            let mut curve = Curve::default();
+            for _ in 0..10 {
+                (0..pages).for_each(|page| curve.used(key(page)));
+            }
+            assert!(curve.miss_ratio(pages * 9 / 10) > 0.97, "{pages}: {}", curve.miss_ratio(pages * 9 / 10));
+            assert!((curve.miss_ratio(pages * 11 / 10) - 0.1).abs() < 0.03, "the first round of ten misses");
+            assert_eq!(curve.accesses(), 10 * pages);
+        }
+    }
+
+    #[test]
+    fn buckets_follow_each_other_without_a_gap() {
+        let mut before = (0, 0.0);
+        for distance in (0_u64..2_000_000).map(|part| part << 10) {
+            let (index, inside) = bucket(distance);
+            assert!((0.0..1.0).contains(&inside), "{distance}");
+            assert!(index == before.0 || index == before.0 + 1, "{distance}: {index} after {}", before.0);
+            before = (index, inside);
+        }
+    }
+
+    #[test]
+    fn its_memory_is_bounded() {
+        let mut curve = Curve::default();
+        for page in 0..2_000_000 {
+            curve.used(key(page));
+        }
+        assert!(curve.followed.len() <= FOLLOWED && curve.followed.capacity() <= 2 * FOLLOWED);
+        assert!(Curve::bytes_max() <= 512 << 10, "two of them stay below 1 MiB");
+        assert!(curve.miss_ratio(1_000_000) > 0.99, "nothing ever came back");
+    }
+
+    #[test]
+    fn a_new_load_takes_the_place_of_an_old_one() {
+        let mut curve = Curve::default();
+        // One pass over so much that hardly anything is followed,
+        (0..4_000_000).for_each(|page| curve.used(key(page)));
+        let coarse = curve.threshold;
+        assert!(curve.miss_ratio(1 << 30) > 0.9, "nothing came back");
+        // then a loop over what is small beside it.
+        let mut rounds = 0;
+        while curve.miss_ratio(22_000) > 0.05 {
+            (0..20_000).for_each(|page| curve.used(key(1 << 40 | page)));
+            rounds += 1;
+            assert!(rounds * 20_000 < 8 * WINDOW_MAX, "it never comes to know the new load");
+        }
+        assert!(curve.threshold > coarse, "more of it is followed");
+        assert!(curve.miss_ratio(18_000) > 0.9, "a loop misses until it fits");
+    }
+}

@@ -1,0 +1,118 @@
+//! The two curves of a volume: of blocks, which memory holds, and of pages, which flash holds.
+
+use seam::BLOCK_BYTES;
+
+use super::Curve;
+use crate::memory::{BLOCKS_PER_PAGE, PageNo, hash};
+
+/// Points that are told of a curve, at most: from a 4,096th of the working set to all of it, each 14 % above the last.
+pub const POINTS_MAX: usize = 64;
+const SMALLEST_PART: f64 = 4_096.0;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const PAGE: u64 = BLOCK * BLOCKS_PER_PAGE as u64;
+
+/// Both curves, fed with each request of clients.
+#[derive(Default)]
+pub struct Curves {
+    memory: Curve,
+    flash: Curve,
+}
+
+/// Where a curve runs through.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CurvePoint {
+    /// The size of a cache.
+    pub size_bytes: u64,
+    /// What an LRU of that size would miss of the blocks or pages that are asked for.
+    pub miss_ratio: f64,
+}
+
+/// One curve, as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CurveStats {
+    /// Bytes of a block or page.
+    pub unit_bytes: u64,
+    /// Blocks or pages that were asked for, the older ones counting less.
+    pub accesses: u64,
+    /// Bytes of all that were asked for lately.
+    pub working_set_bytes: u64,
+    /// By growing size; none before anything was asked for.
+    pub points: Vec<CurvePoint>,
+}
+
+/// What is known of a volume's two curves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VolumeCurves {
+    /// In blocks of 4 KiB.
+    pub memory: CurveStats,
+    /// In pages of 64 KiB.
+    pub flash: CurveStats,
+}
+
+impl Curves {
+    /// A client reads or writes `len` bytes at `at`.
+    pub fn used(&mut self, at: u64, len: u64) {
+        let end = at + len;
+        (at / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.memory.used(key(block)));
+        (at / PAGE..end.div_ceil(PAGE)).for_each(|page| self.flash.used(key(page)));
+    }
+
+    /// Both, in a bounded number of points.
+    pub fn stats(&self) -> VolumeCurves {
+        VolumeCurves { memory: stats(&self.memory, BLOCK), flash: stats(&self.flash, PAGE) }
+    }
+
+    /// That of blocks.
+    pub fn memory(&self) -> &Curve {
+        &self.memory
+    }
+}
+
+/// Not of the volume's number: one that is attached again finds the same pages.
+fn key(number: u64) -> u64 {
+    hash(0, PageNo(number))
+}
+
+fn stats(curve: &Curve, unit_bytes: u64) -> CurveStats {
+    let set = curve.working_set();
+    let size = |at: usize| {
+        let part = SMALLEST_PART.powf(at as f64 / (POINTS_MAX - 1) as f64 - 1.0);
+        (set as f64 * part).round() as u64
+    };
+    let mut sizes: Vec<u64> = (0..POINTS_MAX).map(size).filter(|pages| *pages > 0).collect();
+    sizes.dedup();
+    let points = sizes.iter().zip(curve.miss_ratios(sizes.iter().copied()));
+    let point = |(pages, miss_ratio): (&u64, f64)| CurvePoint { size_bytes: pages * unit_bytes, miss_ratio };
+    CurveStats {
+        unit_bytes,
+        accesses: curve.accesses(),
+        working_set_bytes: set * unit_bytes,
+        points: points.map(point).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_uses_its_blocks_and_its_pages() {
+        let mut curves = Curves::default();
+        assert_eq!(curves.stats().memory.points, []);
+        for round in 0..4 {
+            (0..2_000).for_each(|page| curves.used(page * PAGE + 60 * 1024, 8 * 1024));
+            assert_eq!(curves.memory.accesses(), (round + 1) * 4_000);
+            assert_eq!(curves.flash.accesses(), (round + 1) * 4_000);
+        }
+        let VolumeCurves { memory, flash } = curves.stats();
+        assert!(memory.points.len() <= POINTS_MAX && flash.points.len() <= POINTS_MAX);
+        let near = |value: u64, wanted: u64| value.abs_diff(wanted) < wanted / 5;
+        assert!(near(memory.working_set_bytes, 4_000 * BLOCK), "{memory:?}");
+        assert!(near(flash.working_set_bytes, 2_001 * PAGE), "{flash:?}");
+        let last = |stats: &CurveStats| stats.points.last().expect("there are uses").miss_ratio;
+        assert!((last(&memory) - 0.25).abs() < 0.05, "the first of four rounds missed: {memory:?}");
+        // Two neighbouring requests share a page.
+        assert!((last(&flash) - 0.125).abs() < 0.05, "{flash:?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! The curves that a volume draws while it is used, held against the exact ones of the same requests.
+
+use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
+use engine::{CoreSpec, WritePolicy};
+use lab::curve::Exact;
+use lab::replay::{Pages, Recording};
+use lab::rig::{Rig, Target};
+use seam::Nanos;
+use seam::sim::{Content, SimDiskSpec, Timing, WorldSpec};
+use trace::{Op, Request};
+
+/// Accesses of blocks after which a trace is left, so that the test ends soon.
+const ACCESSES_MAX: usize = 1_000_000;
+/// Bytes from one device of a trace to the next, which lie on one volume.
+const DEVICE_BYTES: u64 = 1 << 40;
+
+const TRACES: [&str; 6] = [
+    "arc-P2.lis.zst",
+    "arc-P3.lis.zst",
+    "arc-P6.lis.zst",
+    "cloudphysics-vm.vscsi",
+    "cloudphysics-w106.u32le.xz",
+    "tpcc-small.mqsim",
+];
+
+fn requests(folder: &std::path::Path, name: &str) -> Vec<Request> {
+    #[expect(clippy::disallowed_types, reason = "a test reads its input")]
+    let file = std::fs::File::open(folder.join(name)).expect("one of the traces");
+    let mut blocks = 0;
+    let all = trace::open(name, Box::new(file), None).expect("a known format");
+    let some = all.take_while(|request| {
+        blocks += request.as_ref().map_or(0, |request| request.len.div_ceil(4096) as usize);
+        blocks <= ACCESSES_MAX
+    });
+    let moved = |request: Request| Request { at: request.at + u64::from(request.device) * DEVICE_BYTES, ..request };
+    some.map(|request| moved(request.expect("a sound trace"))).collect()
+}
+
+/// Asks a volume with 16 MiB of memory for all of it, one request after the other.
+fn live(requests: &[Request]) -> VolumeCurves {
+    let world = WorldSpec { blocks: 4_096, keep: Content::None, time_max: Nanos::from_secs(1 << 30), ..WorldSpec::new(1) };
+    let rig = Rig::new(world, CoreSpec::default());
+    let end = requests.iter().map(|request| request.at + request.len).max().unwrap_or(0);
+    rig.add_disk("disk", SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(end.next_multiple_of(1 << 20)) });
+    let volume = rig.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).expect("the first volume");
+    let target = Target::Volume(volume.clone());
+    for request in requests {
+        let (at, len) = (request.at, request.len as usize);
+        let done = match request.op {
+            Op::Read => rig.world.block_on(target.read(&rig.seam, at, len)),
+            Op::Write => rig.world.block_on(target.write(&rig.seam, at, len, 1)),
+            Op::Discard | Op::Flush => Ok(()),
+        };
+        done.expect("a disk without faults");
+    }
+    volume.curves()
+}
+
+/// Between the points that are told, as whoever draws them has it.
+fn miss_ratio(curve: &CurveStats, size_bytes: u64) -> f64 {
+    let at = curve.points.partition_point(|point| point.size_bytes < size_bytes);
+    let before = at.checked_sub(1).map_or(CurvePoint { size_bytes: 0, miss_ratio: 1.0 }, |at| curve.points[at]);
+    let Some(behind) = curve.points.get(at) else { return before.miss_ratio };
+    let part = (size_bytes - before.size_bytes) as f64 / (behind.size_bytes - before.size_bytes) as f64;
+    before.miss_ratio + (behind.miss_ratio - before.miss_ratio) * part
+}
+
+fn mean_error(curve: &CurveStats, pages: &Pages) -> f64 {
+    let exact = Exact::of(pages);
+    let off = |percent: u64| {
+        let slots = pages.share(percent).max(1);
+        (miss_ratio(curve, slots as u64 * curve.unit_bytes) - exact.miss_ratio(slots)).abs()
+    };
+    (1..=100).map(off).sum::<f64>() / 100.0
+}
+
+#[test]
+fn a_volumes_live_curves_are_close_to_the_exact_ones_of_its_requests() {
+    let Some(folder) = std::env::var_os("HOTSET_TRACES").map(std::path::PathBuf::from) else {
+        println!("not measured: HOTSET_TRACES does not say where the traces are");
+        return;
+    };
+    for name in TRACES {
+        let requests = requests(&folder, name);
+        let (recording, _) = Recording::of(requests.iter().copied().map(Ok::<_, ()>));
+        let curves = live(&requests);
+        for (curve, pages) in [(&curves.memory, &recording.blocks), (&curves.flash, &recording.pages)] {
+            let (unit, error) = (curve.unit_bytes / 1024, mean_error(curve, pages));
+            println!("{name:28} {unit:>3} KiB: off by {error:.4} in {} accesses", pages.accesses.len());
+            assert_eq!(curve.accesses, pages.accesses.len() as u64, "{name}: each access is counted once");
+            assert!(error <= 0.03, "{name}: the curve of {unit} KiB is off by {error:.4}");
+        }
+    }
+}
