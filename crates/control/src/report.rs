@@ -1,9 +1,13 @@
 //! What is told of a volume and of the whole daemon; the fields carry their units in their names.
 
+mod curve;
+
 use std::collections::BTreeMap;
 
 use engine::{FlashStats, LatencySummary, VolumeStats};
 use serde::{Deserialize, Serialize};
+
+pub use curve::{Curve, MissRatioCurve, Point};
 
 /// What a volume is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,6 +164,9 @@ pub struct VolumeReport {
     /// What it has to do with the flash cache.
     #[serde(default)]
     pub flash: FlashUse,
+    /// What caches of other sizes would miss; told where one volume is asked for, while it is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub miss_ratio_curve: Option<MissRatioCurve>,
     /// Dirty blocks that were read and of which no flash device has a good copy: reading them fails until they are written again. A hundred
     /// ranges at most, in order.
     #[serde(default)]
@@ -330,6 +337,7 @@ impl VolumeReport {
             throttled_us: 0,
             latency_us: LatencyReport::default(),
             flash: FlashUse::default(),
+            miss_ratio_curve: None,
             lost: Vec::new(),
             lost_bytes: 0,
             alerts: Vec::new(),

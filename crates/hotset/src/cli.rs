@@ -90,7 +90,7 @@ enum Command {
         #[command(subcommand)]
         action: commands::trace::Action,
     },
-    /// Say what sizes of memory and flash are worth buying for a block trace
+    /// Say what sizes of memory and flash are worth buying for a volume, or for a block trace
     Advise(commands::advise::Options),
     /// Play a block trace against caches of given sizes, the policies alone
     Simulate(commands::simulate::Options),
@@ -158,7 +158,7 @@ impl Cli {
             Command::Flash { action } => commands::flash::run(socket, &action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),
-            Command::Advise(options) => commands::advise::run(&options, json),
+            Command::Advise(options) => commands::advise::run(socket, &options, json),
             Command::Simulate(options) => commands::simulate::run(&options, json),
             Command::Lab { action } => commands::lab::run(action, json),
             Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),

@@ -337,6 +337,24 @@ fn stop_waits_until_everything_is_on_the_backing() {
 }
 
 #[test]
+fn a_volume_shows_its_curves_and_advice_needs_a_load() {
+    let site = Site::with_two();
+    let daemon = site.start();
+    let curve = &daemon.show("a")["miss_ratio_curve"];
+    assert_eq!(
+        (&curve["memory"]["unit_bytes"], &curve["flash"]["unit_bytes"]),
+        (&4096.into(), &65_536.into()),
+        "{curve}"
+    );
+    assert_eq!(curve["memory"]["points"], Value::Array(Vec::new()));
+    for (name, why) in [("a", "nothing was read or written yet"), ("c", "there is no file \"c\" either")] {
+        let refused = daemon.try_command(&["advise", name]);
+        assert!(!refused.status.success() && errors(&refused).contains(why), "{}", errors(&refused));
+    }
+    daemon.stop();
+}
+
+#[test]
 fn shares_of_the_flash_and_pins_are_changed_live_and_hold_over_a_restart() {
     let flash = "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n";
     let volume = "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n";

@@ -1,5 +1,7 @@
 //! What each further step of memory or of flash would bring a load: hits, latency, spindles that are no longer needed.
 
+use engine::policy::curve::{CurveStats, VolumeCurves};
+
 use crate::curve::{Exact, knee};
 use crate::replay::recording::{BLOCK_BYTES, PAGE_BYTES};
 use crate::replay::{Amount, Layer, Pages, Plan, Recording, Replacement, Report, simulate};
@@ -39,12 +41,21 @@ pub struct Step {
     pub hit_ratio: f64,
     /// Blocks or pages that are missed, of all that are asked for.
     pub miss_ratio: f64,
-    /// The same of an LRU, exactly.
+    /// The same of an LRU.
     pub lru_miss_ratio: f64,
     /// Mean latency of a request in nanoseconds.
     pub latency_ns: f64,
-    /// Disks that the hits spare; `None` where the trace has no times.
+    /// Disks that the hits spare; `None` where nothing is known of times.
     pub saved_spindles: Option<f64>,
+}
+
+/// What there is of a cache, and what it does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Today {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Reads that it serves whole, of all.
+    pub hit_ratio: f64,
 }
 
 /// One kind of cache.
@@ -54,61 +65,108 @@ pub struct Side {
     pub steps: Vec<Step>,
     /// The step past which more brings less than on average.
     pub knee: Option<usize>,
+    /// What a live volume has of it.
+    pub today: Option<Today>,
 }
 
 /// Both kinds, each alone.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// Requests a second, on average; `None` where the trace has no times.
+    /// Requests a second, on average; `None` where nothing is known of times.
     pub rate: Option<f64>,
     /// Memory alone.
     pub memory: Side,
-    /// Flash with a stage of memory inside.
+    /// Flash; of a trace, with a stage of memory inside.
     pub flash: Side,
 }
 
+/// What is known of a volume that is being served.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// The curves that it has drawn.
+    pub curves: VolumeCurves,
+    /// Requests a second, on average; `None` where nothing was asked.
+    pub rate: Option<f64>,
+    /// What it has of memory.
+    pub memory: Today,
+    /// What it has of flash.
+    pub flash: Today,
+}
+
+/// What a size was found to do.
+struct Found {
+    size_bytes: u64,
+    hit_ratio: f64,
+    miss_ratio: f64,
+    lru_miss_ratio: f64,
+}
+
 /// Plays a trace against every size of memory and of flash.
-pub fn advise(recording: &Recording, assumptions: &Assumptions) -> Advice {
+pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
     let seconds = recording.span_ns as f64 / 1e9;
     let rate = (recording.span_ns > 0).then(|| recording.requests.len() as f64 / seconds);
-    let side =
-        |pages: &Pages, unit_bytes: u64, hit_ns: u64, plan: &dyn Fn(Amount) -> Plan, layer: fn(&Report) -> Layer| {
-            let exact = Exact::of(pages);
-            let mut steps: Vec<Step> = Vec::new();
-            for share in SHARES {
-                let units = Amount::Share(share).units(pages.distinct, unit_bytes).max(1);
-                let size_bytes = units as u64 * unit_bytes;
-                if steps.last().is_some_and(|step| step.size_bytes == size_bytes) {
-                    continue;
-                }
-                let report = simulate(recording, &plan(Amount::Bytes(size_bytes)));
-                let hit_ratio = report.hits as f64 / report.requests.max(1) as f64;
-                steps.push(Step {
-                    size_bytes,
-                    hit_ratio,
-                    miss_ratio: layer(&report).outcome.miss_ratio(),
-                    lru_miss_ratio: exact.miss_ratio(units),
-                    latency_ns: hit_ratio * hit_ns as f64 + (1.0 - hit_ratio) * assumptions.array_ns as f64,
-                    saved_spindles: rate.map(|rate| rate * hit_ratio / assumptions.spindle_rate),
-                });
+    let play = |pages: &Pages, unit_bytes: u64, plan: &dyn Fn(Amount) -> Plan, layer: fn(&Report) -> Layer| {
+        let exact = Exact::of(pages);
+        let units = SHARES.map(|share| Amount::Share(share).units(pages.distinct, unit_bytes).max(1));
+        let found = units.into_iter().map(|units| {
+            let size_bytes = units as u64 * unit_bytes;
+            let report = simulate(recording, &plan(Amount::Bytes(size_bytes)));
+            Found {
+                size_bytes,
+                hit_ratio: report.hits as f64 / report.requests.max(1) as f64,
+                miss_ratio: layer(&report).outcome.miss_ratio(),
+                lru_miss_ratio: exact.miss_ratio(units),
             }
-            let points: Vec<_> = steps.iter().map(|step| (step.size_bytes as f64, step.hit_ratio)).collect();
-            Side { knee: knee(&points), steps }
-        };
+        });
+        found.collect()
+    };
     let none = Amount::Bytes(0);
     let plan = |memory, flash| Plan { memory, flash, stage_share: STAGE_SHARE, policy: Replacement::Default };
-    let (memory_ns, flash_ns) = (assumptions.memory_ns, assumptions.flash_ns);
-    Advice {
-        rate,
-        memory: side(&recording.blocks, BLOCK_BYTES, memory_ns, &|size| plan(size, none), |report| report.memory),
-        flash: side(&recording.pages, PAGE_BYTES, flash_ns, &|size| plan(none, size), |report| report.flash),
-    }
+    let memory = play(&recording.blocks, BLOCK_BYTES, &|size| plan(size, none), |report| report.memory);
+    let flash = play(&recording.pages, PAGE_BYTES, &|size| plan(none, size), |report| report.flash);
+    advise(rate, (memory, None), (flash, None), assumptions)
+}
+
+/// Reads the curves that a live volume has drawn. They are an LRU's, and a request counts as served whole as often as a block or page does.
+pub fn of_volume(live: &Live, assumptions: &Assumptions) -> Advice {
+    let found = |curve: &CurveStats| {
+        let points = curve.points.iter().map(|point| Found {
+            size_bytes: point.size_bytes,
+            hit_ratio: 1.0 - point.miss_ratio,
+            miss_ratio: point.miss_ratio,
+            lru_miss_ratio: point.miss_ratio,
+        });
+        points.collect()
+    };
+    let (memory, flash) = (found(&live.curves.memory), found(&live.curves.flash));
+    advise(live.rate, (memory, Some(live.memory)), (flash, Some(live.flash)), assumptions)
+}
+
+type Known = (Vec<Found>, Option<Today>);
+
+fn advise(rate: Option<f64>, memory: Known, flash: Known, assumptions: &Assumptions) -> Advice {
+    let side = |(mut found, today): Known, hit_ns: u64| {
+        found.dedup_by_key(|found| found.size_bytes);
+        let step = |found: &Found| Step {
+            size_bytes: found.size_bytes,
+            hit_ratio: found.hit_ratio,
+            miss_ratio: found.miss_ratio,
+            lru_miss_ratio: found.lru_miss_ratio,
+            latency_ns: found.hit_ratio * hit_ns as f64 + (1.0 - found.hit_ratio) * assumptions.array_ns as f64,
+            saved_spindles: rate.map(|rate| rate * found.hit_ratio / assumptions.spindle_rate),
+        };
+        let points: Vec<_> = found.iter().map(|found| (found.size_bytes as f64, found.hit_ratio)).collect();
+        Side { knee: knee(&points), steps: found.iter().map(step).collect(), today }
+    };
+    Advice { rate, memory: side(memory, assumptions.memory_ns), flash: side(flash, assumptions.flash_ns) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::random::Random;
+    use crate::workload::{Pattern, Skew, Stream};
+    use engine::policy::curve::Curves;
     use trace::{Op, Request};
 
     #[test]
@@ -120,7 +178,7 @@ mod tests {
             let (at, time_ns) = (page * PAGE_BYTES, Some(number * 10_000_000));
             Ok::<_, ()>(Request { time_ns, op: Op::Read, at, len: BLOCK_BYTES, device: 0 })
         });
-        let advice = advise(&Recording::of(requests).0, &Assumptions::default());
+        let advice = of_trace(&Recording::of(requests).0, &Assumptions::default());
         for side in [&advice.memory, &advice.flash] {
             let knee = side.steps[side.knee.expect("there is a hot set")];
             let footprint = side.steps.last().expect("sizes were tried").size_bytes;
@@ -129,5 +187,25 @@ mod tests {
             assert!((0.4..0.56).contains(&knee.saved_spindles.expect("there are times")), "{knee:?}");
         }
         assert_eq!(advice.rate.map(f64::round), Some(100.0));
+    }
+
+    #[test]
+    fn a_live_volume_is_advised_to_buy_its_hot_set() {
+        // The load of the scenario `autocache`: 16 KiB, 99 % of them in 8 GiB of 40.
+        const GIB: u64 = 1 << 30;
+        let skew = Skew::HotCold { hot_percent: 20, accesses_percent: 99 };
+        let mut stream = Stream::new(Pattern::random(40 * GIB, 16_384, 89).with_skew(skew), 7, 0);
+        let mut curves = Curves::default();
+        for _ in 0..3_000_000 {
+            let access = stream.draw();
+            curves.used(access.at, u64::from(access.len));
+        }
+        let none = Today { size_bytes: 0, hit_ratio: 0.0 };
+        let live = Live { curves: curves.stats(), rate: Some(1_500.0), memory: none, flash: none };
+        let advice = of_volume(&live, &Assumptions::default());
+        let knee = advice.flash.steps[advice.flash.knee.expect("there is a hot set")];
+        println!("{knee:?}");
+        assert!(knee.size_bytes.abs_diff(8 * GIB) <= 8 * GIB / 5, "{knee:?}");
+        assert!(knee.hit_ratio > 0.9 && knee.saved_spindles.is_some_and(|saved| saved > 7.0), "{knee:?}");
     }
 }

@@ -38,7 +38,8 @@ fn requests(folder: &std::path::Path, name: &str) -> Vec<Request> {
 
 /// Asks a volume with 16 MiB of memory for all of it, one request after the other.
 fn live(requests: &[Request]) -> VolumeCurves {
-    let world = WorldSpec { blocks: 4_096, keep: Content::None, time_max: Nanos::from_secs(1 << 30), ..WorldSpec::new(1) };
+    let world =
+        WorldSpec { blocks: 4_096, keep: Content::None, time_max: Nanos::from_secs(1 << 30), ..WorldSpec::new(1) };
     let rig = Rig::new(world, CoreSpec::default());
     let end = requests.iter().map(|request| request.at + request.len).max().unwrap_or(0);
     rig.add_disk("disk", SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(end.next_multiple_of(1 << 20)) });

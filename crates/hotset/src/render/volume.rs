@@ -55,6 +55,14 @@ fn on_flash(volume: &VolumeReport) -> String {
     text
 }
 
+/// What a cache that holds everything would have to hold.
+fn lately_used(volume: &VolumeReport) -> String {
+    volume.miss_ratio_curve.as_ref().map_or("-".to_owned(), |curve| {
+        let (blocks, pages) = (curve.memory.working_set_bytes, curve.flash.working_set_bytes);
+        format!("{} of blocks, {} of pages (`hotset advise`)", show_bytes(blocks), show_bytes(pages))
+    })
+}
+
 /// Lost ranges that are shown.
 const LOST_SHOWN: usize = 8;
 
@@ -168,6 +176,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ),
         ("  no hit because", reasons(&volume.flash.not_hit)),
         ("  not promoted", reasons(&volume.flash.not_promoted)),
+        ("lately used", lately_used(volume)),
         ("written, unflushed", show_bytes(volume.written_bytes)),
         ("", String::new()),
         ("backing reads", requests(volume.backing_reads, volume.backing_read_bytes)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::report::{CoreReport, LostRange, OverrideReport};
+use control::report::{CoreReport, LostRange, MissRatioCurve, OverrideReport};
 use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use engine::{CacheMode, VolumeStats, WritePolicy};
 
@@ -31,7 +31,11 @@ impl Daemon {
     pub async fn show(&self, name: &str) -> Result<Answer, Failure> {
         let reports = self.volume_reports().await;
         let report = reports.into_iter().find(|report| report.name == name);
-        report.map(|report| Answer::Volume(Box::new(report))).ok_or_else(|| Failure::no_volume(name))
+        let mut report = report.ok_or_else(|| Failure::no_volume(name))?;
+        let curve = self.with_volume(name, |volume| MissRatioCurve::new(&volume.curves(), volume.age().as_millis()));
+        // One that is refused has none.
+        report.miss_ratio_curve = tokio::time::timeout(CORE_PATIENCE, curve).await.ok().and_then(Result::ok);
+        Ok(Answer::Volume(Box::new(report)))
     }
 
     /// `volume list`.

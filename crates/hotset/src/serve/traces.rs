@@ -19,7 +19,8 @@ const TAKEN_MAX: usize = 8_192;
 
 impl Daemon {
     /// Does `work` with the volume on its core, without waiting there.
-    async fn with_tap<T: Send + 'static>(
+    /// Does `work` with the volume on its core.
+    pub(super) async fn with_volume<T: Send + 'static>(
         &self,
         name: &str,
         work: impl FnOnce(Volume<RealSeam>) -> T + Send + 'static,
@@ -32,7 +33,7 @@ impl Daemon {
 
     /// `trace record` begins.
     pub async fn open_trace(&self, name: &str) -> Result<Answer, Failure> {
-        let opened = self.with_tap(name, |volume| (volume.open_tap(), volume.size_bytes())).await?;
+        let opened = self.with_volume(name, |volume| (volume.open_tap(), volume.size_bytes())).await?;
         let (Some(recorder), size_bytes) = opened else {
             let text = format!("volume {name} is being recorded already; one recorder at a time");
             return Err(Failure::new(ErrorKind::Conflict, text));
@@ -43,7 +44,7 @@ impl Daemon {
 
     /// `trace record` comes for more.
     pub async fn take_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
-        let taken = self.with_tap(name, move |volume| volume.take_tapped(recorder, TAKEN_MAX)).await?;
+        let taken = self.with_volume(name, move |volume| volume.take_tapped(recorder, TAKEN_MAX)).await?;
         taken.map(|taken| Answer::Traced(traced(&taken))).ok_or_else(|| {
             let text = format!("recording volume {name} has ended: nobody came for its requests in ten seconds");
             Failure::new(ErrorKind::Conflict, text)
@@ -52,7 +53,7 @@ impl Daemon {
 
     /// `trace record` ends.
     pub async fn close_trace(&self, name: &str, recorder: u64) -> Result<Answer, Failure> {
-        self.with_tap(name, move |volume| volume.close_tap(recorder)).await?;
+        self.with_volume(name, move |volume| volume.close_tap(recorder)).await?;
         log::info(format!("volume {name}: its requests are no longer recorded"));
         Ok(Answer::Said(Vec::new()))
     }

@@ -1,5 +1,6 @@
 //! End to end: one binary, so that the daemon is built once and the tests share the machine's cores.
 
+mod advice;
 mod block_device;
 mod calm;
 mod chained;

@@ -5,7 +5,8 @@ use seam::BLOCK_BYTES;
 use super::Curve;
 use crate::memory::{BLOCKS_PER_PAGE, PageNo, hash};
 
-/// Points that are told of a curve, at most: from a 4,096th of the working set to all of it, each 14 % above the last.
+/// Points that are told of a curve, at most: from a 4,096th of the working set to all of it and a little more, each 14 % above
+/// the last.
 pub const POINTS_MAX: usize = 64;
 const SMALLEST_PART: f64 = 4_096.0;
 
@@ -76,11 +77,13 @@ fn key(number: u64) -> u64 {
 
 fn stats(curve: &Curve, unit_bytes: u64) -> CurveStats {
     let set = curve.working_set();
+    // A bucket more, so that the last point lies past the longest distance.
+    let most = set + set / 16 + 1;
     let size = |at: usize| {
         let part = SMALLEST_PART.powf(at as f64 / (POINTS_MAX - 1) as f64 - 1.0);
-        (set as f64 * part).round() as u64
+        (most as f64 * part).round() as u64
     };
-    let mut sizes: Vec<u64> = (0..POINTS_MAX).map(size).filter(|pages| *pages > 0).collect();
+    let mut sizes: Vec<u64> = (0..POINTS_MAX).map(size).filter(|pages| *pages > 0 && set > 0).collect();
     sizes.dedup();
     let points = sizes.iter().zip(curve.miss_ratios(sizes.iter().copied()));
     let point = |(pages, miss_ratio): (&u64, f64)| CurvePoint { size_bytes: pages * unit_bytes, miss_ratio };

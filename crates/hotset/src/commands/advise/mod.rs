@@ -1,16 +1,19 @@
-//! `hotset advise`: the miss-ratio curves of a trace, and the sizes of memory and flash worth buying.
+//! `hotset advise`: the miss-ratio curves of a trace or a live volume, and the sizes of memory and flash worth buying.
 
 mod svg;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use lab::advice::{Advice, Assumptions, Side, Step, advise};
+use control::report::MissRatioCurve;
+use control::{Answer, Request, VolumeReport};
+use lab::advice::{Advice, Assumptions, Live, Side, Step, Today, of_trace, of_volume};
 use lab::replay::recording::BLOCK_BYTES;
 use serde::Serialize;
 use trace::Format;
 
+use super::daemon::{ask, unexpected};
 use super::simulate::{parse_format, read};
 use crate::cli::{Failure, print_json};
 use crate::units::{parse_time, show_bytes, show_count, show_micros};
@@ -18,8 +21,9 @@ use crate::units::{parse_time, show_bytes, show_count, show_micros};
 /// What is asked.
 #[derive(Args)]
 pub struct Options {
-    /// The trace
-    trace: PathBuf,
+    /// A volume that is being served, or a trace
+    #[arg(value_name = "VOLUME|TRACE")]
+    of: String,
     /// Its format, where it is not recognised
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
@@ -45,7 +49,10 @@ pub struct Options {
 
 #[derive(Serialize)]
 struct Output {
-    trace: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    volume: Option<String>,
     requests: u64,
     footprint_bytes: u64,
     requests_per_s: Option<f64>,
@@ -64,8 +71,16 @@ struct Assumed {
 
 #[derive(Serialize)]
 struct Curve {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    today: Option<Had>,
     knee_bytes: Option<u64>,
     steps: Vec<Point>,
+}
+
+#[derive(Serialize)]
+struct Had {
+    size_bytes: u64,
+    hit_ratio: f64,
 }
 
 #[derive(Serialize)]
@@ -78,9 +93,19 @@ struct Point {
     saved_spindles: Option<f64>,
 }
 
+/// What is advised, and on what.
+struct Advised {
+    /// The trace's file or the volume.
+    name: String,
+    live: bool,
+    requests: u64,
+    /// Of a volume, what was asked for lately.
+    footprint_bytes: u64,
+    advice: Advice,
+}
+
 /// Works it out, prints it, and draws it where that was asked for.
-pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
-    let recording = read(&options.trace, options.format, options.lenient)?;
+pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let assumptions = Assumptions {
         spindle_rate: f64::from(options.spindle_iops),
@@ -88,31 +113,77 @@ pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
         flash_ns: nanos(options.flash_latency),
         memory_ns: nanos(options.memory_latency),
     };
-    let advice = advise(&recording, &assumptions);
-    let name = options.trace.display().to_string();
+    let path = Path::new(&options.of);
+    let advised =
+        if path.is_file() { trace(path, options, &assumptions)? } else { volume(socket, &options.of, &assumptions)? };
     if let Some(path) = &options.svg {
-        let title = options.trace.file_name().map_or(name.clone(), |file| file.to_string_lossy().into_owned());
-        let picture = svg::draw(&title, &advice);
+        let file = Path::new(&advised.name).file_name();
+        let title = file.map_or(advised.name.clone(), |file| file.to_string_lossy().into_owned());
+        let picture = svg::draw(&title, &advised.advice);
         std::fs::write(path, picture).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     }
-    let footprint_bytes = u64::from(recording.blocks.distinct) * BLOCK_BYTES;
-    let requests = recording.requests.len() as u64;
     if json {
-        let (rate, memory, flash) = (advice.rate, curve(&advice.memory), curve(&advice.flash));
-        let assumptions = assumed(&assumptions);
-        return print_json(&Output {
-            trace: name,
-            requests,
-            footprint_bytes,
-            requests_per_s: rate,
-            assumptions,
-            memory,
-            flash,
-        });
+        return print_json(&output(advised, &assumptions));
     }
-    println!("{name}: {} requests, footprint {}", show_count(requests), show_bytes(footprint_bytes));
-    print(&advice, &assumptions);
+    print(&advised, &assumptions);
     Ok(())
+}
+
+fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<Advised, Failure> {
+    let recording = read(path, options.format, options.lenient)?;
+    Ok(Advised {
+        name: path.display().to_string(),
+        live: false,
+        requests: recording.requests.len() as u64,
+        footprint_bytes: u64::from(recording.blocks.distinct) * BLOCK_BYTES,
+        advice: of_trace(&recording, assumptions),
+    })
+}
+
+fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Result<Advised, Failure> {
+    let asked = ask(socket, &Request::VolumeShow { name: name.to_owned() });
+    let answer = asked.map_err(|failure| Failure {
+        message: format!("{} (there is no file \"{name}\" either)", failure.message),
+        ..failure
+    })?;
+    let Answer::Volume(report) = answer else { return Err(unexpected()) };
+    let Some(curve) = &report.miss_ratio_curve else {
+        return Err(Failure::failed(format!("volume {name} is {}: it has no miss-ratio curve", report.state.name())));
+    };
+    let requests = report.reads + report.writes;
+    if requests == 0 {
+        return Err(Failure::failed(format!(
+            "volume {name}: nothing was read or written yet, so there is nothing to say"
+        )));
+    }
+    let footprint_bytes = curve.memory.working_set_bytes;
+    let advice = of_volume(&live(&report, curve), assumptions);
+    Ok(Advised { name: name.to_owned(), live: true, requests, footprint_bytes, advice })
+}
+
+fn live(report: &VolumeReport, curve: &MissRatioCurve) -> Live {
+    let ratio = |hits: u64| hits as f64 / report.reads.max(1) as f64;
+    let seconds = curve.observed_ms as f64 / 1e3;
+    Live {
+        curves: curve.curves(),
+        rate: (seconds > 0.0).then(|| (report.reads + report.writes) as f64 / seconds),
+        memory: Today { size_bytes: report.memory_bytes, hit_ratio: ratio(report.memory_hits) },
+        flash: Today { size_bytes: report.flash.cached_bytes, hit_ratio: ratio(report.flash_hits) },
+    }
+}
+
+fn output(advised: Advised, assumptions: &Assumptions) -> Output {
+    let Advised { name, live, requests, footprint_bytes, advice } = advised;
+    Output {
+        trace: (!live).then(|| name.clone()),
+        volume: live.then_some(name),
+        requests,
+        footprint_bytes,
+        requests_per_s: advice.rate,
+        assumptions: assumed(assumptions),
+        memory: curve(&advice.memory),
+        flash: curve(&advice.flash),
+    }
 }
 
 fn assumed(assumptions: &Assumptions) -> Assumed {
@@ -134,18 +205,39 @@ fn curve(side: &Side) -> Curve {
         latency_us: step.latency_ns / 1e3,
         saved_spindles: step.saved_spindles,
     };
-    Curve { knee_bytes: knee(side).map(|step| step.size_bytes), steps: side.steps.iter().map(point).collect() }
+    let today = side.today.map(|Today { size_bytes, hit_ratio }| Had { size_bytes, hit_ratio });
+    let knee_bytes = knee(side).map(|step| step.size_bytes);
+    Curve { today, knee_bytes, steps: side.steps.iter().map(point).collect() }
 }
 
 fn knee(side: &Side) -> Option<&Step> {
     side.knee.map(|at| &side.steps[at])
 }
 
-fn print(advice: &Advice, assumptions: &Assumptions) {
+/// The steps worth a line: each a quarter larger than the last one and a hundredth better, the knee and the largest.
+fn lines(side: &Side) -> Vec<usize> {
+    let mut lines: Vec<usize> = Vec::new();
+    for (at, step) in side.steps.iter().enumerate() {
+        let more = lines.last().is_none_or(|last| {
+            let last = &side.steps[*last];
+            step.size_bytes * 4 >= last.size_bytes * 5 && step.hit_ratio >= last.hit_ratio + 0.01
+        });
+        if more || side.knee == Some(at) || at + 1 == side.steps.len() {
+            lines.push(at);
+        }
+    }
+    lines
+}
+
+fn print(advised: &Advised, assumptions: &Assumptions) {
+    let Advised { name, live, requests, footprint_bytes, advice } = advised;
+    let what = if *live { "lately used" } else { "footprint" };
+    println!("{name}: {} requests, {what} {}", show_count(*requests), show_bytes(*footprint_bytes));
     for (name, side) in [("memory", &advice.memory), ("flash", &advice.flash)] {
         println!("\n{:>12} {:>12} {:>9} {:>11} {:>9}", name, "served whole", "more", "latency", "spindles");
         let mut before = 0.0;
-        for (at, step) in side.steps.iter().enumerate() {
+        for at in lines(side) {
+            let step = &side.steps[at];
             let spindles = step.saved_spindles.map_or("-".to_owned(), |saved| format!("-{saved:.1}"));
             println!(
                 "{:>12} {:>10.1} % {:>+7.1} % {:>11} {spindles:>9}{}",
@@ -156,6 +248,10 @@ fn print(advice: &Advice, assumptions: &Assumptions) {
                 if side.knee == Some(at) { "  <- more pays less from here on" } else { "" }
             );
             before = step.hit_ratio;
+        }
+        if let Some(today) = side.today {
+            let served = today.hit_ratio * 100.0;
+            println!("       today: {}, which served {served:.1} % of the reads whole", show_bytes(today.size_bytes));
         }
     }
     let worth = |side: &Side| {
@@ -170,8 +266,13 @@ fn print(advice: &Advice, assumptions: &Assumptions) {
         micros(assumptions.memory_ns),
         assumptions.spindle_rate
     );
+    if *live {
+        println!(
+            "of a volume the curves are an LRU's, and a request counts as served whole as often as its blocks are found"
+        );
+    }
     match advice.rate {
-        Some(rate) => println!("the trace's mean rate is {rate:.0} requests/s; spindles are counted for that"),
+        Some(rate) => println!("the mean rate is {rate:.0} requests/s; spindles are counted for that"),
         None => println!("the trace has no times, so nothing can be said of spindles"),
     }
 }

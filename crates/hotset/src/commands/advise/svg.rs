@@ -22,7 +22,7 @@ font: 13px system-ui, sans-serif; background: var(--ground) }\n\
 .ground { fill: var(--ground) } text { fill: var(--ink) } .faint { fill: var(--faint) } .title { font-size: 17px; font-weight: 600 }\n\
 .grid { stroke: var(--grid) } .curve { fill: none; stroke-width: 2.5; stroke-linejoin: round } .lru { fill: none; stroke-width: 1.5; stroke-dasharray: 3 4 }\n\
 .memory { stroke: var(--memory) } .flash { stroke: var(--flash) } circle { fill: var(--ground); stroke-width: 2.5 }\n\
-text.memory { fill: var(--memory); stroke: none } text.flash { fill: var(--flash); stroke: none } .end { text-anchor: end } .middle { text-anchor: middle }\n";
+circle.memory.today { fill: var(--memory) } circle.flash.today { fill: var(--flash) } text.memory { fill: var(--memory); stroke: none } text.flash { fill: var(--flash); stroke: none } .end { text-anchor: end } .middle { text-anchor: middle }\n";
 
 /// Sizes on a logarithmic axis.
 struct Axis {
@@ -104,9 +104,18 @@ fn curve(picture: &mut String, name: &str, side: &Side, axis: &Axis) {
             .collect::<Vec<_>>()
             .join(" ")
     };
-    for (class, points) in [("lru", points(|step| step.lru_miss_ratio)), ("curve", points(|step| step.miss_ratio))] {
+    // Of a live volume there is the LRU's alone.
+    let lru = points(|step| step.lru_miss_ratio);
+    let curve = points(|step| step.miss_ratio);
+    for (class, points) in [("lru", &lru), ("curve", &curve)].into_iter().skip(usize::from(lru == curve)) {
         writeln!(picture, "<polyline class=\"{class} {name}\" points=\"{points}\"/>")
             .expect("a string takes everything");
+    }
+    if let Some(today) = side.today.filter(|today| today.size_bytes > 0) {
+        let (x, y) = (axis.x(today.size_bytes).min(RIGHT), y(today.hit_ratio));
+        writeln!(picture, "<circle class=\"{name} today\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>")
+            .expect("a string takes everything");
+        text(picture, &format!("{name} middle"), (x, y + if name == "memory" { 20.0 } else { -12.0 }), "today");
     }
     if let Some(step) = side.knee.map(|at| &side.steps[at]) {
         let (x, y) = (axis.x(step.size_bytes), y(1.0 - step.miss_ratio));
@@ -146,7 +155,7 @@ mod tests {
             latency_ns: 1.0,
             saved_spindles: None,
         };
-        Side { steps: sizes.iter().map(step).collect(), knee }
+        Side { steps: sizes.iter().map(step).collect(), knee, today: None }
     }
 
     #[test]

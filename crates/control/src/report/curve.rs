@@ -1,0 +1,65 @@
+//! What caches of other sizes would miss, as a volume has drawn it while it was used.
+
+use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
+use serde::{Deserialize, Serialize};
+
+/// A volume's two curves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MissRatioCurve {
+    /// Time since the volume was attached.
+    pub observed_ms: u64,
+    /// Of memory, in blocks of 4 KiB.
+    pub memory: Curve,
+    /// Of flash, in pages of 64 KiB.
+    pub flash: Curve,
+}
+
+/// One curve.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Curve {
+    /// Bytes of a block or page.
+    pub unit_bytes: u64,
+    /// Blocks or pages that were asked for; older ones count less.
+    pub accesses: u64,
+    /// Bytes of all that were asked for lately.
+    pub working_set_bytes: u64,
+    /// By growing size, 64 at most.
+    pub points: Vec<Point>,
+}
+
+/// A point of a curve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// The size of a cache.
+    pub size_bytes: u64,
+    /// What an LRU of that size would miss of all blocks or pages that are asked for.
+    pub miss_ratio: f64,
+}
+
+impl MissRatioCurve {
+    /// As the engine knows them.
+    pub fn new(curves: &VolumeCurves, observed_ms: u64) -> Self {
+        MissRatioCurve { observed_ms, memory: (&curves.memory).into(), flash: (&curves.flash).into() }
+    }
+
+    /// The same, for whoever works with them.
+    pub fn curves(&self) -> VolumeCurves {
+        VolumeCurves { memory: (&self.memory).into(), flash: (&self.flash).into() }
+    }
+}
+
+impl From<&CurveStats> for Curve {
+    fn from(stats: &CurveStats) -> Self {
+        let CurveStats { unit_bytes, accesses, working_set_bytes, ref points } = *stats;
+        let point = |point: &CurvePoint| Point { size_bytes: point.size_bytes, miss_ratio: point.miss_ratio };
+        Curve { unit_bytes, accesses, working_set_bytes, points: points.iter().map(point).collect() }
+    }
+}
+
+impl From<&Curve> for CurveStats {
+    fn from(curve: &Curve) -> Self {
+        let Curve { unit_bytes, accesses, working_set_bytes, ref points } = *curve;
+        let point = |point: &Point| CurvePoint { size_bytes: point.size_bytes, miss_ratio: point.miss_ratio };
+        CurveStats { unit_bytes, accesses, working_set_bytes, points: points.iter().map(point).collect() }
+    }
+}
