@@ -22,7 +22,7 @@ font: 13px system-ui, sans-serif; background: var(--ground) }\n\
 .ground { fill: var(--ground) } text { fill: var(--ink) } .faint { fill: var(--faint) } .title { font-size: 17px; font-weight: 600 }\n\
 .grid { stroke: var(--grid) } .curve { fill: none; stroke-width: 2.5; stroke-linejoin: round } .lru { fill: none; stroke-width: 1.5; stroke-dasharray: 3 4 }\n\
 .memory { stroke: var(--memory) } .flash { stroke: var(--flash) } circle { fill: var(--ground); stroke-width: 2.5 }\n\
-circle.memory.today { fill: var(--memory) } circle.flash.today { fill: var(--flash) } text.memory { fill: var(--memory); stroke: none } text.flash { fill: var(--flash); stroke: none } .end { text-anchor: end } .middle { text-anchor: middle }\n";
+circle.memory.today { fill: var(--memory) } circle.flash.today { fill: var(--flash) } text.memory { fill: var(--memory) } text.flash { fill: var(--flash) } text.memory, text.flash { stroke: var(--ground); stroke-width: 4; paint-order: stroke } .end { text-anchor: end } .middle { text-anchor: middle }\n";
 
 /// Sizes on a logarithmic axis.
 struct Axis {
@@ -62,8 +62,9 @@ pub fn draw(title: &str, advice: &Advice) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\n\
          <style>\n{STYLE}</style>\n<rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
          <text class=\"title\" x=\"{LEFT}\" y=\"30\">{}</text>\n\
-         <text class=\"faint\" x=\"{LEFT}\" y=\"52\">Hits of what is asked for, by the size of the cache. Dashed: the same of an LRU. Ring: more pays less from there on.</text>\n",
-        escaped(title)
+         <text class=\"faint\" x=\"{LEFT}\" y=\"52\">{}</text>\n",
+        escaped(title),
+        legend(advice)
     );
     for percent in (0..=100).step_by(20) {
         let at = y(f64::from(percent) / 100.0);
@@ -83,6 +84,14 @@ pub fn draw(title: &str, advice: &Advice) -> String {
     }
     picture.push_str("</svg>\n");
     picture
+}
+
+/// What is to be seen.
+fn legend(advice: &Advice) -> &'static str {
+    match advice.memory.today {
+        Some(_) => "Share of hits, by the size of the cache. Ring: past it more pays less. Dot: what there is today.",
+        None => "Share of hits, by the size of the cache. Dashed: an LRU's. Ring: past it more pays less.",
+    }
 }
 
 /// Where the names at the curves' ends stand, apart enough to be read.
@@ -121,7 +130,7 @@ fn curve(picture: &mut String, name: &str, side: &Side, axis: &Axis) {
         let (x, y) = (axis.x(step.size_bytes), y(1.0 - step.miss_ratio));
         writeln!(picture, "<circle class=\"{name}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>")
             .expect("a string takes everything");
-        let (label, above) = (show_bytes(step.size_bytes), if name == "memory" { 22.0 } else { -14.0 });
+        let (label, above) = (show_bytes(step.size_bytes), if name == "memory" { 24.0 } else { -14.0 });
         text(picture, &format!("{name} middle"), (x, y + above), &label);
     }
 }
