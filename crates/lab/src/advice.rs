@@ -206,6 +206,6 @@ mod tests {
         let knee = advice.flash.steps[advice.flash.knee.expect("there is a hot set")];
         println!("{knee:?}");
         assert!(knee.size_bytes.abs_diff(8 * GIB) <= 8 * GIB / 5, "{knee:?}");
-        assert!(knee.hit_ratio > 0.9 && knee.saved_spindles.is_some_and(|saved| saved > 7.0), "{knee:?}");
+        assert!(knee.hit_ratio > 0.8 && knee.saved_spindles.is_some_and(|saved| saved > 6.0), "{knee:?}");
     }
 }
