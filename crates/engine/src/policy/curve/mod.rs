@@ -10,7 +10,7 @@
 //! followed the threshold rises again, so that one scan of everything does not blunt the curve for ever. The window is counted in uses and grows
 //! with the working set, for a set that is larger takes longer to come round.
 //!
-//! To follow a page costs twenty times as much as to pass it over. So of a load that stays within few pages one in eight is followed until
+//! To follow a page costs some ten times as much as to pass it over. So of a load that stays within few pages one in eight is followed until
 //! the curve is good, and then fewer, until it is one use in [`PACE`].
 
 mod line;
@@ -291,11 +291,12 @@ mod tests {
         assert!(curve.miss_ratio(1 << 30) > 0.9, "nothing came back");
         // then a loop over what is small beside it: in the end more of it is followed.
         let mut rounds = 0;
-        while curve.miss_ratio(26_000) > 0.05 || curve.threshold <= coarse {
+        while curve.miss_ratio(26_000) > 0.05 || curve.threshold <= coarse || curve.followed.len() < FEW {
             (0..20_000).for_each(|page| curve.used(key(1 << 40 | page)));
             rounds += 1;
             assert!(rounds * 20_000 < 16 * WINDOW_MIN, "it never comes to know the new load");
         }
-        assert!(curve.miss_ratio(14_000) > 0.9, "a loop misses until it fits");
+        let too_small = curve.miss_ratio(14_000);
+        assert!(too_small > 0.85, "a loop misses until it fits: {too_small}");
     }
 }
