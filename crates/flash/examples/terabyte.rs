@@ -78,7 +78,9 @@ fn main() {
         })
         .collect();
     world.block_on(async {
-        Store::format(&seam, &disks, FormatOptions::default()).await.expect("new devices");
+        // A world without content has nothing to say of what a device holds.
+        let format = FormatOptions { force: true, ..FormatOptions::default() };
+        Store::format(&seam, &disks, format).await.expect("new devices");
         let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("a new store");
         if dirty > 0 {
             fill_log(&seam, &store, dirty).await;
