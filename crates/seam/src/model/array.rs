@@ -293,7 +293,7 @@ impl Array {
             if controller.destaging >= most {
                 return;
             }
-            let Some((at, len)) = controller.next(&self.layout, idle) else { return };
+            let Some((at, len)) = controller.next(idle) else { return };
             self.start_write(now, Owner::Destage(len), at, len);
         }
     }

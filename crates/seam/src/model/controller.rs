@@ -1,6 +1,6 @@
 //! A controller's battery-backed memory: writes are done when they are in it, and go to the disks in address order.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::layout::Layout;
 use crate::Nanos;
@@ -24,6 +24,8 @@ pub(super) struct Controller {
     dirty_bytes: u64,
     /// By row, counted in data bytes.
     rows: BTreeMap<u64, Dirty>,
+    /// Those of them that are dirty from end to end: looked for at every request, among many that are not.
+    full: BTreeSet<u64>,
     cursor: u64,
     pub(super) waiting: VecDeque<(u64, u64, u64)>,
     /// Destage writes that the disks have not finished.
@@ -36,6 +38,7 @@ impl Controller {
             memory_bytes,
             dirty_bytes: 0,
             rows: BTreeMap::new(),
+            full: BTreeSet::new(),
             cursor: 0,
             waiting: VecDeque::new(),
             destaging: 0,
@@ -54,6 +57,9 @@ impl Controller {
             self.dirty_bytes -= dirty.to - dirty.from;
             (dirty.from, dirty.to) = (dirty.from.min(from), dirty.to.max(to));
             self.dirty_bytes += dirty.to - dirty.from;
+            if dirty.to - dirty.from == row_bytes {
+                self.full.insert(row);
+            }
         }
         true
     }
@@ -68,13 +74,17 @@ impl Controller {
     }
 
     /// The next stretch to destage, in address order; `idle`: the disks have nothing better to do. Its room is free when it is written.
-    pub(super) fn next(&mut self, layout: &Layout, idle: bool) -> Option<(u64, u64)> {
+    pub(super) fn next(&mut self, idle: bool) -> Option<(u64, u64)> {
         let eager = idle || self.dirty_bytes >= self.memory_bytes / EAGER_SHARE || !self.waiting.is_empty();
-        let full = |dirty: &Dirty| dirty.to - dirty.from == layout.row_bytes();
-        let wanted = |(_, dirty): &(&u64, &Dirty)| eager || full(dirty);
-        let found = self.rows.range(self.cursor..).find(wanted).or_else(|| self.rows.iter().find(wanted));
-        let row = *found?.0;
+        let row = match eager {
+            true => {
+                let ahead = self.rows.range(self.cursor..).next();
+                *ahead.or_else(|| self.rows.iter().next())?.0
+            }
+            false => *self.full.range(self.cursor..).next().or_else(|| self.full.first())?,
+        };
         let dirty = self.rows.remove(&row)?;
+        self.full.remove(&row);
         self.cursor = row + 1;
         self.destaging += 1;
         Some((dirty.from, dirty.to - dirty.from))
