@@ -6,7 +6,7 @@ use std::rc::Rc;
 use engine::{CoreSpec, WritePolicy};
 use lab::random::Random;
 use lab::rig::{Rig, Target, read, write};
-use lab::workload::{Figures, Load, Pattern, Skew, play};
+use lab::workload::{Figures, Load, Pattern, play};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, WorldSpec};
 use seam::{Nanos, Seam};
@@ -16,15 +16,8 @@ const GIB: u64 = 1 << 30;
 
 /// Random writes of 12 KiB (85 %) and reads of 14 KiB (15 %) in a hot region.
 fn hot_region(region_bytes: u64) -> Load {
-    let pattern = Pattern {
-        start_bytes: 0,
-        region_bytes,
-        read_percent: 15,
-        read_bytes: 14 << 10,
-        write_bytes: 12 << 10,
-        align_bytes: 2048,
-        skew: Skew::Uniform,
-    };
+    let pattern = Pattern::reads_and_writes(region_bytes, 14 << 10, 12 << 10, 15);
+    let pattern = Pattern { align_bytes: 2048, ..pattern };
     Load { pattern, depth: 16, time: Nanos::from_secs(60), seed: 7 }
 }
 

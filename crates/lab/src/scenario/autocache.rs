@@ -7,7 +7,7 @@
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::Scenario;
-use super::bed::{Bed, FlashPlan, Plan};
+use super::bed::{Bed, FlashPlan, Layout, Plan};
 use super::series::{Check, Outcome, Point, mean};
 use crate::workload::{Pattern, Skew};
 
@@ -33,9 +33,11 @@ fn hour(seed: u64) -> Outcome {
         seed,
         memory_bytes: 64 << 20,
         arrays: vec![(array, FILE)],
+        layout: Layout::Turns,
         flash: Some(FlashPlan { devices: 1, bytes: 120_000_000_000, iops: 4_000 }),
         policy: engine::WritePolicy::WriteThrough,
         cached: true,
+        haste: 1,
     };
     let skew = Skew::HotCold { hot_percent: (HOT * 100 / FILE) as u32, accesses_percent: 99 };
     let pattern = Pattern::random(FILE, 16_384, 89).with_skew(skew);

@@ -11,14 +11,22 @@ use seam::{Nanos, Seam};
 
 use super::series::Point;
 use crate::rig::{Rig, Target};
-use crate::workload::play::REQUEST_COST;
-use crate::workload::{Access, Pattern, Stream};
+use crate::workload::{Access, Crowd, Door, Ended, Job, Pattern};
 
 /// A file on several volumes lies on them in turns of so much.
 const TURN_BYTES: u64 = 64 << 20;
 /// A write that is acknowledged in less than this did not wait for the storage.
 const QUICK: Nanos = Nanos::from_millis(1);
 const MB: f64 = 1e6;
+
+/// How one row of addresses lies on the volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// In turns of 64 MiB.
+    Turns,
+    /// One volume after the other.
+    EndToEnd,
+}
 
 /// What is built.
 #[derive(Clone, Debug)]
@@ -29,12 +37,16 @@ pub struct Plan {
     pub memory_bytes: u64,
     /// Arrays, each with one volume of so many bytes at its beginning.
     pub arrays: Vec<(ArraySpec, u64)>,
+    /// Where clients' addresses lie.
+    pub layout: Layout,
     /// Flash devices.
     pub flash: Option<FlashPlan>,
     /// When writes are acknowledged.
     pub policy: WritePolicy,
     /// False: clients are on the bare arrays.
     pub cached: bool,
+    /// A minute is so many times shorter: with as many times fewer bytes everywhere, the shape is kept.
+    pub haste: u64,
 }
 
 /// Flash devices, all alike.
@@ -65,13 +77,14 @@ pub struct Bed {
     /// A volume an array.
     pub volumes: Vec<Volume<SimSeam>>,
     /// What clients use.
-    targets: Vec<Target>,
+    door: Storage,
     arrays: Vec<SharedArray<SimSeam>>,
     devices: usize,
     dirty_max: u64,
     slots_max: u64,
     seen: Seen,
     minute: f64,
+    haste: u64,
 }
 
 /// What was counted when somebody last looked.
@@ -92,6 +105,14 @@ struct Meter {
     writes: Cell<u64>,
     quick_writes: Cell<u64>,
     errors: Cell<u64>,
+    /// Requests of each job.
+    jobs: Vec<Cell<u64>>,
+}
+
+/// Clients at work, and what they count.
+pub struct Clients {
+    crowd: Crowd,
+    meter: Rc<Meter>,
 }
 
 impl Bed {
@@ -125,7 +146,13 @@ impl Bed {
         let slots_max = rig.core.pages().map_or(0, |pages| pages.slots_max());
         let dirty_max = plan.memory_bytes + plan.flash.map_or(0, |flash| flash.bytes);
         let seen = Seen::default();
-        let bed = Bed { rig, volumes, targets, arrays, devices, dirty_max, slots_max, seen, minute: 0.0 };
+        let ends = plan.arrays.iter().scan(0, |end, (_, bytes)| {
+            *end += bytes;
+            Some(*end)
+        });
+        let door = Storage { targets: targets.into(), ends: ends.collect(), layout: plan.layout };
+        let bed =
+            Bed { rig, volumes, door, arrays, devices, dirty_max, slots_max, seen, minute: 0.0, haste: plan.haste };
         bed.rig.world.block_on(async {
             while bed.slots_max > 0 && bed.volumes.iter().any(|volume| !volume.stats().flash.checked) {
                 bed.rig.seam.sleep(Nanos::from_millis(100)).await;
@@ -134,12 +161,12 @@ impl Bed {
         bed
     }
 
-    /// Has `depth` clients play a pattern for so many minutes; a point each. `steady`: ends when three minutes in a row differ by less than 1 %.
+    /// Keeps `depth` requests of a pattern in flight for so many minutes; a point each. `steady`: ends when three minutes in a row differ by less than 1 %.
     pub fn play(&mut self, pattern: &Pattern, depth: u32, minutes: u64, steady: bool, seed: u64) -> Vec<Point> {
-        let crowd = self.crowd(pattern, depth, seed);
+        let clients = self.send(&one(pattern, depth), seed);
         let mut points: Vec<Point> = Vec::new();
         for _ in 0..minutes {
-            points.push(self.minute(&crowd, Nanos::from_secs(60)));
+            points.push(self.minute(&clients, Nanos::from_secs(60 / self.haste)));
             let last: Vec<f64> = points.iter().rev().take(3).map(|point| point.iops).collect();
             let (least, most) =
                 last.iter().fold((f64::MAX, 0.0_f64), |(low, high), iops| (low.min(*iops), high.max(*iops)));
@@ -147,65 +174,58 @@ impl Bed {
                 break;
             }
         }
-        self.dismiss(crowd);
+        self.dismiss(clients);
         points
     }
 
     /// Plays a pattern until all but a two hundredth of the reads come from the cache, or for so many minutes: what is published ran for
     /// long before it was looked at. Points every ten seconds.
     pub fn warm(&mut self, pattern: &Pattern, depth: u32, minutes: u64, seed: u64) -> Vec<Point> {
-        let crowd = self.crowd(pattern, depth, seed);
+        let clients = self.send(&one(pattern, depth), seed);
         let mut points: Vec<Point> = Vec::new();
         while points.last().is_none_or(|point| point.read_hit_ratio < 0.995) && points.len() as u64 / 6 < minutes {
-            points.push(self.minute(&crowd, Nanos::from_secs(10)));
+            points.push(self.minute(&clients, Nanos::from_secs(10)));
         }
-        self.dismiss(crowd);
+        self.dismiss(clients);
         points
     }
 
     /// The same for a few seconds in place of minutes: the rate that a step has come to.
     pub fn sample(&mut self, pattern: &Pattern, depth: u32, seconds: u64, seed: u64) -> Point {
-        let crowd = self.crowd(pattern, depth, seed);
-        let point = self.minute(&crowd, Nanos::from_secs(seconds));
-        self.dismiss(crowd);
+        let clients = self.send(&one(pattern, depth), seed);
+        let point = self.minute(&clients, Nanos::from_secs(seconds));
+        self.dismiss(clients);
         point
     }
 
-    /// Sends clients to work.
-    fn crowd(&mut self, pattern: &Pattern, depth: u32, seed: u64) -> Crowd {
-        let crowd = Crowd::default();
-        for client in 0..depth {
-            let stream = Stream::new(pattern.clone(), seed, u64::from(client));
-            let work = work(self.rig.seam.clone(), self.targets.clone(), stream, crowd.clone());
-            self.rig.seam.spawn(work);
-        }
-        self.look(&crowd, Nanos::from_secs(1));
-        crowd
+    /// Sends jobs to work.
+    pub fn send(&mut self, jobs: &[Job], seed: u64) -> Clients {
+        let meter = Rc::new(Meter { jobs: vec![Cell::default(); jobs.len()], ..Meter::default() });
+        let counted = Rc::clone(&meter);
+        let crowd = Crowd::start(&self.rig.seam, &self.door, jobs, seed, move |ended| counted.note(ended));
+        let clients = Clients { crowd, meter };
+        self.look(&clients, Nanos::from_secs(1));
+        clients
     }
 
     /// Lets time pass, and says what it brought.
-    fn minute(&mut self, crowd: &Crowd, time: Nanos) -> Point {
+    pub fn minute(&mut self, clients: &Clients, time: Nanos) -> Point {
         let end = self.rig.seam.now() + time;
         self.rig.world.block_on(self.rig.seam.sleep_until(end));
-        self.minute += time.as_secs_f64() / 60.0;
-        self.look(crowd, time)
+        self.minute += time.as_secs_f64() * self.haste as f64 / 60.0;
+        self.look(clients, time)
     }
 
     /// Waits until the clients have ended.
-    fn dismiss(&self, crowd: Crowd) {
-        crowd.over.set(true);
-        self.rig.world.block_on(async {
-            while Rc::strong_count(&crowd.over) > 1 {
-                self.rig.seam.sleep(Nanos::from_millis(1)).await;
-            }
-        });
+    pub fn dismiss(&self, clients: Clients) {
+        self.rig.world.block_on(clients.crowd.dismiss(&self.rig.seam));
     }
 
     fn stats(&self) -> Vec<VolumeStats> {
         self.volumes.iter().map(Volume::stats).collect()
     }
 
-    fn look(&mut self, crowd: &Crowd, time: Nanos) -> Point {
+    fn look(&mut self, clients: &Clients, time: Nanos) -> Point {
         let stats = self.stats();
         let sum = |of: fn(&VolumeStats) -> u64| stats.iter().map(of).sum::<u64>();
         let seen = Seen {
@@ -216,7 +236,7 @@ impl Bed {
             backing_written: sum(|stats| stats.backing_write_bytes),
         };
         let before = std::mem::replace(&mut self.seen, seen);
-        let meter = &crowd.meter;
+        let meter = &clients.meter;
         let (requests, waited) = (meter.requests.take(), meter.waited.take());
         let (writes, quick) = (meter.writes.take(), meter.quick_writes.take());
         let seconds = time.as_secs_f64();
@@ -238,25 +258,30 @@ impl Bed {
     }
 }
 
-/// Clients at work, until they are dismissed.
-#[derive(Clone, Default)]
-struct Crowd {
-    meter: Rc<Meter>,
-    over: Rc<Cell<bool>>,
+/// One job that keeps `depth` requests in flight.
+fn one(pattern: &Pattern, depth: u32) -> [Job; 1] {
+    [Job::eager("all", pattern.clone(), depth)]
 }
 
-impl Crowd {
-    fn note(&self, write: bool, waited: Nanos, ok: bool) {
-        let meter = &self.meter;
+impl Clients {
+    /// Requests of each job since this was last asked.
+    pub fn take_jobs(&self) -> Vec<u64> {
+        self.meter.jobs.iter().map(Cell::take).collect()
+    }
+}
+
+impl Meter {
+    fn note(&self, ended: Ended) {
         let add = |counter: &Cell<u64>, count: u64| counter.set(counter.get() + count);
-        if !ok {
-            return add(&meter.errors, 1);
+        if !ended.ok {
+            return add(&self.errors, 1);
         }
-        add(&meter.requests, 1);
-        add(&meter.waited, waited.0);
-        if write {
-            add(&meter.writes, 1);
-            add(&meter.quick_writes, u64::from(waited < QUICK));
+        add(&self.requests, 1);
+        add(&self.jobs[ended.job], 1);
+        add(&self.waited, ended.waited.0);
+        if ended.access.write {
+            add(&self.writes, 1);
+            add(&self.quick_writes, u64::from(ended.waited < QUICK));
         }
     }
 }
@@ -285,28 +310,39 @@ pub fn open_flash(rig: &Rig, plan: &FlashPlan) {
     });
 }
 
-/// Where a part of the file lies: volume, and byte on it.
-fn place(at: u64, volumes: usize) -> (usize, u64) {
-    let (turn, inside) = (at / TURN_BYTES, at % TURN_BYTES);
-    ((turn % volumes as u64) as usize, turn / volumes as u64 * TURN_BYTES + inside)
+/// Volumes, or bare arrays, as one row of addresses.
+#[derive(Clone)]
+struct Storage {
+    targets: Rc<[Target]>,
+    /// Where each ends when they lie end to end.
+    ends: Rc<[u64]>,
+    layout: Layout,
 }
 
-async fn ask(seam: &SimSeam, targets: &[Target], access: Access, crowd: &Crowd) {
-    let (volume, at) = place(access.at, targets.len());
-    let began = seam.now();
-    let result = match access.write {
-        true => targets[volume].write(seam, at, access.len as usize, 1).await,
-        false => targets[volume].read(seam, at, access.len as usize).await,
-    };
-    crowd.note(access.write, seam.now().since(began), result.is_ok());
+impl Storage {
+    /// Where an access goes: volume, and byte on it. One that would go over the end of a turn ends with it.
+    fn place(&self, Access { at, len, .. }: Access) -> (usize, u64) {
+        match self.layout {
+            Layout::Turns => {
+                let (turn, volumes) = (at / TURN_BYTES, self.targets.len() as u64);
+                let inside = (at % TURN_BYTES).min(TURN_BYTES - u64::from(len));
+                ((turn % volumes) as usize, turn / volumes * TURN_BYTES + inside)
+            }
+            Layout::EndToEnd => {
+                let volume = self.ends.partition_point(|end| *end <= at);
+                (volume, at - volume.checked_sub(1).map_or(0, |before| self.ends[before]))
+            }
+        }
+    }
 }
 
-async fn work(seam: SimSeam, targets: Vec<Target>, mut stream: Stream, crowd: Crowd) {
-    while !crowd.over.get() {
-        let access = stream.draw();
-        seam.spend(REQUEST_COST);
-        ask(&seam, &targets, access, &crowd).await;
-        // A client on a socket lets others have the core between two of its requests.
-        seam.yield_now().await;
+impl Door<SimSeam> for Storage {
+    async fn ask(&self, seam: &SimSeam, access: Access) -> bool {
+        let (volume, at) = self.place(access);
+        let result = match access.write {
+            true => self.targets[volume].write(seam, at, access.len as usize, 1).await,
+            false => self.targets[volume].read(seam, at, access.len as usize).await,
+        };
+        result.is_ok()
     }
 }

@@ -5,7 +5,7 @@
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::Scenario;
-use super::bed::{Bed, Plan};
+use super::bed::{Bed, Layout, Plan};
 use super::series::{Check, Outcome, Point};
 use crate::workload::Pattern;
 
@@ -29,9 +29,11 @@ fn writes(seed: u64) -> Outcome {
         seed,
         memory_bytes: 16 * GIB,
         arrays: vec![(raid, file)],
+        layout: Layout::Turns,
         flash: None,
         policy: engine::WritePolicy::WriteBackVolatile,
         cached: true,
+        haste: 1,
     };
     let bare = Plan { cached: false, memory_bytes: 64 << 20, ..plan.clone() };
     let controller = ArraySpec { controller_bytes: 512 << 20, ..raid };
@@ -41,6 +43,7 @@ fn writes(seed: u64) -> Outcome {
     behind.sample(&pattern, 32, 240, seed + 1);
     let mut bed = Bed::new(&plan);
     let [one, many] = [1, 32].map(|depth| {
+        let seed = seed * 100 + u64::from(depth);
         let raw = Bed::new(&bare).sample(&pattern, depth, 30, seed);
         (bed.sample(&pattern, depth, 2, seed), raw, behind.sample(&pattern, depth, 30, seed))
     });

@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod autocache;
 pub mod bed;
+mod consolidation;
 mod deferred;
 pub mod report;
 pub mod series;
 mod vnx;
+mod vnx_flash;
 
 pub use series::{Check, Outcome, Point, Series};
 
@@ -30,7 +32,8 @@ pub struct Scenario {
 }
 
 /// All of them, in the order in which they are listed.
-pub const ALL: &[Scenario] = &[autocache::HOUR, vnx::DRAM, vnx::SPILL, deferred::WRITES];
+pub const ALL: &[Scenario] =
+    &[autocache::HOUR, vnx::DRAM, vnx::SPILL, vnx_flash::FITS, consolidation::TILES, deferred::WRITES];
 
 /// The scenario of that name.
 pub fn find(name: &str) -> Option<&'static Scenario> {

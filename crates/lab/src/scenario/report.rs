@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Scenario;
-use super::series::{Outcome, Point, Series};
+use super::series::{Check, Outcome, Point, Series};
 
 type Column = (&'static str, &'static str, fn(&Point) -> f64);
 
@@ -25,12 +25,7 @@ pub fn text(scenario: &Scenario, outcome: &Outcome) -> String {
     let verdict = if outcome.passed() { "passed" } else { "FAILED" };
     let mut text = format!("{}: {} ({verdict})\n", scenario.name, scenario.title);
     for check in &outcome.checks {
-        let bounds = match (check.low, check.high) {
-            (Some(low), Some(high)) => format!("{low} to {high}"),
-            (Some(low), None) => format!("at least {low}"),
-            (None, Some(high)) => format!("at most {high}"),
-            (None, None) => "reported".to_owned(),
-        };
+        let bounds = bounds(check);
         let mark = if check.passed() { "ok  " } else { "MISS" };
         _ = writeln!(text, "  {mark} {}: {} ({bounds})", check.name, figure(check.value));
     }
@@ -38,6 +33,15 @@ pub fn text(scenario: &Scenario, outcome: &Outcome) -> String {
         _ = writeln!(text, "       {note}");
     }
     text
+}
+
+fn bounds(check: &Check) -> String {
+    match (check.low, check.high) {
+        (Some(low), Some(high)) => format!("{} to {}", figure(low), figure(high)),
+        (Some(low), None) => format!("at least {}", figure(low)),
+        (None, Some(high)) => format!("at most {}", figure(high)),
+        (None, None) => "reported".to_owned(),
+    }
 }
 
 fn figure(value: f64) -> String {
@@ -73,11 +77,13 @@ const TOP: f64 = 10.0;
 /// One page with a section a scenario.
 pub fn html(runs: &[(&Scenario, &Outcome)]) -> String {
     let mut page = String::from(HEAD);
+    overview(&mut page, runs);
     for (scenario, outcome) in runs {
-        let verdict = if outcome.passed() { "passed" } else { "missed" };
+        let verdict = verdict(outcome);
         _ = write!(
             page,
-            "<section><h2>{} <span class={verdict}>{verdict}</span></h2><p>{}</p><p class=small>{} &middot; {}</p><table>",
+            "<section id=\"{}\"><h2>{} <span class={verdict}>{verdict}</span></h2><p>{}</p><p class=small>{} &middot; {}</p><table>",
+            scenario.name,
             scenario.name,
             escape(scenario.title),
             escape(scenario.source),
@@ -85,12 +91,7 @@ pub fn html(runs: &[(&Scenario, &Outcome)]) -> String {
         );
         page.push_str("<tr><th>check</th><th>value</th><th>bound</th><th>source</th></tr>");
         for check in &outcome.checks {
-            let bound = match (check.low, check.high) {
-                (Some(low), Some(high)) => format!("{} to {}", figure(low), figure(high)),
-                (Some(low), None) => format!("at least {}", figure(low)),
-                (None, Some(high)) => format!("at most {}", figure(high)),
-                (None, None) => String::new(),
-            };
+            let bound = bounds(check);
             let class = if check.passed() { "passed" } else { "missed" };
             _ = write!(
                 page,
@@ -109,6 +110,24 @@ pub fn html(runs: &[(&Scenario, &Outcome)]) -> String {
     }
     page.push_str("</main></body></html>\n");
     page
+}
+
+fn verdict(outcome: &Outcome) -> &'static str {
+    if outcome.passed() { "passed" } else { "missed" }
+}
+
+/// A line a scenario: what was missed can be seen at once, and found.
+fn overview(page: &mut String, runs: &[(&Scenario, &Outcome)]) {
+    page.push_str("<table><tr><th>scenario</th><th>result</th><th>checks</th><th></th></tr>");
+    for (scenario, outcome) in runs {
+        let (verdict, passed) = (verdict(outcome), outcome.checks.iter().filter(|check| check.passed()).count());
+        let (name, all, title) = (scenario.name, outcome.checks.len(), escape(scenario.title));
+        _ = write!(
+            page,
+            "<tr><td><a href=\"#{name}\">{name}</a></td><td class={verdict}>{verdict}</td><td>{passed} of {all}</td><td>{title}</td></tr>"
+        );
+    }
+    page.push_str("</table>");
 }
 
 fn charts(page: &mut String, series: &[Series]) {
@@ -158,7 +177,8 @@ fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -
     for (number, series) in series.iter().enumerate() {
         let line: Vec<_> =
             series.points.iter().map(|point| format!("{:.1},{:.1}", x(point.minute), y(value(point)))).collect();
-        _ = write!(page, "<polyline class=\"line k{number}\" points=\"{}\" />", line.join(" "));
+        let dashed = if series.name.starts_with("without") { " dashed" } else { "" };
+        _ = write!(page, "<polyline class=\"line k{number}{dashed}\" points=\"{}\" />", line.join(" "));
     }
     page.push_str("</svg></figure>");
 }
@@ -191,6 +211,7 @@ td, th { text-align: left; padding: .15rem .9rem .15rem 0; vertical-align: top }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(380px, 1fr)); gap: .6rem 1.2rem }
 figure { margin: 0 } figcaption { font-size: .9rem; font-weight: 600 } svg { width: 100%; height: auto }
 svg text { fill: var(--dim); font-size: 10.5px } .grid { stroke: var(--grid) } .line { fill: none; stroke-width: 1.8 }
+.line.dashed { stroke-dasharray: 5 3 } a { color: inherit }
 .key { display: inline-block; width: 1.2em; height: .25em; margin: 0 .4em .2em 1em } .legend { font-size: .9rem }
 .line.k0 { stroke: var(--k0) } .line.k1 { stroke: var(--k1) } .line.k2 { stroke: var(--k2) } .line.k3 { stroke: var(--k3) }
 .key.k0 { background: var(--k0) } .key.k1 { background: var(--k1) } .key.k2 { background: var(--k2) } .key.k3 { background: var(--k3) }

@@ -7,16 +7,16 @@
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::Scenario;
-use super::bed::{Bed, Plan};
+use super::bed::{Bed, Layout, Plan};
 use super::series::{Check, Outcome, Point};
 use crate::workload::Pattern;
 
-const GB: u64 = 1_000_000_000;
+pub(super) const GB: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;
-const OUTSTANDING: [u32; 5] = [12, 24, 48, 96, 192];
-const STEP_MINUTES: u64 = 15;
-const SOURCE: &str = "FAST Cache on a VNX, IOMeter Database pattern, published 2011-2012";
-const QUEUEING: &str = "derived from the publication by queueing arithmetic (outstanding = rate x latency)";
+pub(super) const OUTSTANDING: [u32; 5] = [12, 24, 48, 96, 192];
+pub(super) const STEP_MINUTES: u64 = 15;
+pub(super) const SOURCE: &str = "FAST Cache on a VNX, IOMeter Database pattern, published 2011-2012";
+pub(super) const QUEUEING: &str = "derived from the publication by queueing arithmetic (outstanding = rate x latency)";
 
 /// A file in the cache memory.
 pub const DRAM: Scenario = Scenario {
@@ -37,7 +37,7 @@ pub const SPILL: Scenario = Scenario {
 };
 
 /// So many RAID 5 groups with a LUN each, and the part of everything else that goes with them.
-fn plan(seed: u64, groups: u64, file_bytes: u64) -> Plan {
+pub(super) fn plan(seed: u64, groups: u64, file_bytes: u64) -> Plan {
     let lun = (file_bytes / groups).next_multiple_of(64 * MIB);
     // The LUN lies on the first twelfth of its disks, as in a pool that is used a little.
     let array = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas10k).fitted(12 * lun);
@@ -45,13 +45,15 @@ fn plan(seed: u64, groups: u64, file_bytes: u64) -> Plan {
         seed,
         memory_bytes: 4 * GB * groups / 3,
         arrays: vec![(array, lun); groups as usize],
+        layout: Layout::Turns,
         flash: None,
         policy: engine::WritePolicy::WriteBack,
         cached: true,
+        haste: 1,
     }
 }
 
-fn database(file_bytes: u64) -> Pattern {
+pub(super) fn database(file_bytes: u64) -> Pattern {
     Pattern::random(file_bytes, 8192, 67)
 }
 
@@ -75,11 +77,13 @@ fn dram(seed: u64) -> Outcome {
 
 fn spill(seed: u64) -> Outcome {
     let file = 15 * GB;
+    // Each step draws other requests: the same ones again would find in memory what the step before left there.
+    let steps = || (1..).zip(OUTSTANDING).map(|(step, depth)| (depth, seed * 100 + step));
     let mut bare = Bed::new(&Plan { cached: false, memory_bytes: 64 * MIB, ..plan(seed, 3, file) });
-    let without: Vec<Point> = OUTSTANDING.map(|depth| bare.sample(&database(file), depth, 60, seed)).to_vec();
+    let without: Vec<Point> = steps().map(|(depth, seed)| bare.sample(&database(file), depth, 60, seed)).collect();
     let mut bed = Bed::new(&plan(seed, 3, file));
-    bed.play(&database(file), OUTSTANDING[0], STEP_MINUTES, true, seed + 1);
-    let with: Vec<Point> = OUTSTANDING.map(|depth| bed.sample(&database(file), depth, 60, seed)).to_vec();
+    bed.play(&database(file), OUTSTANDING[0], STEP_MINUTES, true, seed);
+    let with: Vec<Point> = steps().map(|(depth, seed)| bed.sample(&database(file), depth, 60, seed)).collect();
     let mut checks = Vec::new();
     for (index, depth) in [(1, 24), (2, 48)] {
         let name = format!("requests a second without cache, {depth} outstanding");

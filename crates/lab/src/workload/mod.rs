@@ -1,8 +1,18 @@
 //! Workloads: what clients ask, drawn from a seed, for volumes in virtual time and for real clients alike.
 
+pub mod catalogue;
+pub mod file;
+mod fio;
 pub mod gain;
+mod iometer;
 pub mod pattern;
 pub mod play;
+pub mod player;
+pub mod spec;
+pub mod tile;
+pub mod vdi;
 
-pub use pattern::{Access, Pattern, Skew, Stream};
+pub use pattern::{Access, Part, Pattern, Skew, Stream};
 pub use play::{Figures, Load, play, quantile};
+pub use player::{Crowd, Door, Ended};
+pub use spec::{Job, Pace, Spec, Step};

@@ -1,4 +1,4 @@
-//! A pattern of accesses: region, mix of reads and writes, sizes, skew, order. A [`Stream`] draws from it.
+//! A pattern of accesses: region, mix of reads and writes, sizes, skew, order, drift. A [`Stream`] draws from it.
 
 use crate::random::Random;
 
@@ -20,6 +20,19 @@ pub enum Skew {
     Sequential,
 }
 
+/// One kind of access in a mix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its share of the accesses, against the other parts' weights.
+    pub weight: u32,
+    /// Size of an access.
+    pub bytes: u32,
+    /// Part of its accesses that are reads.
+    pub read_percent: u32,
+    /// Part of its accesses that go where the skew says; the others go on where the stream's last access ended.
+    pub random_percent: u32,
+}
+
 /// What one client does to a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pattern {
@@ -27,35 +40,44 @@ pub struct Pattern {
     pub start_bytes: u64,
     /// Length of the region.
     pub region_bytes: u64,
-    /// Part of the accesses that are reads.
-    pub read_percent: u32,
-    /// Size of a read.
-    pub read_bytes: u32,
-    /// Size of a write.
-    pub write_bytes: u32,
+    /// Kinds of access; at least one.
+    pub mix: Vec<Part>,
     /// Accesses begin at multiples of this.
     pub align_bytes: u32,
     /// Where they go.
     pub skew: Skew,
+    /// The hot part moves on by so many bytes after a thousand accesses of the stream, over the end to the beginning.
+    pub drift_bytes: u64,
 }
 
 impl Pattern {
     /// Random accesses of one size to a whole region.
     pub fn random(region_bytes: u64, size_bytes: u32, read_percent: u32) -> Pattern {
-        Pattern {
-            start_bytes: 0,
-            region_bytes,
-            read_percent,
-            read_bytes: size_bytes,
-            write_bytes: size_bytes,
-            align_bytes: size_bytes.min(4096),
-            skew: Skew::Uniform,
-        }
+        let mix = vec![Part { weight: 1, bytes: size_bytes, read_percent, random_percent: 100 }];
+        let align_bytes = size_bytes.min(4096);
+        Pattern { start_bytes: 0, region_bytes, mix, align_bytes, skew: Skew::Uniform, drift_bytes: 0 }
+    }
+
+    /// Random accesses of which `read_percent` are reads of one size, the others writes of another; aligned to 512 bytes.
+    pub fn reads_and_writes(region_bytes: u64, read_bytes: u32, write_bytes: u32, read_percent: u32) -> Pattern {
+        let part = |weight, bytes, read_percent| Part { weight, bytes, read_percent, random_percent: 100 };
+        let mix = vec![part(read_percent, read_bytes, 100), part(100 - read_percent, write_bytes, 0)];
+        Pattern { mix, align_bytes: 512, ..Pattern::random(region_bytes, read_bytes, read_percent) }
     }
 
     /// The same with another skew.
     pub fn with_skew(self, skew: Skew) -> Pattern {
         Pattern { skew, ..self }
+    }
+
+    /// The same in a region that begins elsewhere.
+    pub fn at(self, start_bytes: u64) -> Pattern {
+        Pattern { start_bytes, ..self }
+    }
+
+    /// Size of the largest access.
+    pub fn largest(&self) -> u64 {
+        self.mix.iter().map(|part| u64::from(part.bytes)).max().expect("a mix has a part")
     }
 }
 
@@ -76,13 +98,15 @@ pub struct Stream {
     pattern: Pattern,
     random: Random,
     next: u64,
+    drawn: u64,
+    weights: u64,
     zipf: Option<Zipf>,
 }
 
 impl Stream {
     /// Client `client`'s stream.
     pub fn new(pattern: Pattern, seed: u64, client: u64) -> Stream {
-        let largest = u64::from(pattern.read_bytes.max(pattern.write_bytes));
+        let largest = pattern.largest();
         assert!(pattern.region_bytes >= largest, "a region of {} bytes under {largest}", pattern.region_bytes);
         assert!(pattern.align_bytes > 0, "accesses have an alignment");
         let places = (pattern.region_bytes - largest) / u64::from(pattern.align_bytes) + 1;
@@ -90,37 +114,65 @@ impl Stream {
             Skew::Zipf(exponent) => Some(Zipf::new(places, exponent)),
             _ => None,
         };
-        Stream { pattern, random: Random::new(seed, client), next: 0, zipf }
+        let weights = pattern.mix.iter().map(|part| u64::from(part.weight)).sum();
+        assert!(weights > 0, "a mix weighs something");
+        Stream { pattern, random: Random::new(seed, client), next: 0, drawn: 0, weights, zipf }
     }
 
     /// The next access.
     pub fn draw(&mut self) -> Access {
-        let write = !self.random.percent(self.pattern.read_percent);
-        let len = if write { self.pattern.write_bytes } else { self.pattern.read_bytes };
+        let part = self.part();
+        let write = !self.random.percent(part.read_percent);
         let align = u64::from(self.pattern.align_bytes);
-        let places = (self.pattern.region_bytes - u64::from(len)) / align + 1;
-        let place = match self.pattern.skew {
+        let places = (self.pattern.region_bytes - u64::from(part.bytes)) / align + 1;
+        let sequential = match part.random_percent {
+            100 => self.pattern.skew == Skew::Sequential,
+            percent => !self.random.percent(percent),
+        };
+        let place = if sequential { self.advance(places) } else { self.jump(places) };
+        self.next = place + u64::from(part.bytes).div_ceil(align);
+        self.drawn += 1;
+        Access { write, at: self.pattern.start_bytes + place * align, len: part.bytes }
+    }
+
+    fn part(&mut self) -> Part {
+        let mix = &self.pattern.mix;
+        if mix.len() == 1 {
+            return mix[0];
+        }
+        let mut left = self.random.below(self.weights);
+        let chosen = mix.iter().find(|part| match left.checked_sub(u64::from(part.weight)) {
+            None => true,
+            Some(less) => {
+                left = less;
+                false
+            }
+        });
+        *chosen.expect("less than all weights together")
+    }
+
+    fn jump(&mut self, places: u64) -> u64 {
+        match self.pattern.skew {
             Skew::Uniform => self.random.below(places),
-            Skew::Sequential => self.advance(u64::from(len).div_ceil(align), places),
+            Skew::Sequential => self.advance(places),
             Skew::HotCold { hot_percent, accesses_percent } => {
                 let hot = (places * u64::from(hot_percent) / 100).clamp(1, places);
-                match self.random.percent(accesses_percent) || hot == places {
+                let place = match self.random.percent(accesses_percent) || hot == places {
                     true => self.random.below(hot),
                     false => self.random.between(hot, places - 1),
-                }
+                };
+                let moved = self.drawn / 1_000 * self.pattern.drift_bytes / u64::from(self.pattern.align_bytes);
+                (place + moved) % places
             }
             Skew::Zipf(_) => {
                 let zipf = self.zipf.as_ref().expect("made with the stream");
                 scatter(zipf.rank(self.random.fraction())) % places
             }
-        };
-        Access { write, at: self.pattern.start_bytes + place * align, len }
+        }
     }
 
-    fn advance(&mut self, by: u64, places: u64) -> u64 {
-        let place = if self.next < places { self.next } else { 0 };
-        self.next = place + by;
-        place
+    fn advance(&self, places: u64) -> u64 {
+        if self.next < places { self.next } else { 0 }
     }
 }
 
@@ -181,15 +233,8 @@ mod tests {
         let skews =
             [Skew::Uniform, Skew::HotCold { hot_percent: 10, accesses_percent: 90 }, Skew::Zipf(0.9), Skew::Sequential];
         for skew in skews {
-            let pattern = Pattern {
-                start_bytes: 3 * MIB,
-                region_bytes: 2 * MIB,
-                read_percent: 15,
-                read_bytes: 14 << 10,
-                write_bytes: 12 << 10,
-                align_bytes: 512,
-                skew,
-            };
+            let pattern = Pattern::reads_and_writes(2 * MIB, 14 << 10, 12 << 10, 15).with_skew(skew).at(3 * MIB);
+            let pattern = Pattern { drift_bytes: 8192, ..pattern };
             let mut stream = Stream::new(pattern, 1, 1);
             for _ in 0..10_000 {
                 let access = stream.draw();
@@ -229,5 +274,44 @@ mod tests {
         let first: Vec<u64> = (0..16).map(|_| stream.draw().at).collect();
         assert_eq!(first, (0..16).map(|index| index * 65536).collect::<Vec<u64>>());
         assert_eq!(stream.draw().at, 0);
+    }
+
+    #[test]
+    fn parts_of_a_mix_get_their_share_of_sizes_reads_and_order() {
+        let part = |weight, bytes, read_percent, random_percent| Part { weight, bytes, read_percent, random_percent };
+        let mix = vec![part(60, 4096, 80, 100), part(30, 512, 100, 0), part(10, 65536, 0, 50)];
+        let pattern = Pattern { mix, align_bytes: 512, ..Pattern::random(1 << 30, 4096, 0) };
+        let mut stream = Stream::new(pattern, 5, 1);
+        let mut counts = std::collections::BTreeMap::new();
+        let (mut end, mut in_order) = (0, [0_u32; 2]);
+        for _ in 0..20_000 {
+            let access = stream.draw();
+            *counts.entry((access.len, access.write)).or_insert(0_i32) += 1;
+            in_order[usize::from(access.len == 512)] += u32::from(access.at == end);
+            end = access.at + u64::from(access.len);
+        }
+        for (key, wanted) in
+            [((4096, false), 9_600), ((4096, true), 2_400), ((512, false), 6_000), ((65536, true), 2_000)]
+        {
+            let got = counts[&key];
+            assert!((got - wanted).abs() < wanted / 10, "{got} of {key:?}, {wanted} wanted");
+        }
+        assert_eq!(counts.len(), 4);
+        assert_eq!(in_order[1] as i32, counts[&(512, false)], "all of these go on where the last one ended");
+        assert!((800..1_200).contains(&in_order[0]), "{} of the 2,000 that do so half of the time", in_order[0]);
+    }
+
+    #[test]
+    fn the_hot_part_drifts() {
+        let skew = Skew::HotCold { hot_percent: 10, accesses_percent: 100 };
+        let pattern = Pattern { drift_bytes: MIB, ..Pattern::random(100 * MIB, 4096, 100).with_skew(skew) };
+        let mut stream = Stream::new(pattern, 6, 1);
+        for thousand in 0..300 {
+            let first = thousand % 100 * MIB;
+            for _ in 0..1_000 {
+                let moved = (stream.draw().at + 100 * MIB - first) % (100 * MIB);
+                assert!(moved < 11 * MIB, "in thousand {thousand} {moved} bytes past the hot part's beginning");
+            }
+        }
     }
 }

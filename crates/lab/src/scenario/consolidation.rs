@@ -1,0 +1,147 @@
+//! Consolidated servers: tiles of virtual machines on fewer and fewer disks, with flash or without.
+//!
+//! Twenty 10k disks of some 200 random requests a second carry 4,000 in RAID 0, eleven 2,200. A tile's 61 clients think 40 ms, the deploying one 10 ms: at
+//! 1 ms a request that is 1,550 a second. What a published tile asked for is not known. This one is too light: memory takes its writes, and
+//! twenty disks carry three tiles of it without flash, where two were published; so the checks against disks alone miss.
+
+use seam::Nanos;
+use seam::model::{ArraySpec, DiskType, RaidLevel};
+
+use super::Scenario;
+use super::bed::{Bed, FlashPlan, Layout, Plan};
+use super::series::{Check, Outcome, Point, mean};
+use crate::workload::tile::{self, STREAMS, TILE_BYTES};
+use crate::workload::{Job, Pace};
+
+const SOURCE: &str = "consolidation tiles on FAST Cache, published 2011";
+/// Bytes, of tiles, memory, flash and disks alike, are a thirtieth.
+const SCALE: u64 = 30;
+const MIB: u64 = 1 << 20;
+/// A tile is carried when each of its streams does this part of what it would do if requests took no time.
+const CARRIED: f64 = 0.7;
+/// Streams of each LUN: mail; OLTP and web; deployment, so that its pages can be told apart.
+const LUNS: [&[usize]; 3] = [&[0], &[1, 2], &[3]];
+
+/// The tiles.
+pub const TILES: Scenario = Scenario {
+    name: "consolidation",
+    title: "one to four tiles of servers on 20 or 11 disks, flash of 92 GB or 366 GB",
+    source: SOURCE,
+    setting: "a thirtieth of the bytes: SAS 10k in RAID 0 as 8 + 8 + 4 (mail; OLTP and web; deployment) or 4 + 4 + 3 disks of 20 GB, tiles of 9.1 GB with 0.8 GB hot, 133 MB memory; flash of 92 GB: two SSDs of 3.1 GB with 3,500 requests a second each; of 366 GB: two of 12.2 GB with four times the rate; five minutes to warm (two without flash), one to measure; carried: each stream does 70 % of what it would do if requests took no time",
+    run: tiles,
+};
+
+/// What a configuration came to.
+struct Run {
+    last: Point,
+    points: Vec<Point>,
+    /// The least of what a stream did, of what it would do without any wait.
+    least: f64,
+    deploy_promotions: u64,
+}
+
+fn flash(bytes: u64, times: u64) -> Option<FlashPlan> {
+    Some(FlashPlan { devices: 2, bytes: (bytes / SCALE).next_multiple_of(MIB), iops: 3_500 * times })
+}
+
+/// Streams of all tiles, LUN by LUN, and each LUN's size.
+fn layout(tiles: u64) -> (Vec<Job>, Vec<u64>) {
+    let tile_bytes = TILE_BYTES / SCALE;
+    let (mut jobs, mut sizes, mut at) = (Vec::new(), Vec::new(), 0);
+    for streams in LUNS {
+        let begun = at;
+        for _ in 0..tiles {
+            for stream in streams {
+                let span = tile::span(*stream, tile_bytes);
+                jobs.push(tile::job(*stream, at, span.end - span.start));
+                at += span.end - span.start;
+            }
+        }
+        sizes.push(at - begun);
+    }
+    (jobs, sizes)
+}
+
+fn run(seed: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashPlan>) -> Run {
+    let (jobs, sizes) = layout(tiles);
+    let array = |disks: usize| ArraySpec {
+        disk_bytes: Some(DiskType::Sas10k.capacity_bytes() / SCALE / (1 << 16) * (1 << 16)),
+        ..ArraySpec::new(RaidLevel::Raid0, disks, DiskType::Sas10k)
+    };
+    let plan = Plan {
+        seed,
+        memory_bytes: 4_000_000_000 / SCALE,
+        arrays: disks.map(array).into_iter().zip(sizes).collect(),
+        layout: Layout::EndToEnd,
+        flash,
+        policy: engine::WritePolicy::WriteBack,
+        cached: true,
+        haste: 1,
+    };
+    let mut bed = Bed::new(&plan);
+    let clients = bed.send(&jobs, seed);
+    let warm = if flash.is_some() { 5 } else { 2 };
+    let mut points: Vec<Point> = (0..warm).map(|_| bed.minute(&clients, Nanos::from_secs(60))).collect();
+    clients.take_jobs();
+    let last = bed.minute(&clients, Nanos::from_secs(60));
+    let counts = clients.take_jobs();
+    bed.dismiss(clients);
+    points.push(last);
+    let part = |(job, count): (&Job, u64)| match job.pace {
+        Pace::Think(think) => count as f64 / 60.0 * think.as_secs_f64() / f64::from(job.depth),
+        Pace::Eager | Pace::Rate(_) => 1.0,
+    };
+    let least = jobs.iter().zip(counts).map(part).fold(f64::MAX, f64::min);
+    let deploy_promotions = bed.volumes[LUNS.len() - 1].stats().flash.promotions;
+    Run { last, points, least, deploy_promotions }
+}
+
+fn tiles(seed: u64) -> Outcome {
+    assert_eq!(STREAMS[3].0, "deploy", "the last LUN is the one of deployment");
+    const TWENTY: [usize; 3] = [8, 8, 4];
+    const ELEVEN: [usize; 3] = [4, 4, 3];
+    let small = flash(92_000_000_000, 1);
+    let without = [1, 2, 3].map(|tiles| run(seed, TWENTY, tiles, None));
+    let few_without = run(seed, ELEVEN, 1, None);
+    let with = [1, 2, 4].map(|tiles| run(seed, TWENTY, tiles, small));
+    let few_with = run(seed, ELEVEN, 4, small);
+    let large = run(seed, TWENTY, 4, flash(366_000_000_000, 4));
+    let hits = |run: &Run| {
+        mean(&run.points[run.points.len() - 3..], |point| 0.24 * point.read_hit_ratio + 0.76 * point.write_hit_ratio)
+    };
+    let gain = |tiles: usize| with[tiles].last.iops / without[tiles].last.iops;
+    let checks = vec![
+        Check::at_least("20 disks without flash, 2 tiles: least part of a stream", without[1].least, CARRIED, SOURCE),
+        Check::at_most("20 disks without flash, 3 tiles: least part of a stream", without[2].least, CARRIED, SOURCE),
+        Check::at_most("11 disks without flash, 1 tile: least part of a stream", few_without.least, CARRIED, SOURCE),
+        Check::at_least("20 disks, flash of 92 GB, 4 tiles: least part of a stream", with[2].least, CARRIED, SOURCE),
+        Check::at_least("11 disks, flash of 92 GB, 4 tiles: least part of a stream", few_with.least, CARRIED, SOURCE),
+        Check::at_least("times the rate without flash, 1 tile", gain(0), 1.26, SOURCE),
+        Check::at_least("times the rate without flash, 2 tiles", gain(1), 1.31, SOURCE),
+        Check::at_least("requests from the cache, 4 tiles, flash of 92 GB", hits(&with[2]), 0.921, SOURCE),
+        Check::at_least("requests from the cache, 4 tiles, flash of 366 GB", hits(&large), 0.921, SOURCE),
+        Check::at_most("pages of the deploy stream that were promoted", with[2].deploy_promotions as f64, 0.0, SOURCE),
+    ];
+    let line = |name: &str, run: &Run| {
+        let Point { iops, latency_ms, read_hit_ratio, .. } = run.last;
+        let (reads, least) = (read_hit_ratio * 100.0, run.least * 100.0);
+        format!("{name}: {iops:.0}/s, {latency_ms:.1} ms, {reads:.0} % read hits, least stream {least:.0} %")
+    };
+    let notes = vec![
+        line("20 disks, 1 tile, without", &without[0]),
+        line("20 disks, 2 tiles, without", &without[1]),
+        line("20 disks, 3 tiles, without", &without[2]),
+        line("11 disks, 1 tile, without", &few_without),
+        line("20 disks, 1 tile, with", &with[0]),
+        line("20 disks, 2 tiles, with", &with[1]),
+        line("20 disks, 4 tiles, with", &with[2]),
+        line("11 disks, 4 tiles, with", &few_with),
+        line("20 disks, 4 tiles, 366 GB", &large),
+    ];
+    let [_, two_without, _] = without;
+    let [_, two_with, four_with] = with;
+    let mut outcome = Outcome { checks, notes, ..Outcome::default() };
+    outcome.run("4 tiles, with", four_with.points).run("2 tiles, with", two_with.points);
+    outcome.run("2 tiles, without", two_without.points);
+    outcome
+}

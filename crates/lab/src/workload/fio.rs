@@ -1,0 +1,330 @@
+//! fio's job files: sections of `key=value`; `[global]` holds for the jobs after it. Jobs run side by side until one says `stonewall`.
+
+use seam::Nanos;
+
+use super::file::SpecError;
+use super::{Job, Pace, Part, Pattern, Skew, Spec, Step};
+
+/// What says nothing of what is asked of a volume.
+const OF_NO_CONCERN: [&str; 24] = [
+    "ioengine",
+    "direct",
+    "buffered",
+    "filename",
+    "directory",
+    "name",
+    "description",
+    "group_reporting",
+    "time_based",
+    "thread",
+    "randrepeat",
+    "norandommap",
+    "random_generator",
+    "randseed",
+    "invalidate",
+    "refill_buffers",
+    "end_fsync",
+    "ramp_time",
+    "uri",
+    "create_on_open",
+    "disable_slat",
+    "disable_clat",
+    "log_avg_msec",
+    "gtod_reduce",
+];
+const BYTES_MAX: u64 = 32 << 20;
+
+/// A value and its line.
+type Value = (usize, String);
+
+/// What a section says.
+#[derive(Clone, Default)]
+struct Section {
+    name: String,
+    line: usize,
+    keys: Vec<(String, Value)>,
+    /// Waits for all jobs before it.
+    wall: bool,
+}
+
+/// Reads a file for a volume of so many bytes.
+pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError> {
+    let (mut global, mut sections) = (Section::default(), Vec::<Section>::new());
+    let mut in_global = true;
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with([';', '#']) {
+            continue;
+        }
+        if let Some(title) = line.strip_prefix('[') {
+            let title =
+                title.strip_suffix(']').ok_or_else(|| SpecError::new(number, "a section's name without its end"))?;
+            in_global = title == "global";
+            if !in_global {
+                sections.push(Section { name: title.to_owned(), line: number, wall: false, ..global.clone() });
+            }
+            continue;
+        }
+        let section = if in_global { &mut global } else { sections.last_mut().expect("a section has begun") };
+        section.take(line, number)?;
+    }
+    if sections.is_empty() {
+        return Err(SpecError::new(1, "there is no job in it"));
+    }
+    let mut steps = Vec::<Step>::new();
+    for section in &sections {
+        if steps.is_empty() || section.wall {
+            steps.push(Step { name: section.name.clone(), time: None, jobs: Vec::new() });
+        }
+        let step = steps.last_mut().expect("there is one");
+        step.time = step.time.max(section.time()?);
+        step.jobs.extend(section.jobs(size_bytes)?);
+    }
+    Ok(Spec { name: name.to_owned(), steps })
+}
+
+/// A number with `k`, `m`, `g` or `t` of 1,024 each.
+fn bytes((line, text): &Value) -> Result<u64, SpecError> {
+    let wrong = || SpecError::new(*line, format!("\"{text}\" is no size: write 4096, 4k, 64m or 1g"));
+    let lower = text.to_lowercase();
+    let digits = lower.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let shift = match lower[digits.len()..].trim_end_matches("ib").trim_end_matches('b') {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err(wrong()),
+    };
+    digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(wrong)
+}
+
+/// The same, or a part of `whole` in percent.
+fn bytes_of(value: &Value, whole: u64) -> Result<u64, SpecError> {
+    match value.1.strip_suffix('%') {
+        Some(percent) => Ok(whole * number(&(value.0, percent.to_owned()), 100)? / 100),
+        None => bytes(value),
+    }
+}
+
+fn number((line, text): &Value, most: u64) -> Result<u64, SpecError> {
+    let number = text.trim().parse::<u64>().ok().filter(|number| *number <= most);
+    number.ok_or_else(|| SpecError::new(*line, format!("\"{text}\" is no number up to {most}")))
+}
+
+/// Seconds, or with `us`, `ms`, `s`, `m` or `h`.
+fn time((line, text): &Value, unit: Nanos) -> Result<Nanos, SpecError> {
+    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let unit = match &text[digits.len()..] {
+        "" => unit,
+        "us" => Nanos::from_micros(1),
+        "ms" => Nanos::from_millis(1),
+        "s" => Nanos::from_secs(1),
+        "m" => Nanos::from_secs(60),
+        "h" => Nanos::from_secs(3_600),
+        _ => return Err(SpecError::new(*line, format!("\"{text}\" is no time: write 30, 30s, 2m or 1h"))),
+    };
+    Ok(Nanos(number(&(*line, digits.to_owned()), 1 << 32)?.saturating_mul(unit.0)))
+}
+
+impl Section {
+    fn take(&mut self, line: &str, number: usize) -> Result<(), SpecError> {
+        const KNOWN: [&str; 18] = [
+            "rw",
+            "bs",
+            "bssplit",
+            "rwmixread",
+            "rwmixwrite",
+            "percentage_random",
+            "random_distribution",
+            "iodepth",
+            "numjobs",
+            "size",
+            "offset",
+            "blockalign",
+            "runtime",
+            "rate_iops",
+            "thinktime",
+            "startdelay",
+            "stonewall",
+            "io_size",
+        ];
+        let (key, value) = line.split_once('=').unwrap_or((line, "1"));
+        let key = match key.trim() {
+            "readwrite" => "rw",
+            "blocksize" => "bs",
+            "ba" => "blockalign",
+            "wait_for_previous" => "stonewall",
+            key => key,
+        };
+        match key {
+            "stonewall" => self.wall = true,
+            "io_size" => return Err(SpecError::new(number, "io_size: a step ends by its time; use runtime")),
+            _ if KNOWN.contains(&key) => {
+                self.keys.retain(|(known, _)| known != key);
+                self.keys.push((key.to_owned(), (number, value.trim().to_owned())));
+            }
+            _ if OF_NO_CONCERN.contains(&key) => (),
+            _ => return Err(SpecError::new(number, format!("\"{key}\" is not known here"))),
+        }
+        Ok(())
+    }
+
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.keys.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    fn time(&self) -> Result<Option<Nanos>, SpecError> {
+        self.get("runtime").map(|value| time(value, Nanos::from_secs(1))).transpose()
+    }
+
+    /// Part of the requests that are reads, and of those that go anywhere.
+    fn ways(&self) -> Result<(u32, u32), SpecError> {
+        let (line, rw) = self.get("rw").cloned().unwrap_or((self.line, "read".to_owned()));
+        let percent = |key: &str| self.get(key).map(|value| number(value, 100)).transpose();
+        let mixed = match (percent("rwmixread")?, percent("rwmixwrite")?) {
+            (Some(reads), _) => reads,
+            (None, Some(writes)) => 100 - writes,
+            (None, None) => 50,
+        };
+        let (random, way) = rw.strip_prefix("rand").map_or((false, rw.as_str()), |way| (true, way));
+        let reads = match way {
+            "read" => 100,
+            "write" => 0,
+            "rw" | "readwrite" => mixed,
+            _ => {
+                return Err(SpecError::new(
+                    line,
+                    format!("rw={rw} is not supported: read, write, rw, or those after rand"),
+                ));
+            }
+        };
+        let random = if random { percent("percentage_random")?.unwrap_or(100) } else { 0 };
+        Ok((reads as u32, random as u32))
+    }
+
+    /// Sizes of reads and of writes, with their parts of a hundred.
+    fn sizes(&self) -> Result<[Vec<(u32, u32)>; 2], SpecError> {
+        let size = |line: usize, text: &str| {
+            let size = bytes(&(line, text.to_owned()))?;
+            let fits = (1..=BYTES_MAX).contains(&size);
+            fits.then_some(size as u32).ok_or_else(|| SpecError::new(line, format!("{text}: sizes go up to 32m")))
+        };
+        let (line, text) = match (self.get("bssplit"), self.get("bs")) {
+            (Some((line, text)), _) => {
+                let list = |text: &str| -> Result<Vec<(u32, u32)>, SpecError> {
+                    let one = |entry: &str| {
+                        let (bytes, percent) = entry.split_once('/').unwrap_or((entry, ""));
+                        let percent = number(&(*line, percent.to_owned()), 100)?;
+                        Ok((percent as u32, size(*line, bytes)?))
+                    };
+                    let list: Vec<(u32, u32)> = text.split(':').map(one).collect::<Result<_, SpecError>>()?;
+                    let sum: u32 = list.iter().map(|(percent, _)| percent).sum();
+                    let text = format!("bssplit: its parts add up to {sum} %, not 100");
+                    if sum == 100 { Ok(list) } else { Err(SpecError::new(*line, text)) }
+                };
+                let (reads, writes) = text.split_once(',').unwrap_or((text, text));
+                return Ok([list(reads)?, list(writes)?]);
+            }
+            (None, Some(value)) => value.clone(),
+            (None, None) => (self.line, "4k".to_owned()),
+        };
+        let mut parts = text.split(',');
+        let reads = parts.next().unwrap_or_default();
+        let writes = parts.next().unwrap_or(reads);
+        Ok([vec![(100, size(line, reads)?)], vec![(100, size(line, writes)?)]])
+    }
+
+    fn skew(&self) -> Result<Skew, SpecError> {
+        let Some((line, text)) = self.get("random_distribution") else { return Ok(Skew::Uniform) };
+        let wrong = |why: &str| SpecError::new(*line, format!("random_distribution={text}: {why}"));
+        match text.split_once(':') {
+            None if text == "random" => Ok(Skew::Uniform),
+            Some(("zipf", exponent)) => {
+                let exponent = exponent.parse::<f64>().ok().filter(|exponent| *exponent > 0.0 && *exponent < 1.0);
+                exponent.map(Skew::Zipf).ok_or_else(|| wrong("an exponent between 0 and 1 is supported"))
+            }
+            _ => Err(wrong("random and zipf:EXPONENT are supported")),
+        }
+    }
+
+    fn jobs(&self, size_bytes: u64) -> Result<Vec<Job>, SpecError> {
+        let (reads, random_percent) = self.ways()?;
+        let [read_sizes, write_sizes] = self.sizes()?;
+        let sides = [(reads, 100, read_sizes), (100 - reads, 0, write_sizes)];
+        let parts = sides.into_iter().flat_map(|(weight, read_percent, sizes)| {
+            let part = move |(percent, bytes)| Part { weight: weight * percent, bytes, read_percent, random_percent };
+            sizes.into_iter().map(part)
+        });
+        let mix: Vec<Part> = parts.filter(|part| part.weight > 0).collect();
+        let start_bytes = self.get("offset").map(|value| bytes_of(value, size_bytes)).transpose()?.unwrap_or(0);
+        let rest = size_bytes.saturating_sub(start_bytes);
+        let region_bytes = self.get("size").map(|value| bytes_of(value, size_bytes)).transpose()?.unwrap_or(rest);
+        let least = mix.iter().map(|part| part.bytes).min().expect("a mix has a part");
+        let align_bytes = match self.get("blockalign") {
+            Some(value) => bytes(value)?.clamp(1, BYTES_MAX) as u32,
+            None => least,
+        };
+        let skew = self.skew()?;
+        let pattern = Pattern { start_bytes, region_bytes, mix, align_bytes, skew, drift_bytes: 0 };
+        let count = |key: &str, most| self.get(key).map(|value| number(value, most)).transpose();
+        let depth = count("iodepth", 65_536)?.unwrap_or(1).max(1) as u32;
+        let rate = count("rate_iops", 100_000_000)?.filter(|rate| *rate > 0);
+        let think = self.get("thinktime").map(|value| time(value, Nanos::from_micros(1))).transpose()?;
+        let pace = match (rate, think.filter(|think| *think > Nanos::ZERO)) {
+            (Some(_), Some(_)) => {
+                return Err(SpecError::new(self.line, format!("[{}]: either rate_iops or thinktime", self.name)));
+            }
+            (Some(rate), None) => Pace::Rate(rate as f64),
+            (None, Some(think)) => Pace::Think(think),
+            (None, None) => Pace::Eager,
+        };
+        let begin = self.get("startdelay").map(|value| time(value, Nanos::from_secs(1))).transpose()?;
+        let begin = begin.unwrap_or(Nanos::ZERO);
+        let job = Job { begin, ..Job::eager(&self.name, pattern, depth).paced(pace) };
+        Ok(vec![job; count("numjobs", 4_096)?.unwrap_or(1).max(1) as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = include_str!("fixtures/database.fio");
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_job_file_of_fio_is_understood() {
+        let spec = parse("x", FILE, 1 << 30).expect("it is sound");
+        let steps: Vec<_> = spec.steps.iter().map(|step| (step.name.as_str(), step.jobs.len(), step.time)).collect();
+        let seconds = |count| Some(Nanos::from_secs(count));
+        assert_eq!(steps, [("data", 4, seconds(120)), ("backup", 1, seconds(30))]);
+        let [data, journal, mixed, _] = &spec.steps[0].jobs[..] else { panic!("four jobs") };
+        assert_eq!((data.depth, data.pattern.region_bytes, data.pattern.skew), (16, 512 * MIB, Skew::Zipf(0.9)));
+        let part = |weight, bytes, read_percent, random_percent| Part { weight, bytes, read_percent, random_percent };
+        assert_eq!(data.pattern.mix, [part(6_700, 8192, 100, 100), part(3_300, 8192, 0, 100)]);
+        assert_eq!((journal.pace, journal.pattern.start_bytes), (Pace::Rate(200.0), 512 * MIB));
+        assert_eq!(journal.pattern.mix, [part(10_000, 4096, 0, 0)]);
+        assert_eq!(mixed.pace, Pace::Think(Nanos::from_millis(2)));
+        assert_eq!(mixed.pattern.mix[1], part(2_000, 65_536, 100, 50));
+        assert_eq!(spec.check(1 << 30, 512), Ok(()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let broken =
+            |from: &str, to: &str| parse("x", &FILE.replace(from, to), 1 << 30).expect_err("it is broken").to_string();
+        let errors = [
+            broken("rw=write", "rw=trim"),
+            broken("iodepth=16", "iodepth=many"),
+            broken("iodepth=16", "zonemode=zbd"),
+            broken("4k/60", "4k/50"),
+            broken("zipf:0.9", "pareto:0.9"),
+            broken("size=512m", "size=512q"),
+            broken("[journal]", "[journal"),
+            broken("runtime=30", "runtime=soon"),
+            parse("x", "[global]\nbs=4k\n", 1 << 30).expect_err("it has no job").to_string(),
+        ];
+        insta::assert_snapshot!(errors.join("\n"));
+    }
+}

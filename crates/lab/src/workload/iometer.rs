@@ -1,0 +1,266 @@
+//! IOMeter's configuration files: a line that begins with an apostrophe says what the lines after it are.
+//!
+//! Each worker runs its assigned access specifications one after the other, all workers at once: the first of each are the first step, and so
+//! on. A file without workers has a step for each specification.
+
+use seam::Nanos;
+
+use super::file::SpecError;
+use super::{Job, Pace, Part, Pattern, Spec, Step};
+
+const SECTOR: u64 = 512;
+
+/// What says nothing of what is asked of a volume.
+const OF_NO_CONCERN: [&str; 30] = [
+    "test setup",
+    "test description",
+    "run time",
+    "ramp up time (s)",
+    "default disk workers to spawn",
+    "default network workers to spawn",
+    "record results",
+    "worker cycling",
+    "disk cycling",
+    "queue depth cycling",
+    "start step step type",
+    "start end step step type",
+    "end test setup",
+    "access specifications",
+    "end access specifications",
+    "manager list",
+    "manager id, manager name",
+    "manager network address",
+    "default target settings for worker",
+    "end default target settings for worker",
+    "end assigned access specs",
+    "target assignments",
+    "target",
+    "target type",
+    "end target",
+    "end target assignments",
+    "end worker",
+    "end manager",
+    "end manager list",
+    "end results display",
+];
+
+#[derive(Clone, Default)]
+struct Access {
+    name: String,
+    mix: Vec<Part>,
+    /// Pause after each request, in milliseconds.
+    delay_ms: u64,
+    align_bytes: u32,
+    percent: u32,
+    line: usize,
+}
+
+#[derive(Clone)]
+struct Worker {
+    depth: u32,
+    sectors: u64,
+    first_sector: u64,
+    assigned: Vec<(usize, String)>,
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Worker { depth: 1, sectors: 0, first_sector: 0, assigned: Vec::new() }
+    }
+}
+
+#[derive(Default)]
+struct File {
+    seconds: u64,
+    accesses: Vec<Access>,
+    workers: Vec<Worker>,
+}
+
+/// Reads a file for a volume of so many bytes.
+pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError> {
+    let mut file = File::default();
+    let (mut label, mut skipped) = (String::new(), false);
+    for (number, line) in (1..).zip(text.lines()) {
+        if let Some(comment) = line.trim().strip_prefix('\'') {
+            let words: Vec<&str> = comment.trim_end_matches(['=', ' ']).split_whitespace().collect();
+            label = words.join(" ").to_lowercase();
+            // How IOMeter shows its results: long, and of no concern.
+            skipped = label.starts_with("results display") || skipped && label != "end results display";
+            continue;
+        }
+        let value = line.trim();
+        if value.is_empty() || skipped || value.starts_with("Version ") {
+            continue;
+        }
+        file.take(&label, value, number)?;
+    }
+    file.spec(name, size_bytes)
+}
+
+/// The comma-separated numbers of a line.
+fn numbers(value: &str, line: usize) -> Result<Vec<u64>, SpecError> {
+    let number = |text: &str| {
+        text.trim().parse::<u64>().map_err(|_| SpecError::new(line, format!("\"{}\" is no number", text.trim())))
+    };
+    value.split(',').map(number).collect()
+}
+
+impl File {
+    fn take(&mut self, label: &str, value: &str, line: usize) -> Result<(), SpecError> {
+        let no_worker = || SpecError::new(line, "it comes before any worker");
+        match label {
+            "hours minutes seconds" => {
+                let parts = numbers(&value.split_whitespace().collect::<Vec<_>>().join(","), line)?;
+                self.seconds = parts.iter().fold(0, |sum, part| sum * 60 + part);
+            }
+            "test type" if value != "NORMAL" => {
+                return Err(SpecError::new(line, format!("test type {value}: only NORMAL is supported")));
+            }
+            "access specification name,default assignment" => {
+                let name = value.rsplit_once(',').map_or(value, |(name, _)| name).to_owned();
+                self.accesses.push(Access { name, line, ..Access::default() });
+            }
+            "size,% of size,% reads,% random,delay,burst,align,reply" => self.part(value, line)?,
+            "worker" => self.workers.push(Worker::default()),
+            "worker type" if value != "DISK" => {
+                return Err(SpecError::new(line, format!("a worker of type {value}: only DISK is supported")));
+            }
+            "test type" | "worker type" => (),
+            label if label.starts_with("number of outstanding ios") => {
+                let first = numbers(value.split(',').next().unwrap_or_default(), line)?[0];
+                self.workers.last_mut().ok_or_else(no_worker)?.depth = u32::try_from(first).unwrap_or(u32::MAX).max(1);
+            }
+            label if label.starts_with("disk maximum size,starting sector") => {
+                let pair = numbers(&value.split(',').take(2).collect::<Vec<_>>().join(","), line)?;
+                let worker = self.workers.last_mut().ok_or_else(no_worker)?;
+                (worker.sectors, worker.first_sector) = (pair[0], pair.get(1).copied().unwrap_or(0));
+            }
+            "assigned access specs" => {
+                self.workers.last_mut().ok_or_else(no_worker)?.assigned.push((line, value.to_owned()));
+            }
+            label if OF_NO_CONCERN.contains(&label) => (),
+            label => return Err(SpecError::new(line, format!("\"'{label}\" is not known"))),
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, value: &str, line: usize) -> Result<(), SpecError> {
+        let wrong = |text: &str| SpecError::new(line, text);
+        let [bytes, weight, reads, random, delay, burst, align, reply] = numbers(value, line)?[..] else {
+            return Err(wrong("eight numbers: size, % of size, % reads, % random, delay, burst, align, reply"));
+        };
+        let access =
+            self.accesses.last_mut().ok_or_else(|| wrong("it comes before any access specification's name"))?;
+        if bytes == 0 || bytes > 32 << 20 || weight > 100 || reads > 100 || random > 100 {
+            return Err(wrong("a size from 1 byte to 32 MiB, and percentages up to 100"));
+        }
+        if burst > 1 && delay > 0 {
+            return Err(wrong("a delay after several requests is not supported: burst must be 1"));
+        }
+        if reply > 0 {
+            return Err(wrong("replies are of network workers, which are not supported"));
+        }
+        if access.percent > 0 && access.delay_ms != delay {
+            return Err(wrong("delays that differ inside one access specification are not supported"));
+        }
+        let align = match align {
+            0 => SECTOR as u32,
+            align => u32::try_from(align).map_err(|_| wrong("an alignment of 4 GiB or more"))?,
+        };
+        access.align_bytes = if access.percent == 0 { align } else { align.min(access.align_bytes) };
+        access.delay_ms = delay;
+        access.percent += weight as u32;
+        let [weight, bytes, read_percent, random_percent] = [weight, bytes, reads, random].map(|number| number as u32);
+        access.mix.push(Part { weight, bytes, read_percent, random_percent });
+        Ok(())
+    }
+
+    fn spec(self, name: &str, size_bytes: u64) -> Result<Spec, SpecError> {
+        if self.accesses.is_empty() {
+            return Err(SpecError::new(1, "there is no access specification in it"));
+        }
+        if let Some(access) = self.accesses.iter().find(|access| access.percent != 100) {
+            let text = format!("\"{}\": the sizes' parts add up to {} %, not 100", access.name, access.percent);
+            return Err(SpecError::new(access.line, text));
+        }
+        let mut workers = self.workers;
+        workers.retain(|worker| !worker.assigned.is_empty());
+        if workers.is_empty() {
+            let assigned = self.accesses.iter().map(|access| (access.line, access.name.clone())).collect();
+            workers.push(Worker { assigned, ..Worker::default() });
+        }
+        let count = workers.iter().map(|worker| worker.assigned.len()).max().unwrap_or(0);
+        let time = (self.seconds > 0).then(|| Nanos::from_secs(self.seconds));
+        let mut steps = Vec::new();
+        for index in 0..count {
+            let mut jobs = Vec::new();
+            for worker in &workers {
+                let Some((line, wanted)) = worker.assigned.get(index) else { continue };
+                let access = self.accesses.iter().find(|access| access.name == *wanted);
+                let access = access.ok_or_else(|| SpecError::new(*line, format!("there is no \"{wanted}\"")))?;
+                jobs.push(access.job(worker, size_bytes));
+            }
+            steps.push(Step { name: jobs[0].name.clone(), time, jobs });
+        }
+        Ok(Spec { name: name.to_owned(), steps })
+    }
+}
+
+impl Access {
+    fn job(&self, worker: &Worker, size_bytes: u64) -> Job {
+        let start_bytes = worker.first_sector * SECTOR;
+        let rest = size_bytes.saturating_sub(start_bytes);
+        let region_bytes = if worker.sectors == 0 { rest } else { worker.sectors * SECTOR };
+        let mix = self.mix.iter().copied().filter(|part| part.weight > 0).collect();
+        let pattern =
+            Pattern { start_bytes, mix, align_bytes: self.align_bytes, ..Pattern::random(region_bytes, 512, 0) };
+        let pace = match self.delay_ms {
+            0 => Pace::Eager,
+            millis => Pace::Think(Nanos::from_millis(millis)),
+        };
+        Job::eager(&self.name, pattern, worker.depth).paced(pace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = include_str!("fixtures/two-workers.icf");
+
+    #[test]
+    fn a_file_of_iometer_is_understood() {
+        let spec = parse("x", FILE, 1 << 30).expect("it is sound");
+        let names: Vec<_> = spec.steps.iter().map(|step| (step.name.as_str(), step.jobs.len())).collect();
+        assert_eq!(names, [("Database", 2), ("File Server", 1)]);
+        assert_eq!(spec.steps[0].time, Some(Nanos::from_secs(90)));
+        let job = &spec.steps[0].jobs[0];
+        assert_eq!((job.depth, job.pattern.region_bytes, job.pattern.start_bytes), (16, 1 << 30, 0));
+        assert_eq!(job.pattern.mix, [Part { weight: 100, bytes: 8192, read_percent: 67, random_percent: 100 }]);
+        let second = &spec.steps[0].jobs[1];
+        assert_eq!(
+            (second.depth, second.pattern.region_bytes, second.pattern.start_bytes),
+            (4, 204_800 * 512, 2048 * 512)
+        );
+        let files = &spec.steps[1].jobs[0].pattern;
+        assert_eq!((files.mix.len(), files.mix[3].bytes, files.mix[3].weight), (8, 4096, 60));
+        assert_eq!(spec.check(1 << 30, 512), Ok(()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let broken =
+            |from: &str, to: &str| parse("x", &FILE.replace(from, to), 1 << 30).expect_err("it is broken").to_string();
+        let errors = [
+            broken("8192,100,67,100,0,1,0,0", "8192,100,67,100,0,1,0"),
+            broken("8192,100,67,100,0,1,0,0", "8192,90,67,100,0,1,0,0"),
+            broken("8192,100,67", "8k,100,67"),
+            broken("8192,100,67,100,0,1,0,0", "8192,100,67,100,5,8,0,0"),
+            broken("'Worker type\n\tDISK", "'Worker type\n\tNETWORK,TCP"),
+            broken("'Ramp Up Time (s)", "'Warp factor"),
+            broken("\tFile Server\n'End assigned", "\tWeb Server\n'End assigned"),
+            parse("x", "Version 1.1.0\n", 1 << 30).expect_err("it is empty").to_string(),
+        ];
+        insta::assert_snapshot!(errors.join("\n"));
+    }
+}
