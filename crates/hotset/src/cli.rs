@@ -108,6 +108,11 @@ enum Command {
         #[command(subcommand)]
         action: commands::lab::Action,
     },
+    /// Play workloads on live volumes
+    Workload {
+        #[command(subcommand)]
+        action: commands::workload::Action,
+    },
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -160,6 +165,7 @@ impl Cli {
             Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Advise(options) => commands::advise::run(socket, &options, json),
             Command::Simulate(options) => commands::simulate::run(&options, json),
+            Command::Workload { action } => commands::workload::run(action, json),
             Command::Lab { action } => commands::lab::run(action, json),
             Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),
             Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),

@@ -14,3 +14,4 @@ pub mod top;
 pub mod torture;
 pub mod trace;
 pub mod volume;
+pub mod workload;

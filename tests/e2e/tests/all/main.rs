@@ -18,3 +18,4 @@ mod powercut;
 mod protocol;
 mod tls;
 mod traces;
+mod workload;

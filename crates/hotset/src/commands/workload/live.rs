@@ -1,0 +1,222 @@
+//! The jobs of a workload against an NBD export, on a core of their own.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
+use lab::workload::{Access, Crowd, Door, Ended, Spec, Step, quantile};
+use seam::real::{RealCoreSpec, RealSeam, run_core};
+use seam::{BLOCK_BYTES, BlockMut, Disk, Nanos, Piece, PieceMut, SECTOR_BYTES, Seam};
+use serde::Serialize;
+
+use crate::cli::Failure;
+
+pub use engine::backing::nbd::NbdTargetError as TargetError;
+
+/// Most memory for the data of requests in flight.
+const POOL_BYTES_MAX: u64 = 1 << 30;
+
+/// What came of some requests.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figures {
+    /// Requests that did not fail.
+    pub requests: u64,
+    /// Of them, a second.
+    pub iops: f64,
+    /// 10^6 bytes a second.
+    pub mb_s: f64,
+    /// Part of them that were reads.
+    pub read_ratio: f64,
+    /// Mean latency.
+    pub mean_us: f64,
+    /// Half were not slower.
+    pub p50_us: u32,
+    /// 99 % were not slower.
+    pub p99_us: u32,
+    /// 99.9 % were not slower.
+    pub p999_us: u32,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepFigures {
+    /// Its name.
+    pub name: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// All jobs together.
+    pub all: Figures,
+    /// Jobs by name.
+    pub jobs: BTreeMap<String, Figures>,
+}
+
+/// What is counted while requests end.
+#[derive(Default)]
+struct Tally {
+    latency_us: Vec<u32>,
+    bytes: u64,
+    reads: u64,
+    errors: u64,
+}
+
+impl Tally {
+    fn note(&mut self, ended: &Ended) {
+        if !ended.ok {
+            self.errors += 1;
+            return;
+        }
+        self.latency_us.push(u32::try_from(ended.waited.as_micros()).unwrap_or(u32::MAX));
+        self.bytes += u64::from(ended.access.len);
+        self.reads += u64::from(!ended.access.write);
+    }
+
+    fn figures(&mut self, seconds: f64) -> Figures {
+        self.latency_us.sort_unstable();
+        let requests = self.latency_us.len() as u64;
+        let sum: u64 = self.latency_us.iter().map(|micros| u64::from(*micros)).sum();
+        let each = 1.0 / requests.max(1) as f64;
+        Figures {
+            requests,
+            iops: requests as f64 / seconds,
+            mb_s: self.bytes as f64 / 1e6 / seconds,
+            read_ratio: self.reads as f64 * each,
+            mean_us: sum as f64 * each,
+            p50_us: quantile(&self.latency_us, 500),
+            p99_us: quantile(&self.latency_us, 990),
+            p999_us: quantile(&self.latency_us, 999),
+            errors: self.errors,
+        }
+    }
+}
+
+/// The export.
+#[derive(Clone)]
+struct Export(NbdDisk<RealSeam>);
+
+impl Export {
+    async fn buffer(seam: &RealSeam) -> <RealSeam as Seam>::BlockMut {
+        loop {
+            if let Some(block) = seam.alloc() {
+                return block;
+            }
+            // Others' requests end and give theirs back.
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+    }
+}
+
+impl Door<RealSeam> for Export {
+    async fn ask(&self, seam: &RealSeam, access: Access) -> bool {
+        let mut pieces = Vec::with_capacity(access.len as usize / BLOCK_BYTES + 1);
+        let mut left = access.len as usize;
+        while left > 0 {
+            let len = left.min(BLOCK_BYTES);
+            pieces.push(PieceMut::new(Export::buffer(seam).await, 0, len));
+            left -= len;
+        }
+        if !access.write {
+            return self.0.read(access.at, pieces).await.0.is_ok();
+        }
+        // Where each sector lies and a number that differs each time: neither compresses nor repeats.
+        let stamp = seam.random().to_le_bytes();
+        let frozen = pieces.into_iter().enumerate().map(|(index, mut piece)| {
+            let len = piece.len();
+            piece.block.zero(0, BLOCK_BYTES);
+            for start in (0..len).step_by(SECTOR_BYTES) {
+                let at = access.at + (index * BLOCK_BYTES + start) as u64;
+                let mut bytes = [0; SECTOR_BYTES];
+                bytes[..8].copy_from_slice(&at.to_le_bytes());
+                bytes[8..16].copy_from_slice(&stamp);
+                let count = SECTOR_BYTES.min(len - start);
+                piece.block.write_bytes(start, &bytes[..count]);
+            }
+            Piece::new(piece.block.freeze(), 0, len)
+        });
+        self.0.write(access.at, frozen.collect()).await.is_ok()
+    }
+}
+
+/// Connects, builds the workload for the export's size and blocks, and plays it; `each` hears of every step's end.
+pub fn play(
+    target: NbdTarget,
+    build: impl Fn(u64, u32) -> Result<Spec, Failure> + 'static,
+    seed: u64,
+    each: impl Fn(&StepFigures) + 'static,
+) -> Result<Vec<StepFigures>, Failure> {
+    let result = Arc::new(Mutex::new(None));
+    let kept = Arc::clone(&result);
+    let spec = RealCoreSpec::new(POOL_BYTES_MAX as usize);
+    let ran = run_core(spec, move |seam| async move {
+        let outcome = on_core(&seam, target, &build, seed, &each).await;
+        *kept.lock().expect("nobody panics with it") = Some(outcome);
+    });
+    ran.map_err(|error| Failure::failed(error.to_string()))?;
+    let outcome = result.lock().expect("nobody panics with it").take();
+    outcome.expect("the core has ended")
+}
+
+async fn on_core(
+    seam: &RealSeam,
+    target: NbdTarget,
+    build: &impl Fn(u64, u32) -> Result<Spec, Failure>,
+    seed: u64,
+    each: &impl Fn(&StepFigures),
+) -> Result<Vec<StepFigures>, Failure> {
+    let name = target.to_string();
+    let opened = NbdDisk::open(seam, target, NbdOptions::default()).await;
+    let disk = opened.map_err(|error| Failure::failed(format!("{name}: {error}")))?;
+    let geometry = disk.geometry();
+    let spec = build(geometry.size_bytes, geometry.logical_block)?;
+    let in_flight = |step: &Step| -> u64 {
+        step.jobs
+            .iter()
+            .map(|job| u64::from(job.depth) * job.pattern.largest().next_multiple_of(BLOCK_BYTES as u64))
+            .sum()
+    };
+    let most = spec.steps.iter().map(in_flight).max().unwrap_or(0);
+    // Headers and what the connection holds want room, too; a request that has half of its buffers must get the rest.
+    if most > POOL_BYTES_MAX / 2 {
+        let text = format!("{} MiB in flight at once; at most {} MiB are possible", most >> 20, POOL_BYTES_MAX >> 21);
+        return Err(Failure::usage(text));
+    }
+    let export = Export(disk);
+    let mut steps = Vec::new();
+    for (number, step) in spec.steps.iter().enumerate() {
+        let figures = one_step(seam, &export, step, seed + number as u64).await;
+        each(&figures);
+        steps.push(figures);
+    }
+    Ok(steps)
+}
+
+async fn one_step(seam: &RealSeam, export: &Export, step: &Step, seed: u64) -> StepFigures {
+    let tallies: Rc<RefCell<BTreeMap<String, Tally>>> = Rc::default();
+    let names: Vec<String> = step.jobs.iter().map(|job| job.name.clone()).collect();
+    let counted = Rc::clone(&tallies);
+    let begun = seam.now();
+    let crowd = Crowd::start(seam, export, &step.jobs, seed, move |ended| {
+        let mut tallies = counted.borrow_mut();
+        match tallies.get_mut(&names[ended.job]) {
+            Some(tally) => tally.note(&ended),
+            None => tallies.entry(names[ended.job].clone()).or_default().note(&ended),
+        }
+    });
+    seam.sleep(step.time.expect("each step was given a time")).await;
+    crowd.dismiss(seam).await;
+    let seconds = seam.now().since(begun).as_secs_f64();
+    let mut tallies = tallies.take();
+    let jobs = tallies.iter_mut().map(|(name, tally)| (name.clone(), tally.figures(seconds))).collect();
+    let mut all = Tally::default();
+    for tally in tallies.into_values() {
+        all.latency_us.extend(tally.latency_us);
+        all.bytes += tally.bytes;
+        all.reads += tally.reads;
+        all.errors += tally.errors;
+    }
+    StepFigures { name: step.name.clone(), seconds, all: all.figures(seconds), jobs }
+}

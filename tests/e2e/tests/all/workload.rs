@@ -1,0 +1,57 @@
+//! `hotset workload run` against the real daemon: by name, and from files of other generators.
+
+use e2e::daemon::hotset;
+use e2e::site::Site;
+
+const MIB: u64 = 1 << 20;
+
+/// The number after `"name":` the first time that it comes.
+fn number(json: &str, name: &str) -> f64 {
+    let rest = json.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {json}")).1;
+    let end = rest.find([',', '\n', '}']).unwrap_or(rest.len());
+    rest[..end].trim().parse().unwrap_or_else(|_| panic!("{name} is no number in {json}"))
+}
+
+fn run(spec: &str, uri: &str) -> String {
+    let output = hotset(&["workload", "run", spec, "--to", uri, "--seconds", "1", "--json"]);
+    assert!(output.status.success(), "{spec}: {}", e2e::daemon::text_of(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_named_workload_reaches_a_live_volume_with_its_mix() {
+    let site = Site::with_volume(64 * MIB);
+    let daemon = site.start();
+    for (name, reads) in [("database", 0.67), ("web-server", 1.0), ("consolidation", 0.24)] {
+        let json = run(name, &site.uri("v"));
+        assert!(number(&json, "requests") > 50.0, "{json}");
+        assert!((number(&json, "read_ratio") - reads).abs() < 0.1, "{json}");
+    }
+    let shown = daemon.command(&["volume", "show", "v", "--json"]);
+    assert!(number(&shown, "reads") > 100.0 && number(&shown, "writes") > 100.0, "{shown}");
+    daemon.stop();
+}
+
+#[test]
+fn files_of_iometer_and_fio_are_played_and_a_wrong_line_is_named() {
+    let site = Site::with_volume(256 * MIB);
+    let daemon = site.start();
+    let write = |name: &str, text: &str| {
+        let path = site.folder.join(name);
+        std::fs::write(&path, text).expect("the folder can be written");
+        path.display().to_string()
+    };
+    let icf = include_str!("../../../../crates/lab/src/workload/fixtures/two-workers.icf");
+    let json = run(&write("two.icf", icf), &site.uri("v"));
+    assert!(json.contains("\"File Server\"") && number(&json, "requests") > 50.0, "{json}");
+    let fio = "[data]\nrw=randrw\nrwmixread=75\nbs=4k\niodepth=8\n";
+    let json = run(&write("data.fio", fio), &site.uri("v"));
+    assert!((number(&json, "read_ratio") - 0.75).abs() < 0.1, "{json}");
+    let wrong = write("wrong.fio", "[data]\nrw=randrw\nzonemode=zbd\n");
+    let output = hotset(&["workload", "run", &wrong, "--to", &site.uri("v")]);
+    let said = e2e::daemon::text_of(&output);
+    assert!(output.status.code() == Some(2) && said.contains("line 3"), "{said}");
+    let output = hotset(&["workload", "run", "databse", "--to", &site.uri("v")]);
+    assert!(output.status.code() == Some(2), "{}", e2e::daemon::text_of(&output));
+    daemon.stop();
+}
