@@ -1,8 +1,11 @@
 //! An engine in a simulated world, put together in one call: for named cases, workloads in virtual time, and measurements.
 
 use engine::{AnyDisk, AttachError, Backing, Core, CoreSpec, RequestError, Volume, VolumeSpec, WriteFlags};
-use seam::model::{ArraySpec, ModelledDisk, SharedArray};
-use seam::sim::{CrashMode, DiskControl, DiskImages, SimDisk, SimDiskSpec, SimSeam, Timing, World, WorldSpec};
+use flash::{FormatOptions, OpenOptions, Store};
+use seam::model::{ArraySpec, DiskType, ModelledDisk, SharedArray, SsdSpec};
+use seam::sim::{
+    CrashMode, DiskControl, DiskImages, SimDisk, SimDiskSpec, SimSeam, Timing, World, WorldSpec, WriteCache,
+};
 use seam::{Disk, DiskOpen, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use crate::torture::content::Tag;
@@ -83,13 +86,72 @@ impl Rig {
     pub fn on_array(&self, spec: ArraySpec, sizes: &[u64]) -> Vec<AnyDisk<SimSeam>> {
         let room = sizes.iter().map(|size| size.next_multiple_of(spec.row_bytes())).sum();
         let array = SharedArray::new(self.seam.clone(), spec.fitted(room)).expect("an array that can be built");
-        let windows = sizes.iter().enumerate().map(|(number, size)| {
-            let name = format!("window{number}");
-            self.add_disk(&name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(*size) });
-            let disk = ModelledDisk::new(&array, self.open(&name)).expect("the array was fitted to its volumes");
-            AnyDisk::Modelled(disk)
+        let windows = sizes.iter().enumerate();
+        windows.map(|(number, size)| self.window(&array, &format!("window{number}"), *size)).collect()
+    }
+
+    /// The next `bytes` of a modelled array, which has room for them, as a disk of this name.
+    pub fn window(&self, array: &SharedArray<SimSeam>, name: &str, bytes: u64) -> AnyDisk<SimSeam> {
+        self.add_disk(name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(bytes) });
+        AnyDisk::Modelled(ModelledDisk::new(array, self.open(name)).expect("the array has room for its volumes"))
+    }
+
+    /// Formats flash devices and opens them for the engine.
+    pub fn open_flash(&self, plan: &FlashPlan) {
+        let ssd = SsdSpec {
+            capacity_bytes: plan.bytes,
+            read_iops_max: plan.iops,
+            write_iops_max: plan.iops,
+            ..DiskType::Ssd.ssd().expect("it is flash")
+        };
+        let disks: Vec<_> = (0..plan.devices)
+            .map(|number| {
+                let name = format!("flash{number}");
+                let timing = Timing::of_ssd(ssd);
+                self.add_disk(
+                    &name,
+                    SimDiskSpec { timing, cache: WriteCache::Through, ..SimDiskSpec::new(plan.bytes) },
+                );
+                self.open(&name)
+            })
+            .collect();
+        self.world.block_on(async {
+            let format = FormatOptions { force: true, ..FormatOptions::default() };
+            Store::format(&self.seam, &disks, format).await.expect("new devices");
+            let (store, found) = Store::open(&self.seam, &disks, OpenOptions::default()).await.expect("just formatted");
+            self.core.open_log(store, found);
         });
-        windows.collect()
+    }
+
+    /// Waits until what flash holds of the volumes, if there is any, was compared with their backings.
+    pub fn until_checked(&self, volumes: &[Volume<SimSeam>]) {
+        let unchecked = |volume: &Volume<SimSeam>| self.core.pages().is_some() && !volume.stats().flash.checked;
+        self.world.block_on(async {
+            while volumes.iter().any(unchecked) {
+                self.seam.sleep(Nanos::from_millis(100)).await;
+            }
+        });
+    }
+}
+
+/// Flash devices, all alike.
+#[derive(Clone, Copy, Debug)]
+pub struct FlashPlan {
+    /// How many; one alone keeps no dirty data.
+    pub devices: usize,
+    /// Size of each.
+    pub bytes: u64,
+    /// Requests a second that each serves.
+    pub iops: u64,
+}
+
+impl FlashPlan {
+    /// Two devices, as fast as their kind is, with room for so many bytes of clean pages.
+    pub fn for_pages(bytes: u64) -> FlashPlan {
+        let ssd = DiskType::Ssd.ssd().expect("it is flash");
+        // Beside the pages: checksums, map journal, and a log for what is dirty.
+        let each = bytes / 2 / 16 * 18 + (256 << 20);
+        FlashPlan { devices: 2, bytes: each.next_multiple_of(1 << 20), iops: ssd.read_iops_max }
     }
 }
 

@@ -5,14 +5,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::{AnyDisk, CoreSpec, Volume, VolumeStats, WritePolicy};
-use seam::model::{ArraySpec, ModelledDisk, SharedArray};
-use seam::sim::{Content, SimDiskSpec, SimSeam, Timing, WorldSpec};
+use engine::{CoreSpec, Volume, VolumeStats, WritePolicy};
+use seam::model::{ArraySpec, SharedArray};
+use seam::sim::{Content, SimSeam, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, Seam};
 use trace::{Op, Request};
 
-use crate::rig::{Rig, Target};
-use crate::scenario::bed::{FlashPlan, open_flash};
+use crate::rig::{FlashPlan, Rig, Target};
 use crate::workload::play::{Figures, REQUEST_COST};
 
 /// Requests under way at most, where arrival times are kept: what a host's queues hold. More than that wait, and their latency says so.
@@ -207,15 +206,13 @@ impl Stage {
         let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
         let rig = Rig::new(world, core);
         if cached && bench.flash_bytes > 0 {
-            open_flash(&rig, &FlashPlan::for_pages(bench.flash_bytes));
+            rig.open_flash(&FlashPlan::for_pages(bench.flash_bytes));
         }
         let array = SharedArray::new(rig.seam.clone(), bench.array).expect("it was checked when it was named");
         let (mut volumes, mut targets) = (Vec::new(), Vec::new());
         for (number, bytes) in script.volumes.iter().enumerate() {
             let name = format!("volume{number}");
-            rig.add_disk(&name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(*bytes) });
-            let disk = ModelledDisk::new(&array, rig.open(&name)).expect("the volumes fit the array");
-            let disk = AnyDisk::Modelled(disk);
+            let disk = rig.window(&array, &name, *bytes);
             if cached {
                 let volume = rig.attach_disk(&name, disk, |spec| spec.policy = bench.policy).expect("a new volume");
                 targets.push(Target::Volume(volume.clone()));
@@ -224,13 +221,8 @@ impl Stage {
                 targets.push(Target::Disk(disk));
             }
         }
-        let stage = Stage { rig, array, disks: bench.array.disks, volumes, targets };
-        stage.rig.world.block_on(async {
-            while stage.rig.core.pages().is_some() && stage.volumes.iter().any(|volume| !volume.stats().flash.checked) {
-                stage.rig.seam.sleep(Nanos::from_millis(100)).await;
-            }
-        });
-        stage
+        rig.until_checked(&volumes);
+        Stage { rig, array, disks: bench.array.disks, volumes, targets }
     }
 
     fn play(self, script: &Script, pace: Pace) -> Outcome {

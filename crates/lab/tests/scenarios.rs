@@ -1,7 +1,8 @@
 //! What the scenarios rest on: a run depends on its seed alone, and clients at a rate keep it.
 
 use engine::WritePolicy;
-use lab::scenario::bed::{Bed, FlashPlan, Layout, Plan};
+use lab::rig::FlashPlan;
+use lab::scenario::bed::{Bed, Layout, Plan};
 use lab::scenario::{Point, report};
 use lab::workload::{Job, Pace, Pattern};
 use seam::Nanos;

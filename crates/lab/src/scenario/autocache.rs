@@ -7,8 +7,9 @@
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::Scenario;
-use super::bed::{Bed, FlashPlan, Layout, Plan};
+use super::bed::{Bed, Layout, Plan};
 use super::series::{Check, Outcome, Point, mean};
+use crate::rig::FlashPlan;
 use crate::workload::{Pattern, Skew};
 
 const GIB: u64 = 1 << 30;

@@ -3,14 +3,13 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use engine::{AnyDisk, CoreSpec, Volume, VolumeStats, WritePolicy};
-use flash::{FormatOptions, OpenOptions, Store};
-use seam::model::{ArraySpec, DiskType, ModelledDisk, SharedArray, SsdSpec};
-use seam::sim::{Content, SimDiskSpec, SimSeam, Timing, WorldSpec, WriteCache};
+use engine::{CoreSpec, Volume, VolumeStats, WritePolicy};
+use seam::model::{ArraySpec, SharedArray};
+use seam::sim::{Content, SimSeam, WorldSpec};
 use seam::{Nanos, Seam};
 
 use super::series::Point;
-use crate::rig::{Rig, Target};
+use crate::rig::{FlashPlan, Rig, Target};
 use crate::workload::{Access, Crowd, Door, Ended, Job, Pattern};
 
 /// A file on several volumes lies on them in turns of so much.
@@ -47,27 +46,6 @@ pub struct Plan {
     pub cached: bool,
     /// A minute is so many times shorter: with as many times fewer bytes everywhere, the shape is kept.
     pub haste: u64,
-}
-
-/// Flash devices, all alike.
-#[derive(Clone, Copy, Debug)]
-pub struct FlashPlan {
-    /// How many; one alone keeps no dirty data.
-    pub devices: usize,
-    /// Size of each.
-    pub bytes: u64,
-    /// Requests a second that each serves.
-    pub iops: u64,
-}
-
-impl FlashPlan {
-    /// Two devices, as fast as their kind is, with room for so many bytes of clean pages.
-    pub fn for_pages(bytes: u64) -> FlashPlan {
-        let ssd = DiskType::Ssd.ssd().expect("it is flash");
-        // Beside the pages: checksums, map journal, and a log for what is dirty.
-        let each = bytes / 2 / 16 * 18 + (256 << 20);
-        FlashPlan { devices: 2, bytes: each.next_multiple_of(1 << 20), iops: ssd.read_iops_max }
-    }
 }
 
 /// Everything at work.
@@ -124,15 +102,13 @@ impl Bed {
         let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
         let rig = Rig::new(world, core);
         if let Some(flash) = &plan.flash {
-            open_flash(&rig, flash);
+            rig.open_flash(flash);
         }
         let (mut arrays, mut volumes, mut targets) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (spec, bytes)) in plan.arrays.iter().enumerate() {
             let array = SharedArray::new(rig.seam.clone(), *spec).expect("a scenario's array can be built");
             let name = format!("lun{number}");
-            rig.add_disk(&name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(*bytes) });
-            let disk = ModelledDisk::new(&array, rig.open(&name)).expect("a scenario's volume fits its array");
-            let disk = AnyDisk::Modelled(disk);
+            let disk = rig.window(&array, &name, *bytes);
             if plan.cached {
                 let volume = rig.attach_disk(&name, disk, |spec| spec.policy = plan.policy).expect("a new volume");
                 targets.push(Target::Volume(volume.clone()));
@@ -151,14 +127,8 @@ impl Bed {
             Some(*end)
         });
         let door = Storage { targets: targets.into(), ends: ends.collect(), layout: plan.layout };
-        let bed =
-            Bed { rig, volumes, door, arrays, devices, dirty_max, slots_max, seen, minute: 0.0, haste: plan.haste };
-        bed.rig.world.block_on(async {
-            while bed.slots_max > 0 && bed.volumes.iter().any(|volume| !volume.stats().flash.checked) {
-                bed.rig.seam.sleep(Nanos::from_millis(100)).await;
-            }
-        });
-        bed
+        rig.until_checked(&volumes);
+        Bed { rig, volumes, door, arrays, devices, dirty_max, slots_max, seen, minute: 0.0, haste: plan.haste }
     }
 
     /// Keeps `depth` requests of a pattern in flight for so many minutes; a point each. `steady`: ends when three minutes in a row differ by less than 1 %.
@@ -284,30 +254,6 @@ impl Meter {
             add(&self.quick_writes, u64::from(ended.waited < QUICK));
         }
     }
-}
-
-/// Formats flash devices and opens them for the engine.
-pub fn open_flash(rig: &Rig, plan: &FlashPlan) {
-    let ssd = SsdSpec {
-        capacity_bytes: plan.bytes,
-        read_iops_max: plan.iops,
-        write_iops_max: plan.iops,
-        ..DiskType::Ssd.ssd().expect("it is flash")
-    };
-    let disks: Vec<_> = (0..plan.devices)
-        .map(|number| {
-            let name = format!("flash{number}");
-            let timing = Timing::of_ssd(ssd);
-            rig.add_disk(&name, SimDiskSpec { timing, cache: WriteCache::Through, ..SimDiskSpec::new(plan.bytes) });
-            rig.open(&name)
-        })
-        .collect();
-    rig.world.block_on(async {
-        let format = FormatOptions { force: true, ..FormatOptions::default() };
-        Store::format(&rig.seam, &disks, format).await.expect("new devices");
-        let (store, found) = Store::open(&rig.seam, &disks, OpenOptions::default()).await.expect("just formatted");
-        rig.core.open_log(store, found);
-    });
 }
 
 /// Volumes, or bare arrays, as one row of addresses.

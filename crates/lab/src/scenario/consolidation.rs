@@ -8,8 +8,9 @@ use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::Scenario;
-use super::bed::{Bed, FlashPlan, Layout, Plan};
+use super::bed::{Bed, Layout, Plan};
 use super::series::{Check, Outcome, Point, mean};
+use crate::rig::FlashPlan;
 use crate::workload::tile::{self, STREAMS, TILE_BYTES};
 use crate::workload::{Job, Pace};
 

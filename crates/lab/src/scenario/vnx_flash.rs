@@ -7,9 +7,10 @@
 //! The SSDs' own ceiling is 2 x 3,500 requests a second; what memory holds of the file, 4 of 15 GB, does not ask them.
 
 use super::Scenario;
-use super::bed::{Bed, FlashPlan, Plan};
+use super::bed::{Bed, Plan};
 use super::series::{Check, Outcome, Point, mean};
 use super::vnx::{GB, OUTSTANDING, QUEUEING, SOURCE, STEP_MINUTES, database, plan};
+use crate::rig::FlashPlan;
 
 /// The part of the rates.
 const PARTS: u64 = 3;

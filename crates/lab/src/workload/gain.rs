@@ -1,13 +1,12 @@
 //! What a flash cache gains: one load, minute by minute, on a simulated RAID 5, with flash or without.
 
 use engine::{CoreSpec, Volume};
-use flash::{FormatOptions, OpenOptions, Store};
-use seam::model::{ArraySpec, DiskType, RaidLevel, SsdSpec};
-use seam::sim::{Content, SimDiskSpec, SimSeam, Timing, WorldSpec, WriteCache};
-use seam::{Nanos, Seam};
+use seam::Nanos;
+use seam::model::{ArraySpec, DiskType, RaidLevel};
+use seam::sim::{Content, SimSeam, WorldSpec};
 
 use super::{Load, Pattern, play};
-use crate::rig::{Rig, Target};
+use crate::rig::{FlashPlan, Rig, Target};
 
 /// What is played.
 #[derive(Clone, Debug)]
@@ -52,43 +51,18 @@ fn world(setting: &Setting) -> (Rig, Volume<SimSeam>) {
     let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
     let rig = Rig::new(spec, core);
     if setting.flash_bytes > 0 {
-        open_flash(&rig, setting.flash_bytes);
+        // As arrays had them.
+        rig.open_flash(&FlashPlan { devices: 2, bytes: setting.flash_bytes, iops: 3_500 });
     }
     let disk = rig.on_array(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), &[setting.hot_bytes]).remove(0);
     let volume = rig.attach_disk("disk", disk, |_| ()).expect("the first volume");
     (rig, volume)
 }
 
-/// Two devices as arrays had them: 3,500 requests a second each.
-fn open_flash(rig: &Rig, bytes: u64) {
-    let ssd = SsdSpec {
-        capacity_bytes: bytes,
-        read_iops_max: 3_500,
-        write_iops_max: 3_500,
-        ..DiskType::Ssd.ssd().expect("it is flash")
-    };
-    let disks = ["flash1", "flash2"].map(|name| {
-        let spec = SimDiskSpec { timing: Timing::of_ssd(ssd), cache: WriteCache::Through, ..SimDiskSpec::new(bytes) };
-        rig.add_disk(name, spec);
-        rig.open(name)
-    });
-    rig.world.block_on(async {
-        Store::format(&rig.seam, &disks, FormatOptions { force: true, ..FormatOptions::default() })
-            .await
-            .expect("new devices");
-        let (store, found) = Store::open(&rig.seam, &disks, OpenOptions::default()).await.expect("just formatted");
-        rig.core.open_log(store, found);
-    });
-}
-
 /// Plays random 8 KiB requests, 67 % of them reads.
 pub fn minutes(setting: &Setting, mut each: impl FnMut(Minute)) {
     let (rig, volume) = world(setting);
-    rig.world.block_on(async {
-        while setting.flash_bytes > 0 && !volume.stats().flash.checked {
-            rig.seam.sleep(Nanos::from_millis(100)).await;
-        }
-    });
+    rig.until_checked(std::slice::from_ref(&volume));
     let mut before = volume.stats();
     for minute in 0..setting.minutes {
         let load = Load {
