@@ -21,6 +21,7 @@ mod wait;
 pub use backing::{AnyDisk, Backing};
 pub use core::{AttachError, Core};
 pub use flash::{Amount, PAGE_BLOCKS, ShareError};
+pub use histogram::Histogram;
 pub use memory::{HINTS_MAX, pool_bytes_for};
 pub use request::{GivenBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
 pub use spec::{AdmissionRule, CacheMode, CoreSpec, FlashShare, VolumeSpec, WritePolicy};

@@ -215,13 +215,11 @@ impl<S: Seam> Shard<S> {
     /// memory's content goes there again, or each write would cost a read of the backing later.
     pub(super) fn refresh(&self, blocks: &[u64]) {
         let Some(pages) = self.growing_pages() else { return };
-        let mut last = None;
-        for block in blocks {
-            let (page, place) = place_of(*block);
-            let lacks = || pages.valid(page) >> place & 1 == 0 && pages.is_used(page);
-            if last != Some(page) && lacks() {
+        for blocks in blocks.chunk_by(|block, next| place_of(*block).0 == place_of(*next).0) {
+            let page = place_of(blocks[0]).0;
+            let written = blocks.iter().fold(0, |mask, block| mask | 1 << place_of(*block).1);
+            if !pages.valid(page) & written != 0 && pages.is_used(page) {
                 self.later(page, Task::Promote);
-                last = Some(page);
             }
         }
     }

@@ -49,6 +49,7 @@ impl<S: Seam> Shard<S> {
         };
         let head = blocks.clone().take_while(|block| has(*block)).count() as u64;
         let tail = (blocks.start + head..blocks.end).rev().take_while(|block| has(*block)).count() as u64;
+        let mut read = 0;
         for part in [blocks.start..blocks.start + head, blocks.end - tail..blocks.end] {
             let mut next = part.start;
             while next < part.end {
@@ -60,7 +61,10 @@ impl<S: Seam> Shard<S> {
                 let run = from..from + places.len() as u32;
                 for (place, block) in places.zip(pages.read(page, run, taken).await) {
                     match block {
-                        Ok(block) => found.content[place] = Some(block),
+                        Ok(block) => {
+                            found.content[place] = Some(block);
+                            read += 1;
+                        }
                         Err(unread) => {
                             found.bad += usize::from(matches!(unread, Unread::Bad(_)));
                             found.buffers[place] = Some(unread.into_buffer());
@@ -71,7 +75,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         let figures = &self.level.figures;
-        figures.add(&figures.read_blocks, found.content.iter().flatten().count() as u64);
+        figures.add(&figures.read_blocks, read);
         figures.add(&figures.bad_blocks, found.bad as u64);
         found
     }

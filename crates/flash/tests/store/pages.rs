@@ -1,7 +1,10 @@
 //! Clean pages: what can be read is what was put there and not invalidated since, also after a restart.
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use flash::{FormatOptions, OpenOptions, Pages, PutError, Store};
 use seam::sim::{
@@ -70,6 +73,26 @@ fn what_was_put_can_be_read_until_it_is_invalidated() {
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
         pages.forget(7).await.unwrap();
         assert_eq!((volume.valid(3), volume.ring().len()), (0, 0));
+    });
+}
+
+/// A page whose blocks were all taken away while others are being added to it is there, and holds nothing.
+#[test]
+fn a_page_that_is_empty_while_blocks_are_added_is_no_sample_of_anything() {
+    let world = formatted(1, PAGED);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let volume = loaded(&store).await.volume(7);
+        while volume.put(3, vec![(0, block(&seam, 100))]).await.is_err() {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+        assert_eq!(volume.sample(0, 8), [(3, 1)]);
+        let mut adding = pin!(volume.put(3, vec![(8, block(&seam, 108))]));
+        let begun = poll_fn(|context| Poll::Ready(adding.as_mut().poll(context))).await;
+        assert!(begun.is_pending());
+        volume.invalidate(48..49);
+        assert_eq!(volume.sample(0, 8), []);
     });
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::Mutex;
 
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
-use lab::workload::{Access, Crowd, Door, Ended, Spec, Step, quantile};
+use engine::{Histogram, LatencySummary};
+use lab::workload::{Access, Crowd, Door, Ended, Spec, Step};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, BlockMut, Disk, Nanos, Piece, PieceMut, SECTOR_BYTES, Seam};
 use serde::Serialize;
@@ -33,11 +34,11 @@ pub struct Figures {
     /// Mean latency.
     pub mean_us: f64,
     /// Half were not slower.
-    pub p50_us: u32,
+    pub p50_us: f64,
     /// 99 % were not slower.
-    pub p99_us: u32,
+    pub p99_us: f64,
     /// 99.9 % were not slower.
-    pub p999_us: u32,
+    pub p999_us: f64,
     /// Requests that failed.
     pub errors: u64,
 }
@@ -58,7 +59,9 @@ pub struct StepFigures {
 /// What is counted while requests end.
 #[derive(Default)]
 struct Tally {
-    latency_us: Vec<u32>,
+    latencies: Histogram,
+    requests: u64,
+    waited: Nanos,
     bytes: u64,
     reads: u64,
     errors: u64,
@@ -70,25 +73,25 @@ impl Tally {
             self.errors += 1;
             return;
         }
-        self.latency_us.push(u32::try_from(ended.waited.as_micros()).unwrap_or(u32::MAX));
+        self.latencies.add(ended.waited);
+        self.requests += 1;
+        self.waited += ended.waited;
         self.bytes += u64::from(ended.access.len);
         self.reads += u64::from(!ended.access.write);
     }
 
-    fn figures(&mut self, seconds: f64) -> Figures {
-        self.latency_us.sort_unstable();
-        let requests = self.latency_us.len() as u64;
-        let sum: u64 = self.latency_us.iter().map(|micros| u64::from(*micros)).sum();
-        let each = 1.0 / requests.max(1) as f64;
+    fn figures(&self, seconds: f64) -> Figures {
+        let LatencySummary { p50_us, p99_us, p999_us } = self.latencies.summary();
+        let each = 1.0 / self.requests.max(1) as f64;
         Figures {
-            requests,
-            iops: requests as f64 / seconds,
+            requests: self.requests,
+            iops: self.requests as f64 / seconds,
             mb_s: self.bytes as f64 / 1e6 / seconds,
             read_ratio: self.reads as f64 * each,
-            mean_us: sum as f64 * each,
-            p50_us: quantile(&self.latency_us, 500),
-            p99_us: quantile(&self.latency_us, 990),
-            p999_us: quantile(&self.latency_us, 999),
+            mean_us: self.waited.0 as f64 / 1e3 * each,
+            p50_us,
+            p99_us,
+            p999_us,
             errors: self.errors,
         }
     }
@@ -195,28 +198,22 @@ async fn on_core(
 }
 
 async fn one_step(seam: &RealSeam, export: &Export, step: &Step, seed: u64) -> StepFigures {
-    let tallies: Rc<RefCell<BTreeMap<String, Tally>>> = Rc::default();
+    let tallies: Rc<RefCell<(Tally, BTreeMap<String, Tally>)>> = Rc::default();
     let names: Vec<String> = step.jobs.iter().map(|job| job.name.clone()).collect();
     let counted = Rc::clone(&tallies);
     let begun = seam.now();
     let crowd = Crowd::start(seam, export, &step.jobs, seed, move |ended| {
-        let mut tallies = counted.borrow_mut();
-        match tallies.get_mut(&names[ended.job]) {
+        let (all, jobs) = &mut *counted.borrow_mut();
+        all.note(&ended);
+        match jobs.get_mut(&names[ended.job]) {
             Some(tally) => tally.note(&ended),
-            None => tallies.entry(names[ended.job].clone()).or_default().note(&ended),
+            None => jobs.entry(names[ended.job].clone()).or_default().note(&ended),
         }
     });
     seam.sleep(step.time.expect("each step was given a time")).await;
     crowd.dismiss(seam).await;
     let seconds = seam.now().since(begun).as_secs_f64();
-    let mut tallies = tallies.take();
-    let jobs = tallies.iter_mut().map(|(name, tally)| (name.clone(), tally.figures(seconds))).collect();
-    let mut all = Tally::default();
-    for tally in tallies.into_values() {
-        all.latency_us.extend(tally.latency_us);
-        all.bytes += tally.bytes;
-        all.reads += tally.reads;
-        all.errors += tally.errors;
-    }
+    let (all, jobs) = tallies.take();
+    let jobs = jobs.into_iter().map(|(name, tally)| (name, tally.figures(seconds))).collect();
     StepFigures { name: step.name.clone(), seconds, all: all.figures(seconds), jobs }
 }

@@ -138,7 +138,7 @@ fn text(step: &StepFigures) -> String {
             "",
             read_ratio * 100.0,
             mean_us / 1e3,
-            *p99_us as f64 / 1e3,
+            p99_us / 1e3,
             width = 20 - indent,
         )
     };
