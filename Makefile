@@ -32,7 +32,8 @@ e2e: packages
 deny:
 	scripts/deny
 
-bench: toolchain packages
+bench: toolchain
+	scripts/packages bench
 	$(CARGO) build --release --locked --package hotset --package bench
 	$(CARGO) run --release --locked --package bench -- $(ARGS)
 

@@ -19,7 +19,9 @@ pub struct Process {
 impl Process {
     /// Starts `command` and waits until it answers on `socket`.
     pub fn start(mut command: Command, socket: &Path) -> io::Result<Process> {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(|error| {
+            io::Error::other(format!("{} does not start: {error}", command.get_program().display()))
+        })?;
         let mut process = Process { child };
         let deadline = Instant::now() + PATIENCE;
         while !answers(socket) {

@@ -84,7 +84,7 @@ impl<S: Seam> Shard<S> {
     /// Makes everything that was acknowledged before this call durable, in the log or on the backing.
     pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().logging.begun + 1;
-        let _asking = self.company.ask();
+        self.company.ask();
         self.take_turns(|state| &state.logging.turns, target, async || self.lead_log_flush().await).await
     }
 
@@ -97,7 +97,8 @@ impl<S: Seam> Shard<S> {
             (state.logging.begun, state.ledger.take_changed())
         });
         let result = self.make_durable(&changed).await;
-        self.company.ran(self.seam().now().since(begun));
+        let now = self.seam().now();
+        self.company.ran(now, now.since(begun));
         self.with(|state, _| {
             state.logging.turns.end(result.clone().map(|()| number));
             if result.is_err() {
