@@ -1,7 +1,7 @@
 //! Clean pages on flash under the engine: what is served from there, and what never is.
 
 use engine::{CoreSpec, Volume, VolumeSpec};
-use lab::rig::{Rig, Target, lively_disk, read, write};
+use lab::rig::{FlashPlan, Rig, Target, lively_disk, read, write};
 use lab::torture::flash::FlashOptions;
 use lab::workload::{Load, Pattern, Skew, play};
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, WorldSpec};
@@ -107,6 +107,25 @@ fn what_is_read_again_and_again_comes_from_flash_and_not_from_the_backing() {
     let after = volume.stats();
     assert_eq!(rig.world.disk("disk").unwrap().counts().reads, before.1);
     assert!(after.flash_hits - before.0.flash_hits > HOT / 4096 / 2, "{after:?}");
+}
+
+#[test]
+fn hits_on_flash_use_a_device_to_its_limit() {
+    const IOPS: u64 = 20_000;
+    let rig = Rig::new(spec(33), core());
+    rig.add_disk("disk", lively_disk(16 * MIB));
+    rig.open_flash(&FlashPlan { devices: 1, bytes: 64 * MIB, iops: IOPS });
+    let volume = rig.attach("disk", |_| ()).expect("the first volume");
+    rig.until_checked(std::slice::from_ref(&volume));
+    warm(&rig, &volume);
+    let before = volume.stats();
+    let all = Load { depth: 32, ..load(2_000, 78) };
+    rig.world.block_on(play(&rig.seam, &Target::Volume(volume.clone()), &all));
+    let after = volume.stats();
+    assert_eq!(after.backing_reads, before.backing_reads);
+    let rate = (after.flash_hits - before.flash_hits) / 2;
+    println!("{rate} hits a second on flash");
+    assert!(rate * 100 >= IOPS * 95, "{rate} of {IOPS}");
 }
 
 #[test]

@@ -16,6 +16,8 @@ use e2e::site::Site;
 use e2e::writer::{StopAtEnd, Writer};
 use serde_json::Value;
 
+use crate::kill::kill_rounds;
+
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 /// Blocks that are written, one in sixteen of the volume: more than the spindles under [`slow`] take in the time of a stop.
@@ -283,18 +285,17 @@ fn flash_on(site: &mut Site, devices: &[&Path]) {
     site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", devices.join(", "));
 }
 
-#[test]
-fn a_device_that_fails_under_load_and_is_missing_at_the_restart_loses_nothing_flushed() {
+/// One device fails every request from a random moment on, the daemon is killed, and the device is missing when it starts again. False
+/// where there is no device to break.
+fn fails_and_is_missing(random: &mut Random) -> bool {
     const BYTES: u64 = 16 * MIB;
     let mut site = Site::with_volume(BYTES);
-    let Some(devices) = failing(&site, &["loop"]) else { return };
+    let Some(devices) = failing(&site, &["loop"]) else { return false };
     let file = path(&site, "f1");
     flash_on(&mut site, &[devices[0].path(), &file]);
-    let seed = seed("flash_device_fails");
-    let mut random = Random::new(seed);
     let (ledger, stop, endpoint) = (Mutex::new(Ledger::new(BYTES, false)), AtomicBool::new(false), site.endpoint());
     let daemon = site.start();
-    let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed };
+    let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed: random.draw() };
     let mut faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(&ledger, &stop));
         let at_end = StopAtEnd(&stop);
@@ -316,6 +317,18 @@ fn a_device_that_fails_under_load_and_is_missing_at_the_restart_loses_nothing_fl
     daemon.stop();
     let faults = ledger.check_after_crash(&fs::read(site.backing("v")).expect("the backing is there"));
     assert!(faults.is_empty(), "after the stop: {faults:?}");
+    true
+}
+
+#[test]
+fn a_device_that_fails_under_load_and_is_missing_at_the_restart_loses_nothing_flushed() {
+    let mut random = Random::new(seed("flash_device_fails"));
+    for round in 0..kill_rounds() {
+        if !fails_and_is_missing(&mut random) {
+            return;
+        }
+        println!("round {round}: nothing was lost");
+    }
 }
 
 #[test]

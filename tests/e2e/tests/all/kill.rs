@@ -21,7 +21,7 @@ const DAMAGE_BYTES: u64 = 4096;
 const DAMAGED_PLACES: u64 = 1000;
 
 /// Rounds to do: `HOTSET_KILL_ROUNDS`, 10 without it.
-fn rounds() -> u64 {
+pub fn kill_rounds() -> u64 {
     std::env::var("HOTSET_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
 }
 
@@ -89,13 +89,13 @@ fn kill_again_and_again(site: &Site, seed: u64, meanwhile: Meanwhile) {
     let mut random = Random::new(seed);
     let ledger = Mutex::new(Ledger::new(BYTES, false));
     let mut daemon = site.start();
-    for number in 0..rounds() {
+    for number in 0..kill_rounds() {
         let faults;
         (daemon, faults) = round(site, daemon, &ledger, &mut random, meanwhile);
         assert!(faults.is_empty(), "round {number}: {:?}", &faults[..faults.len().min(20)]);
     }
     let writes = ledger.lock().expect("no writer panicked").sequence();
-    assert!(writes > 100 * rounds(), "only {writes} writes: the writer is broken");
+    assert!(writes > 100 * kill_rounds(), "only {writes} writes: the writer is broken");
     daemon.command(&["stop", "--destage"]);
     let image = std::fs::read(site.backing("v")).expect("the backing is there");
     let faults = ledger.into_inner().expect("no writer panicked").check_after_crash(&image);
