@@ -176,6 +176,7 @@ impl Cli {
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
+    end_when_nobody_reads();
     match Cli::parse().run() {
         Ok(()) => ExitCode::from(EXIT_DONE),
         Err(failure) => {
@@ -185,6 +186,18 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Whoever reads what a command prints may have seen enough (`hotset man | head`): that is no fault to be explained.
+fn end_when_nobody_reads() {
+    let explain = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let closed = |text: &str| text.starts_with("failed printing to stdout") && text.contains("Broken pipe");
+        if panic.payload_as_str().is_some_and(closed) {
+            std::process::exit(EXIT_DONE.into());
+        }
+        explain(panic);
+    }));
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! `hotset completions` and `hotset man`: made from the command line's own description.
 
-use std::io::Write;
-
 use clap::Command;
 use clap_complete::Shell;
 
@@ -11,7 +9,8 @@ use crate::cli::Failure;
 pub fn completions(mut command: Command, shell: Shell) -> Result<(), Failure> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, "hotset", &mut text);
-    print(&text)
+    print!("{}", String::from_utf8_lossy(&text));
+    Ok(())
 }
 
 /// Prints the manual: the page of the command and those of its subcommands, one after the other.
@@ -19,15 +18,12 @@ pub fn manual(mut command: Command) -> Result<(), Failure> {
     command.build();
     let mut text = Vec::new();
     pages(&command, &mut text).map_err(|error| Failure::failed(error.to_string()))?;
-    print(&text)
+    print!("{}", String::from_utf8_lossy(&text));
+    Ok(())
 }
 
 fn pages(command: &Command, text: &mut Vec<u8>) -> std::io::Result<()> {
     clap_mangen::Man::new(command.clone()).render(text)?;
     let subcommands = command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help");
     subcommands.into_iter().try_for_each(|sub| pages(sub, text))
-}
-
-fn print(text: &[u8]) -> Result<(), Failure> {
-    std::io::stdout().write_all(text).map_err(|error| Failure::failed(error.to_string()))
 }
