@@ -14,6 +14,8 @@ use crate::workload::{Access, Crowd, Door, Ended, Job, Pattern};
 
 /// A file on several volumes lies on them in turns of so much.
 const TURN_BYTES: u64 = 64 << 20;
+/// A page on flash.
+const PAGE_BYTES: u64 = flash::PAGE_BLOCKS as u64 * seam::BLOCK_BYTES as u64;
 /// A write that is acknowledged in less than this did not wait for the storage.
 const QUICK: Nanos = Nanos::from_millis(1);
 const MB: f64 = 1e6;
@@ -189,6 +191,11 @@ impl Bed {
     /// Waits until the clients have ended.
     pub fn dismiss(&self, clients: Clients) {
         self.rig.world.block_on(clients.crowd.dismiss(&self.rig.seam));
+    }
+
+    /// Bytes of clean pages that flash has room for.
+    pub fn clean_bytes(&self) -> u64 {
+        self.slots_max * PAGE_BYTES
     }
 
     fn stats(&self) -> Vec<VolumeStats> {

@@ -32,8 +32,16 @@ pub struct Scenario {
 }
 
 /// All of them, in the order in which they are listed.
-pub const ALL: &[Scenario] =
-    &[autocache::HOUR, vnx::DRAM, vnx::SPILL, vnx_flash::FITS, consolidation::TILES, deferred::WRITES];
+pub const ALL: &[Scenario] = &[
+    autocache::HOUR,
+    vnx::DRAM,
+    vnx::SPILL,
+    vnx_flash::FITS,
+    vnx_flash::SPILLS,
+    vnx_flash::JUST_FITS,
+    consolidation::TILES,
+    deferred::WRITES,
+];
 
 /// The scenario of that name.
 pub fn find(name: &str) -> Option<&'static Scenario> {

@@ -12,7 +12,7 @@ use super::series::{Check, Outcome, Point};
 use crate::workload::Pattern;
 
 pub(super) const GB: u64 = 1_000_000_000;
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 pub(super) const OUTSTANDING: [u32; 5] = [12, 24, 48, 96, 192];
 pub(super) const STEP_MINUTES: u64 = 15;
 pub(super) const SOURCE: &str = "FAST Cache on a VNX, IOMeter Database pattern, published 2011-2012";
@@ -53,8 +53,9 @@ pub(super) fn plan(seed: u64, groups: u64, file_bytes: u64) -> Plan {
     }
 }
 
+/// IOMeter aligns requests at multiples of their size.
 pub(super) fn database(file_bytes: u64) -> Pattern {
-    Pattern::random(file_bytes, 8192, 67)
+    Pattern { align_bytes: 8192, ..Pattern::random(file_bytes, 8192, 67) }
 }
 
 fn dram(seed: u64) -> Outcome {
