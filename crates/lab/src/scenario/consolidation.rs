@@ -1,8 +1,8 @@
 //! Consolidated servers: tiles of virtual machines on fewer and fewer disks, with flash or without.
 //!
-//! Twenty 10k disks of some 200 random requests a second carry 4,000 in RAID 0, eleven 2,200. A tile's 61 clients think 40 ms, the deploying one 10 ms: at
-//! 1 ms a request that is 1,550 a second. What a published tile asked for is not known. This one is too light: memory takes its writes, and
-//! twenty disks carry three tiles of it without flash, where two were published; so the checks against disks alone miss.
+//! The rate of a tile follows from the publication by a sum that stands at its file, [`tile`]. That eleven disks carry no tile where twenty carry
+//! two does not follow from any rate: eleven are more than half of twenty. It would take a LUN that is left with less than half its disks;
+//! how they were shared out is not known, and here they are shared alike.
 
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
