@@ -164,6 +164,9 @@ pub struct VolumeReport {
     /// What it has to do with the flash cache.
     #[serde(default)]
     pub flash: FlashUse,
+    /// What it may have of the memory.
+    #[serde(default)]
+    pub memory: MemoryUse,
     /// What caches of other sizes would miss; told where one volume is asked for, while it is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss_ratio_curve: Option<MissRatioCurve>,
@@ -185,6 +188,20 @@ pub struct LostRange {
     pub at_bytes: u64,
     /// Bytes.
     pub length_bytes: u64,
+}
+
+/// What a volume may have of the memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUse {
+    /// What the volumes' miss-ratio curves give it; absent while it has what it wins of what all share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_bytes: Option<u64>,
+    /// What of it nobody takes away from it: a size or percent.
+    #[serde(default)]
+    pub min: String,
+    /// What it may have at most: a size, percent, or `none`.
+    #[serde(default)]
+    pub max: String,
 }
 
 /// What a volume has to do with the flash cache.
@@ -337,6 +354,7 @@ impl VolumeReport {
             throttled_us: 0,
             latency_us: LatencyReport::default(),
             flash: FlashUse::default(),
+            memory: MemoryUse::default(),
             miss_ratio_curve: None,
             lost: Vec::new(),
             lost_bytes: 0,
@@ -361,6 +379,7 @@ impl VolumeReport {
         self.misses = stats.misses;
         self.errors = stats.errors;
         self.memory_bytes = stats.memory_bytes;
+        self.memory.target_bytes = stats.memory_target_bytes;
         self.dirty_bytes = stats.dirty_bytes;
         self.written_bytes = stats.written_bytes;
         self.dirty_age_ms = stats.dirty_age_ms;

@@ -24,6 +24,6 @@ pub use flash::{Amount, PAGE_BLOCKS, ShareError};
 pub use histogram::Histogram;
 pub use memory::{HINTS_MAX, pool_bytes_for};
 pub use request::{GivenBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
-pub use spec::{AdmissionRule, CacheMode, CoreSpec, FlashShare, VolumeSpec, WritePolicy};
+pub use spec::{AdmissionRule, CacheMode, CoreSpec, FlashShare, MemoryShare, VolumeSpec, WritePolicy};
 pub use stats::{BackingCount, CoreStats, FlashStats, LatencySummary, PromotionStats, VolumeStats};
 pub use volume::Volume;

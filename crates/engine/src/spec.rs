@@ -98,6 +98,8 @@ pub struct CoreSpec {
     /// Blocks spread over a volume's pages that are compared with its backing when it is attached; 0: nothing is compared, not even what was
     /// destaged last, for whoever knows that nobody else writes there.
     pub flash_check_blocks: usize,
+    /// How often memory is divided anew between volumes by their miss-ratio curves; 0: never, and each loses in proportion to what it has.
+    pub divide_every: Nanos,
     /// Deliberate faults for tests that prove that a checker can fail.
     pub sabotage: Sabotage,
 }
@@ -148,6 +150,7 @@ impl Default for CoreSpec {
             flash_bytes_a_day: 0,
             rest_percent: 50,
             flash_check_blocks: 1_200,
+            divide_every: Nanos::from_secs(10),
             sabotage: Sabotage::None,
         }
     }
@@ -210,8 +213,19 @@ pub struct VolumeSpec {
     pub labels: BTreeMap<String, String>,
     /// `write-back-volatile` alone: age at which a write is durable at the latest.
     pub defer: Nanos,
+    /// Its part of the memory.
+    pub memory: MemoryShare,
     /// Its part of the flash.
     pub flash: FlashShare,
+}
+
+/// How much of the memory the blocks of a volume may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryShare {
+    /// As long as it has no more than this, none of it goes for other volumes.
+    pub min_bytes: u64,
+    /// It has no more than this, what is not clean aside.
+    pub max_bytes: Option<u64>,
 }
 
 impl VolumeSpec {
@@ -226,6 +240,7 @@ impl VolumeSpec {
             datastore: String::new(),
             labels: BTreeMap::new(),
             defer: Nanos::from_secs(10),
+            memory: MemoryShare::default(),
             flash: FlashShare::default(),
         }
     }

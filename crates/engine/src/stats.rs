@@ -58,6 +58,8 @@ pub struct VolumeStats {
     pub errors: u64,
     /// Blocks held, in bytes.
     pub memory_bytes: u64,
+    /// What the division of memory gives it, in bytes; `None` while it has what it wins of the common pool.
+    pub memory_target_bytes: Option<u64>,
     /// Not yet on the backing, in bytes.
     pub dirty_bytes: u64,
     /// On the backing and not yet flushed there, in bytes.

@@ -1,10 +1,10 @@
-//! A part of the flash as people write it: a size, or percent of what the devices can hold.
+//! A part of the memory or the flash as people write it: a size, or percent of what there is.
 
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use engine::{Amount, FlashShare, PAGE_BLOCKS};
+use engine::{Amount, FlashShare, MemoryShare, PAGE_BLOCKS, pool_bytes_for};
 use seam::BLOCK_BYTES;
 
 use crate::units::{exact_bytes, parse_size};
@@ -12,7 +12,7 @@ use crate::units::{exact_bytes, parse_size};
 /// Bytes of a page on flash.
 pub const PAGE_BYTES: u64 = PAGE_BLOCKS as u64 * BLOCK_BYTES as u64;
 
-/// A part of the flash.
+/// A part of the memory or the flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// So many bytes.
@@ -47,7 +47,7 @@ impl FromStr for Part {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(number) = text.strip_suffix('%') else { return parse_size(text).map(Part::Bytes) };
-        let wrong = || format!("\"{text}\" is no part of the flash; write it like \"10%\", \"12.5%\" or \"20 GiB\"");
+        let wrong = || format!("\"{text}\" is no size and no part; write it like \"10%\", \"12.5%\" or \"20 GiB\"");
         let (whole, tenths) = number.trim().split_once('.').unwrap_or((number.trim(), "0"));
         let whole: u32 = whole.parse().map_err(|_| wrong())?;
         let tenths: u32 = if tenths.len() == 1 { tenths.parse().map_err(|_| wrong())? } else { return Err(wrong()) };
@@ -66,7 +66,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// What `flash_max` says: a part of the flash, or `none`.
+/// What `memory_max` and `flash_max` say: a part, or `none`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Most(pub Option<Part>);
 
@@ -165,6 +165,12 @@ impl FromStr for Pinned {
 /// What the engine is told.
 pub fn flash_share(enabled: bool, min: Part, max: Most) -> FlashShare {
     FlashShare { enabled, min: min.pages(true), max: max.0.map(|max| max.pages(false)), ..FlashShare::default() }
+}
+
+/// The same of a memory of `all` bytes: blocks, of which each takes its part of the index along.
+pub fn memory_share(all: u64, min: Part, max: Most) -> MemoryShare {
+    let blocks = |part: Part| pool_bytes_for(part.of(all).min(all));
+    MemoryShare { min_bytes: blocks(min), max_bytes: max.0.map(blocks) }
 }
 
 #[cfg(test)]

@@ -51,7 +51,23 @@ fn shares_of_the_flash_are_sizes_or_percent_and_the_least_is_not_above_the_most(
     assert_eq!(config.volumes[0].setting("flash_max"), "20 GiB");
     let above = problems_of(&text("30%", "20%"));
     assert!(above.contains("flash_min 30% is above flash_max 20%"), "{above}");
-    assert!(problems_of(&text("101%", "none")).contains("no part of the flash"));
+    assert!(problems_of(&text("101%", "none")).contains("no size and no part"));
+}
+
+#[test]
+fn shares_of_the_memory_fit_into_it() {
+    let text = |one: &str, other: &str| {
+        let second = VOLUME.replace("\"a\"", "\"b\"").replace("a.img", "b.img");
+        format!("[memory]\nsize = \"64 MiB\"\n{VOLUME}{one}\n{second}{other}\n")
+    };
+    let sound = text("memory_min = \"25%\"\nmemory_max = \"none\"", "memory_min = \"48 MiB\"");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &sound).expect("it is sound");
+    assert_eq!(config.volumes[0].setting("memory_min"), "25%");
+    assert_eq!(config.volumes[1].setting("memory_max"), "none");
+    let above = problems_of(&text("memory_min = \"50%\"\nmemory_max = \"16 MiB\"", ""));
+    assert!(above.contains("memory_min 50% is above memory_max 16 MiB"), "{above}");
+    let too_much = problems_of(&text("memory_min = \"25%\"", "memory_min = \"49 MiB\""));
+    assert!(too_much.contains("memory_min come to 65 MiB, and memory is 64 MiB"), "{too_much}");
 }
 
 #[test]

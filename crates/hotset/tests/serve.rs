@@ -385,6 +385,14 @@ fn shares_of_the_flash_and_pins_are_changed_live_and_hold_over_a_restart() {
     assert_eq!((&shown["flash"]["min"], &shown["flash"]["max"]), (&"1 MiB".into(), &"10%".into()), "{shown}");
     daemon.command(&["volume", "unpin", "a"]);
     assert_eq!(daemon.show("a")["flash"]["pinned_pages"], 0);
+    daemon.command(&["volume", "set", "a", "memory_min=25%", "memory_max=50%"]);
+    let shown = daemon.show("a");
+    assert_eq!((&shown["memory"]["min"], &shown["memory"]["max"]), (&"25%".into(), &"50%".into()), "{shown}");
+    assert!(daemon.command(&["volume", "show", "a"]).contains("at least 25% kept, at most 50%"));
+    let refused = daemon.try_command(&["volume", "set", "a", "memory_min=60%"]);
+    assert!(errors(&refused).contains("memory_min 60% is above memory_max 50%"), "{}", errors(&refused));
+    let refused = daemon.try_command(&["volume", "set", "a", "memory_min=1 TiB", "memory_max=none"]);
+    assert!(errors(&refused).contains("memory_min would come to 1 TiB"), "{}", errors(&refused));
     // The file has the last word once it changes.
     site.write(&format!("{flash}{volume}flash_min = \"2 MiB\"\n"));
     daemon.signal("HUP");

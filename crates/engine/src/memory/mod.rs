@@ -3,6 +3,7 @@
 //! All volumes of the core share it. It knows content and state, not why a state changes: that is the shard's business.
 
 mod index;
+mod room;
 mod slot;
 
 use seam::{Block, Seam};
@@ -12,6 +13,8 @@ pub use slot::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, Slot, SlotRef, Written
 
 use crate::policy::{Admit, Clock2Q, Policy};
 use index::Index;
+pub use room::Room;
+use room::Rooms;
 
 /// Bytes of index and policy that one cached block costs at most (each block alone in its page).
 pub const BLOCK_OVERHEAD_BYTES: usize =
@@ -41,8 +44,8 @@ pub struct Memory<S: Seam> {
     free: Vec<u32>,
     index: Index,
     policy: Box<dyn Policy>,
-    /// Blocks held, by volume number.
-    resident: Vec<u64>,
+    /// What volumes hold and may hold.
+    rooms: Rooms,
 }
 
 impl<S: Seam> Memory<S> {
@@ -54,7 +57,7 @@ impl<S: Seam> Memory<S> {
             free: Vec::with_capacity(blocks),
             index: Index::new(blocks),
             policy: Box::new(Clock2Q::new(blocks)),
-            resident: Vec::new(),
+            rooms: Rooms::default(),
             seam,
         }
     }
@@ -122,6 +125,7 @@ impl<S: Seam> Memory<S> {
     /// Counts a use.
     pub fn touch(&mut self, slot: u32) {
         self.policy.hit(slot);
+        self.rooms.used(self.slots[slot as usize].volume);
     }
 
     /// A buffer, at the cost of a clean block if the pool is at its ceiling; `None` when nothing may leave now.
@@ -131,7 +135,7 @@ impl<S: Seam> Memory<S> {
         }
         // A victim's buffer may be held by a reply on its way; a few more then make room for certain or nothing does.
         for _ in 0..8 {
-            let victim = self.policy.victim()?;
+            let victim = self.victim()?;
             self.discharge(victim);
             if let Some(block) = self.seam.alloc() {
                 return Some(block);
@@ -140,8 +144,10 @@ impl<S: Seam> Memory<S> {
         None
     }
 
-    /// Puts a block, which has no slot, into the cache; it begins clean and unpinned.
+    /// Puts a block, which has no slot, into the cache; it begins clean and unpinned. A volume that has all that it may have loses another
+    /// one for it, unless all of those are pinned.
     pub fn insert(&mut self, volume: u32, block: BlockNo, data: S::Block, present: Sectors, how: Admit) -> u32 {
+        self.keep_below_max(volume);
         let id = match self.free.pop() {
             Some(id) => id,
             None => {
@@ -154,8 +160,8 @@ impl<S: Seam> Memory<S> {
         (slot.data, slot.block, slot.volume, slot.present) = (Some(data), block, volume, present);
         (slot.transit, slot.owed) = (false, false);
         self.index.insert(volume, block, id);
-        self.policy.insert(id, block_key(volume, block), how);
-        *self.resident_of(volume) += 1;
+        self.policy.insert(volume, id, block_key(volume, block), how);
+        self.rooms.of_mut(volume).held += 1;
         id
     }
 
@@ -173,11 +179,6 @@ impl<S: Seam> Memory<S> {
             (false, true) => self.policy.unpin(slot),
             _ => {}
         }
-    }
-
-    /// Blocks that a volume holds.
-    pub fn resident(&self, volume: u32) -> u64 {
-        self.resident.get(volume as usize).copied().unwrap_or(0)
     }
 
     /// Slots that were ever used: the range to look through for a volume's blocks.
@@ -208,13 +209,6 @@ impl<S: Seam> Memory<S> {
         slot.generation = slot.generation.wrapping_add(1);
         self.index.remove(volume, block);
         self.free.push(id);
-        *self.resident_of(volume) -= 1;
-    }
-
-    fn resident_of(&mut self, volume: u32) -> &mut u64 {
-        if self.resident.len() <= volume as usize {
-            self.resident.resize(volume as usize + 1, 0);
-        }
-        &mut self.resident[volume as usize]
+        self.rooms.of_mut(volume).held -= 1;
     }
 }

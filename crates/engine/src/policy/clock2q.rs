@@ -5,6 +5,9 @@
 //! in a ghost as long as the cache. A late hit, or a return while remembered that is worth it (`worth.rs`), leads to the main part, a
 //! clock with three bits. Scans and one-hit wonders pass through probation and leave the main part alone. The structure and the figures
 //! are those that measured best over block traces (Clock2Q+, with a ghost that learns how much of it pays).
+//!
+//! Each owner has queues of its own, so that room can be taken from whom it is to be taken from; what lies in them is numbered, so that the
+//! queues of several are one. Windows, ghost and what was learned are all owners'.
 
 use super::history::History;
 use super::list::{Links, List};
@@ -23,9 +26,32 @@ enum Queue {
     Main,
 }
 
+/// The queues of one owner.
+#[derive(Clone, Copy)]
+struct Queues {
+    stream: List,
+    probation: List,
+    main: List,
+}
+
+impl Queues {
+    const EMPTY: Queues = Queues { stream: List::EMPTY, probation: List::EMPTY, main: List::EMPTY };
+
+    fn list(&mut self, queue: Queue) -> &mut List {
+        match queue {
+            Queue::Stream => &mut self.stream,
+            Queue::Probation => &mut self.probation,
+            Queue::Main => &mut self.main,
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Entry {
     key: u64,
+    owner: u32,
+    /// Blocks linked before it, so that of two the older one is known.
+    order: u32,
     /// Probation: insertions seen when it came in. Main: accesses seen at its last counted use.
     stamp: u32,
     /// Main: accesses seen when it came in.
@@ -37,8 +63,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(key: u64, queue: Queue, stamp: u32) -> Self {
-        Entry { key, stamp, since: stamp, queue, count: 0, origin: None }
+    fn new(owner: u32, key: u64, queue: Queue, stamp: u32) -> Self {
+        Entry { key, owner, order: 0, stamp, since: stamp, queue, count: 0, origin: None }
     }
 }
 
@@ -47,9 +73,12 @@ pub struct Clock2Q {
     capacity: usize,
     links: Links,
     entries: Vec<Entry>,
-    stream: List,
-    probation: List,
-    main: List,
+    /// By owner.
+    queues: Vec<Queues>,
+    /// Blocks in them all.
+    linked: usize,
+    /// Blocks that were ever linked.
+    links_made: u32,
     /// What left probation unused, noted by the insertions seen.
     ghost: History,
     /// What left the main part, noted by the accesses seen.
@@ -66,9 +95,9 @@ impl Clock2Q {
             capacity,
             links: Links::new(capacity),
             entries: Vec::with_capacity(capacity),
-            stream: List::EMPTY,
-            probation: List::EMPTY,
-            main: List::EMPTY,
+            queues: Vec::new(),
+            linked: 0,
+            links_made: 0,
             ghost: History::new(capacity as u64),
             gone: History::new(capacity as u64),
             worth: Worth::new(capacity),
@@ -87,26 +116,35 @@ impl Clock2Q {
         (self.capacity * PROBATION_PERCENT / 100).max(1)
     }
 
-    fn list(&mut self, queue: Queue) -> &mut List {
-        match queue {
-            Queue::Stream => &mut self.stream,
-            Queue::Probation => &mut self.probation,
-            Queue::Main => &mut self.main,
-        }
-    }
-
     fn link(&mut self, slot: u32) {
-        let queue = self.entries[slot as usize].queue;
-        let mut list = *self.list(queue);
-        self.links.push_head(&mut list, slot);
-        *self.list(queue) = list;
+        self.links_made = self.links_made.wrapping_add(1);
+        let entry = &mut self.entries[slot as usize];
+        entry.order = self.links_made;
+        self.links.push_head(self.queues[entry.owner as usize].list(entry.queue), slot);
+        self.linked += 1;
     }
 
     fn unlink(&mut self, slot: u32) {
-        let queue = self.entries[slot as usize].queue;
-        let mut list = *self.list(queue);
-        self.links.unlink(&mut list, slot);
-        *self.list(queue) = list;
+        let entry = &self.entries[slot as usize];
+        self.links.unlink(self.queues[entry.owner as usize].list(entry.queue), slot);
+        self.linked -= 1;
+    }
+
+    /// The oldest block in that queue of any of `owners`.
+    fn oldest(&self, owners: &[u32], list: impl Fn(&Queues) -> &List) -> Option<u32> {
+        let tails = owners.iter().filter_map(|owner| list(self.queues.get(*owner as usize)?).tail());
+        tails.max_by_key(|slot| self.links_made.wrapping_sub(self.entries[*slot as usize].order))
+    }
+
+    /// True when the next to go is in probation: of `owners` together as large a part may be there as of all.
+    fn probation_is_long(&self, owners: &[u32]) -> bool {
+        let (mut probation, mut main) = (0, 0);
+        for queues in owners.iter().filter_map(|owner| self.queues.get(*owner as usize)) {
+            probation += queues.probation.len();
+            main += queues.main.len();
+        }
+        let part = self.probation_target() as u64 * (probation + main) as u64 / self.linked.max(1) as u64;
+        main == 0 || probation as u64 > part.max(1)
     }
 
     /// True when a block that is not here has earned a place in the main part, and how; what was known of it is forgotten.
@@ -128,9 +166,9 @@ impl Clock2Q {
         if linked {
             self.unlink(slot);
         }
-        let key = self.entries[slot as usize].key;
+        let Entry { key, owner, .. } = self.entries[slot as usize];
         let origin = Some(Origin::PROBATION);
-        self.entries[slot as usize] = Entry { origin, ..Entry::new(key, Queue::Main, self.accesses) };
+        self.entries[slot as usize] = Entry { origin, ..Entry::new(owner, key, Queue::Main, self.accesses) };
         if linked {
             self.link(slot);
         }
@@ -138,11 +176,14 @@ impl Clock2Q {
 }
 
 impl Policy for Clock2Q {
-    fn insert(&mut self, slot: u32, key: u64, how: Admit) {
+    fn insert(&mut self, owner: u32, slot: u32, key: u64, how: Admit) {
+        if self.queues.len() <= owner as usize {
+            self.queues.resize(owner as usize + 1, Queues::EMPTY);
+        }
         self.accesses = self.accesses.wrapping_add(1);
         self.links.reach(slot);
         if self.entries.len() <= slot as usize {
-            self.entries.resize(slot as usize + 1, Entry::new(0, Queue::Probation, 0));
+            self.entries.resize(slot as usize + 1, Entry::new(0, 0, Queue::Probation, 0));
         }
         let origin = if how == Admit::Normal { self.returns(key) } else { None };
         let (queue, stamp) = match how {
@@ -153,7 +194,7 @@ impl Policy for Clock2Q {
             }
             Admit::Stream => (Queue::Stream, self.insertions),
         };
-        self.entries[slot as usize] = Entry { origin, ..Entry::new(key, queue, stamp) };
+        self.entries[slot as usize] = Entry { origin, ..Entry::new(owner, key, queue, stamp) };
         self.link(slot);
     }
 
@@ -193,21 +234,21 @@ impl Policy for Clock2Q {
         self.unlink(slot);
     }
 
-    fn victim(&mut self) -> Option<u32> {
-        if let Some(slot) = self.stream.tail() {
+    fn victim(&mut self, owners: &[u32]) -> Option<u32> {
+        if let Some(slot) = self.oldest(owners, |queues| &queues.stream) {
             self.unlink(slot);
+            return Some(slot);
+        }
+        if self.probation_is_long(owners) {
+            let slot = self.oldest(owners, |queues| &queues.probation)?;
+            self.unlink(slot);
+            let now = self.insertions;
+            self.ghost.note(self.entries[slot as usize].key, now, |note| now.wrapping_sub(note));
             return Some(slot);
         }
         // Each turn of the clock lowers a count, so this ends after at most `COUNT_MAX` rounds.
         loop {
-            if self.probation.len() > self.probation_target() || self.main.is_empty() {
-                let slot = self.probation.tail()?;
-                self.unlink(slot);
-                let now = self.insertions;
-                self.ghost.note(self.entries[slot as usize].key, now, |note| now.wrapping_sub(note));
-                return Some(slot);
-            }
-            let slot = self.main.tail()?;
+            let slot = self.oldest(owners, |queues| &queues.main)?;
             self.unlink(slot);
             let now = self.accesses;
             let entry = &mut self.entries[slot as usize];
@@ -252,13 +293,14 @@ mod tests {
                 self.owner.push(block);
                 (self.owner.len() - 1) as u32
             } else {
-                let slot = self.policy.victim().expect("nothing is pinned");
+                let slot = self.policy.victim(&[0]).expect("nothing is pinned");
                 self.slots.remove(&self.owner[slot as usize]);
                 self.owner[slot as usize] = block;
                 slot
             };
             self.slots.insert(block, slot);
             self.policy.insert(
+                0,
                 slot,
                 super::super::super::memory::block_key(0, crate::memory::BlockNo(block)),
                 Admit::Normal,
@@ -295,15 +337,15 @@ mod tests {
     fn a_pinned_slot_is_never_chosen() {
         let mut policy = Clock2Q::new(4);
         for slot in 0..4 {
-            policy.insert(slot, u64::from(slot) << 32, Admit::Normal);
+            policy.insert(0, slot, u64::from(slot) << 32, Admit::Normal);
         }
         policy.pin(0);
         policy.pin(3);
         policy.hit(3);
-        let mut gone = [policy.victim(), policy.victim(), policy.victim()];
+        let mut gone = [policy.victim(&[0]), policy.victim(&[0]), policy.victim(&[0])];
         gone.sort();
         assert_eq!(gone, [None, Some(1), Some(2)]);
         policy.unpin(3);
-        assert_eq!(policy.victim(), Some(3));
+        assert_eq!((policy.victim(&[0]), policy.victim(&[1])), (Some(3), None));
     }
 }

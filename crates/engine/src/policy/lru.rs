@@ -1,4 +1,4 @@
-//! Least recently used: the yardstick that other policies are compared with.
+//! Least recently used: the yardstick that other policies are compared with. It knows one owner.
 
 use super::list::{Links, List};
 use super::{Admit, Policy};
@@ -17,7 +17,7 @@ impl Lru {
 }
 
 impl Policy for Lru {
-    fn insert(&mut self, slot: u32, _key: u64, _how: Admit) {
+    fn insert(&mut self, _owner: u32, slot: u32, _key: u64, _how: Admit) {
         self.links.reach(slot);
         self.links.push_head(&mut self.list, slot);
     }
@@ -41,9 +41,7 @@ impl Policy for Lru {
         self.links.unlink(&mut self.list, slot);
     }
 
-    fn victim(&mut self) -> Option<u32> {
-        let slot = self.list.tail()?;
-        self.links.unlink(&mut self.list, slot);
-        Some(slot)
+    fn victim(&mut self, _owners: &[u32]) -> Option<u32> {
+        self.links.take_tail(&mut self.list)
     }
 }

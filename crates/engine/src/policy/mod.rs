@@ -2,6 +2,7 @@
 
 mod clock2q;
 pub mod curve;
+pub mod division;
 mod history;
 pub mod list;
 mod lru;
@@ -23,8 +24,8 @@ pub enum Admit {
 /// A replacement policy over slot numbers below a fixed capacity. A slot is known from `insert` until `remove` or until it
 /// is returned by `victim`; a pinned slot (dirty, on its way) is known and never a victim.
 pub trait Policy {
-    /// A block whose address hashes to `key` now uses `slot`.
-    fn insert(&mut self, slot: u32, key: u64, how: Admit);
+    /// A block of `owner` (a small number) whose address hashes to `key` now uses `slot`.
+    fn insert(&mut self, owner: u32, slot: u32, key: u64, how: Admit);
 
     /// The block was used.
     fn hit(&mut self, slot: u32);
@@ -41,6 +42,6 @@ pub trait Policy {
     /// The block, which is not pinned, is gone for another reason than room.
     fn remove(&mut self, slot: u32);
 
-    /// Chooses a block to go and forgets it; `None` when all are pinned.
-    fn victim(&mut self) -> Option<u32>;
+    /// Chooses a block of any of `owners` to go and forgets it; `None` when all of theirs are pinned.
+    fn victim(&mut self, owners: &[u32]) -> Option<u32>;
 }

@@ -6,6 +6,7 @@ use std::rc::{Rc, Weak};
 use flash::{MapLoaded, Pages, Store};
 use seam::{Nanos, Seam};
 
+use super::division::Division;
 use super::{Shard, ShardRef};
 use crate::memory::{BLOCKS_PER_PAGE, Memory};
 use crate::pages::Promoter;
@@ -46,6 +47,8 @@ pub struct Common<S: Seam> {
     requests: Cell<u64>,
     /// What destage may still spend before the next tick; `None`: without limit.
     allowance: Cell<Option<u64>>,
+    /// How memory was divided last.
+    pub division: Cell<Division>,
 }
 
 impl<S: Seam> Common<S> {
@@ -56,6 +59,7 @@ impl<S: Seam> Common<S> {
         let (shards, ticking, log, requests, allowance) = Default::default();
         let (pages, loaded, loaded_now, freeing_marks) = Default::default();
         Common {
+            division: Cell::new(Division::since(seam.now())),
             seam,
             spec,
             memory,
@@ -193,9 +197,11 @@ impl<S: Seam> Common<S> {
     /// One shard less.
     pub fn remove(&self, shard: &ShardRef<S>) {
         self.shards.borrow_mut().retain(|other| !std::ptr::eq(other.as_ptr(), Rc::as_ptr(shard)));
+        self.memory.borrow_mut().forget(shard.number);
     }
 
-    fn shards(&self) -> Vec<ShardRef<S>> {
+    /// All shards.
+    pub fn shards(&self) -> Vec<ShardRef<S>> {
         self.shards.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -219,6 +225,7 @@ impl<S: Seam> Common<S> {
     /// `count` buffers together, so that nobody holds some and waits for others who do the same. Whoever is not `patient`
     /// gets `None` instead of waiting.
     pub async fn alloc_all(self: &Rc<Self>, count: usize, patient: bool) -> Option<Vec<S::BlockMut>> {
+        self.divide_if_due();
         loop {
             let blocks: Vec<_> = {
                 let mut memory = self.memory.borrow_mut();
@@ -270,6 +277,7 @@ impl<S: Seam> Common<S> {
                 common.seam.sleep(TICK).await;
                 more = false;
                 common.renew_allowance();
+                common.divide_if_due();
                 for shard in common.shards() {
                     shard.tick_throttle();
                     shard.spill_if_full();

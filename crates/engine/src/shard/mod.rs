@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod allocation;
 pub mod common;
+pub mod division;
 pub mod fill;
 pub mod flush;
 pub mod read;
@@ -31,7 +32,7 @@ use crate::policy::curve::Curves;
 use crate::spec::Sabotage;
 use crate::stats::Counters;
 use crate::wait::Signal;
-use crate::{CacheMode, WritePolicy};
+use crate::{CacheMode, MemoryShare, WritePolicy};
 use common::Common;
 use state::State;
 use streams::Streams;
@@ -74,6 +75,8 @@ pub struct Shard<S: Seam> {
     pub counters: Counters,
     /// What caches of other sizes would miss.
     pub curves: RefCell<Curves>,
+    /// Its part of the memory.
+    pub memory_share: Cell<MemoryShare>,
     /// Its clean pages on flash.
     pub level: Level<S>,
     /// Its slowest requests.
@@ -163,7 +166,8 @@ impl<S: Seam> Shard<S> {
         let bound = self.seam().blocks_total() as u64 * u64::from(spec.dirty_max_percent) / 100;
         let others = self.core.unclean().saturating_sub(self.state.borrow().unclean());
         let free = bound.saturating_sub(others);
-        (free * 2 / 3).max(1)
+        // What is not clean cannot leave: half of a maximum is enough of it.
+        (free * 2 / 3).min(self.memory_max() / 2).max(1)
     }
 
     /// Looks whether the backing has reconnected since; what was written and not flushed is dirty again then.

@@ -19,8 +19,8 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::stats::Counters;
 use crate::{
-    Backing, CacheMode, FlashShare, FlashStats, RequestError, ShareError, VolumeSpec, VolumeStats, WriteFlags,
-    WritePolicy, WriteSource, ZeroFlags,
+    Backing, CacheMode, FlashShare, FlashStats, MemoryShare, RequestError, ShareError, VolumeSpec, VolumeStats,
+    WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
 use gate::Gate;
 use tap::{Taken, Tap};
@@ -68,6 +68,7 @@ impl<S: Seam> Volume<S> {
             company: Default::default(),
             counters: Counters::default(),
             curves: Default::default(),
+            memory_share: Cell::new(spec.memory),
             level: Level::new(core.pages().map(|pages| pages.volume(spec.incarnation)), spec.flash.clone()),
             slow: Default::default(),
             stopping: Cell::new(false),
@@ -85,6 +86,7 @@ impl<S: Seam> Volume<S> {
             let blocks_max = shard.seam().blocks_total();
             shard.state.borrow_mut().ledger.open(blocks_max);
         }
+        shard.bound_memory();
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
         crate::pages::start(&shard);
         let since = shard.seam().now();
@@ -132,7 +134,9 @@ impl<S: Seam> Volume<S> {
         let now = shard.seam().now();
         let mut stats = shard.counters.snapshot();
         shard.with(|state, memory| {
-            stats.memory_bytes = memory.resident(shard.number) * block;
+            let room = memory.room(shard.number);
+            stats.memory_bytes = room.held * block;
+            stats.memory_target_bytes = room.target.map(|target| target * block);
             stats.written_bytes = state.written_blocks() * block;
             stats.dirty_bytes = state.epochs.unwritten() * block;
             stats.flash_dirty_bytes = state.ledger.len() as u64 * block;
@@ -300,6 +304,18 @@ impl<S: Seam> Volume<S> {
     /// Pauses, freezes or resumes the cache.
     pub async fn set_mode(&self, mode: CacheMode) -> Result<(), RequestError> {
         self.0.shard.set_mode(mode).await
+    }
+
+    /// What it may have of the memory.
+    pub fn memory_share(&self) -> MemoryShare {
+        self.0.shard.memory_share.get()
+    }
+
+    /// Changes what it may have of the memory. What it has more than it may goes when its next block comes.
+    pub fn set_memory_share(&self, share: MemoryShare) {
+        self.0.shard.memory_share.set(share);
+        self.0.shard.bound_memory();
+        self.0.shard.refresh_throttle();
     }
 
     /// What its clean pages may have of the flash.

@@ -229,8 +229,20 @@ pub const KEYS: &[Key] = &[
     Key { support: QOS, ..key("volume", "burst_iops", "0", "0", "Requests saved up for a burst.") },
     Key { support: QOS, ..key("volume", "burst_bytes", r#""0""#, r#""0""#, "Bytes saved up for a burst.") },
     Key { support: QOS, ..key("volume", "reservation_iops", "0", "0", "Requests a second that are its own.") },
-    Key { support: QOS, ..key("volume", "memory_min", r#""0""#, r#""0""#, "Memory that is its own.") },
-    Key { support: QOS, ..key("volume", "memory_max", r#""0""#, "none", "Memory that it may take.") },
+    key(
+        "volume",
+        "memory_min",
+        r#""512 MiB" or "10%""#,
+        r#""0""#,
+        "As long as the volume has no more of the memory than this, none of it goes for another volume's. Percent are of `[memory] size`, of which a part is the cache's index.",
+    ),
+    key(
+        "volume",
+        "memory_max",
+        r#""1 GiB", "50%" or "none""#,
+        r#""none""#,
+        "The volume has no more of the memory than this, or 256 KiB; half of it may be dirty.",
+    ),
     key(
         "volume",
         "flash_min",

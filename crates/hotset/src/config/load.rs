@@ -65,7 +65,7 @@ fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut So
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
     let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
     let sections = Section::repeated(table, "volume", source);
-    let volumes = read_volumes(&sections, folder, &arrays, &datastores, source);
+    let volumes = read_volumes(&sections, folder, &arrays, &datastores, memory_bytes, source);
     let datastores = datastores.into_iter().map(|name| name.value).collect();
     let file = file.to_owned();
     Some(Config { file, cores, state_directory, memory_bytes, flash, control_socket, nbd, arrays, datastores, volumes })

@@ -122,6 +122,10 @@ pub struct VolumeConfig {
     pub read_only: bool,
     /// Clean pages may be kept on flash.
     pub flash: bool,
+    /// What of the memory nobody takes away from it.
+    pub memory_min: Part,
+    /// What of the memory it may have at most.
+    pub memory_max: Most,
     /// What of the flash nobody takes away from it.
     pub flash_min: Part,
     /// What of the flash it may have at most.
@@ -141,6 +145,8 @@ impl VolumeConfig {
             labels: BTreeMap::new(),
             read_only: false,
             flash: true,
+            memory_min: Part::NOTHING,
+            memory_max: Most::default(),
             flash_min: Part::NOTHING,
             flash_max: Most::default(),
         }
@@ -150,6 +156,8 @@ impl VolumeConfig {
     pub fn setting(&self, key: &str) -> String {
         match key {
             "policy" => self.policy.to_string(),
+            "memory_min" => self.memory_min.to_string(),
+            "memory_max" => self.memory_max.to_string(),
             "flash_min" => self.flash_min.to_string(),
             "flash_max" => self.flash_max.to_string(),
             _ => String::new(),

@@ -110,9 +110,11 @@ pub(super) fn read_volumes(
     folder: &Path,
     arrays: &[ArrayConfig],
     datastores: &[At<String>],
+    memory_bytes: u64,
     source: &mut Source<'_>,
 ) -> Vec<VolumeConfig> {
     let mut names: Vec<At<String>> = Vec::new();
+    let mut promised = 0;
     let mut places: Vec<(String, usize)> = Vec::new();
     let mut volumes = Vec::new();
     for section in sections {
@@ -132,6 +134,9 @@ pub(super) fn read_volumes(
         let labels = section.get::<BTreeMap<_, _>>("labels", source).map_or(BTreeMap::new(), |labels| labels.value);
         let read_only = section.get("read_only", source).is_some_and(|read_only| read_only.value);
         let flash = section.get("flash", source).is_none_or(|flash| flash.value);
+        let memory_min = section.get::<Part>("memory_min", source);
+        let memory_max = section.get::<Most>("memory_max", source);
+        check_memory(memory_min.as_ref(), memory_max.as_ref(), memory_bytes, &mut promised, source);
         let flash_min = section.get::<Part>("flash_min", source);
         let flash_max = section.get::<Most>("flash_max", source);
         check_share(flash_min.as_ref(), flash_max.as_ref(), source);
@@ -147,6 +152,8 @@ pub(super) fn read_volumes(
                 labels,
                 read_only,
                 flash,
+                memory_min: memory_min.map_or(Part::NOTHING, |part| part.value),
+                memory_max: memory_max.map_or(Most::default(), |most| most.value),
                 flash_min: flash_min.map_or(Part::NOTHING, |part| part.value),
                 flash_max: flash_max.map_or(Most::default(), |most| most.value),
             });
@@ -166,6 +173,27 @@ impl Setting for Most {
     fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
         let text = value.as_str().ok_or(Wrong::Type("a size with its unit, percent or \"none\", in quotes"))?;
         text.parse().map_err(|error: String| split_advice(&error))
+    }
+}
+
+/// A minimum above a maximum, or minima that come to more than there is; those of the volumes before come to `promised`.
+fn check_memory(min: Option<&At<Part>>, max: Option<&At<Most>>, all: u64, promised: &mut u64, source: &mut Source<'_>) {
+    let Some(min) = min else { return };
+    let bytes = min.value.of(all);
+    if let Some(Most(Some(max))) = max.map(|max| max.value)
+        && bytes > max.of(all)
+    {
+        let what = format!("memory_min {} is above memory_max {max}", min.value);
+        source.problem(&min.span, what, "lower the one or raise the other");
+    }
+    let before = std::mem::replace(promised, promised.saturating_add(bytes));
+    if before <= all && *promised > all {
+        let what = format!(
+            "up to here the volumes' memory_min come to {}, and memory is {}",
+            show_bytes(*promised),
+            show_bytes(all)
+        );
+        source.problem(&min.span, what, "lower some, or raise [memory] size");
     }
 }
 

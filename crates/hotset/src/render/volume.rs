@@ -34,16 +34,25 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
     text
 }
 
+/// A minimum and a maximum, where there are any.
+fn bounds(min: &str, max: &str) -> String {
+    let least = if matches!(min, "" | "0") { String::new() } else { format!(", at least {min} kept") };
+    let most = if matches!(max, "" | "none") { String::new() } else { format!(", at most {max}") };
+    least + &most
+}
+
+/// What it has of the memory, and may have.
+fn in_memory(volume: &VolumeReport) -> String {
+    let memory = &volume.memory;
+    let target = memory.target_bytes.map_or(String::new(), |bytes| format!(" of a share of {}", show_bytes(bytes)));
+    show_bytes(volume.memory_bytes) + &target + &bounds(&memory.min, &memory.max)
+}
+
 /// What it has of the flash, and may have.
 fn on_flash(volume: &VolumeReport) -> String {
     let flash = &volume.flash;
     let mut text = format!("{} pages, {}", show_count(flash.pages), show_bytes(flash.cached_bytes));
-    if !matches!(flash.min.as_str(), "" | "0") {
-        text += &format!(", at least {} kept", flash.min);
-    }
-    if !matches!(flash.max.as_str(), "" | "none") {
-        text += &format!(", at most {}", flash.max);
-    }
+    text += &bounds(&flash.min, &flash.max);
     if flash.pinned_pages > 0 {
         let waits = if flash.pin_waits.is_empty() { String::new() } else { format!(" (waits: {})", flash.pin_waits) };
         text += &format!(
@@ -166,7 +175,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("zeroes, discards", show_count(volume.zeroes)),
         ("failed", show_count(volume.errors)),
         ("", String::new()),
-        ("in memory", show_bytes(volume.memory_bytes)),
+        ("in memory", in_memory(volume)),
         ("dirty", format!("{}, the oldest for {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
         ("on flash alone", show_bytes(volume.flash_dirty_bytes)),
         ("clean on flash", on_flash(volume)),

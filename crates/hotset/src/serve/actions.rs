@@ -14,11 +14,11 @@ use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
 use crate::config::keys::{KEYS, Support, find_key, nearest};
 use crate::log;
-use crate::state::{FLASH_MAX, FLASH_MIN, MODE, POLICY};
+use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, POLICY};
 use crate::units::show_bytes;
 
 /// Settings that `volume set` can change while the volume is served.
-pub const LIVE: [&str; 3] = [POLICY, FLASH_MIN, FLASH_MAX];
+pub const LIVE: [&str; 5] = [POLICY, MEMORY_MIN, MEMORY_MAX, FLASH_MIN, FLASH_MAX];
 
 impl Daemon {
     /// Does `work` with the volume on its core, saying meanwhile how much is dirty.

@@ -9,7 +9,7 @@ use engine::{CacheMode, VolumeSpec, WritePolicy};
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
-use super::shares::share_of;
+use super::shares::{memory_share_of, share_of};
 use super::stop::CLIENTS_PATIENCE;
 use crate::config::{BackingSpec, VolumeConfig, check_name};
 use crate::log;
@@ -44,10 +44,11 @@ impl Daemon {
                 return Err(failure);
             }
         };
-        let (policy, mode, share) = {
+        let (policy, mode, memory, flash) = {
             let state = self.state.borrow();
             let record = state.state().by_name(&config.name);
-            (effective_policy(record, config.policy), effective_mode(record), share_of(record, config))
+            let memory = memory_share_of(record, config, self.config.borrow().memory_bytes);
+            (effective_policy(record, config.policy), effective_mode(record), memory, share_of(record, config))
         };
         let may_log = policy == WritePolicy::WriteBack && !config.read_only;
         let spec = VolumeSpec {
@@ -56,7 +57,8 @@ impl Daemon {
             read_only: config.read_only,
             datastore: config.datastore.clone(),
             labels: config.labels.clone(),
-            flash: share,
+            memory,
+            flash,
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, incarnation)
         };

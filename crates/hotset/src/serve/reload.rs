@@ -102,6 +102,8 @@ impl Daemon {
             policy: now.policy,
             datastore: now.datastore.clone(),
             labels: now.labels.clone(),
+            memory_min: now.memory_min,
+            memory_max: now.memory_max,
             flash_min: now.flash_min,
             flash_max: now.flash_max,
             ..old.clone()
@@ -119,15 +121,16 @@ impl Daemon {
             }
             said.push(result.unwrap_or_else(|text| text));
         }
-        if (old.flash_min, old.flash_max) != (now.flash_min, now.flash_max) {
+        let shares = |of: &VolumeConfig| (of.memory_min, of.memory_max, of.flash_min, of.flash_max);
+        if shares(old) != shares(now) {
             let changed = match self.placed(name) {
                 Ok(placed) => self.reload_share(&placed, now).await,
                 Err(failure) => Err(failure),
             };
             match changed {
-                Ok(()) => said.push(format!("volume {name}: flash_min and flash_max taken over")),
+                Ok(()) => said.push(format!("volume {name}: what it may have of memory and flash was taken over")),
                 Err(failure) => {
-                    (applied.flash_min, applied.flash_max) = (old.flash_min, old.flash_max);
+                    (applied.memory_min, applied.memory_max, applied.flash_min, applied.flash_max) = shares(old);
                     said.push(failure.message);
                 }
             }

@@ -1,23 +1,30 @@
-//! What volumes may have of the flash: as the file says, or as commands have changed it.
+//! What volumes may have of memory and flash: as the file says, or as commands have changed it.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use control::{Answer, ErrorKind, Failure};
-use engine::{FlashShare, ShareError};
+use engine::{FlashShare, MemoryShare, ShareError};
 
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
 use crate::config::VolumeConfig;
 use crate::log;
-use crate::share::{Most, Part, Pinned, flash_share};
-use crate::state::{FLASH_MAX, FLASH_MIN, PINNED, State, VolumeRecord, effective};
+use crate::share::{Most, Part, Pinned, flash_share, memory_share};
+use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeRecord, effective};
 use crate::units::show_bytes;
 
 /// The keys of it that `volume set` knows.
-pub const KEYS: [&str; 2] = [FLASH_MIN, FLASH_MAX];
+pub const KEYS: [&str; 4] = [MEMORY_MIN, MEMORY_MAX, FLASH_MIN, FLASH_MAX];
 
-/// What holds where the file says what `config` says.
+/// What holds of a memory of `all` bytes where the file says what `config` says.
+pub fn memory_share_of(record: Option<&VolumeRecord>, config: &VolumeConfig, all: u64) -> MemoryShare {
+    let min = effective(record, MEMORY_MIN, config.memory_min);
+    let max = effective(record, MEMORY_MAX, config.memory_max);
+    memory_share(all, min, max)
+}
+
+/// The same of the flash.
 pub fn share_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashShare {
     let min = effective(record, FLASH_MIN, config.flash_min);
     let max = effective(record, FLASH_MAX, config.flash_max);
@@ -44,10 +51,10 @@ impl Daemon {
             let (value, file) = read(key, value, &config).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
             state.set_override(placed.incarnation, key, &value, &file);
         }
-        let share = share_of(state.by_name(name), &config);
-        self.apply_share(name, placed, share).await?;
+        self.check_memory(name, &config, &state)?;
+        self.apply_shares(&config, placed, &state).await?;
         let noted = self.note_share(placed, &state);
-        noted.inspect(|()| log::info(format!("volume {name}: its share of the flash was changed by command")))
+        noted.inspect(|()| log::info(format!("volume {name}: its shares were changed by command")))
     }
 
     /// `volume pin` and `unpin`.
@@ -74,7 +81,7 @@ impl Daemon {
         let pinned = if pins { before.with(from_bytes..end) } else { before.without(from_bytes..end) };
         let pinned = pinned.map_err(|text| conflict(&text))?;
         state.set_override(placed.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
-        self.apply_share(name, &placed, share_of(state.by_name(name), &config)).await?;
+        self.apply_shares(&config, &placed, &state).await?;
         self.note_share(&placed, &state)?;
         let what = if pins { "pinned to flash" } else { "no longer pinned" };
         log::info(format!("volume {name}: bytes from {from_bytes} on are {what} by command; pinned now: {pinned}"));
@@ -94,7 +101,7 @@ impl Daemon {
         for key in KEYS {
             state.expire_override(placed.incarnation, key, &now.setting(key));
         }
-        self.apply_share(&now.name, placed, share_of(state.by_name(&now.name), now)).await?;
+        self.apply_shares(now, placed, &state).await?;
         self.note_share(placed, &state)
     }
 
@@ -116,10 +123,33 @@ impl Daemon {
         noted.map_err(state_failed)
     }
 
-    async fn apply_share(&self, name: &str, placed: &Placed, share: FlashShare) -> Result<(), Failure> {
+    /// What `fresh` promises a volume of the memory has to be there, beside what others are promised.
+    fn check_memory(&self, name: &str, config: &VolumeConfig, fresh: &State) -> Result<(), Failure> {
+        let all = self.config.borrow().memory_bytes;
+        let min = |config: &VolumeConfig| effective(fresh.by_name(&config.name), MEMORY_MIN, config.memory_min);
+        let max = effective(fresh.by_name(name), MEMORY_MAX, config.memory_max);
+        let conflict = |text| Err(Failure::new(ErrorKind::Conflict, format!("volume {name} keeps its shares: {text}")));
+        if let Some(max) = max.0
+            && min(config).of(all) > max.of(all)
+        {
+            return conflict(format!("memory_min {} is above memory_max {max}", min(config)));
+        }
+        let promised =
+            self.volumes.borrow().values().map(|known| min(&known.config).of(all)).fold(0, u64::saturating_add);
+        if promised > all {
+            let (promised, all) = (show_bytes(promised), show_bytes(all));
+            return conflict(format!("the volumes' memory_min would come to {promised}, and memory is {all}"));
+        }
+        Ok(())
+    }
+
+    async fn apply_shares(&self, config: &VolumeConfig, placed: &Placed, state: &State) -> Result<(), Failure> {
+        let (name, record) = (&config.name, state.by_name(&config.name));
+        let memory = memory_share_of(record, config, self.config.borrow().memory_bytes);
+        let flash = share_of(record, config);
         let volume = name.to_owned();
         let call = async move |local: Rc<Local>| match local.engine.find(&volume) {
-            Some(volume) => volume.set_flash_share(share),
+            Some(volume) => volume.set_flash_share(flash).map(|()| volume.set_memory_share(memory)),
             None => Ok(()),
         };
         let done: Result<(), ShareError> = self.cores[placed.core].call(call).await.map_err(core_gone)?;
@@ -135,7 +165,7 @@ impl Daemon {
 /// A value as it is kept, and what the file says of that key.
 fn read(key: &str, value: &str, config: &VolumeConfig) -> Result<(String, String), String> {
     let value = match key {
-        FLASH_MIN => value.parse::<Part>()?.to_string(),
+        MEMORY_MIN | FLASH_MIN => value.parse::<Part>()?.to_string(),
         _ => value.parse::<Most>()?.to_string(),
     };
     Ok((value, config.setting(key)))

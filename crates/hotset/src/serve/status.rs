@@ -10,7 +10,7 @@ use engine::{CacheMode, VolumeStats, WritePolicy};
 
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
-use crate::state::{FLASH_MAX, FLASH_MIN, effective, effective_policy};
+use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, effective, effective_policy};
 use crate::units::show_time;
 
 /// A core that does not answer a report within this is shown as such.
@@ -102,6 +102,8 @@ impl Daemon {
     fn report_share(&self, known: &Known, report: &mut VolumeReport) {
         let (state, config) = (self.state.borrow(), &known.config);
         let record = state.state().by_name(&report.name);
+        report.memory.min = effective(record, MEMORY_MIN, config.memory_min).to_string();
+        report.memory.max = effective(record, MEMORY_MAX, config.memory_max).to_string();
         report.flash.min = effective(record, FLASH_MIN, config.flash_min).to_string();
         report.flash.max = effective(record, FLASH_MAX, config.flash_max).to_string();
     }

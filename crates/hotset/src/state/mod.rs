@@ -18,7 +18,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use identity::{IdentityError, draw_incarnation};
-pub use overrides::{FLASH_MAX, FLASH_MIN, MODE, PINNED, POLICY, effective, effective_mode, effective_policy};
+pub use overrides::{
+    FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, PINNED, POLICY, effective, effective_mode, effective_policy,
+};
 pub use record::{AddedVolume, DeviceWear, FlashDevices, FlashRecord, Override, STATE_VERSION, State, VolumeRecord};
 pub use replace::Step;
 

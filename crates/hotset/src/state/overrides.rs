@@ -8,6 +8,10 @@ use super::record::{Override, State, VolumeRecord};
 
 /// Key of a policy's override.
 pub const POLICY: &str = "policy";
+/// Key of the least that a volume has of the memory.
+pub const MEMORY_MIN: &str = "memory_min";
+/// Key of the most that a volume has of the memory.
+pub const MEMORY_MAX: &str = "memory_max";
 /// Key of the least that a volume has of the flash.
 pub const FLASH_MIN: &str = "flash_min";
 /// Key of the most that a volume has of the flash.

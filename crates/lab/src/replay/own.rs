@@ -34,13 +34,13 @@ impl<P: Policy> Cache for Own<P> {
             self.page.push(page);
             (self.page.len() - 1) as u32
         } else {
-            let slot = self.policy.victim().expect("nothing is pinned");
+            let slot = self.policy.victim(&[0]).expect("nothing is pinned");
             let gone = std::mem::replace(&mut self.page[slot as usize], page);
             self.slot[gone as usize] = NO_SLOT;
             slot
         };
         self.slot[page as usize] = slot;
-        self.policy.insert(slot, mixed(page), Admit::Normal);
+        self.policy.insert(0, slot, mixed(page), Admit::Normal);
         false
     }
 }

@@ -10,7 +10,7 @@ use seam::sim::{
     Content, CrashMode, DiskControl, DiskImages, Remains, SimDisk, SimDiskSpec, Stop, Timing, TraceMode, World,
     WorldSpec, WriteCache,
 };
-use seam::{Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, Seam};
+use seam::{BLOCK_BYTES, Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, Seam};
 
 use super::bench::{Life, Subject, SubjectParts};
 use super::content::Tag;
@@ -280,6 +280,7 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         rest_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
         sabotage: run.sabotage,
         flash_check_blocks: options.flash.as_ref().map_or(0, |flash| flash.check_blocks),
+        divide_every: Nanos::from_millis(20),
         ..CoreSpec::default()
     };
     let core = Core::new(seam.clone(), spec);
@@ -298,6 +299,13 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         }
         let mut spec = VolumeSpec::new(&format!("volume{}", index + 1), index as u64 + 1);
         (spec.policy, spec.defer) = (volume.policy, volume.defer);
+        // The first is promised a part of the memory, the second may have no more than one.
+        let part = (options.pool_blocks * BLOCK_BYTES / 2) as u64;
+        match index {
+            0 => spec.memory.min_bytes = part / 2,
+            1 => spec.memory.max_bytes = Some(part),
+            _ => {}
+        }
         // What lies in the log may be there because an administrator had changed the policy.
         if core.unclaimed().contains(&spec.incarnation) {
             spec.policy = WritePolicy::WriteBack;

@@ -15,12 +15,14 @@
 
 mod line;
 mod pair;
+mod uses;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use line::Line;
 pub use pair::{CurvePoint, CurveStats, Curves, VolumeCurves};
+use uses::{FRACTION, Uses};
 
 /// Pages that are followed, at most: half of what the table has room for, so that it never grows past that.
 const FOLLOWED: usize = 7_168;
@@ -37,11 +39,6 @@ const WINDOW_USES: u64 = 32;
 const WINDOW_MIN: u64 = 16 << 20;
 /// and at most so many; what comes back later than that comes back too late for any cache.
 const WINDOW_MAX: u64 = 1 << 30;
-/// Buckets an octave of distances, and octaves.
-const STEPS: usize = 16;
-const OCTAVES: usize = 44;
-/// Fraction bits of a weight.
-const FRACTION: u32 = 16;
 
 /// A page that is followed.
 struct Followed {
@@ -59,12 +56,10 @@ pub struct Curve {
     followed: HashTable<Followed>,
     /// Their last uses.
     line: Line,
-    /// Uses by distance, each with its weight.
-    uses: Vec<u64>,
-    /// Weight of first uses.
-    first_uses: u64,
-    /// All uses, followed or not, aged like the rest.
-    accesses: u64,
+    /// Those of the last windows.
+    uses: Uses,
+    /// Those of late: of the same sample, but it forgets when its owner says so.
+    recent: Uses,
     /// As many uses make it age.
     window: u64,
     /// What was not used since this position goes when it ages the next time.
@@ -80,9 +75,8 @@ impl Default for Curve {
             weight: 0,
             followed: HashTable::new(),
             line: Line::default(),
-            uses: vec![0; STEPS * OCTAVES],
-            first_uses: 0,
-            accesses: 0,
+            uses: Uses::default(),
+            recent: Uses::default(),
             window: WINDOW_MIN,
             aged: 0,
             paced: (0, 0),
@@ -103,7 +97,8 @@ impl Curve {
     /// A page whose address hashes to `key` (all 64 bits well mixed) is used.
     #[inline]
     pub fn used(&mut self, key: u64) {
-        self.accesses += 1;
+        self.uses.all += 1;
+        self.recent.all += 1;
         if key < self.threshold {
             self.follow(key);
         }
@@ -111,7 +106,17 @@ impl Curve {
 
     /// Uses that were seen; older ones count less.
     pub fn accesses(&self) -> u64 {
-        self.accesses
+        self.uses.all
+    }
+
+    /// Uses of late.
+    pub fn recent(&self) -> &Uses {
+        &self.recent
+    }
+
+    /// Of what was used of late so much is remembered.
+    pub fn fade(&mut self, part: f64) {
+        self.recent.fade(part);
     }
 
     /// Pages that were used within the last window.
@@ -126,29 +131,14 @@ impl Curve {
 
     /// The same of many sizes, which grow.
     pub fn miss_ratios(&self, sizes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = f64> {
-        let counted = self.uses.iter().sum::<u64>() + self.first_uses;
-        let all = (self.accesses << FRACTION) as f64;
-        // Pages that are used very often are rarely followed, or one that is weighs too much: what is missing of all uses, or is
-        // too much, are uses at the shortest distance.
-        let missing = all - counted as f64;
-        let (mut below, mut next) = (0, 0);
-        sizes.into_iter().map(move |pages| {
-            let (bucket, inside) = bucket(pages.max(1) << FRACTION);
-            assert!(bucket >= next, "sizes grow");
-            while next < bucket {
-                below += self.uses[next];
-                next += 1;
-            }
-            let hits = below as f64 + self.uses[bucket] as f64 * inside;
-            if counted == 0 { 1.0 } else { (1.0 - (hits + missing) / all).clamp(0.0, 1.0) }
-        })
+        self.uses.miss_ratios(sizes)
     }
 
     /// Bytes that it takes at most.
     pub const fn bytes_max() -> usize {
         // A table of twice as many places and a power of two, a control byte each; while it grows the smaller one is there, too.
         let places = (2 * FOLLOWED).next_power_of_two() * (size_of::<Followed>() + 1);
-        places + places / 2 + Line::BYTES + STEPS * OCTAVES * size_of::<u64>()
+        places + places / 2 + Line::BYTES + 2 * Uses::BYTES
     }
 
     fn set_threshold(&mut self, threshold: u64) {
@@ -159,7 +149,7 @@ impl Curve {
     #[cold]
     #[inline(never)]
     fn follow(&mut self, key: u64) {
-        if self.accesses >= self.window {
+        if self.uses.all >= self.window {
             self.age();
         }
         if self.line.is_full() {
@@ -173,11 +163,13 @@ impl Curve {
                 page.get_mut().position = self.line.mark();
                 // Between so many and one more followed pages there are on average half of what one stands for.
                 let distance = others.saturating_mul(self.weight).saturating_add(self.weight / 2);
-                self.uses[bucket(distance).0] += self.weight;
+                self.uses.again(distance, self.weight);
+                self.recent.again(distance, self.weight);
             }
             Entry::Vacant(place) => {
                 place.insert(Followed { key, position: self.line.mark() });
-                self.first_uses += self.weight;
+                self.uses.first += self.weight;
+                self.recent.first += self.weight;
                 if self.followed.len() >= FOLLOWED {
                     self.sink(self.threshold / 8 * 7);
                 }
@@ -202,13 +194,11 @@ impl Curve {
     }
 
     fn age(&mut self) {
-        self.uses.iter_mut().for_each(|uses| *uses /= 2);
-        self.first_uses /= 2;
-        self.accesses /= 2;
+        self.uses.fade(0.5);
         self.let_go(|page, _, aged| page.position < aged);
         self.aged = self.line.now();
         self.window = self.working_set().saturating_mul(WINDOW_USES).clamp(WINDOW_MIN, WINDOW_MAX);
-        self.paced = (self.accesses, self.line.now());
+        self.paced = (self.uses.all, self.line.now());
         if self.followed.len() < FEW {
             // What is followed from now on looks new at its first use. That is one use of a page in a window of many.
             self.set_threshold(self.threshold.saturating_mul(2).min(THRESHOLD_MAX));
@@ -217,26 +207,15 @@ impl Curve {
 
     fn close_up(&mut self) {
         let (accesses, position) = self.paced;
-        let (accesses, follows) = (self.accesses - accesses, self.line.now() - position);
+        let (accesses, follows) = (self.uses.all - accesses, self.line.now() - position);
         if self.followed.len() > ENOUGH && accesses < PACE * u64::from(follows) {
             self.sink(self.threshold / 2);
         }
         let moved = self.line.close_up();
         self.followed.iter_mut().for_each(|page| page.position = moved(page.position));
         self.aged = moved(self.aged);
-        self.paced = (self.accesses, self.line.now());
+        self.paced = (self.uses.all, self.line.now());
     }
-}
-
-/// The bucket of a distance (with its fraction bits), and how far inside it lies.
-fn bucket(distance: u64) -> (usize, f64) {
-    let scaled = distance >> (FRACTION - STEPS.ilog2());
-    let octave = scaled.max(1).ilog2().saturating_sub(STEPS.ilog2());
-    let step = scaled >> octave;
-    let index = u64::from(octave) * STEPS as u64 + step;
-    let low = step << octave;
-    let inside = (scaled - low) as f64 / (1_u64 << octave) as f64;
-    ((index as usize).min(STEPS * OCTAVES - 1), inside)
 }
 
 #[cfg(test)]
@@ -257,17 +236,6 @@ mod tests {
             assert!(curve.miss_ratio(pages * 9 / 10) > 0.97, "{pages}: {}", curve.miss_ratio(pages * 9 / 10));
             assert!((curve.miss_ratio(pages * 11 / 10) - 0.1).abs() < 0.03, "the first round of ten misses");
             assert_eq!(curve.accesses(), 10 * pages);
-        }
-    }
-
-    #[test]
-    fn buckets_follow_each_other_without_a_gap() {
-        let mut before = (0, 0.0);
-        for distance in (0_u64..2_000_000).map(|part| part << 10) {
-            let (index, inside) = bucket(distance);
-            assert!((0.0..1.0).contains(&inside), "{distance}");
-            assert!(index == before.0 || index == before.0 + 1, "{distance}: {index} after {}", before.0);
-            before = (index, inside);
         }
     }
 

@@ -65,8 +65,8 @@ impl Curves {
     }
 
     /// That of blocks.
-    pub fn memory(&self) -> &Curve {
-        &self.memory
+    pub fn memory(&mut self) -> &mut Curve {
+        &mut self.memory
     }
 }
 

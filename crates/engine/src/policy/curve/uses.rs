@@ -1,0 +1,88 @@
+//! How often pages were used again, by how many others were used between.
+
+/// Buckets an octave of distances, and octaves.
+const STEPS: usize = 16;
+const OCTAVES: usize = 44;
+/// Fraction bits of a weight and of a distance.
+pub const FRACTION: u32 = 16;
+
+/// Uses.
+pub struct Uses {
+    /// Of followed pages again, by distance, each with its weight.
+    by_distance: Vec<u64>,
+    /// Weight of first uses of followed pages.
+    pub first: u64,
+    /// All, followed or not.
+    pub all: u64,
+}
+
+impl Default for Uses {
+    fn default() -> Self {
+        Uses { by_distance: vec![0; STEPS * OCTAVES], first: 0, all: 0 }
+    }
+}
+
+impl Uses {
+    /// Bytes that they take.
+    pub const BYTES: usize = STEPS * OCTAVES * size_of::<u64>();
+
+    /// A page was used again at `distance`.
+    pub fn again(&mut self, distance: u64, weight: u64) {
+        self.by_distance[bucket(distance).0] += weight;
+    }
+
+    /// Of each so much is left.
+    pub fn fade(&mut self, part: f64) {
+        let fade = |count: &mut u64| *count = (*count as f64 * part) as u64;
+        self.by_distance.iter_mut().for_each(fade);
+        fade(&mut self.first);
+        fade(&mut self.all);
+    }
+
+    /// Misses a use of LRUs of so many pages, which grow; 1 before anything was used.
+    pub fn miss_ratios(&self, sizes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = f64> {
+        let counted = self.by_distance.iter().sum::<u64>() + self.first;
+        let all = (self.all << FRACTION) as f64;
+        // Pages that are used very often are rarely followed, or one that is weighs too much: what is missing of all uses, or is
+        // too much, are uses at the shortest distance.
+        let missing = all - counted as f64;
+        let (mut below, mut next) = (0, 0);
+        sizes.into_iter().map(move |pages| {
+            let (bucket, inside) = bucket(pages.max(1) << FRACTION);
+            assert!(bucket >= next, "sizes grow");
+            while next < bucket {
+                below += self.by_distance[next];
+                next += 1;
+            }
+            let hits = below as f64 + self.by_distance[bucket] as f64 * inside;
+            if counted == 0 { 1.0 } else { (1.0 - (hits + missing) / all).clamp(0.0, 1.0) }
+        })
+    }
+}
+
+/// The bucket of a distance (with its fraction bits), and how far inside it lies.
+fn bucket(distance: u64) -> (usize, f64) {
+    let scaled = distance >> (FRACTION - STEPS.ilog2());
+    let octave = scaled.max(1).ilog2().saturating_sub(STEPS.ilog2());
+    let step = scaled >> octave;
+    let index = u64::from(octave) * STEPS as u64 + step;
+    let low = step << octave;
+    let inside = (scaled - low) as f64 / (1_u64 << octave) as f64;
+    ((index as usize).min(STEPS * OCTAVES - 1), inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_follow_each_other_without_a_gap() {
+        let mut before = (0, 0.0);
+        for distance in (0_u64..2_000_000).map(|part| part << 10) {
+            let (index, inside) = bucket(distance);
+            assert!((0.0..1.0).contains(&inside), "{distance}");
+            assert!(index == before.0 || index == before.0 + 1, "{distance}: {index} after {}", before.0);
+            before = (index, inside);
+        }
+    }
+}

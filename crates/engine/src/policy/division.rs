@@ -1,0 +1,150 @@
+//! Who should have how much of what several volumes share: where the next block brings most hits a second, as their miss-ratio
+//! curves say.
+//!
+//! Greedy by marginal gain. That is best for curves that bend one way alone, so a curve is replaced by the least such curve above it: a volume that
+//! gains nothing until its loop fits is offered all of the loop or nothing (Talus does the same for one cache: Beckmann and Sanchez, HPCA 2015).
+
+/// What a volume could do with room.
+#[derive(Clone, Debug, Default)]
+pub struct Claim {
+    min: u64,
+    max: u64,
+    rate: f64,
+    /// Blocks and hits a second: the upper hull, from nothing on.
+    hull: Vec<(u64, f64)>,
+}
+
+/// A straight part of a volume's hull.
+struct Part {
+    volume: usize,
+    blocks: u64,
+    /// Hits a second and block.
+    worth: f64,
+}
+
+impl Claim {
+    /// Of a volume that always has `min` blocks and never more than `max`, that is asked for `rate` blocks a second, and whose curve runs through
+    /// `points`: blocks, by growing number, and the part that an LRU of so many misses.
+    pub fn new(min: u64, max: u64, rate: f64, points: impl IntoIterator<Item = (u64, f64)>) -> Self {
+        let mut hull: Vec<(u64, f64)> = vec![(0, 0.0)];
+        for (blocks, miss_ratio) in points {
+            let point = (blocks, rate * (1.0 - miss_ratio));
+            let last = hull[hull.len() - 1];
+            if point.0 <= last.0 || point.1 <= last.1 {
+                continue;
+            }
+            while hull.len() > 1
+                && slope(hull[hull.len() - 2], hull[hull.len() - 1]) <= slope(hull[hull.len() - 1], point)
+            {
+                hull.pop();
+            }
+            hull.push(point);
+        }
+        Claim { min: min.min(max), max, rate, hull }
+    }
+
+    /// Blocks a second that it is asked for.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Misses a second with so many blocks.
+    pub fn misses(&self, blocks: u64) -> f64 {
+        let above = self.hull.partition_point(|point| point.0 <= blocks);
+        let below = self.hull[above - 1];
+        let more = self.hull.get(above).map_or(0.0, |next| slope(below, *next) * (blocks - below.0) as f64);
+        (self.rate - below.1 - more).max(0.0)
+    }
+}
+
+fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
+    (to.1 - from.1) / (to.0 - from.0) as f64
+}
+
+/// Divides `blocks`: for each claim how many it should have. Nobody gets less than its minimum (as far as there is room for all of them) or more than its
+/// maximum; what brings nobody anything goes to all alike.
+pub fn divide(blocks: u64, claims: &[Claim]) -> Vec<u64> {
+    let mut left = blocks;
+    let mut give = |shares: &mut [u64], volume: usize, wanted: u64| {
+        let given = wanted.min(left).min(claims[volume].max - shares[volume]);
+        shares[volume] += given;
+        left -= given;
+        left
+    };
+    let mut shares = vec![0; claims.len()];
+    for (volume, claim) in claims.iter().enumerate() {
+        give(&mut shares, volume, claim.min);
+    }
+    let mut parts: Vec<Part> = (0..).zip(claims).flat_map(|(volume, claim)| parts(volume, claim)).collect();
+    // A sort that keeps the order of equals keeps a volume's parts in theirs.
+    parts.sort_by(|one, other| other.worth.total_cmp(&one.worth));
+    // What a minimum covers of the hull is there already.
+    let mut covered = shares.clone();
+    for Part { volume, blocks, .. } in parts {
+        let there = covered[volume].min(blocks);
+        covered[volume] -= there;
+        give(&mut shares, volume, blocks - there);
+    }
+    loop {
+        let takers: Vec<usize> = (0..claims.len()).filter(|at| shares[*at] < claims[*at].max).collect();
+        let Some(each) = give(&mut shares, 0, 0).checked_div(takers.len() as u64) else { return shares };
+        let left = takers.into_iter().map(|volume| give(&mut shares, volume, each.max(1))).last();
+        if left == Some(0) {
+            return shares;
+        }
+    }
+}
+
+fn parts(volume: usize, claim: &Claim) -> Vec<Part> {
+    let part = |ends: &[(u64, f64)]| Part { volume, blocks: ends[1].0 - ends[0].0, worth: slope(ends[0], ends[1]) };
+    claim.hull.windows(2).map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(rate: f64, points: &[(u64, f64)]) -> Claim {
+        bound(0, u64::MAX, rate, points)
+    }
+
+    fn bound(min: u64, max: u64, rate: f64, points: &[(u64, f64)]) -> Claim {
+        Claim::new(min, max, rate, points.iter().copied())
+    }
+
+    #[test]
+    fn room_goes_where_it_brings_most() {
+        let steep = claim(100.0, &[(10, 0.9), (50, 0.1), (100, 0.1)]);
+        let flat = [(1_000, 0.9)];
+        // The steep one cannot use more than 50 blocks.
+        assert_eq!(divide(60, &[steep.clone(), claim(100.0, &flat)]), [50, 10]);
+        assert_eq!(divide(60, &[claim(100.0, &flat), steep.clone()]), [10, 50]);
+        assert_eq!(divide(60, &[steep, claim(1e6, &flat)]), [0, 60], "a volume that is asked for more gets more");
+    }
+
+    #[test]
+    fn a_loop_gets_all_that_it_needs_or_nothing() {
+        let points = [(1, 1.0), (99, 1.0), (100, 0.0)];
+        let flat = claim(10.0, &[(1_000, 0.5)]);
+        assert_eq!(divide(150, &[claim(10.0, &points), flat.clone()]), [100, 50]);
+        assert_eq!(divide(150, &[claim(0.01, &points), flat]), [0, 150]);
+    }
+
+    #[test]
+    fn bounds_hold_and_everything_is_given_away() {
+        let steep = bound(0, 20, 100.0, &[(50, 0.1)]);
+        let flat = |max| bound(30.min(max), max, 1.0, &[(1_000, 0.9)]);
+        assert_eq!(divide(100, &[steep.clone(), flat(u64::MAX)]), [20, 80]);
+        assert_eq!(divide(40, &[steep.clone(), flat(u64::MAX)]), [10, 30]);
+        assert_eq!(divide(101, &[claim(0.0, &[]), claim(0.0, &[])]), [51, 50], "nothing is known");
+        assert_eq!(divide(100, &[steep, flat(5)]), [20, 5], "no more than both may have");
+        assert_eq!(divide(100, &[]), []);
+    }
+
+    #[test]
+    fn misses_lie_on_the_hull() {
+        let claim = claim(10.0, &[(10, 0.9), (20, 0.9), (30, 0.1), (40, 0.1)]);
+        let misses = [0, 15, 30, 100].map(|blocks| claim.misses(blocks));
+        assert_eq!(misses.map(|misses| (misses * 10.0).round()), [100.0, 55.0, 10.0, 10.0]);
+    }
+}
