@@ -73,6 +73,7 @@ impl<S: Seam> Pages<S> {
             let mut state = self.0.pages.borrow_mut();
             let Some(number) = state.numbers.remove(&incarnation) else { return Ok(()) };
             state.volumes.remove(&number);
+            state.limits_of = None;
             for slot in state.table.of_volume(number, 0..u64::MAX) {
                 let lives = state.table.phase(slot) == Phase::Live && !state.table.has(slot, ADDING);
                 if lives { state.kill(slot, true) } else { state.clear(slot, u16::MAX) }
@@ -170,6 +171,7 @@ impl<S: Seam> PagesOf<S> {
         } else {
             state.shares.insert(self.incarnation, share);
         }
+        state.limits_of = None;
         quota::refresh(&self.inner, &mut state);
     }
 

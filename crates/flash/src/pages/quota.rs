@@ -142,13 +142,18 @@ pub fn check<S: Seam>(
     Ok(())
 }
 
-/// Says anew what each volume may have: there may be more slots or fewer, and other volumes. Minima that there is no room for any more
+/// Says anew what each volume may have, if there are more slots or fewer, or other volumes. Minima that there is no room for any more
 /// shrink alike.
 pub fn refresh<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
     if state.shares.is_empty() && state.limits.is_empty() {
         return;
     }
     let slots = share::slots_max(inner, state) as u64;
+    let now = Some((slots, state.numbers.len()));
+    if state.limits_of == now {
+        return;
+    }
+    state.limits_of = now;
     let sum: u64 = state.shares.values().map(|share| share.min.of(slots)).sum();
     let room = slots - slots / UNPROMISED_PART;
     let before = std::mem::take(&mut state.limits);

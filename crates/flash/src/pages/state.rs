@@ -119,6 +119,8 @@ pub struct PageState<S: Seam> {
     pub shares: BTreeMap<u64, PageShare>,
     /// The same as pages, by their number.
     pub limits: BTreeMap<u16, Limits>,
+    /// For so many slots and volumes; `None`: they are to be said anew.
+    pub limits_of: Option<(u64, usize)>,
     /// Lives given to segments in this opening.
     pub lives: u64,
     /// What the first blocks of segments said at the opening.
@@ -160,6 +162,7 @@ impl<S: Seam> PageState<S> {
             full: 0,
             shares: BTreeMap::new(),
             limits: BTreeMap::new(),
+            limits_of: None,
             lives: 0,
             lives_found,
         }
