@@ -123,6 +123,17 @@ fn flash_hits_more_often_than_lru_for_an_eighth_of_its_writes() {
     for Way { name, miss_ratio, written, worse_than_lru } in &ways {
         println!("{name:24} {miss_ratio:>10.4} {:>20.1} % {worse_than_lru:>+22.4}", written * 100.0);
     }
+    for percent in [10, 1] {
+        println!("the frontier, with a stage of {percent} %:");
+        for (name, policy) in Replacement::frontier() {
+            let Way { miss_ratio, written, worse_than_lru, .. } = way("", &rows, |row| {
+                let pages: &Pages = traces.pages(row);
+                let stage = row.slots * percent / 100;
+                lab::replay::play(&mut *policy.flash(row.slots, stage, 0, pages), &pages.accesses)
+            });
+            println!("{name:24} {miss_ratio:>10.4} {:>20.1} % {worse_than_lru:>+22.4}", written * 100.0);
+        }
+    }
     let (default, small) = (&ways[0], &ways[3]);
     assert!(default.miss_ratio <= 0.2160 && default.written <= 0.15, "the default has become worse");
     assert!(default.worse_than_lru <= 0.02, "on some row the default is worse than LRU by {}", default.worse_than_lru);

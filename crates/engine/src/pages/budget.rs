@@ -9,6 +9,7 @@ use std::cell::Cell;
 use seam::Nanos;
 
 use super::figures::NotPromoted;
+use crate::policy::promotion::Price;
 
 const DAY_NS: u128 = 86_400_000_000_000;
 /// What a page with one block, and each further pair of blocks, costs on flash.
@@ -49,6 +50,16 @@ impl Budget {
     /// Bytes that may be written now; `None` without a limit.
     pub fn left_bytes(&self) -> Option<u64> {
         (self.bytes_a_day.get() > 0).then(|| self.left.get())
+    }
+
+    /// What a promotion costs: the less of a day's bytes is left, the more.
+    pub fn price(&self) -> Price {
+        let day = self.bytes_a_day.get();
+        match self.left.get() {
+            left if left >= day / 2 => Price::One,
+            left if left >= day / 4 => Price::Two,
+            _ => Price::Three,
+        }
     }
 
     /// Of so many promotions that were earned one is carried out.

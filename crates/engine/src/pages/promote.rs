@@ -269,6 +269,7 @@ impl<S: Seam> Shard<S> {
         {
             rule.resize(pages.slots_max());
         }
+        rule.set_price(promoter.budget.price());
         rule.used(self.page_key(page))
     }
 

@@ -9,6 +9,10 @@
 //! in between. What is missed again and again moves the order on, too: else the last few pages of a hot set, for ever in each other's
 //! burst, would never earn anything.
 //!
+//! A promotion has a *price*, which follows the devices' endurance (`pages/budget.rs`): where writes are dear a page has to return twice or three
+//! times, each time late, and has as many ghosts' time for it; where they are cheap it may stay away for longer. `docs/simulate.md` says what each
+//! price misses and writes.
+//!
 //! The literal third touch that FAST Cache describes is here to be compared with.
 
 use super::history::History;
@@ -21,6 +25,9 @@ const BURST_PERCENT: u64 = 50;
 const GHOST_PERCENT: u64 = 25;
 /// Uses in bursts after which the order moves on by one: so many blocks bring as much into memory as one new page.
 const BURSTS_A_NOTE: u32 = 16;
+/// Low bits of a note, which count returns.
+const RETURN_BITS: u32 = 2;
+const NOTE_STEP: u32 = 1 << RETURN_BITS;
 /// Touches that promote, in the policy for comparison.
 const TOUCHES: u32 = 3;
 
@@ -35,6 +42,56 @@ pub enum Verdict {
     Earned,
 }
 
+/// What a page has to do for its place on flash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Price {
+    /// Return within four ghosts.
+    Quarter,
+    /// Return within two.
+    Half,
+    /// Return within one.
+    #[default]
+    One,
+    /// Return twice.
+    Two,
+    /// Return three times.
+    Three,
+}
+
+impl Price {
+    /// All, the cheapest first.
+    pub const ALL: [Price; 5] = [Price::Quarter, Price::Half, Price::One, Price::Two, Price::Three];
+
+    /// As a number.
+    pub fn value(self) -> f64 {
+        match self {
+            Price::Quarter => 0.25,
+            Price::Half => 0.5,
+            Price::One => 1.0,
+            Price::Two => 2.0,
+            Price::Three => 3.0,
+        }
+    }
+
+    fn returns(self) -> u32 {
+        match self {
+            Price::Quarter | Price::Half | Price::One => 1,
+            Price::Two => 2,
+            Price::Three => 3,
+        }
+    }
+
+    fn ghosts(self) -> u64 {
+        match self {
+            Price::Quarter => 4,
+            Price::Half => 2,
+            Price::One => 1,
+            Price::Two => 2,
+            Price::Three => 3,
+        }
+    }
+}
+
 /// Decides which pages are promoted, from the uses of pages that are not on flash.
 pub trait Admission {
     /// The page whose address hashes to `key` (all 64 bits well mixed) is used; forgotten when it has earned promotion.
@@ -46,6 +103,9 @@ pub trait Admission {
     /// The flash has room for `slots` pages now.
     fn resize(&mut self, slots: u64);
 
+    /// What a promotion costs from now on.
+    fn set_price(&mut self, _price: Price) {}
+
     /// Bytes that the history takes.
     fn bytes(&self) -> u64;
 }
@@ -54,7 +114,9 @@ pub trait Admission {
 pub struct LateReturn {
     history: History,
     memory_pages: u64,
-    /// Notes taken so far.
+    slots: u64,
+    price: Price,
+    /// Notes taken so far, in steps of [`NOTE_STEP`].
     notes: u32,
     /// Uses in bursts since the order last moved on for them.
     bursts: u32,
@@ -68,9 +130,22 @@ impl LateReturn {
     /// For a flash with room for `slots` pages behind a memory with room for `memory_pages`.
     pub fn new(slots: u64, memory_pages: u64) -> Self {
         let (notes, bursts, burst, horizon) = Default::default();
-        let mut policy = LateReturn { history: History::new(0), memory_pages, notes, bursts, burst, horizon };
+        let (history, price) = (History::new(0), Price::default());
+        let mut policy = LateReturn { history, memory_pages, slots, price, notes, bursts, burst, horizon };
         policy.resize(slots);
         policy
+    }
+
+    /// Notes since that one.
+    fn age(&self, note: u32) -> u32 {
+        (self.notes.wrapping_sub(note & !(NOTE_STEP - 1))) >> RETURN_BITS
+    }
+
+    /// Notes a page that has returned so often.
+    fn note(&mut self, key: u64, returns: u32) {
+        self.notes = self.notes.wrapping_add(NOTE_STEP);
+        let notes = self.notes;
+        self.history.note(key, notes | returns, |note| notes.wrapping_sub(note & !(NOTE_STEP - 1)));
     }
 
     /// Notes in the stage, for a flash with room for `slots` pages.
@@ -81,42 +156,53 @@ impl LateReturn {
 
 impl Admission for LateReturn {
     fn used(&mut self, key: u64) -> Verdict {
-        let notes = self.notes;
-        if let Some(place) = self.history.find(key) {
-            let age = notes.wrapping_sub(place.note);
-            if age < self.burst {
-                self.bursts += 1;
-                if self.bursts == BURSTS_A_NOTE {
-                    (self.bursts, self.notes) = (0, notes.wrapping_add(1));
-                }
-                return Verdict::Burst;
+        let Some(note) = self.history.find(key).map(|place| place.note) else {
+            self.note(key, 0);
+            return Verdict::First;
+        };
+        let age = self.age(note);
+        if age < self.burst {
+            self.bursts += 1;
+            if self.bursts == BURSTS_A_NOTE {
+                (self.bursts, self.notes) = (0, self.notes.wrapping_add(NOTE_STEP));
             }
-            if age <= self.horizon {
-                place.forget();
-                return Verdict::Earned;
-            }
+            return Verdict::Burst;
         }
-        self.notes = notes.wrapping_add(1);
-        self.history.note(key, self.notes, |note| notes.wrapping_sub(note));
-        Verdict::First
+        if age > self.horizon {
+            self.note(key, 0);
+            return Verdict::First;
+        }
+        let returns = (note & (NOTE_STEP - 1)) + 1;
+        if returns < self.price.returns() {
+            self.note(key, returns);
+            return Verdict::First;
+        }
+        self.history.find(key).expect("just found").forget();
+        Verdict::Earned
     }
 
     fn prepare(&mut self, key: u64) {
-        let notes = self.notes;
-        let known = self.history.find(key).is_some_and(|place| notes.wrapping_sub(place.note) <= self.horizon);
-        if !known {
-            self.notes = notes.wrapping_add(1);
-            self.history.note(key, self.notes, |note| notes.wrapping_sub(note));
+        let note = self.history.find(key).map(|place| place.note);
+        if note.is_none_or(|note| self.age(note) > self.horizon) {
+            self.note(key, 0);
         }
     }
 
     fn resize(&mut self, slots: u64) {
+        self.slots = slots;
         let stage = LateReturn::stage(slots);
-        let horizon = stage + (slots * GHOST_PERCENT / 100).max(4);
+        let horizon = stage + (slots * GHOST_PERCENT * self.price.ghosts() / 100).max(4);
         let burst = (stage.min(self.memory_pages) * BURST_PERCENT / 100).max(1);
-        self.burst = u32::try_from(burst).unwrap_or(u32::MAX / 4);
-        self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / 2);
+        self.burst = u32::try_from(burst).unwrap_or(u32::MAX / (4 * NOTE_STEP));
+        self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / (2 * NOTE_STEP));
         self.history.grow(u64::from(self.horizon));
+    }
+
+    fn set_price(&mut self, price: Price) {
+        if price != self.price {
+            self.price = price;
+            self.resize(self.slots);
+        }
     }
 
     fn bytes(&self) -> u64 {
@@ -208,6 +294,20 @@ mod tests {
         let mut policy = LateReturn::new(1_000, 1_000);
         let mut uses = (0..3_000).map(|use_| policy.used(key(use_ % 4)));
         assert!(uses.any(|verdict| verdict == Verdict::Earned));
+    }
+
+    #[test]
+    fn where_writes_are_dear_a_page_returns_more_often_for_its_place() {
+        for (price, returns) in [(Price::Half, 1), (Price::One, 1), (Price::Two, 2), (Price::Three, 3)] {
+            let mut policy = LateReturn::new(1_000, 1_000);
+            policy.set_price(price);
+            let mut verdicts = (0..8).map(|round| {
+                let others = (0..100).map(|other| policy.used(key(1_000 * (round + 1) + other)));
+                assert_eq!(others.filter(|verdict| *verdict == Verdict::First).count(), 100);
+                policy.used(key(7))
+            });
+            assert_eq!(verdicts.position(|verdict| verdict == Verdict::Earned), Some(returns), "{price:?}");
+        }
     }
 
     #[test]

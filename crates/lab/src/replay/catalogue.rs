@@ -1,7 +1,7 @@
 //! The list of policies by name.
 
 use engine::policy::Clock2Q;
-use engine::policy::promotion::{LateReturn, ThirdTouch};
+use engine::policy::promotion::{Admission, LateReturn, Price, ThirdTouch};
 
 use super::arc::Arc;
 use super::belady::Belady;
@@ -21,6 +21,8 @@ use super::{Cache, Outcome, Pages, play};
 pub enum Replacement {
     /// The engine's own.
     Default,
+    /// The same; a promotion to flash has this price.
+    DefaultAt(Price),
     /// Least recently used.
     Lru,
     /// ARC.
@@ -56,6 +58,14 @@ impl Replacement {
         ("belady", Replacement::Belady),
     ];
 
+    /// Those whose misses and writes are held against each other, with their names: the default, the cheapest price first, and others.
+    pub fn frontier() -> Vec<(String, Replacement)> {
+        let own = Price::ALL.map(|price| (format!("default, price {}", price.value()), Replacement::DefaultAt(price)));
+        let others = [Replacement::Lru, Replacement::S3Fifo, Replacement::ThirdTouch];
+        let name = |policy| Replacement::ALL.iter().find(|known| known.1 == policy).expect("it has a name").0;
+        own.into_iter().chain(others.map(|policy| (name(policy).to_owned(), policy))).collect()
+    }
+
     /// The policy called `name`.
     pub fn named(name: &str) -> Option<Replacement> {
         Replacement::ALL.iter().find(|(known, _)| *known == name).map(|(_, policy)| *policy)
@@ -65,7 +75,9 @@ impl Replacement {
     pub fn cache(self, slots: usize, pages: &Pages) -> Box<dyn Cache> {
         let (slots, distinct) = (slots.max(1), pages.distinct);
         match self {
-            Replacement::Default => Box::new(Own::new(Clock2Q::new(slots), slots, distinct)),
+            Replacement::Default | Replacement::DefaultAt(_) => {
+                Box::new(Own::new(Clock2Q::new(slots), slots, distinct))
+            }
             Replacement::Lru => Box::new(Lru::new(slots, distinct)),
             Replacement::Arc => Box::new(Arc::new(slots, distinct)),
             Replacement::TwoQ => Box::new(TwoQ::new(slots, distinct)),
@@ -82,10 +94,12 @@ impl Replacement {
     /// `memory` pages. The others have no stage: all that they hold is on flash.
     pub fn flash(self, slots: usize, stage: usize, memory: usize, pages: &Pages) -> Box<dyn Cache> {
         match self {
-            Replacement::Default => {
+            Replacement::Default => Replacement::DefaultAt(Price::default()).flash(slots, stage, memory, pages),
+            Replacement::DefaultAt(price) => {
                 let slots = slots.max(1);
                 let memory = if stage > 0 { stage } else { memory };
-                let admission = LateReturn::new(slots as u64, memory as u64);
+                let mut admission = LateReturn::new(slots as u64, memory as u64);
+                admission.set_price(price);
                 Box::new(Staged::new(admission, stage.min(slots), slots, pages.distinct))
             }
             other => other.cache(slots, pages),
