@@ -87,7 +87,8 @@ pub fn divide(blocks: u64, claims: &[Claim]) -> Vec<u64> {
     }
     loop {
         let takers: Vec<usize> = (0..claims.len()).filter(|at| shares[*at] < claims[*at].max).collect();
-        let Some(each) = give(&mut shares, 0, 0).checked_div(takers.len() as u64) else { return shares };
+        let Some(first) = takers.first() else { return shares };
+        let each = give(&mut shares, *first, 0) / takers.len() as u64;
         let left = takers.into_iter().map(|volume| give(&mut shares, volume, each.max(1))).last();
         if left == Some(0) {
             return shares;
