@@ -194,6 +194,17 @@ impl Ledger {
         self.changed.join(changed, self.blocks_max);
     }
 
+    /// Blocks of these ranges that have been written since the list was taken; `None` where something of them has been zeroed again, or too
+    /// much has changed to say.
+    pub fn written_within(&self, ranges: &BTreeMap<u64, u64>) -> Option<Vec<u64>> {
+        let overlaps = |(start, end): (&u64, &u64)| self.changed.ranges.range(..end).any(|(_, other)| other > start);
+        if self.changed.everything || ranges.iter().any(overlaps) {
+            return None;
+        }
+        let written = ranges.iter().flat_map(|(start, end)| self.changed.blocks.range(start..end));
+        Some(written.copied().collect())
+    }
+
     /// True when something has changed.
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()

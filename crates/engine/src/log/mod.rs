@@ -138,6 +138,11 @@ impl<S: Seam> Shard<S> {
         result
     }
 
+    /// As [`Shard::bury_from`], with the next flush.
+    pub fn bury_later(&self, first: u64) {
+        self.state.borrow_mut().ledger.change_range(first..BLOCKS_EVER);
+    }
+
     /// Lets go what the log need not hold any longer.
     pub fn let_go(&self) {
         let freed = self.state.borrow_mut().ledger.take_freed();
@@ -151,14 +156,20 @@ impl<S: Seam> Shard<S> {
             self.flush_all().await?;
             return self.bury(std::iter::once(0..BLOCKS_EVER)).await;
         }
+        let mut blocks = changed.blocks.clone();
         if !changed.ranges.is_empty() {
             self.flush_zeroes().await?;
-            // A block that was written over the zeroes before that is not on the backing for certain: its old record stays until its new one
-            // is durable.
-            let ranges = changed.ranges.iter().flat_map(|(start, end)| without(*start..*end, &changed.blocks));
+            // What took the place of zeroes is not on the backing for certain: an old record stays until the new one is durable. Where that
+            // happened meanwhile the new content keeps the promise that the zeroes were to keep.
+            let written = self.state.borrow().ledger.written_within(&changed.ranges);
+            match written {
+                Some(written) => blocks.extend(written),
+                None => self.flush_all().await?,
+            }
+            let ranges = changed.ranges.iter().flat_map(|(start, end)| without(*start..*end, &blocks));
             self.bury(ranges).await?;
         }
-        let blocks: Vec<u64> = changed.blocks.iter().copied().collect();
+        let blocks: Vec<u64> = blocks.into_iter().collect();
         let most = self.store().map_or(1, |store| store.records_max());
         for chunk in blocks.chunks(most) {
             self.log_chunk(chunk).await?;

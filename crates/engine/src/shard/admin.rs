@@ -134,9 +134,12 @@ impl<S: Seam> Shard<S> {
             }
             () => None,
         };
-        // Nothing that was promised is cut off unless that was said in so many words.
-        if forget_from.is_some() && !(wanted < old && discard_dirty) {
+        let discards = wanted < old && discard_dirty;
+        if let Some(from) = forget_from.filter(|_| !discards) {
+            // Nothing that was promised is cut off unless that was said in so many words.
             self.flush_all().await?;
+            // What a record has past the old end or the new one would come back with it, be it much later.
+            self.bury_from(from / BLOCK_BYTES as u64).await?;
         }
         // From here on nothing is on its way past an end that moves. What is dirty stays until the backing has its new size: where
         // it cannot change, nothing is lost.
@@ -144,8 +147,9 @@ impl<S: Seam> Shard<S> {
         self.change_size(wanted, size.is_some(), forget_from).await?;
         // A full log makes room by destaging.
         drop(held);
-        if wanted < old {
-            self.bury_from(wanted.div_ceil(BLOCK_BYTES as u64)).await?;
+        if discards && self.bury_from(wanted / BLOCK_BYTES as u64).await.is_err() {
+            // The size has changed, and the log cannot be told for now: the next flush promises it.
+            self.bury_later(wanted / BLOCK_BYTES as u64);
         }
         Ok(wanted)
     }

@@ -500,12 +500,16 @@ impl State {
     }
 
     /// What is left of the ranges in `blocks` of operation `id` will be sent again, and `waits` wait for all of it; where nothing
-    /// is left, for what took the place of the first block.
+    /// is left, for what took the place of the first block. Where not all is left they are told.
     pub fn await_zeroes(&mut self, id: u64, blocks: Range<u64>, waits: &[Rc<WriteWait>]) {
         if waits.is_empty() {
             return;
         }
         let left = self.zeroes.in_flight(blocks.clone(), id);
+        let end = |start: &u64| self.zeroes.find(BlockNo(*start)).map_or(*start, |(_, range)| range.end);
+        if left.iter().map(|start| end(start) - start).sum::<u64>() < blocks.end - blocks.start {
+            waits.iter().for_each(|wait| wait.replace());
+        }
         let places = if left.is_empty() { vec![blocks.start] } else { left };
         for (number, place) in places.into_iter().enumerate() {
             // Each has been expected once.

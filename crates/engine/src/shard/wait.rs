@@ -11,6 +11,8 @@ use crate::wait::Signal;
 pub struct WriteWait {
     remaining: Cell<u64>,
     failure: RefCell<Option<DiskError>>,
+    /// Something newer took the place of a part that was lost.
+    replaced: Cell<bool>,
     done: Signal,
 }
 
@@ -29,6 +31,16 @@ impl WriteWait {
         if self.remaining.get() == 0 {
             self.done.notify();
         }
+    }
+
+    /// A part was lost on its way, and something newer has to get there in its place.
+    pub fn replace(&self) {
+        self.replaced.set(true);
+    }
+
+    /// True when that happened to a part.
+    pub fn was_replaced(&self) -> bool {
+        self.replaced.get()
     }
 
     /// Waits for all blocks; the first failure counts.

@@ -108,7 +108,9 @@ impl<S: Seam> Shard<S> {
         let Some(wait) = wait else { return Ok(()) };
         self.work.notify();
         wait.all().await?;
-        if fua {
+        if wait.was_replaced() {
+            self.flush_all().await?;
+        } else if fua {
             self.sync_or_flush(losses).await?;
         }
         Ok(())

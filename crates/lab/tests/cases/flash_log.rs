@@ -102,6 +102,38 @@ fn what_was_destaged_by_command_is_not_undone_by_an_older_record() {
     assert_eq!(rig.world.block_on(read(&volume, 0, 8)).unwrap(), [2; 8]);
 }
 
+/// Found by torture (seed 10067613): the record of a block that was cut in two had what lies past the end, and that came back.
+#[test]
+fn what_a_shrink_cut_off_inside_a_block_is_not_brought_back_by_the_record_of_the_block() {
+    let (rig, volume) = first_life(7, 16);
+    rig.world.block_on(async {
+        write(&volume, 800, 8, 7).await.unwrap();
+        volume.flush().await.unwrap();
+        volume.resize(Some(802 * 512), false).await.unwrap();
+        volume.resize(Some(8 * MIB), false).await.unwrap();
+        volume.destage_all().await.unwrap();
+    });
+    drop(volume);
+    let (rig, volume) = next_life(rig, CrashMode::LoseAll, 8, 16);
+    assert_eq!(rig.world.block_on(read(&volume, 800, 8)).unwrap(), [7, 7, 0, 0, 0, 0, 0, 0]);
+}
+
+/// Found by torture (seed 10149725): the size had changed, and the shrink was said to have failed.
+#[test]
+fn a_shrink_that_drops_dirty_data_succeeds_when_the_log_cannot_be_told_and_the_next_flush_owes_it() {
+    let (rig, volume) = first_life(11, 16);
+    rig.world.block_on(async {
+        write(&volume, 800, 8, 7).await.unwrap();
+        volume.flush().await.unwrap();
+    });
+    for name in ["flash1", "flash2"] {
+        rig.world.disk(name).unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+    }
+    assert_eq!(rig.world.block_on(volume.resize(Some(4096), true)), Ok(4096));
+    assert_eq!(volume.size_bytes(), 4096);
+    assert!(rig.world.block_on(volume.flush()).is_err(), "the record of what was dropped is still in the log");
+}
+
 /// Found by torture (seed 102196): records of blocks that were discarded since held the whole log, and their tombstones had no room.
 #[test]
 fn a_log_full_of_what_was_discarded_since_makes_room() {
