@@ -172,12 +172,20 @@ fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -
         _ = write!(page, "<line class=grid x1={LEFT} x2={} y1={:.1} y2={:.1} />", WIDTH - 8.0, y(level), y(level));
         _ = write!(page, "<text x={} y={:.1} text-anchor=end>{}</text>", LEFT - 5.0, y(level) + 3.5, axis(level, top));
         let minute = end * f64::from(part) / 4.0;
-        _ = write!(page, "<text x={:.1} y={} text-anchor=middle>{}</text>", x(minute), HEIGHT - 8.0, axis(minute, end));
+        // The last one ends with the picture.
+        let anchor = if part == 4 { "end" } else { "middle" };
+        _ = write!(
+            page,
+            "<text x={:.1} y={} text-anchor={anchor}>{}</text>",
+            x(minute),
+            HEIGHT - 8.0,
+            axis(minute, end)
+        );
     }
     for (number, series) in series.iter().enumerate() {
         let line: Vec<_> =
             series.points.iter().map(|point| format!("{:.1},{:.1}", x(point.minute), y(value(point)))).collect();
-        let dashed = if series.name.starts_with("without") { " dashed" } else { "" };
+        let dashed = if series.name.ends_with("without") { " dashed" } else { "" };
         _ = write!(page, "<polyline class=\"line k{number}{dashed}\" points=\"{}\" />", line.join(" "));
     }
     page.push_str("</svg></figure>");

@@ -23,7 +23,7 @@ pub const DRAM: Scenario = Scenario {
     name: "vnx-dram",
     title: "a file of 2 GB in 4 GB of memory",
     source: SOURCE,
-    setting: "15 SAS 10k as three RAID 5 groups 4+1, 64 KiB stripes, a LUN on the first twelfth of each (1,620 and 2,280 requests a second without cache at 24 and 48 outstanding: no span gives both published figures); 4 GB memory, no flash; the file is read into memory first (at most 15 minutes of the first step), then 2 s a step",
+    setting: "15 SAS 10k as three RAID 5 groups 4+1, 64 KiB stripes, a LUN on the first twelfth of each (1,660 and 2,370 requests a second without cache at 24 and 48 outstanding: no span gives both published figures); 4 GB memory, no flash; the file is read into memory first (at most 15 minutes of the first step), then 2 s a step",
     run: dram,
 };
 
