@@ -1,6 +1,7 @@
 //! `hotset simulate`: a trace against caches of given sizes: the policies alone, as fast as the machine goes, and with an array the whole
 //! engine in virtual time.
 
+mod frontier;
 mod timed;
 
 use std::path::Path;
@@ -36,6 +37,9 @@ pub struct Options {
     /// Who comes in and who leaves
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_policy)]
     policy: Replacement,
+    /// Besides, how many pages of flash are missed and how much is written there by the default at several prices of a promotion, and by others
+    #[arg(long)]
+    frontier: bool,
     #[command(flatten)]
     timed: timed::Options,
 }
@@ -116,7 +120,8 @@ pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
     let recording = record(&requests);
     let report = simulate(&recording, &plan);
     let timed = timed::Timed::play(&options.timed, &requests, &report)?;
-    let result = Outcome::new(options.trace.display().to_string(), &recording, &report, timed);
+    let mut result = Outcome::new(options.trace.display().to_string(), &recording, &report, timed);
+    result.frontier = if options.frontier { frontier::play(&recording, &plan)? } else { Vec::new() };
     if json {
         return print_json(&result);
     }
@@ -151,6 +156,8 @@ struct Outcome {
     total: Total,
     #[serde(skip_serializing_if = "Option::is_none")]
     timed: Option<timed::Timed>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    frontier: Vec<frontier::Point>,
 }
 
 #[derive(Serialize)]
@@ -206,6 +213,7 @@ impl Outcome {
                 backing_writes: report.backing_writes,
             },
             timed,
+            frontier: Vec::new(),
         }
     }
 
@@ -236,6 +244,7 @@ impl Outcome {
             show_count(report.backing_writes)
         );
         self.timed.iter().for_each(timed::Timed::print);
+        frontier::print(&self.frontier);
     }
 }
 
