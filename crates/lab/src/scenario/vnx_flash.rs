@@ -157,11 +157,15 @@ fn told(pairs: [(String, Pair); 2], checks: Vec<Check>) -> Outcome {
 
 fn spills(seed: u64) -> Outcome {
     let pairs = pairs(seed, ("150 GB", 150 * GB), 150);
+    // The engine's own times are not cut as the minutes are: destage comes in waves that are longer than 20 s.
+    let stretches = [("published minute, cut to 20 s", 1), ("60 s", MINUTE)];
     let check = |(name, pair): &(String, Pair)| {
-        let name = format!("{name}: with flash against without, the worst 60 s");
-        Check::at_least(name, pair.worst(0, MINUTE), 0.98, PROMISED)
+        stretches.map(|(stretch, points)| {
+            let name = format!("{name}: with flash against without, the worst {stretch}");
+            Check::at_least(name, pair.worst(0, points), 0.98, PROMISED)
+        })
     };
-    let checks = pairs.iter().map(check).collect();
+    let checks = pairs.iter().flat_map(check).collect();
     told(pairs, checks)
 }
 
