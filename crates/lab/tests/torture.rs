@@ -5,10 +5,10 @@ use lab::torture::{Campaign, Options, campaign, run};
 use seam::sim::{Fault, TraceMode};
 
 /// Seeds that every test run plays; `hotset torture` plays as many as it is given.
-const SEEDS: u64 = 1_000;
+const SEEDS: u64 = 2_000;
 
 #[test]
-fn a_thousand_seeds_with_crashes_and_faults_break_no_promise() {
+fn two_thousand_seeds_with_crashes_and_faults_break_no_promise() {
     let what = Campaign { seeds: 0..SEEDS, time_max: None, threads: 2, sabotage: Sabotage::None };
     let summary = campaign(&what, |_| ());
     if let Some(violation) = summary.violation {
