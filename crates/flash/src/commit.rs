@@ -53,10 +53,12 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
                 return None;
             };
             let needed = 1 + front.data_blocks();
-            let fits = needed <= room(state);
-            if fits || state.segments.open_next(state.superblock.boot, state.next) {
+            let keep = if front.buries { 0 } else { state.segments.kept() };
+            state.segments.free_dead(state.next);
+            let fits = needed <= room(state) && state.segments.keeps_all(keep);
+            if fits || needed > room(state) && state.segments.open_next(state.superblock.boot, state.next, keep) {
                 let requests = take_fitting(state);
-                let last = !fits && state.segments.ready() == 0 && !state.segments.lent().is_empty();
+                let last = !fits && !state.segments.has_more_than(keep) && !state.segments.lent().is_empty();
                 drop(guard);
                 if last {
                     // So that the next segment is there when it is needed.
@@ -89,8 +91,10 @@ fn room<S: Seam>(state: &State<S>) -> u32 {
 
 fn take_fitting<S: Seam>(state: &mut State<S>) -> Vec<Request<S>> {
     let (mut blocks_left, mut records_left) = (room(state) - 1, RECORDS_MAX);
+    let room_for_all = state.segments.keeps_all(state.segments.kept());
     let mut taken = Vec::new();
     while let Some(front) = state.pending.front()
+        && (room_for_all || front.buries)
         && front.records.len() <= records_left
         && front.data_blocks() <= blocks_left
     {

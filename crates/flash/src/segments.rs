@@ -5,6 +5,11 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
+/// Segments that are kept for tombstones of whole volumes, so that a log that is full of what nobody brings to its backing stops nobody else;
+/// and how many segments a log has at least that keeps them.
+const KEPT: usize = 2;
+const KEPT_OF: u32 = 16;
+
 /// One segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
@@ -101,17 +106,17 @@ impl Segments {
         self.chain.front().map_or(next, |front| self.get(*front).first)
     }
 
-    /// Opens a free segment for a first batch of sequence `first`, if there is one; else the open one stays open.
-    pub fn open_next(&mut self, boot: u64, first: u64) -> bool {
-        self.tail(first);
-        let (durable_tail, anyhow) = (self.durable_tail, self.sabotage_reuse);
-        let mut waiting = VecDeque::new();
-        while let Some(number) = self.dead.pop_front() {
-            let segment = self.get(number);
-            let provably_dead = segment.last < durable_tail || anyhow;
-            if provably_dead && segment.pins == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
+    /// Segments that are kept for tombstones of whole volumes.
+    pub fn kept(&self) -> usize {
+        if self.limit < KEPT_OF { 0 } else { KEPT }
+    }
+
+    /// Opens a free segment for a first batch of sequence `first`, if there are more than `keep`; else the open one stays open.
+    pub fn open_next(&mut self, boot: u64, first: u64, keep: usize) -> bool {
+        self.free_dead(first);
+        if !self.has_more_than(keep) {
+            return false;
         }
-        self.dead = waiting;
         let limit = self.limit;
         let next = self.free.iter().position(|number| *number < limit).and_then(|at| self.free.remove(at));
         let Some(number) = next else { return false };
@@ -120,6 +125,19 @@ impl Segments {
         self.chain.push_back(number);
         self.open = Some(OpenSegment { segment: number, offset: 0 });
         true
+    }
+
+    /// What is provably dead may be written again; `next` is the sequence of the next batch.
+    pub fn free_dead(&mut self, next: u64) {
+        self.tail(next);
+        let (durable_tail, anyhow) = (self.durable_tail, self.sabotage_reuse);
+        let mut waiting = VecDeque::new();
+        while let Some(number) = self.dead.pop_front() {
+            let segment = self.get(number);
+            let provably_dead = segment.last < durable_tail || anyhow;
+            if provably_dead && segment.pins == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
+        }
+        self.dead = waiting;
     }
 
     /// Lends a free segment to the pages, if more than `keep` stay.
@@ -152,6 +170,16 @@ impl Segments {
     /// Segments that may be written at once.
     pub fn ready(&self) -> usize {
         self.free.iter().filter(|number| **number < self.limit).count()
+    }
+
+    /// True when more than `count` segments may be written at once.
+    pub fn has_more_than(&self, count: usize) -> bool {
+        self.free.iter().filter(|number| **number < self.limit).nth(count).is_some()
+    }
+
+    /// True when what is kept for tombstones is all there.
+    pub fn keeps_all(&self, keep: usize) -> bool {
+        keep == 0 || self.has_more_than(keep - 1)
     }
 
     /// Nothing more is written: the tail may pass the open segment, too.
@@ -193,13 +221,13 @@ mod tests {
     #[test]
     fn a_dead_segment_is_used_again_only_behind_a_durable_tail() {
         let mut segments = Segments::new(0..2, &[], BTreeSet::new(), 1);
-        assert!(segments.open_next(1, 1));
+        assert!(segments.open_next(1, 1, 0));
         segments.get_mut(0).last = 4;
-        assert!(segments.open_next(1, 5));
+        assert!(segments.open_next(1, 5, 0));
         assert_eq!(segments.tail(6), 5);
-        assert!(!segments.open_next(1, 6), "the first is dead, and not provably");
+        assert!(!segments.open_next(1, 6, 0), "the first is dead, and not provably");
         segments.durable_tail = 5;
-        assert!(segments.open_next(1, 6));
+        assert!(segments.open_next(1, 6, 0));
         assert_eq!(segments.open.unwrap().segment, 0);
     }
 
@@ -207,16 +235,16 @@ mod tests {
     fn a_live_record_holds_its_segment_and_all_behind_it() {
         let mut segments = Segments::new(0..3, &[], BTreeSet::new(), 1);
         for first in 1..=3 {
-            assert!(segments.open_next(1, first));
+            assert!(segments.open_next(1, first, 0));
             segments.get_mut(first as u32 - 1).live = u32::from(first == 1);
         }
         segments.durable_tail = segments.tail(4);
         assert_eq!(segments.durable_tail, 1);
-        assert!(!segments.open_next(1, 4));
+        assert!(!segments.open_next(1, 4, 0));
         segments.get_mut(0).live = 0;
         segments.durable_tail = segments.tail(4);
         assert_eq!(segments.durable_tail, 3, "the open one is part of the log, whatever it holds");
         segments.get_mut(0).pins = 1;
-        assert!(segments.open_next(1, 4) && segments.open.unwrap().segment == 1, "what is read is not written");
+        assert!(segments.open_next(1, 4, 0) && segments.open.unwrap().segment == 1, "what is read is not written");
     }
 }

@@ -92,6 +92,8 @@ pub(crate) type Note = dyn Fn(u64) -> Boxed<'static, ()>;
 /// An append that waits for its batch.
 pub(crate) struct Request<S: Seam> {
     pub(crate) records: Vec<Record<S>>,
+    /// It may use what the log keeps for this.
+    pub(crate) buries: bool,
     pub(crate) answer: Answer<Result<Vec<Position>, StoreError>>,
 }
 
@@ -247,6 +249,21 @@ impl<S: Seam> Store<S> {
     /// # Panics
     /// With no records, or more than [`Store::records_max`].
     pub async fn append(&self, records: Vec<Record<S>>) -> Result<Vec<Position>, StoreError> {
+        self.append_with(records, false).await
+    }
+
+    /// As [`Store::append`] for tombstones after which a volume has nothing in the log: there is room kept for them, so that a log full of what
+    /// is not the volume's own does not hold it up.
+    ///
+    /// # Panics
+    /// With anything but tombstones.
+    pub async fn bury(&self, tombstones: Vec<Record<S>>) -> Result<Vec<Position>, StoreError> {
+        let buries = |record: &Record<S>| matches!(record.content, Content::Retire { .. });
+        assert!(tombstones.iter().all(buries), "room is kept for tombstones alone");
+        self.append_with(tombstones, true).await
+    }
+
+    async fn append_with(&self, records: Vec<Record<S>>, buries: bool) -> Result<Vec<Position>, StoreError> {
         assert!((1..=self.records_max()).contains(&records.len()), "{} records in one append", records.len());
         for record in &records {
             let blocks = match record.content {
@@ -262,7 +279,7 @@ impl<S: Seam> Store<S> {
             if let Some(error) = &state.failed {
                 return Err(error.clone());
             }
-            state.pending.push_back(Request { records, answer: answer.clone() });
+            state.pending.push_back(Request { records, buries, answer: answer.clone() });
             !std::mem::replace(&mut state.committing, true)
         };
         if start {

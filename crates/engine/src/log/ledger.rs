@@ -251,6 +251,12 @@ impl Ledger {
         }
     }
 
+    /// Nothing of what was taken was written, and nothing had been before.
+    pub fn nothing_logged(&mut self) {
+        assert!(self.len() == 0, "a volume with records has records");
+        self.records = false;
+    }
+
     /// A recovery found the newest content of these blocks at these positions, in the blocks' order; and whether it counts.
     pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position, bool)>) {
         self.records = true;

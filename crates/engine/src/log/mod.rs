@@ -27,9 +27,10 @@ use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
 use ledger::{Changed, Way};
 
-/// How long to wait for room in a full log, and how often.
+/// How long to wait for room in a full log.
 const FULL_PAUSE: Nanos = Nanos::from_millis(50);
-const FULL_PATIENCE: u32 = 1200;
+/// How often room is made before the volume does without the log.
+const FULL_TRIES: u32 = 2;
 /// More blocks than a volume may ever have had: a recovery may find records past an end that has moved.
 const BLOCKS_EVER: u64 = 1 << 34;
 /// Longest range of one tombstone, in blocks.
@@ -60,6 +61,12 @@ fn without(range: Range<u64>, blocks: &BTreeSet<u64>) -> Vec<Range<u64>> {
         start = block + 1;
     }
     left
+}
+
+/// `range` in pieces that a tombstone can name.
+fn pieces_of(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let starts = range.clone().step_by(TOMBSTONE_BLOCKS_MAX as usize);
+    starts.map(move |start| start..range.end.min(start + TOMBSTONE_BLOCKS_MAX))
 }
 
 fn failed(error: &StoreError) -> RequestError {
@@ -126,13 +133,11 @@ impl<S: Seam> Shard<S> {
         }
         self.progress.wait_for(|| (!self.state.borrow().logging.turns.is_running()).then_some(())).await;
         self.state.borrow_mut().logging.turns.begin();
-        let result = self.bury(std::iter::once(first..BLOCKS_EVER)).await;
-        self.with(|state, _| {
-            state.logging.turns.end_aside();
-            if result.is_ok() && first == 0 {
-                state.ledger.buried_all();
-            }
-        });
+        let result = match first {
+            0 => self.bury_all().await,
+            first => self.bury(std::iter::once(first..BLOCKS_EVER)).await,
+        };
+        self.with(|state, _| state.logging.turns.end_aside());
         self.let_go();
         self.progress.notify();
         result
@@ -154,7 +159,7 @@ impl<S: Seam> Shard<S> {
     async fn make_durable(self: &ShardRef<S>, changed: &Changed) -> Result<(), RequestError> {
         if changed.everything {
             self.flush_all().await?;
-            return self.bury(std::iter::once(0..BLOCKS_EVER)).await;
+            return self.bury_all().await;
         }
         let mut blocks = changed.blocks.clone();
         if !changed.ranges.is_empty() {
@@ -178,8 +183,9 @@ impl<S: Seam> Shard<S> {
     }
 
     async fn log_chunk(self: &ShardRef<S>, blocks: &[u64]) -> Result<(), RequestError> {
-        let mut patience = FULL_PATIENCE;
+        let mut tried = 0;
         loop {
+            let had_records = self.state.borrow().ledger.has_records();
             let records = match self.with(|state, memory| self.take_chunk(state, memory, blocks)) {
                 Chunk::Records(records) if records.is_empty() => return Ok(()),
                 Chunk::Records(records) => records,
@@ -222,15 +228,25 @@ impl<S: Seam> Shard<S> {
                     }
                     tombstones.iter().for_each(|(start, end)| state.ledger.buried(*start..*end));
                 }
-                Err(_) => taken.iter().flatten().for_each(|block| state.ledger.not_logged(*block)),
+                Err(error) => {
+                    taken.iter().flatten().for_each(|block| state.ledger.not_logged(*block));
+                    if *error == StoreError::Full && !had_records {
+                        state.ledger.nothing_logged();
+                    }
+                }
             });
             self.let_go();
             match result {
                 Ok(_) => return Ok(()),
-                Err(StoreError::Full) if patience > 0 => {
+                Err(StoreError::Full) if tried < FULL_TRIES => {
                     // What is on the backing needs no room in the log.
-                    self.make_log_room(patience < FULL_PATIENCE).await?;
-                    patience -= 1;
+                    self.make_log_room(tried > 0).await?;
+                    tried += 1;
+                }
+                // Others hold the log, and may for long: whose backing does not answer, or who is not attached.
+                Err(StoreError::Full) => {
+                    self.flush_all().await?;
+                    return self.bury_all().await;
                 }
                 Err(error) => return Err(failed(&error)),
             }
@@ -274,31 +290,27 @@ impl<S: Seam> Shard<S> {
         Chunk::Records(records)
     }
 
-    /// Makes tombstones of the ranges durable, if a recovery could find anything of the volume.
+    /// Makes tombstones of the ranges durable, if a recovery could find anything of the volume. What is in the ranges is durable on the backing, or
+    /// given up.
     async fn bury(self: &ShardRef<S>, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<(), RequestError> {
-        let pieces = ranges.into_iter().flat_map(|range| {
-            let starts = range.clone().step_by(TOMBSTONE_BLOCKS_MAX as usize);
-            starts.map(move |start| start..range.end.min(start + TOMBSTONE_BLOCKS_MAX))
-        });
-        let pieces: Vec<Range<u64>> = pieces.collect();
+        let pieces: Vec<Range<u64>> = ranges.into_iter().flat_map(pieces_of).collect();
         let most = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(most) {
             if !self.state.borrow().ledger.has_records() || self.sabotage(Sabotage::NoTombstones) {
                 return Ok(());
             }
-            let mut patience = FULL_PATIENCE;
+            let mut tried = 0;
             loop {
-                let epoch = self.state.borrow().epochs.current();
-                let record = |piece: &Range<u64>| {
-                    let owner = Owner { incarnation: self.incarnation, block: piece.start };
-                    Record { owner, epoch, content: Content::Retire { blocks: (piece.end - piece.start) as u32 } }
-                };
                 let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
-                match store.append(pieces.iter().map(record).collect()).await {
+                match store.append(self.tombstones(pieces)).await {
                     Ok(_) => break,
-                    Err(StoreError::Full) if patience > 0 => {
-                        self.make_log_room(patience < FULL_PATIENCE).await?;
-                        patience -= 1;
+                    Err(StoreError::Full) if tried < FULL_TRIES => {
+                        self.make_log_room(tried > 0).await?;
+                        tried += 1;
+                    }
+                    Err(StoreError::Full) => {
+                        self.flush_all().await?;
+                        return self.bury_all().await;
                     }
                     Err(error) => return Err(failed(&error)),
                 }
@@ -306,6 +318,30 @@ impl<S: Seam> Shard<S> {
             pieces.iter().for_each(|piece| self.state.borrow_mut().ledger.buried(piece.clone()));
         }
         Ok(())
+    }
+
+    /// As [`Shard::bury`] for the whole volume, of which a recovery finds nothing afterwards.
+    async fn bury_all(self: &ShardRef<S>) -> Result<(), RequestError> {
+        if !self.state.borrow().ledger.has_records() || self.sabotage(Sabotage::NoTombstones) {
+            return Ok(());
+        }
+        let pieces: Vec<Range<u64>> = pieces_of(0..BLOCKS_EVER).collect();
+        let most = self.store().map_or(1, |store| store.records_max());
+        for pieces in pieces.chunks(most) {
+            let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
+            store.bury(self.tombstones(pieces)).await.map_err(|error| failed(&error))?;
+        }
+        self.state.borrow_mut().ledger.buried_all();
+        Ok(())
+    }
+
+    fn tombstones(&self, pieces: &[Range<u64>]) -> Vec<Record<S>> {
+        let epoch = self.state.borrow().epochs.current();
+        let record = |piece: &Range<u64>| {
+            let owner = Owner { incarnation: self.incarnation, block: piece.start };
+            Record { owner, epoch, content: Content::Retire { blocks: (piece.end - piece.start) as u32 } }
+        };
+        pieces.iter().map(record).collect()
     }
 
     /// The log is full: brings to the backing what of this volume holds the log's oldest part, and waits for the others, which are told.

@@ -161,7 +161,7 @@ impl<S: Seam> Memory<S> {
         (slot.transit, slot.owed) = (false, false);
         self.index.insert(volume, block, id);
         self.policy.insert(volume, id, block_key(volume, block), how);
-        self.rooms.of_mut(volume).held += 1;
+        self.rooms.change(volume, |room| room.held += 1);
         id
     }
 
@@ -209,6 +209,6 @@ impl<S: Seam> Memory<S> {
         slot.generation = slot.generation.wrapping_add(1);
         self.index.remove(volume, block);
         self.free.push(id);
-        self.rooms.of_mut(volume).held -= 1;
+        self.rooms.change(volume, |room| room.held -= 1);
     }
 }

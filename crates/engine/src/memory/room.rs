@@ -27,6 +27,11 @@ pub struct Room {
 impl Room {
     const OPEN: Room = Room { held: 0, min: 0, max: u64::MAX, hits: 0, target: None };
 
+    /// True when the volume has a maximum or a target.
+    fn is_bounded(&self) -> bool {
+        self.max != u64::MAX || self.target.is_some()
+    }
+
     /// What is above that goes first.
     fn share(&self) -> u64 {
         self.target.unwrap_or(self.max).min(self.max).max(self.min)
@@ -38,8 +43,12 @@ impl Room {
 pub struct Rooms {
     /// By the volume's number.
     rooms: Vec<Room>,
-    /// The volumes that are there.
+    /// The volumes that are there, and those that are gone and still hold something.
     volumes: Vec<u32>,
+    /// Those that are gone.
+    gone: Vec<u32>,
+    /// Of all, those with a maximum or a target: while there are none nobody looks for them.
+    bounded: usize,
     /// Where the next look at them begins.
     hand: usize,
     /// Who may lose a block; here so that nothing is allocated for it.
@@ -55,12 +64,24 @@ impl Rooms {
         self.rooms[volume as usize].hits += 1;
     }
 
-    pub fn of_mut(&mut self, volume: u32) -> &mut Room {
+    pub fn change(&mut self, volume: u32, change: impl FnOnce(&mut Room)) {
         if self.rooms.len() <= volume as usize {
             self.volumes.extend(self.rooms.len() as u32..=volume);
             self.rooms.resize(volume as usize + 1, Room::OPEN);
         }
-        &mut self.rooms[volume as usize]
+        let room = &mut self.rooms[volume as usize];
+        let was_bounded = room.is_bounded();
+        change(room);
+        self.bounded = self.bounded + usize::from(room.is_bounded()) - usize::from(was_bounded);
+    }
+
+    /// Forgets those who are gone and hold nothing any more.
+    fn forget_gone(&mut self) {
+        let (gone, left) = self.gone.iter().partition(|volume| self.rooms[**volume as usize].held == 0);
+        self.gone = left;
+        let gone: Vec<u32> = gone;
+        gone.iter().for_each(|volume| self.change(*volume, |room| *room = Room::OPEN));
+        self.volumes.retain(|volume| !gone.contains(volume));
     }
 
     /// The next volumes that hold more than `keep` says; `seen` of them all were looked at before.
@@ -87,21 +108,27 @@ impl<S: Seam> Memory<S> {
 
     /// Changes what a volume may hold.
     pub fn set_room(&mut self, volume: u32, change: impl FnOnce(&mut Room)) {
-        change(self.rooms.of_mut(volume));
+        self.rooms.change(volume, change);
     }
 
     /// A volume is gone. What may be left of it goes first.
     pub fn forget(&mut self, volume: u32) {
         self.set_room(volume, |room| *room = Room { held: room.held, max: 0, ..Room::OPEN });
-        let Rooms { rooms, volumes, .. } = &mut self.rooms;
-        volumes.retain(|other| *other != volume || rooms[*other as usize].held > 0);
+        self.rooms.gone.push(volume);
+        self.rooms.forget_gone();
     }
 
     /// A block to go: of who has more than he may; else of who has more than his share; else of who has more than his minimum; else
     /// anybody's, or nothing would ever move again.
     pub(super) fn victim(&mut self) -> Option<u32> {
-        let above: [fn(&Room) -> u64; 4] = [|room| room.max, Room::share, |room| room.min, |_| 0];
-        above.into_iter().find_map(|keep| self.victim_above(keep))
+        if self.rooms.bounded > 0 {
+            let above: [fn(&Room) -> u64; 2] = [|room| room.max, Room::share];
+            if let Some(victim) = above.into_iter().find_map(|keep| self.victim_above(keep)) {
+                return Some(victim);
+            }
+            self.rooms.forget_gone();
+        }
+        self.victim_above(|room| room.min).or_else(|| self.victim_above(|_| 0))
     }
 
     fn victim_above(&mut self, keep: impl Fn(&Room) -> u64) -> Option<u32> {

@@ -200,7 +200,10 @@ impl State {
                 slot.dirty = Some(epoch);
                 slot.dirty_since = now;
                 self.order.insert(slot.block);
-                self.ages.push_back((slot.block, now));
+                // What was recalled for destage is as old as anything.
+                let recalled = slot.transit && self.ages.back().is_some_and(|(_, youngest)| now < *youngest);
+                let age = (slot.block, now);
+                if recalled { self.ages.push_front(age) } else { self.ages.push_back(age) }
             }
         }
         self.epochs.add(epoch);
@@ -212,8 +215,8 @@ impl State {
         }
     }
 
-    /// Since when the oldest dirty block or range has been dirty.
-    pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
+    /// Since when the oldest dirty block in memory has been dirty that is not on its way to the backing.
+    pub fn oldest_in_memory<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
         while let Some((block, since)) = self.ages.front() {
             let slot = memory.find(volume, *block).map(|id| memory.slot(id));
             if slot.is_some_and(|slot| slot.dirty.is_some() && slot.dirty_since == *since) {
@@ -221,7 +224,12 @@ impl State {
             }
             self.ages.pop_front();
         }
-        let block = self.ages.front().map(|(_, since)| *since);
+        self.ages.front().map(|(_, since)| *since)
+    }
+
+    /// Since when the oldest dirty block or range has been dirty.
+    pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
+        let block = self.oldest_in_memory(memory, volume);
         let resting = (self.ledger.resting() > 0).then_some(self.resting_since);
         let dirty = self.zeroes.iter().filter(|(_, range)| range.state == ZeroState::Dirty);
         let range = dirty.map(|(_, range)| range.since).min();

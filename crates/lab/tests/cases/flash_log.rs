@@ -1,6 +1,6 @@
 //! The flash log under the engine: what a flush promises without the backing, what a recovery brings back and what it must not.
 
-use engine::{CoreSpec, Volume, VolumeSpec, WriteFlags};
+use engine::{CoreSpec, Volume, VolumeSpec, WriteFlags, WritePolicy};
 use lab::rig::{Rig, durable, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
@@ -151,6 +151,57 @@ fn a_log_full_of_what_was_discarded_since_makes_room() {
     drop(volume);
     let (rig, volume) = next_life(rig, CrashMode::LoseAll, 8, 6);
     assert_eq!(rig.world.block_on(read(&volume, 0, 480)).unwrap(), [0; 480]);
+}
+
+/// Two volumes over one log: "disk", and "other", whose backing refuses everything and whose flushed blocks fill the log.
+fn filled_by_another(seed: u64) -> (Rig, Volume<SimSeam>, Volume<SimSeam>) {
+    let (rig, volume) = first_life(seed, 30);
+    let other = rig.add_disk("other", SimDiskSpec::new(64 * MIB));
+    other.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+    let other = rig.attach("other", |spec| spec.incarnation = 2).unwrap();
+    rig.world.block_on(async {
+        write(&volume, 0, 8, 1).await.unwrap();
+        volume.flush().await.unwrap();
+        let mut block = 0;
+        loop {
+            for _ in 0..16 {
+                write(&other, block * 16, 8, 7).await.unwrap();
+                block += 1;
+            }
+            if other.flush().await.is_err() {
+                break;
+            }
+            assert!(block < 10_000, "the log has an end");
+        }
+    });
+    (rig, volume, other)
+}
+
+/// Found by torture (seed 20094254): whoever else needed room in the log waited for a minute and failed.
+#[test]
+fn a_log_that_is_full_of_another_volumes_blocks_fails_nobodys_flush() {
+    for round in 0..3 {
+        let (rig, volume, other) = filled_by_another(31 + round);
+        rig.world.block_on(async {
+            for tag in 2..40 {
+                write(&volume, 0, 8, tag).await.unwrap();
+                write(&volume, tag * 8, 8, tag).await.unwrap();
+                volume.flush().await.unwrap_or_else(|error| panic!("flush {tag}: {error}"));
+            }
+            write(&volume, 0, 8, 50).await.unwrap();
+        });
+        let disk = rig.world.disk("disk").unwrap();
+        assert_eq!(durable(&disk, 0, 8), [39; 8], "what the log has no room for is on the backing");
+        drop((volume, other));
+        let (rig, volume) = next_life(rig, CrashMode::LoseAll, 40 + round, 30);
+        assert_eq!(rig.world.block_on(read(&volume, 0, 8)).unwrap(), [39; 8], "no older record comes back");
+        // The other volume's blocks still fill the log, and nobody serves it.
+        rig.world.block_on(async {
+            write(&volume, 0, 8, 60).await.unwrap();
+            volume.flush().await.expect("the backing is well");
+            volume.set_policy(WritePolicy::WriteThrough).await.expect("nothing of it stays in the log");
+        });
+    }
 }
 
 #[test]

@@ -228,3 +228,28 @@ fn a_discard_that_a_reconnect_cuts_off_is_acknowledged_when_all_of_it_is_on_the_
         assert!(writes.iter().all(|write| write.take() == Some(Ok(()))), "seed {seed}");
     }
 }
+
+/// Found by reading: of a discard that a reconnect took along and that was written over, only what took the place of the first block was waited for.
+#[test]
+fn a_discard_that_a_reconnect_takes_along_under_writes_is_acknowledged_when_all_of_them_are_on_the_backing() {
+    const SECTORS: u64 = 8_192;
+    for seed in 0..20 {
+        let (rig, disk, volume) = written_through(seed);
+        rig.world.block_on(write(&volume, 0, SECTORS, 1)).unwrap();
+        let other = volume.clone();
+        let discarded = beside(&rig, async move { other.discard(0, SECTORS * 512, WriteFlags::default()).await });
+        let over = volume.clone();
+        let written = beside(&rig, async move { write(&over, 0, SECTORS, 2).await });
+        // The first run of what was written arrives long before the others.
+        disk.add_fault(Rule::new(Fault::Stall(Nanos::from_millis(50)), Ops::WRITE, When::Nth(1)));
+        disk.reconnect();
+        while discarded.borrow().is_none() {
+            rig.world.run_for(Nanos::from_micros(10)).unwrap();
+        }
+        assert_eq!(discarded.take(), Some(Ok(())), "seed {seed}");
+        let old = (0..SECTORS).filter(|sector| disk.tag(*sector) == 1).count();
+        assert_eq!(old, 0, "seed {seed}: sectors that were discarded and are as before");
+        rig.world.block_on(volume.destage_all()).unwrap();
+        assert_eq!(written.take(), Some(Ok(())), "seed {seed}");
+    }
+}
