@@ -211,7 +211,7 @@ pub struct VolumeSpec {
     pub datastore: String,
     /// `vm` and any other.
     pub labels: BTreeMap<String, String>,
-    /// `write-back-volatile` alone: age at which a write is durable at the latest.
+    /// `write-back-volatile` alone: age at which a write is durable at the latest, while the backing takes as much as is written.
     pub defer: Nanos,
     /// Its part of the memory.
     pub memory: MemoryShare,

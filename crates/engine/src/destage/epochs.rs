@@ -32,6 +32,11 @@ impl Epochs {
         self.closed
     }
 
+    /// True when a flush closed it.
+    pub fn is_closed(&self, epoch: u64) -> bool {
+        epoch <= self.closed
+    }
+
     /// Units of closed epochs that are not on the backing.
     pub fn closing(&self) -> u64 {
         self.closing
@@ -68,7 +73,7 @@ impl Epochs {
     }
 
     fn bucket(&mut self, epoch: u64) -> &mut u64 {
-        if epoch <= self.closed { &mut self.closing } else { &mut self.filling }
+        if self.is_closed(epoch) { &mut self.closing } else { &mut self.filling }
     }
 }
 

@@ -264,11 +264,10 @@ impl<S: Seam> Shard<S> {
         if !self.may_destage(quietly, state.unclean()) {
             return None;
         }
-        // What is younger than all that is wanted is not looked through.
-        let old_enough = |state: &mut State, limit| {
-            state.oldest_in_memory(memory, self.number).is_some_and(|oldest| oldest <= limit)
-        };
-        if !want.any && want.closed.is_none() && !want.older_than.is_some_and(|limit| old_enough(state, limit)) {
+        // Where nothing is old enough nothing is looked through.
+        let oldest = state.oldest_in_memory(memory, self.number);
+        let aged = want.older_than.is_some_and(|limit| oldest.is_some_and(|oldest| oldest <= limit));
+        if !want.any && !aged && !(want.closed.is_some() && state.has_due()) {
             return None;
         }
         let boundary = self.run_boundary();

@@ -14,6 +14,7 @@ mod shelf;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::rc::Rc;
 
 use flash::{Content, Owner, Record, Store, StoreError};
 use seam::{BLOCK_BYTES, DiskError, Nanos, Seam};
@@ -22,6 +23,7 @@ use crate::backing::Cause;
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::shard::state::State;
 use crate::shard::turns::Turns;
+use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
@@ -31,6 +33,10 @@ use ledger::{Changed, Way};
 const FULL_PAUSE: Nanos = Nanos::from_millis(50);
 /// How often room is made before the volume does without the log.
 const FULL_TRIES: u32 = 2;
+/// How often to wait for what others have to make, where there is no way without.
+const FULL_PATIENCE: u32 = 1_200;
+/// Partial blocks that are filled at once for a flush.
+const FILLS_AT_ONCE: usize = 16;
 /// More blocks than a volume may ever have had: a recovery may find records past an end that has moved.
 const BLOCKS_EVER: u64 = 1 << 34;
 /// Longest range of one tombstone, in blocks.
@@ -47,8 +53,8 @@ pub struct Logging {
 /// What became of a chunk of blocks.
 enum Chunk<S: Seam> {
     Records(Vec<Record<S>>),
-    /// This partial block has to be filled first (R3).
-    Fill(u64),
+    /// These partial blocks have to be filled first (R3).
+    Fill(Vec<u64>),
     /// Something in it can only go through the backing.
     ThroughBacking,
 }
@@ -190,7 +196,7 @@ impl<S: Seam> Shard<S> {
                 Chunk::Records(records) if records.is_empty() => return Ok(()),
                 Chunk::Records(records) => records,
                 // A fill that fails leaves the sectors to the backing.
-                Chunk::Fill(block) if self.fill(block..block + 1, None, Cause::Destage).await.is_ok() => continue,
+                Chunk::Fill(partial) if self.fill_partials(&partial).await.is_ok() => continue,
                 Chunk::Fill(_) | Chunk::ThroughBacking => {
                     self.flush_all().await?;
                     let runs = blocks.chunk_by(|block, next| block + 1 == *next);
@@ -253,16 +259,37 @@ impl<S: Seam> Shard<S> {
         }
     }
 
+    /// Reads what these partial blocks lack, some of them at once.
+    async fn fill_partials(self: &ShardRef<S>, blocks: &[u64]) -> Result<(), DiskError> {
+        for some in blocks.chunks(FILLS_AT_ONCE) {
+            let wait = Rc::new(WriteWait::default());
+            for block in some.iter().copied() {
+                wait.expect_one();
+                let (shard, wait) = (Rc::clone(self), Rc::clone(&wait));
+                self.seam().spawn(async move {
+                    let filled = shard.fill(block..block + 1, None, Cause::Destage).await;
+                    wait.finish_one(filled.as_ref().map(|_| &()));
+                });
+            }
+            wait.all().await?;
+        }
+        Ok(())
+    }
+
     /// The records of a chunk of blocks, with their content as it is now.
     fn take_chunk(&self, state: &mut State, memory: &mut Memory<S>, blocks: &[u64]) -> Chunk<S> {
         let may_log = self.logs();
+        let mut partial = Vec::new();
         for block in blocks {
             match memory.find(self.number, BlockNo(*block)).map(|id| memory.slot(id)) {
                 None if state.zeroes.contains(BlockNo(*block)) => return Chunk::ThroughBacking,
                 Some(slot) if !slot.is_clean() && !may_log => return Chunk::ThroughBacking,
-                Some(slot) if !slot.is_clean() && slot.present != Sectors::ALL => return Chunk::Fill(*block),
+                Some(slot) if !slot.is_clean() && slot.present != Sectors::ALL => partial.push(*block),
                 _ => {}
             }
+        }
+        if !partial.is_empty() {
+            return Chunk::Fill(partial);
         }
         let mut records: Vec<Record<S>> = Vec::new();
         for block in blocks {
@@ -328,8 +355,19 @@ impl<S: Seam> Shard<S> {
         let pieces: Vec<Range<u64>> = pieces_of(0..BLOCKS_EVER).collect();
         let most = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(most) {
-            let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
-            store.bury(self.tombstones(pieces)).await.map_err(|error| failed(&error))?;
+            let mut patience = FULL_PATIENCE;
+            loop {
+                let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
+                match store.bury(self.tombstones(pieces)).await {
+                    Ok(_) => break,
+                    // Not even what is kept for this is left: a log of few segments keeps nothing.
+                    Err(StoreError::Full) if patience > 0 => {
+                        self.make_log_room(false).await?;
+                        patience -= 1;
+                    }
+                    Err(error) => return Err(failed(&error)),
+                }
+            }
         }
         self.state.borrow_mut().ledger.buried_all();
         Ok(())

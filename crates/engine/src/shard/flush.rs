@@ -95,7 +95,7 @@ impl<S: Seam> Shard<S> {
             state.flushing.turns.begin();
             state.flushing.stuck = false;
             state.failed.end_pauses();
-            state.epochs.close()
+            state.close_epoch()
         });
         let result = self.bring_closed_epochs().await;
         self.state.borrow_mut().flushing.turns.end(result.clone().map(|()| closed));

@@ -104,6 +104,8 @@ pub struct State {
     pub epochs: Epochs,
     /// Dirty blocks, in address order.
     pub order: DirtyOrder,
+    /// Of them those of closed epochs.
+    due: u64,
     /// Zero-ranges.
     pub zeroes: ZeroRanges,
     /// Operations on their way to the backing.
@@ -195,10 +197,12 @@ impl State {
             Some(old) => {
                 self.epochs.remove(old);
                 slot.dirty = Some(epoch);
+                self.due += u64::from(self.epochs.is_closed(epoch) && !self.epochs.is_closed(old));
             }
             None => {
                 slot.dirty = Some(epoch);
                 slot.dirty_since = now;
+                self.due += u64::from(self.epochs.is_closed(epoch));
                 self.order.insert(slot.block);
                 // What was recalled for destage is as old as anything.
                 let recalled = slot.transit && self.ages.back().is_some_and(|(_, youngest)| now < *youngest);
@@ -236,6 +240,17 @@ impl State {
         [block, range, resting].into_iter().flatten().min()
     }
 
+    /// Ends the current epoch and returns its number.
+    pub fn close_epoch(&mut self) -> u64 {
+        self.due = self.order.len();
+        self.epochs.close()
+    }
+
+    /// True when a dirty block in memory is of a closed epoch and not on its way.
+    pub fn has_due(&self) -> bool {
+        self.due > 0
+    }
+
     /// Registers an operation over `blocks`; none may be under way there.
     pub fn begin_operation(&mut self, blocks: Range<u64>) -> u64 {
         assert!(!self.is_busy(&blocks), "two operations at once on the same blocks");
@@ -263,6 +278,7 @@ impl State {
         let epoch = slot.dirty.take().expect("only a dirty block is written");
         assert!(slot.in_flight.is_none(), "a block is written once at a time");
         slot.in_flight = Some(epoch);
+        self.due -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(slot.block);
         self.ledger.sent(slot.block.0);
         Sent { slot: reference, block: slot.block, epoch }
@@ -332,6 +348,7 @@ impl State {
         let owed = slot.owed || written.is_some() || in_flight.is_some();
         if let Some(epoch) = dirty {
             self.epochs.remove(epoch);
+            self.due -= u64::from(self.epochs.is_closed(epoch));
             self.order.remove(slot.block);
         }
         self.failed.remove(slot.block.0);
@@ -384,6 +401,7 @@ impl State {
         let (block, epoch) = (slot.block, slot.dirty.take().expect("only a dirty block rests"));
         self.epochs.remove(epoch);
         self.epochs.add(OLDEST);
+        self.due -= u64::from(self.epochs.is_closed(epoch));
         self.order.remove(block);
         // A backing that refuses everything must not keep everything in memory.
         self.failed.remove(block.0);
@@ -642,10 +660,12 @@ impl State {
                 self.epochs.remove(old);
                 self.epochs.add(epoch);
                 slot.dirty = Some(epoch);
+                self.due += u64::from(self.epochs.is_closed(epoch) && !self.epochs.is_closed(old));
             }
             None => {
                 slot.dirty = Some(epoch);
                 slot.dirty_since = now;
+                self.due += u64::from(self.epochs.is_closed(epoch));
                 self.epochs.add(epoch);
                 self.order.insert(slot.block);
                 self.ages.push_back((slot.block, now));

@@ -216,7 +216,7 @@ pub const KEYS: &[Key] = &[
         "defer",
         r#""10s""#,
         r#""10s""#,
-        "With `write-back-volatile` alone: age at which a write is durable at the latest.",
+        "With `write-back-volatile` alone: age at which a write is durable at the latest, while the backing takes as much as is written.",
     ),
     key("volume", "datastore", r#""sas-pool""#, "none", "The `[[datastore]]` whose spindles it shares."),
     key("volume", "labels", r#"{ vm = "web01" }"#, "{}", "`vm` and any other, for people and for metrics."),

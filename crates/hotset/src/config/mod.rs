@@ -112,7 +112,7 @@ pub struct VolumeConfig {
     pub size_bytes: Option<u64>,
     /// When writes are acknowledged.
     pub policy: WritePolicy,
-    /// `write-back-volatile` alone: age at which a write is durable at the latest.
+    /// `write-back-volatile` alone: age at which a write is durable at the latest, while the backing takes as much as is written.
     pub defer: Duration,
     /// Name of its datastore; empty = none.
     pub datastore: String,

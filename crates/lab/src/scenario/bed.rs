@@ -188,6 +188,11 @@ impl Bed {
         self.look(clients, time)
     }
 
+    /// Minutes are counted anew.
+    pub fn restart_clock(&mut self) {
+        self.minute = 0.0;
+    }
+
     /// Waits until the clients have ended.
     pub fn dismiss(&self, clients: Clients) {
         self.rig.world.block_on(clients.crowd.dismiss(&self.rig.seam));

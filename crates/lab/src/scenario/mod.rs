@@ -12,6 +12,7 @@ mod consolidation;
 mod deferred;
 pub mod report;
 pub mod series;
+mod vdi;
 mod vnx;
 mod vnx_flash;
 
@@ -39,6 +40,7 @@ pub const ALL: &[Scenario] = &[
     vnx_flash::FITS,
     vnx_flash::SPILLS,
     vnx_flash::JUST_FITS,
+    vdi::DESKTOPS,
     consolidation::TILES,
     deferred::WRITES,
 ];

@@ -168,8 +168,10 @@ impl Run {
             let mut model = subject.model.borrow_mut();
             let calm = life.options.troubles.is_empty() && subject.always_volatile.get();
             let age = subject.options.defer;
-            // Destage begins when the age is reached and takes its time.
-            model.crash(calm.then_some(Nanos(age.0 * 2) + Nanos::from_millis(200)), now);
+            // Destage begins when the age is reached and goes round all that is dirty: a fill and a write of each block, few at once.
+            let dirty = life.options.pool_blocks as u64 * u64::from(life.options.dirty_max_percent) / 100;
+            let round = Nanos(dirty * 2 * subject.options.latency.1.0 / 4);
+            model.crash(calm.then_some(Nanos(age.0 * 2) + Nanos::from_millis(200) + round), now);
             model.event(format!("crash: {mode:?}"), now);
             if let Some(sectors) = subject.resizing.get() {
                 let true_sectors = subject.disk.geometry().size_bytes / SECTOR;

@@ -1,0 +1,177 @@
+//! Two hundred linked-clone desktops on five disks, with memory and flash before them.
+//!
+//! The disk rule: five 15k disks of 180 accesses a second each give 900; of the desktops' requests 15 % read and 85 % write, four accesses each
+//! in RAID 5: 900 / (0.15 + 0.85 x 4) = 253 requests a second, where 200 desktops ask for 1,784.
+//!
+//! What the cache cannot do is take the writes away: 152 a second go to places that are not written again for hours, at four accesses
+//! each 608 of the 900 that the disks have. The others are to be absorbed until the disks get them in runs.
+
+use engine::WriteFlags;
+use seam::Nanos;
+use seam::model::{ArraySpec, DiskType, RaidLevel};
+
+use super::Scenario;
+use super::bed::{Bed, Layout, Plan};
+use super::series::{Check, Outcome, Point, mean};
+use crate::rig::FlashPlan;
+use crate::workload::vdi::{Desktops, READ_BYTES, READS_PER_S, WRITE_BYTES, WRITES_PER_S};
+use crate::workload::{Job, Pattern};
+
+/// A tenth of the bytes and of the time.
+const HASTE: u64 = 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const COUNT: u64 = 200;
+/// A log-on every five seconds, by each of three launchers.
+const GAP: Nanos = Nanos(5_000_000_000 / 3 / HASTE);
+const MINUTES: u64 = 90;
+/// Before that they start.
+const BOOT_MINUTES: u64 = 10;
+/// All have logged on.
+const LOGGED_ON: usize = 6;
+/// Of so many minutes the last is a burst.
+const BURST_EACH: usize = 15;
+/// 3,848 of 1,784.
+const BURST: f64 = 2.157;
+/// A calibrated disk makes 180 accesses a second one by one, and 324 with ten to choose from.
+const DISK_RULE: f64 = 253.0;
+const SOURCE: &str = "200 linked-clone desktops on an array with FAST Cache, published 2010";
+
+/// The desktops.
+pub const DESKTOPS: Scenario = Scenario {
+    name: "vdi-200",
+    title: "200 desktops on five disks in RAID 5, 12 GB memory, flash of 2 x 100 GB; then all of them recreated on the same blocks",
+    source: SOURCE,
+    setting: "a tenth of the bytes and of the time, a minute is 6 s; figures of the whole: 4+1 SAS 15k in RAID 5, an image of 8 GiB that all read and 512 MiB for each desktop spread over all of the disks, 90 % of the requests to a tenth of either; 1.34 reads of 14 KB and 7.58 writes of 12 KB a second and desktop, all started for 10 minutes, then a log-on every 5 s by each of three launchers, 2.16 times the rate in the last of each 15 minutes; after 90 minutes every desktop is discarded, and the same again",
+    run: desktops,
+};
+
+fn disk_bytes() -> u64 {
+    DiskType::Sas15k.capacity_bytes() / HASTE / (1 << 16) * (1 << 16)
+}
+
+fn all() -> Desktops {
+    let image_bytes = 8 * GIB / HASTE / MIB * MIB;
+    // All over the disks.
+    let apart_bytes = (4 * disk_bytes() - image_bytes) / COUNT / MIB * MIB;
+    Desktops { count: COUNT, image_bytes, own_bytes: 512 * MIB / HASTE / MIB * MIB, apart_bytes }
+}
+
+fn plan(seed: u64, cached: bool) -> Plan {
+    let array = ArraySpec { disk_bytes: Some(disk_bytes()), ..ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k) };
+    let flash = FlashPlan { devices: 2, bytes: (100_000_000_000 / HASTE).next_multiple_of(MIB), iops: 3_500 };
+    Plan {
+        seed,
+        memory_bytes: 12_000_000_000 / HASTE,
+        arrays: vec![(array, all().bytes())],
+        layout: Layout::EndToEnd,
+        flash: cached.then_some(flash),
+        policy: engine::WritePolicy::WriteBack,
+        cached,
+        haste: HASTE,
+    }
+}
+
+/// The desktops start, then log on and work; a point a minute of that.
+fn work(bed: &mut Bed, minutes: u64, seed: u64) -> Vec<Point> {
+    let mut points = Vec::new();
+    let booting = bed.send(&all().boot_storm(), seed + 500);
+    bed.minute(&booting, Nanos::from_secs(BOOT_MINUTES * 60 / HASTE));
+    bed.dismiss(booting);
+    bed.restart_clock();
+    let log_on: Vec<Job> = all().steady(1.0, GAP);
+    let at_work = |times: f64| all().steady(times, Nanos::ZERO);
+    let time = Nanos::from_secs(60 / HASTE);
+    let mut clients = bed.send(&log_on, seed);
+    for minute in 1..=minutes {
+        let burst = minute as usize % BURST_EACH == 0;
+        if burst {
+            let next = bed.send(&at_work(BURST), seed + minute);
+            bed.dismiss(std::mem::replace(&mut clients, next));
+        }
+        points.push(bed.minute(&clients, time));
+        if burst {
+            let next = bed.send(&at_work(1.0), seed + minute + 1);
+            bed.dismiss(std::mem::replace(&mut clients, next));
+        }
+    }
+    bed.dismiss(clients);
+    points
+}
+
+fn is_burst(index: usize) -> bool {
+    (index + 1).is_multiple_of(BURST_EACH)
+}
+
+fn checks_of(run: &str, points: &[Point]) -> Vec<Check> {
+    let rate = (READS_PER_S + WRITES_PER_S) * COUNT as f64;
+    let (bursts, steady): (Vec<_>, Vec<_>) = points.iter().enumerate().partition(|(index, _)| is_burst(*index));
+    let bursts: Vec<Point> = bursts.into_iter().map(|(_, point)| *point).collect();
+    let steady: Vec<Point> =
+        steady.into_iter().filter(|(index, _)| *index >= LOGGED_ON).map(|(_, point)| *point).collect();
+    let latency = |points: &[Point]| points.iter().map(|point| point.latency_ms).fold(0.0, f64::max);
+    let weighed = points.iter().map(|point| point.latency_ms * point.iops).sum::<f64>();
+    let requests = points.iter().map(|point| point.iops).sum::<f64>();
+    let least = bursts.iter().map(|point| point.iops).fold(f64::MAX, f64::min);
+    let last = &points[points.len() - points.len() / 3..];
+    let hits = |point: &Point| {
+        (READS_PER_S * point.read_hit_ratio + WRITES_PER_S * point.write_hit_ratio) * COUNT as f64 / rate
+    };
+    vec![
+        Check::at_least(format!("{run}: requests a second"), mean(&steady, |point| point.iops), 0.99 * 1_784.0, SOURCE),
+        Check::at_least(format!("{run}: requests a second, least burst"), least, 0.98 * 3_848.0, SOURCE),
+        Check::at_most(format!("{run}: mean latency, ms"), weighed / requests, 2.0, SOURCE),
+        Check::at_most(format!("{run}: latency of the slowest minute, ms"), latency(points), 3.17, SOURCE),
+        Check::at_least(format!("{run}: requests from the cache, last half hour"), mean(last, hits), 0.98, SOURCE),
+        Check::at_most(
+            format!("{run}: requests that failed"),
+            last.last().map_or(f64::NAN, |point| point.errors as f64),
+            0.0,
+            "promised",
+        ),
+    ]
+}
+
+fn desktops(seed: u64) -> Outcome {
+    let mut bare = Bed::new(&plan(seed, false));
+    let reads_percent = (READS_PER_S / (READS_PER_S + WRITES_PER_S) * 100.0).round() as u32;
+    let mix = Pattern::reads_and_writes(all().bytes(), READ_BYTES, WRITE_BYTES, reads_percent);
+    let rule = bare.sample(&mix, 16, 60, seed).iops;
+    let without = work(&mut bare, 10, seed);
+    let mut bed = Bed::new(&plan(seed, true));
+    let with = work(&mut bed, MINUTES, seed);
+    let volume = bed.volumes[0].clone();
+    let own = all();
+    for desktop in 0..own.count {
+        let discarded = volume.discard(own.start(desktop), own.own_bytes, WriteFlags::default());
+        bed.rig.world.block_on(discarded).expect("the array takes discards");
+    }
+    let again = work(&mut bed, MINUTES, seed + 1_000);
+    let mut checks = vec![Check::between(
+        "requests a second of the bare disks, 16 outstanding",
+        rule,
+        DISK_RULE,
+        DISK_RULE * 324.0 / 180.0,
+        SOURCE,
+    )];
+    checks.extend(checks_of("first", &with));
+    checks.extend(checks_of("recreated", &again));
+    let reads = |name: &str, points: &[Point]| {
+        let last = &points[points.len() - points.len() / 3..];
+        let (hits, writes) = (mean(last, |point| point.read_hit_ratio), mean(last, |point| point.write_hit_ratio));
+        let (dirty, busy) = (mean(last, |point| point.dirty_ratio), mean(last, |point| point.backing_utilization));
+        format!(
+            "{name}, last half hour: {:.1} % of reads from the cache, {:.1} % of writes within a millisecond, dirty {:.1} % of memory and a flash device, disks {:.0} % busy",
+            hits * 100.0,
+            writes * 100.0,
+            dirty * 100.0,
+            busy * 100.0
+        )
+    };
+    let bare = mean(&without[LOGGED_ON..], |point| point.iops);
+    let bare = format!("bare disks under all desktops, up to 4,800 requests outstanding: {bare:.0}/s");
+    let notes = vec![bare, reads("first", &with), reads("recreated", &again)];
+    let mut outcome = Outcome { checks, notes, ..Outcome::default() };
+    outcome.run("with", with).run("recreated", again).run("without", without);
+    outcome
+}
