@@ -39,7 +39,9 @@ const RESIZE_EVERY: u32 = 1024;
 enum Task {
     /// Put what memory holds of it on flash.
     Promote,
-    /// The same, and what memory lacks from the backing.
+    /// The same for what was written over, when nothing else is to be promoted.
+    Refresh,
+    /// Put all of it there: what memory lacks is read from the backing.
     Complete,
     /// Compare what is in doubt with the backing.
     Judge,
@@ -59,6 +61,8 @@ pub struct Promoter<S: Seam> {
     uses: Cell<u32>,
     budget: Budget,
     queue: RefCell<VecDeque<Job<S>>>,
+    /// What was written over: most of it will be again, so it goes after what has earned its place.
+    refreshes: RefCell<VecDeque<Job<S>>>,
     /// What waits until its backing is quiet.
     patient: RefCell<VecDeque<Job<S>>>,
     running: Cell<bool>,
@@ -74,12 +78,13 @@ impl<S: Seam> Promoter<S> {
             AdmissionRule::LateReturn => Box::new(LateReturn::new(0, memory_pages)),
             AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
         };
-        let (queue, patient, running, held, helping, uses) = Default::default();
+        let (queue, refreshes, patient, running, held, helping, uses) = Default::default();
         Promoter {
             rule: RefCell::new(rule),
             uses,
             budget: Budget::new(spec.flash_bytes_a_day),
             queue,
+            refreshes,
             patient,
             running,
             held,
@@ -102,9 +107,20 @@ impl<S: Seam> Promoter<S> {
         self.held.get()
     }
 
+    /// What is to be done next that need not wait for quiet.
+    fn next(&self) -> Option<Job<S>> {
+        let job = self.queue.borrow_mut().pop_front();
+        job.or_else(|| self.refreshes.borrow_mut().pop_front())
+    }
+
     /// The job, if there is no room for it.
     fn push(&self, job: Job<S>) -> Result<(), Job<S>> {
-        let mut queue = if job.task == Task::Promote { &self.queue } else { &self.patient }.borrow_mut();
+        let queue = match job.task {
+            Task::Promote => &self.queue,
+            Task::Refresh => &self.refreshes,
+            Task::Complete | Task::Judge => &self.patient,
+        };
+        let mut queue = queue.borrow_mut();
         let same = |other: &&Job<S>| {
             other.page == job.page && other.task == job.task && Weak::ptr_eq(&other.shard, &job.shard)
         };
@@ -124,7 +140,7 @@ impl<S: Seam> Promoter<S> {
 async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
     let promoter = common.promoter();
     loop {
-        let job = promoter.queue.borrow_mut().pop_front();
+        let job = promoter.next();
         if let Some(job) = job {
             promoter.held.set(promoter.held.get() - usize::from(job.read.is_some()));
             if let Some(shard) = job.shard.upgrade() {
@@ -145,7 +161,7 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
         }
         match job.task {
             Task::Judge => shard.judge(job.page).await,
-            Task::Promote | Task::Complete => shard.complete(job.page, false).await,
+            Task::Promote | Task::Refresh | Task::Complete => shard.complete(job.page, false).await,
         }
     }
     if first {
@@ -219,7 +235,7 @@ impl<S: Seam> Shard<S> {
             let page = place_of(blocks[0]).0;
             let written = blocks.iter().fold(0, |mask, block| mask | 1 << place_of(*block).1);
             if !pages.valid(page) & written != 0 && pages.is_used(page) {
-                self.later(page, Task::Promote);
+                self.later(page, Task::Refresh);
             }
         }
     }
@@ -249,7 +265,7 @@ impl<S: Seam> Shard<S> {
         }
         if !promoter.running.replace(true) {
             self.seam().spawn(work(Rc::clone(&self.core), true));
-        } else if task == Task::Promote && promoter.helping.get() < HELPERS {
+        } else if matches!(task, Task::Promote | Task::Refresh) && promoter.helping.get() < HELPERS {
             promoter.helping.set(promoter.helping.get() + 1);
             self.seam().spawn(work(Rc::clone(&self.core), false));
         }
@@ -439,5 +455,23 @@ impl<S: Seam> Shard<S> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use seam::sim::SimSeam;
+
+    use super::*;
+
+    #[test]
+    fn what_earned_its_place_goes_before_what_is_refreshed_and_finds_room_whatever_waits_there() {
+        let promoter = Promoter::<SimSeam>::new(&CoreSpec::default(), 64);
+        let push = |page, task| promoter.push(Job { shard: Weak::new(), page, task, read: None }).is_ok();
+        assert!((0..QUEUE_MAX as u64).all(|page| push(page, Task::Refresh)));
+        assert!(!push(5_000, Task::Refresh), "each queue has an end");
+        assert!(push(7_000, Task::Promote));
+        let next: Vec<u64> = (0..2).filter_map(|_| promoter.next()).map(|job| job.page).collect();
+        assert_eq!(next, [7_000, 0]);
     }
 }
