@@ -5,9 +5,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// Segments that are kept for tombstones of whole volumes, so that a log that is full of what nobody brings to its backing stops nobody else;
-/// and how many segments a log has at least that keeps them.
+/// Segments that are kept for tombstones of whole volumes, so that a log that is full of what nobody brings to its backing stops nobody else.
 const KEPT: usize = 2;
+/// A log of fewer segments keeps none.
 const KEPT_OF: u32 = 16;
 
 /// One segment.
@@ -49,6 +49,8 @@ pub struct Segments {
     pub open: Option<OpenSegment>,
     /// Recovery starts here or later, whatever happens.
     pub durable_tail: u64,
+    /// The first number.
+    first: u32,
     /// Numbers from here on are not written again: a device that is to carry the log lacks them.
     pub limit: u32,
     /// Breaks R7 on purpose.
@@ -78,6 +80,7 @@ impl Segments {
             lent,
             open: None,
             durable_tail,
+            first,
             limit: count,
             sabotage_reuse: false,
         }
@@ -108,7 +111,7 @@ impl Segments {
 
     /// Segments that are kept for tombstones of whole volumes.
     pub fn kept(&self) -> usize {
-        if self.limit < KEPT_OF { 0 } else { KEPT }
+        if self.limit - self.first < KEPT_OF { 0 } else { KEPT }
     }
 
     /// Opens a free segment for a first batch of sequence `first`, if there are more than `keep`; else the open one stays open.
@@ -142,10 +145,8 @@ impl Segments {
 
     /// Lends a free segment to the pages, if more than `keep` stay.
     pub fn lend(&mut self, keep: usize) -> Option<u32> {
-        if self.free.len() <= keep {
-            return None;
-        }
-        let number = self.free.pop_front()?;
+        let at = self.free.iter().position(|number| *number < self.limit).filter(|_| self.has_more_than(keep))?;
+        let number = self.free.remove(at)?;
         assert!(self.get(number).pins == 0, "a free segment is read by nobody");
         self.lent.insert(number);
         Some(number)
@@ -229,6 +230,18 @@ mod tests {
         segments.durable_tail = 5;
         assert!(segments.open_next(1, 6, 0));
         assert_eq!(segments.open.unwrap().segment, 0);
+    }
+
+    #[test]
+    fn what_is_kept_for_tombstones_is_opened_for_them_alone() {
+        let mut segments = Segments::new(2..20, &[], BTreeSet::new(), 1);
+        assert_eq!(segments.kept(), 2);
+        assert_eq!(Segments::new(2..17, &[], BTreeSet::new(), 1).kept(), 0, "a small log keeps nothing");
+        let opened = (1..).take_while(|first| segments.open_next(1, *first, 2)).count();
+        assert_eq!(opened, 16);
+        assert!(segments.keeps_all(2) && segments.lend(2).is_none());
+        assert!(segments.open_next(1, 17, 0) && !segments.keeps_all(2));
+        assert!(segments.open_next(1, 18, 0) && !segments.open_next(1, 19, 0));
     }
 
     #[test]

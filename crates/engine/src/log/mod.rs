@@ -50,6 +50,15 @@ pub struct Logging {
     begun: u64,
 }
 
+/// Where what was to be durable is.
+#[derive(PartialEq, Eq)]
+enum Reached {
+    /// In the log, or on the backing where that was asked for.
+    This,
+    /// On the backing with everything else of the volume, of which the log has nothing any more.
+    All,
+}
+
 /// What became of a chunk of blocks.
 enum Chunk<S: Seam> {
     Records(Vec<Record<S>>),
@@ -141,7 +150,7 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().logging.turns.begin();
         let result = match first {
             0 => self.bury_all().await,
-            first => self.bury(std::iter::once(first..BLOCKS_EVER)).await,
+            first => self.bury(std::iter::once(first..BLOCKS_EVER)).await.map(drop),
         };
         self.with(|state, _| state.logging.turns.end_aside());
         self.let_go();
@@ -178,22 +187,26 @@ impl<S: Seam> Shard<S> {
                 None => self.flush_all().await?,
             }
             let ranges = changed.ranges.iter().flat_map(|(start, end)| without(*start..*end, &blocks));
-            self.bury(ranges).await?;
+            if self.bury(ranges).await? == Reached::All {
+                return Ok(());
+            }
         }
         let blocks: Vec<u64> = blocks.into_iter().collect();
         let most = self.store().map_or(1, |store| store.records_max());
         for chunk in blocks.chunks(most) {
-            self.log_chunk(chunk).await?;
+            if self.log_chunk(chunk).await? == Reached::All {
+                break;
+            }
         }
         Ok(())
     }
 
-    async fn log_chunk(self: &ShardRef<S>, blocks: &[u64]) -> Result<(), RequestError> {
+    async fn log_chunk(self: &ShardRef<S>, blocks: &[u64]) -> Result<Reached, RequestError> {
         let mut tried = 0;
         loop {
             let had_records = self.state.borrow().ledger.has_records();
             let records = match self.with(|state, memory| self.take_chunk(state, memory, blocks)) {
-                Chunk::Records(records) if records.is_empty() => return Ok(()),
+                Chunk::Records(records) if records.is_empty() => return Ok(Reached::This),
                 Chunk::Records(records) => records,
                 // A fill that fails leaves the sectors to the backing.
                 Chunk::Fill(partial) if self.fill_partials(&partial).await.is_ok() => continue,
@@ -218,7 +231,7 @@ impl<S: Seam> Shard<S> {
             if self.sabotage(Sabotage::AckBeforeLog) {
                 drop(records);
                 self.with(|state, _| taken.into_iter().flatten().for_each(|block| state.ledger.not_logged(block)));
-                return Ok(());
+                return Ok(Reached::This);
             }
             let result = store.append(records).await;
             if result.is_ok() {
@@ -243,17 +256,13 @@ impl<S: Seam> Shard<S> {
             });
             self.let_go();
             match result {
-                Ok(_) => return Ok(()),
-                Err(StoreError::Full) if tried < FULL_TRIES => {
+                Ok(_) => return Ok(Reached::This),
+                Err(StoreError::Full) if tried < FULL_TRIES && !self.core.log_stays_full() => {
                     // What is on the backing needs no room in the log.
                     self.make_log_room(tried > 0).await?;
                     tried += 1;
                 }
-                // Others hold the log, and may for long: whose backing does not answer, or who is not attached.
-                Err(StoreError::Full) => {
-                    self.flush_all().await?;
-                    return self.bury_all().await;
-                }
+                Err(StoreError::Full) => return self.do_without_log().await,
                 Err(error) => return Err(failed(&error)),
             }
         }
@@ -267,8 +276,11 @@ impl<S: Seam> Shard<S> {
                 wait.expect_one();
                 let (shard, wait) = (Rc::clone(self), Rc::clone(&wait));
                 self.seam().spawn(async move {
-                    let filled = shard.fill(block..block + 1, None, Cause::Destage).await;
-                    wait.finish_one(filled.as_ref().map(|_| &()));
+                    // A place in the queue before a buffer, as destage does, or each may have what the other waits for.
+                    let permit = shard.dispatch.enter(Cause::Destage).await;
+                    let filled = shard.fill_partial(block, permit).await;
+                    wait.finish_one(filled.as_ref());
+                    shard.work.notify();
                 });
             }
             wait.all().await?;
@@ -319,32 +331,38 @@ impl<S: Seam> Shard<S> {
 
     /// Makes tombstones of the ranges durable, if a recovery could find anything of the volume. What is in the ranges is durable on the backing, or
     /// given up.
-    async fn bury(self: &ShardRef<S>, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<(), RequestError> {
+    async fn bury(self: &ShardRef<S>, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<Reached, RequestError> {
         let pieces: Vec<Range<u64>> = ranges.into_iter().flat_map(pieces_of).collect();
         let most = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(most) {
             if !self.state.borrow().ledger.has_records() || self.sabotage(Sabotage::NoTombstones) {
-                return Ok(());
+                return Ok(Reached::This);
             }
             let mut tried = 0;
             loop {
                 let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
                 match store.append(self.tombstones(pieces)).await {
                     Ok(_) => break,
-                    Err(StoreError::Full) if tried < FULL_TRIES => {
+                    Err(StoreError::Full) if tried < FULL_TRIES && !self.core.log_stays_full() => {
                         self.make_log_room(tried > 0).await?;
                         tried += 1;
                     }
-                    Err(StoreError::Full) => {
-                        self.flush_all().await?;
-                        return self.bury_all().await;
-                    }
+                    Err(StoreError::Full) => return self.do_without_log().await,
                     Err(error) => return Err(failed(&error)),
                 }
             }
             pieces.iter().for_each(|piece| self.state.borrow_mut().ledger.buried(piece.clone()));
         }
-        Ok(())
+        Ok(Reached::This)
+    }
+
+    /// Others hold the log, and may for long: whose backing does not answer, or who is not attached. The volume goes through its backing, and
+    /// the next flush does not wait for room either, until there is more.
+    async fn do_without_log(self: &ShardRef<S>) -> Result<Reached, RequestError> {
+        self.core.note_full_log();
+        self.flush_all().await?;
+        self.bury_all().await?;
+        Ok(Reached::All)
     }
 
     /// As [`Shard::bury`] for the whole volume, of which a recovery finds nothing afterwards.

@@ -77,6 +77,9 @@ impl Rooms {
 
     /// Forgets those who are gone and hold nothing any more.
     fn forget_gone(&mut self) {
+        if !self.gone.iter().any(|volume| self.rooms[*volume as usize].held == 0) {
+            return;
+        }
         let (gone, left) = self.gone.iter().partition(|volume| self.rooms[**volume as usize].held == 0);
         self.gone = left;
         let gone: Vec<u32> = gone;

@@ -161,7 +161,8 @@ async fn work<S: Seam>(common: Rc<Common<S>>, first: bool) {
         }
         match job.task {
             Task::Judge => shard.judge(job.page).await,
-            Task::Promote | Task::Refresh | Task::Complete => shard.complete(job.page, false).await,
+            Task::Complete => shard.complete(job.page, false).await,
+            Task::Promote | Task::Refresh => unreachable!("what need not wait for quiet is in another queue"),
         }
     }
     if first {

@@ -43,6 +43,8 @@ pub struct Common<S: Seam> {
     promoter: Promoter<S>,
     /// A task flushes backings to free marks.
     freeing_marks: Cell<bool>,
+    /// Room in the log when a volume went without it.
+    full_at: Cell<Option<usize>>,
     /// Requests of all clients at the last tick.
     requests: Cell<u64>,
     /// What destage may still spend before the next tick; `None`: without limit.
@@ -57,7 +59,7 @@ impl<S: Seam> Common<S> {
         let memory = RefCell::new(Memory::new(seam.clone()));
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
-        let (pages, loaded, loaded_now, freeing_marks) = Default::default();
+        let (pages, loaded, loaded_now, freeing_marks, full_at) = Default::default();
         Common {
             division: Cell::new(Division::since(seam.now())),
             seam,
@@ -71,6 +73,7 @@ impl<S: Seam> Common<S> {
             loaded_now,
             promoter,
             freeing_marks,
+            full_at,
             requests,
             allowance,
         }
@@ -170,6 +173,17 @@ impl<S: Seam> Common<S> {
             let (free, all) = store.room();
             free * LOG_ROOM_PART < all
         })
+    }
+
+    /// The log is full, and not of what belongs to who says so.
+    pub fn note_full_log(&self) {
+        self.full_at.set(self.log.borrow().as_ref().map(|store| store.room().0));
+    }
+
+    /// True while the log has no more room than when that was said last.
+    pub fn log_stays_full(&self) -> bool {
+        let room = self.log.borrow().as_ref().map(|store| store.room().0);
+        self.full_at.get().is_some_and(|then| room.is_some_and(|room| room <= then))
     }
 
     /// The log is full: every shard brings to its backing what holds it.

@@ -35,7 +35,7 @@ type Place = (u32, u32);
 
 fn reserve<S: Seam>(store: &State<S>) -> usize {
     let shared = store.superblock.segments - store.superblock.journal_segments();
-    (shared as usize / RESERVE_SHARE).max(RESERVE_MIN)
+    store.segments.kept() + (shared as usize / RESERVE_SHARE).max(RESERVE_MIN)
 }
 
 /// Segments that the pages may have at once: of the log members those that were lent and not used yet, of others any.
@@ -148,7 +148,8 @@ fn add<S: Seam>(inner: &Inner<S>, member: u32, segment: u32, life: u64) {
 pub async fn reclaim<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     while std::mem::replace(&mut inner.pages.borrow_mut().reclaiming, true) {
         inner.seam.sleep(PAUSE).await;
-        if inner.state.borrow().segments.ready() > 0 {
+        let state = inner.state.borrow();
+        if state.segments.has_more_than(state.segments.kept()) {
             return true;
         }
     }
