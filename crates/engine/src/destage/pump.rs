@@ -267,7 +267,8 @@ impl<S: Seam> Shard<S> {
         // Where nothing is old enough nothing is looked through.
         let oldest = state.oldest_in_memory(memory, self.number);
         let aged = want.older_than.is_some_and(|limit| oldest.is_some_and(|oldest| oldest <= limit));
-        if !want.any && !aged && !(want.closed.is_some() && state.has_due()) {
+        let due = want.closed.is_some() && state.has_due();
+        if !(want.any || aged || due) {
             return None;
         }
         let boundary = self.run_boundary();

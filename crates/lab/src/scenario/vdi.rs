@@ -84,7 +84,7 @@ fn work(bed: &mut Bed, minutes: u64, seed: u64) -> Vec<Point> {
     let time = Nanos::from_secs(60 / HASTE);
     let mut clients = bed.send(&log_on, seed);
     for minute in 1..=minutes {
-        let burst = minute as usize % BURST_EACH == 0;
+        let burst = (minute as usize).is_multiple_of(BURST_EACH);
         if burst {
             let next = bed.send(&at_work(BURST), seed + minute);
             bed.dismiss(std::mem::replace(&mut clients, next));

@@ -314,12 +314,13 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         }
         let attached = core.attach_recovered(spec, Backing::plain(disk.clone())).await;
         let attached = attached.map_err(|error| error.to_string())?;
-        if attached.policy() != volume.policy {
-            attached.set_policy(volume.policy).await.map_err(|error| error.to_string())?;
-        }
         let control = world.disk(&path).expect("added when the first world began");
         let parts = SubjectParts { number: index as u16 + 1, volume: attached, disk, control };
         subjects.push(Subject::new(parts, volume.clone(), Rc::clone(model)));
+    }
+    // Who leaves a small log needs room that others may have to make.
+    for subject in subjects.iter().filter(|subject| subject.volume().policy() != subject.options.policy) {
+        subject.volume().set_policy(subject.options.policy).await.map_err(|error| error.to_string())?;
     }
     Ok(Life::new(core, subjects, Rc::clone(options), operations))
 }
