@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::report::{SlowReport, TraceOpened, Traced};
+use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
 
 /// One line from the daemon.
@@ -50,6 +51,12 @@ pub enum Answer {
     TraceOpened(TraceOpened),
     /// Of `trace take`.
     Traced(Traced),
+    /// Of `token create`.
+    TokenCreated(TokenCreated),
+    /// Of `token list`.
+    Tokens(Vec<TokenReport>),
+    /// Of `token link`.
+    Link(LoginLink),
     /// Of what has nothing to show but a sentence or several.
     Said(Vec<String>),
 }

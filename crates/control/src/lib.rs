@@ -8,6 +8,7 @@ pub mod report;
 pub mod request;
 pub mod server;
 mod socket;
+pub mod token;
 mod wire;
 
 pub use answer::{Answer, ErrorKind, Failure, Progress, Reply};
@@ -15,3 +16,4 @@ pub use client::{Client, ClientError};
 pub use report::{FlashReport, LatencyReport, StatusReport, VolumeReport, VolumeState};
 pub use request::Request;
 pub use server::{Handler, Limits, ProgressSender, ServerError, serve};
+pub use token::Role;

@@ -1,16 +1,19 @@
 //! What is told of a volume and of the whole daemon; the fields carry their units in their names.
 
 mod curve;
+mod latency;
 
 use std::collections::BTreeMap;
 
 use engine::{FlashStats, LatencySummary, VolumeStats};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 pub use curve::{Curve, MissRatioCurve, Point};
+pub use latency::{BackingRequests, Counts, CountsBelow, LatencyCountsReport};
 
 /// What a volume is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VolumeState {
     /// Serving and caching.
@@ -39,7 +42,7 @@ impl VolumeState {
 }
 
 /// Quantiles of one kind of request, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Quantiles {
     /// Half took at most this.
     pub p50: f64,
@@ -56,7 +59,7 @@ impl From<LatencySummary> for Quantiles {
 }
 
 /// Latency of a volume's requests, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyReport {
     /// Of reads.
     pub read: Quantiles,
@@ -65,7 +68,7 @@ pub struct LatencyReport {
 }
 
 /// A change made by command that differs from the file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OverrideReport {
     /// The volume.
     pub volume: String,
@@ -78,7 +81,7 @@ pub struct OverrideReport {
 }
 
 /// Everything about a volume.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeReport {
     /// Name that clients see.
     pub name: String,
@@ -161,6 +164,12 @@ pub struct VolumeReport {
     pub throttled_us: u64,
     /// Quantiles.
     pub latency_us: LatencyReport,
+    /// How many requests took how long.
+    #[serde(default)]
+    pub latency_counts: LatencyCountsReport,
+    /// What was asked of the backing in which way and for which reason.
+    #[serde(default)]
+    pub backing_requests: Vec<BackingRequests>,
     /// What it has to do with the flash cache.
     #[serde(default)]
     pub flash: FlashUse,
@@ -182,7 +191,7 @@ pub struct VolumeReport {
 }
 
 /// Neighbouring lost blocks of a volume.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostRange {
     /// First byte.
     pub at_bytes: u64,
@@ -191,7 +200,7 @@ pub struct LostRange {
 }
 
 /// What a volume may have of the memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryUse {
     /// What the volumes' miss-ratio curves give it; absent while it has what it wins of what all share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -205,7 +214,7 @@ pub struct MemoryUse {
 }
 
 /// What a volume has to do with the flash cache.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlashUse {
     /// Its pages from before the start were compared with the backing; until then reads go there.
     pub checked: bool,
@@ -270,7 +279,7 @@ impl From<FlashStats> for FlashUse {
 }
 
 /// One of the slowest requests of the last hour.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SlowReport {
     /// Since it ended.
     pub ago_ms: u64,
@@ -353,6 +362,8 @@ impl VolumeReport {
             readahead_bytes: 0,
             throttled_us: 0,
             latency_us: LatencyReport::default(),
+            latency_counts: LatencyCountsReport::default(),
+            backing_requests: Vec::new(),
             flash: FlashUse::default(),
             memory: MemoryUse::default(),
             miss_ratio_curve: None,
@@ -392,12 +403,14 @@ impl VolumeReport {
         self.readahead_bytes = stats.readahead_bytes;
         self.throttled_us = stats.throttled_us;
         self.latency_us = LatencyReport { read: stats.read_latency.into(), write: stats.write_latency.into() };
+        self.latency_counts = LatencyCountsReport { read: stats.read_counts.into(), write: stats.write_counts.into() };
+        self.backing_requests = stats.backing.iter().map(BackingRequests::from).collect();
         self.alerts.extend(stats.alerts);
     }
 }
 
 /// What one data core holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CoreReport {
     /// Its number, from 0.
     pub core: usize,
@@ -414,7 +427,7 @@ pub struct CoreReport {
 }
 
 /// What was written to a flash device over all restarts, by cause.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WrittenReport {
     /// Bytes of clean pages.
     pub promotion_bytes: u64,
@@ -427,7 +440,7 @@ pub struct WrittenReport {
 }
 
 /// A device of the flash log.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FlashDeviceReport {
     /// Its number in the store, from 0.
     pub number: u32,
@@ -463,7 +476,7 @@ pub struct FlashDeviceReport {
 }
 
 /// A change of the flash devices that is under way.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlashJobReport {
     /// `add`, `remove`, `replace` or `take-over`.
     pub kind: String,
@@ -480,7 +493,7 @@ pub struct FlashJobReport {
 }
 
 /// A dirty block that no flash device has whole.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostBlockReport {
     /// The volume; empty when it is not served.
     pub volume: String,
@@ -491,7 +504,7 @@ pub struct LostBlockReport {
 }
 
 /// What the scrub of the log has found since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubReport {
     /// Times that it has been through.
     pub rounds: u64,
@@ -506,7 +519,7 @@ pub struct ScrubReport {
 }
 
 /// Clean pages on flash.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PagesReport {
     /// The map of what lies there was read.
     pub loaded: bool,
@@ -533,7 +546,7 @@ pub struct PagesReport {
 }
 
 /// The flash log.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FlashReport {
     /// It answers flushes.
     pub in_use: bool,
@@ -575,7 +588,7 @@ pub struct FlashReport {
 }
 
 /// The whole daemon.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StatusReport {
     /// Of hotset.
     pub version: String,

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Role;
+
 /// An action. On the socket one JSON object on one line: `{"action":"volume-flush","name":"web01"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "kebab-case", deny_unknown_fields)]
@@ -160,6 +162,25 @@ pub enum Request {
     VolumeAdopt {
         /// The volume.
         name: String,
+    },
+    /// Make a token for the HTTP interface.
+    TokenCreate {
+        /// Its name.
+        name: String,
+        /// What it permits.
+        role: Role,
+    },
+    /// The tokens, without their secrets.
+    TokenList {},
+    /// Let a token, and who logged in with it, do nothing any more.
+    TokenRevoke {
+        /// Its name.
+        name: String,
+    },
+    /// Make a link that logs a browser in, once.
+    TokenLink {
+        /// What it permits.
+        role: Role,
     },
     /// Read the configuration again and apply what can be applied.
     Reload {},

@@ -4,20 +4,25 @@ use std::cell::Cell;
 
 use seam::Nanos;
 
-use crate::LatencySummary;
+use crate::{LatencyCounts, LatencySummary};
 
 const PER_OCTAVE: usize = 8;
 const OCTAVES: usize = 40;
 const BUCKETS: usize = PER_OCTAVE * OCTAVES;
 
+/// Upper ends of the buckets that are told, in powers of two of a nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave to 34 ms, 134 ms
+/// and 1.07 s. Whole octaves, so that what is told is what was counted.
+pub const TOLD_OCTAVES: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
+
 /// Counts of latencies from a nanosecond to a quarter of an hour.
 pub struct Histogram {
     buckets: Vec<Cell<u64>>,
+    sum_ns: Cell<u64>,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Histogram { buckets: vec![Cell::new(0); BUCKETS] }
+        Histogram { buckets: vec![Cell::new(0); BUCKETS], sum_ns: Cell::new(0) }
     }
 }
 
@@ -26,6 +31,21 @@ impl Histogram {
     pub fn add(&self, latency: Nanos) {
         let bucket = &self.buckets[bucket_of(latency.0)];
         bucket.set(bucket.get() + 1);
+        self.sum_ns.set(self.sum_ns.get().saturating_add(latency.0));
+    }
+
+    /// How many took less than each of [`TOLD_OCTAVES`], and how many there are in all.
+    pub fn counts(&self) -> LatencyCounts {
+        let mut counts = LatencyCounts { sum_ns: self.sum_ns.get(), ..LatencyCounts::default() };
+        let mut seen = 0;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            if let Some(at) = TOLD_OCTAVES.iter().position(|octave| *octave as usize * PER_OCTAVE == bucket) {
+                counts.below[at] = seen;
+            }
+            seen += count.get();
+        }
+        counts.all = seen;
+        counts
     }
 
     /// Percentiles, as the upper end of the bucket that they fall into.
@@ -75,5 +95,17 @@ mod tests {
             assert!(measured >= truth && measured <= truth * 1.13, "{measured} for {truth}");
         }
         assert_eq!(Histogram::default().summary(), LatencySummary::default());
+    }
+
+    #[test]
+    fn what_is_told_is_what_was_counted() {
+        let histogram = Histogram::default();
+        let latencies = [1, (1 << 14) - 1, 1 << 14, (1 << 22) - 1, 1 << 22, 1 << 40];
+        latencies.iter().for_each(|ns| histogram.add(Nanos(*ns)));
+        let counts = histogram.counts();
+        for (below, octave) in counts.below.iter().zip(TOLD_OCTAVES) {
+            assert_eq!(*below, latencies.iter().filter(|ns| **ns < 1 << octave).count() as u64, "below 2^{octave} ns");
+        }
+        assert_eq!((counts.all, counts.sum_ns), (6, latencies.iter().sum()));
     }
 }

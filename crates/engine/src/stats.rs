@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use seam::{DiskError, Nanos};
 
 use crate::backing::{Cause, Op};
-use crate::histogram::Histogram;
+use crate::histogram::{Histogram, TOLD_OCTAVES};
 
 /// Latency of one kind of request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,6 +16,17 @@ pub struct LatencySummary {
     pub p99_us: f64,
     /// 99.9 % took at most this.
     pub p999_us: f64,
+}
+
+/// How many requests of one kind took how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatencyCounts {
+    /// How many took less than 2 to the power of each of [`TOLD_OCTAVES`] nanoseconds.
+    pub below: [u64; TOLD_OCTAVES.len()],
+    /// How many there were.
+    pub all: u64,
+    /// What they took together, in nanoseconds.
+    pub sum_ns: u64,
 }
 
 /// What was asked of a backing in one way and for one reason.
@@ -94,6 +105,10 @@ pub struct VolumeStats {
     pub read_latency: LatencySummary,
     /// Latency of writes.
     pub write_latency: LatencySummary,
+    /// How many reads took how long.
+    pub read_counts: LatencyCounts,
+    /// How many writes took how long.
+    pub write_counts: LatencyCounts,
     /// What it has to do with the flash cache.
     pub flash: FlashStats,
     /// What is wrong now, for people; empty when all is well.
@@ -295,6 +310,8 @@ impl Counters {
             throttled_us: self.throttled_us.get(),
             read_latency: self.read_latency.summary(),
             write_latency: self.write_latency.summary(),
+            read_counts: self.read_latency.counts(),
+            write_counts: self.write_latency.counts(),
             ..VolumeStats::default()
         }
     }

@@ -2,9 +2,10 @@
 
 use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// A volume's two curves.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MissRatioCurve {
     /// Time since the volume was attached.
     pub observed_ms: u64,
@@ -15,7 +16,7 @@ pub struct MissRatioCurve {
 }
 
 /// One curve.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Curve {
     /// Bytes of a block or page.
     pub unit_bytes: u64,
@@ -28,7 +29,7 @@ pub struct Curve {
 }
 
 /// A point of a curve.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Point {
     /// The size of a cache.
     pub size_bytes: u64,

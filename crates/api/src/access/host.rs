@@ -1,0 +1,82 @@
+//! Whose name a request came under. A page of another site can have a name of its own lead to this address (DNS rebinding) and would then be
+//! told everything as if it were ours; so only names that are known to be ours are answered, on loopback too.
+
+use std::net::IpAddr;
+
+use axum::http::uri::Authority;
+
+/// True when `authority` (`host` or `host:port`) names loopback or one of `names`.
+pub fn is_ours(authority: &str, names: &[String]) -> bool {
+    let Ok(authority) = authority.parse::<Authority>() else { return false };
+    // `user@host` is nothing that a Host may be.
+    if authority.as_str().contains('@') {
+        return false;
+    }
+    let host = authority.host().trim_end_matches('.');
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let is_loopback = match bare.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    };
+    is_loopback || names.iter().any(|name| name.eq_ignore_ascii_case(bare))
+}
+
+/// True when a page from `origin` is one of ours: it came under the same name as the request.
+pub fn is_own_origin(origin: &str, authority: &str) -> bool {
+    let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    own.is_some_and(|own| own.eq_ignore_ascii_case(authority))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_and_known_names_are_ours_and_nothing_else_is() {
+        let names = ["cache.example".to_owned(), "10.1.2.3".to_owned(), "fd00::7".to_owned()];
+        let ours = [
+            "localhost",
+            "LocalHost:7400",
+            "127.0.0.1",
+            "127.0.0.1:7400",
+            "127.8.9.1",
+            "[::1]:7400",
+            "[::ffff:127.0.0.1]:1",
+            "cache.example",
+            "CACHE.example:80",
+            "cache.example.:80",
+            "10.1.2.3:7400",
+            "[fd00::7]:7400",
+        ];
+        let others = [
+            "",
+            "evil.example",
+            "evil.example:7400",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "10.1.2.4",
+            "cache.example.evil",
+            "xcache.example",
+            "cache.example@evil.example",
+            "localhost@evil.example",
+            "::1",
+            "[::2]",
+            "127.0.0.1:7400, evil.example",
+            "2130706433",
+            "a b",
+        ];
+        assert_eq!(ours.iter().find(|host| !is_ours(host, &names)), None);
+        assert_eq!(others.iter().find(|host| is_ours(host, &names)), None);
+    }
+
+    #[test]
+    fn an_origin_is_ours_under_the_very_same_name() {
+        assert!(is_own_origin("http://127.0.0.1:7400", "127.0.0.1:7400"));
+        assert!(is_own_origin("https://Cache.example", "cache.example"));
+        for other in
+            ["null", "", "http://127.0.0.1:7401", "http://evil.example", "127.0.0.1:7400", "ftp://127.0.0.1:7400"]
+        {
+            assert!(!is_own_origin(other, "127.0.0.1:7400"), "{other}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Who may do what: tokens, sessions of browsers, links that log one in.
+//!
+//! All of it is in memory, and bounded; tokens are kept in the state directory by the daemon, which hands them in again after a start.
+
+pub mod host;
+pub mod rules;
+mod secret;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use control::Role;
+
+use self::secret::{Hash, hex, same};
+pub use self::secret::{Secret, hash_of};
+
+/// How long a browser stays logged in.
+pub const SESSION_TIME: Duration = Duration::from_secs(12 * 3600);
+/// How long a link can be used.
+pub const LINK_TIME: Duration = Duration::from_secs(15 * 60);
+/// Browsers that are logged in at once; the one that logged in first has to do so again.
+const SESSIONS_MAX: usize = 256;
+/// Links that wait to be used.
+const LINKS_MAX: usize = 16;
+/// Log-ins that an address may fail within [`FAILURES_TIME`].
+const FAILURES_MAX: u32 = 5;
+/// Time after which an address has a clean record again.
+const FAILURES_TIME: Duration = Duration::from_secs(60);
+/// Addresses with a record; past that nobody logs in until the oldest have their time behind them.
+const ADDRESSES_MAX: usize = 256;
+/// Begins every token, so that one that was leaked is recognised for what it is.
+const PREFIX: &str = "hotset_";
+
+/// A token, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Its name.
+    pub name: String,
+    /// What it permits.
+    pub role: Role,
+    /// SHA-256 of its text, hexadecimal.
+    pub hash: String,
+}
+
+impl Token {
+    /// Draws one; its text is told this once.
+    pub fn draw(name: &str, role: Role) -> Result<(Token, String), String> {
+        let secret = Secret::draw().map_err(|_| "the system gives no random numbers".to_owned())?;
+        let text = format!("{PREFIX}{}", secret.text());
+        Ok((Token { name: name.to_owned(), role, hash: hex(&hash_of(&text)) }, text))
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// The token's name; of a link `log-in link`.
+    pub name: String,
+    /// What is permitted.
+    pub role: Role,
+}
+
+struct Session {
+    hash: Hash,
+    who: Who,
+    /// The token that it was begun with; of a link none.
+    token: Option<String>,
+    ends: Instant,
+}
+
+struct Link {
+    hash: Hash,
+    role: Role,
+    ends: Instant,
+}
+
+#[derive(Default)]
+struct Held {
+    tokens: Vec<Token>,
+    sessions: VecDeque<Session>,
+    links: VecDeque<Link>,
+    failures: BTreeMap<IpAddr, (u32, Instant)>,
+}
+
+/// Who is known.
+#[derive(Default)]
+pub struct Access(Mutex<Held>);
+
+impl Access {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        // What is held is whole between any two statements.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on these are the tokens. Who logged in with one that is gone is logged out.
+    pub fn set_tokens(&self, tokens: Vec<Token>) {
+        let mut held = self.held();
+        let is_known = |name: &str, role| tokens.iter().any(|token| token.name == name && token.role == role);
+        held.sessions.retain(|session| session.token.as_ref().is_none_or(|name| is_known(name, session.who.role)));
+        held.tokens = tokens;
+    }
+
+    /// Whose token this is.
+    pub fn of_token(&self, text: &str) -> Option<Who> {
+        let hash = hex(&hash_of(text));
+        let held = self.held();
+        let mut found = None;
+        // All of them are compared, so that the time does not tell which one it is.
+        for token in &held.tokens {
+            let is_same = token.hash.len() == hash.len()
+                && subtle::ConstantTimeEq::ct_eq(token.hash.as_bytes(), hash.as_bytes()).into();
+            if is_same {
+                found = Some(Who { name: token.name.clone(), role: token.role });
+            }
+        }
+        found
+    }
+
+    /// Whose session this is.
+    pub fn of_session(&self, text: &str) -> Option<Who> {
+        let (hash, now) = (hash_of(text), Instant::now());
+        let held = self.held();
+        let session = held.sessions.iter().find(|session| same(&session.hash, &hash))?;
+        (session.ends > now).then(|| session.who.clone())
+    }
+
+    /// Makes a link that logs a browser in, once: its secret.
+    pub fn make_link(&self, role: Role) -> Result<String, String> {
+        let secret = Secret::draw().map_err(|_| "the system gives no random numbers".to_owned())?;
+        let mut held = self.held();
+        if held.links.len() >= LINKS_MAX {
+            held.links.pop_front();
+        }
+        held.links.push_back(Link { hash: secret.hash(), role, ends: Instant::now() + LINK_TIME });
+        Ok(secret.text().to_owned())
+    }
+
+    /// Begins a session with a token: its secret and whose it is.
+    pub fn begin(&self, token: &str) -> Option<(String, Who)> {
+        let who = self.of_token(token)?;
+        self.begin_as(who.clone(), Some(who.name.clone())).map(|secret| (secret, who))
+    }
+
+    /// Begins a session with a link, which cannot be used again.
+    pub fn begin_with_link(&self, text: &str) -> Option<(String, Who)> {
+        let (hash, now) = (hash_of(text), Instant::now());
+        let role = {
+            let mut held = self.held();
+            held.links.retain(|link| link.ends > now);
+            let at = held.links.iter().position(|link| same(&link.hash, &hash))?;
+            held.links.remove(at)?.role
+        };
+        let who = Who { name: "log-in link".to_owned(), role };
+        self.begin_as(who.clone(), None).map(|secret| (secret, who))
+    }
+
+    fn begin_as(&self, who: Who, token: Option<String>) -> Option<String> {
+        let (secret, now) = (Secret::draw().ok()?, Instant::now());
+        let mut held = self.held();
+        held.sessions.retain(|session| session.ends > now);
+        if held.sessions.len() >= SESSIONS_MAX {
+            held.sessions.pop_front();
+        }
+        held.sessions.push_back(Session { hash: secret.hash(), who, token, ends: now + SESSION_TIME });
+        Some(secret.text().to_owned())
+    }
+
+    /// Ends a session.
+    pub fn end(&self, text: &str) {
+        let hash = hash_of(text);
+        self.held().sessions.retain(|session| !same(&session.hash, &hash));
+    }
+
+    /// True as long as somebody who was known still is; a session outlives the token of a link, which is none.
+    pub fn still_knows(&self, who: &Who) -> bool {
+        let (held, now) = (self.held(), Instant::now());
+        let by_token = held.tokens.iter().any(|token| token.name == who.name && token.role == who.role);
+        by_token || held.sessions.iter().any(|session| session.who == *who && session.ends > now)
+    }
+
+    /// Seconds for which nobody may log in from that address; none when somebody may try.
+    pub fn locked_out(&self, address: IpAddr) -> Option<u64> {
+        let now = Instant::now();
+        let mut held = self.held();
+        held.failures.retain(|_, (_, since)| now.duration_since(*since) < FAILURES_TIME);
+        let left = |since: Instant| (FAILURES_TIME - now.duration_since(since)).as_secs() + 1;
+        match held.failures.get(&address) {
+            Some((count, since)) if *count >= FAILURES_MAX => Some(left(*since)),
+            Some(_) => None,
+            None if held.failures.len() >= ADDRESSES_MAX => Some(FAILURES_TIME.as_secs()),
+            None => None,
+        }
+    }
+
+    /// A log-in from that address failed.
+    pub fn note_failure(&self, address: IpAddr) {
+        let mut held = self.held();
+        held.failures.entry(address).or_insert((0, Instant::now())).0 += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access() -> (Access, String) {
+        let (token, text) = Token::draw("ops", Role::Operate).expect("random");
+        let access = Access::default();
+        access.set_tokens(vec![token]);
+        (access, text)
+    }
+
+    #[test]
+    fn a_token_is_known_by_its_text_alone_and_kept_by_its_hash_alone() {
+        let (access, text) = access();
+        assert_eq!(access.of_token(&text), Some(Who { name: "ops".to_owned(), role: Role::Operate }));
+        let kept = access.held().tokens[0].hash.clone();
+        assert!(!text.contains(&kept));
+        for wrong in ["", "ops", &kept, &text[..text.len() - 1], &format!("{text} ")] {
+            assert_eq!(access.of_token(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_session_ends_with_its_token() {
+        let (access, text) = access();
+        let (session, _) = access.begin(&text).expect("the token is known");
+        assert!(access.of_session(&session).is_some());
+        assert!(access.of_token(&session).is_none() && access.of_session(&text).is_none());
+        access.set_tokens(Vec::new());
+        assert!(access.of_session(&session).is_none());
+    }
+
+    #[test]
+    fn a_link_logs_in_once() {
+        let access = Access::default();
+        let link = access.make_link(Role::Administer).expect("random");
+        let (session, who) = access.begin_with_link(&link).expect("it is new");
+        assert_eq!((access.of_session(&session), who.role), (Some(who.clone()), Role::Administer));
+        assert!(access.begin_with_link(&link).is_none());
+    }
+
+    #[test]
+    fn who_fails_to_log_in_too_often_has_to_wait_and_others_need_not() {
+        let access = Access::default();
+        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        for _ in 0..FAILURES_MAX {
+            assert_eq!(access.locked_out(one), None);
+            access.note_failure(one);
+        }
+        assert!(access.locked_out(one).is_some_and(|seconds| seconds <= 60));
+        assert_eq!(access.locked_out(other), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let (access, text) = access();
+        let first = access.begin(&text).expect("known").0;
+        for number in 0..2 * SESSIONS_MAX {
+            access.begin(&text).expect("known");
+            access.make_link(Role::Read).expect("random");
+            let address = IpAddr::from([10, 0, (number / 256) as u8, number as u8]);
+            if access.locked_out(address).is_none() {
+                access.note_failure(address);
+            }
+        }
+        assert!(access.of_session(&first).is_none());
+        let held = access.held();
+        let lengths = (held.sessions.len(), held.links.len(), held.failures.len());
+        assert_eq!(lengths, (SESSIONS_MAX, LINKS_MAX, ADDRESSES_MAX));
+    }
+}

@@ -1,0 +1,137 @@
+//! The rules, in one place: a request either passes, with who asks as far as that is known, or is told why not.
+//!
+//! 1. The `Host` is loopback or one of `[api] names`, on every connection.
+//! 2. A connection from loopback may read without a token, unless the request was forwarded: then it speaks for somebody else.
+//! 3. Everything else needs a token or a session; what changes something needs one always, with the role for it.
+//! 4. A session's cookie is sent by browsers unasked, so with one what changes something must come from a page of our own.
+//! 5. A token that is unknown is refused even where none was needed: whoever sends one believes that it counts.
+
+use std::net::SocketAddr;
+
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use control::Role;
+
+use super::host::{is_ours, is_own_origin};
+use super::{Access, Who};
+use crate::problem::Problem;
+
+/// Name of the session's cookie.
+pub const COOKIE: &str = "hotset_session";
+/// Headers that say that somebody else asked first.
+const FORWARDED: [&str; 5] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
+
+/// Where one logs in: open to everybody, for nobody can have logged in before.
+pub const LOGIN: [(Method, &str); 2] = [(Method::POST, "/api/v1/login"), (Method::GET, "/login")];
+
+/// Whether `method` changes nothing.
+pub fn is_safe(method: &Method) -> bool {
+    method == Method::GET || method == Method::HEAD
+}
+
+/// What a request needs; `None` is a log-in. What is not listed needs most.
+pub fn needed(method: &Method, path: &str) -> Option<Role> {
+    if LOGIN.contains(&(method.clone(), path)) {
+        return None;
+    }
+    if is_safe(method) {
+        return Some(Role::Read);
+    }
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    Some(match (method.as_str(), parts.as_slice()) {
+        ("POST", ["api", "v1", "logout"]) => Role::Read,
+        ("PATCH", ["api", "v1", "volumes", _]) => Role::Operate,
+        ("POST", ["api", "v1", "volumes", _, "flush" | "pause" | "freeze" | "resume"]) => Role::Operate,
+        _ => Role::Administer,
+    })
+}
+
+/// Judges a request.
+pub fn judge(access: &Access, names: &[String], parts: &Parts, peer: SocketAddr) -> Result<Option<Who>, Problem> {
+    let host = check_host(parts, names)?;
+    let Some(needed) = needed(&parts.method, parts.uri.path()) else {
+        return check_origin(&parts.headers, host, false).map(|()| None);
+    };
+    let (who, by_cookie) = identify(access, &parts.headers)?;
+    let is_local = peer.ip().to_canonical().is_loopback() && !is_forwarded(&parts.headers);
+    let Some(who) = who else {
+        if is_safe(&parts.method) && is_local {
+            return Ok(None);
+        }
+        let why = match is_safe(&parts.method) {
+            true => "from another machine, or forwarded by a proxy, nothing is shown without a token",
+            false => "nothing is changed without a token",
+        };
+        let text = format!("{why}; make one with `hotset token create` and send it as Authorization: Bearer …");
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, text));
+    };
+    if who.role < needed {
+        let text = format!(
+            "the token \"{}\" may {}; this needs one that may {needed}: `hotset token create --role {needed}`",
+            who.name, who.role
+        );
+        return Err(Problem::new(StatusCode::FORBIDDEN, text));
+    }
+    if by_cookie && !is_safe(&parts.method) {
+        check_origin(&parts.headers, host, true)?;
+    }
+    Ok(Some(who))
+}
+
+/// True when the request was somebody else's before it was the peer's.
+pub fn is_forwarded(headers: &HeaderMap) -> bool {
+    FORWARDED.iter().any(|name| headers.contains_key(*name))
+}
+
+fn check_host<'a>(parts: &'a Parts, names: &[String]) -> Result<&'a str, Problem> {
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    let (Some(Ok(host)), None) = (hosts.next().map(|host| host.to_str()), hosts.next()) else {
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "a request has one Host header, in plain characters"));
+    };
+    let asked = parts.uri.authority().map(|authority| authority.as_str());
+    let all = std::iter::once(host).chain(asked);
+    if let Some(foreign) = all.into_iter().find(|host| !is_ours(host, names)) {
+        let text = format!(
+            "this is not \"{foreign}\"; ask for it by a loopback name, or list the name in [api] names and restart"
+        );
+        return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, text));
+    }
+    Ok(host)
+}
+
+/// Whoever sends a token or a session, and whether it was a browser's cookie.
+fn identify(access: &Access, headers: &HeaderMap) -> Result<(Option<Who>, bool), Problem> {
+    if let Some(sent) = headers.get(header::AUTHORIZATION) {
+        let token = sent.to_str().ok().and_then(|sent| {
+            let (scheme, token) = sent.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+        });
+        let who = token.and_then(|token| access.of_token(token));
+        let text = "the token is not known; `hotset token list` shows which are, `hotset token create` makes one";
+        return who.map(|who| (Some(who), false)).ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, text));
+    }
+    // A session that is over is as good as none.
+    let who = session(headers).and_then(|session| access.of_session(session));
+    Ok((who, true))
+}
+
+/// The secret of the browser's session, if it sent one.
+pub fn session(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
+}
+
+fn check_origin(headers: &HeaderMap, host: &str, required: bool) -> Result<(), Problem> {
+    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
+    if origin.map_or(!required, |origin| is_own_origin(origin, host)) {
+        return Ok(());
+    }
+    let from = origin.unwrap_or("none");
+    let text =
+        format!("a page of another site (Origin: {from}) may not do this; use the page at this address, or a token");
+    Err(Problem::new(StatusCode::FORBIDDEN, text))
+}
+
+#[cfg(test)]
+mod tests;

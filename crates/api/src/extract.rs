@@ -1,0 +1,109 @@
+//! What requests bring along, checked: names in the path, questions behind it, bodies. What cannot be read is told as a problem.
+
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::problem::Problem;
+
+/// Longest body of a request.
+pub const BODY_BYTES_MAX: usize = 64 << 10;
+/// Time for a whole body.
+const BODY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The name in a route's path.
+pub struct Named(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(name)) => Ok(Named(name)),
+            Err(error) => Err(Problem::new(StatusCode::BAD_REQUEST, format!("the path cannot be read: {error}"))),
+        }
+    }
+}
+
+/// What stands behind the question mark.
+pub struct Question<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Question<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        match Query::try_from_uri(&parts.uri) {
+            Ok(Query(question)) => Ok(Question(question)),
+            Err(error) => {
+                let text = format!("what stands behind the question mark cannot be read: {error}");
+                Err(Problem::new(StatusCode::BAD_REQUEST, text))
+            }
+        }
+    }
+}
+
+/// A body in JSON, of a request or of an answer.
+pub struct Json<T>(pub T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        axum::Json(self.0).into_response()
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        check_type(&request)?;
+        let bytes = read(request.into_body()).await?;
+        let read = serde_json::from_slice(&bytes);
+        let wrong = |error| Problem::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}"));
+        read.map(Json).map_err(wrong)
+    }
+}
+
+/// A body in JSON, where none means the defaults.
+pub struct OptionalJson<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let bytes = read(body).await?;
+        if bytes.is_empty() {
+            return Ok(OptionalJson(T::default()));
+        }
+        let request = Request::from_parts(parts, Body::from(bytes));
+        Json::from_request(request, state).await.map(|Json(value)| OptionalJson(value))
+    }
+}
+
+/// Anything else is what a form of another site could send as well.
+fn check_type(request: &Request) -> Result<(), Problem> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let text = format!("the body is \"{essence}\"; send JSON, and say so: Content-Type: application/json");
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
+}
+
+async fn read(body: Body) -> Result<axum::body::Bytes, Problem> {
+    match tokio::time::timeout(BODY_PATIENCE, to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(_)) => {
+            let text = format!("the body is longer than {BODY_BYTES_MAX} bytes, or broke off");
+            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, text))
+        }
+        Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time; send it at once")),
+    }
+}

@@ -1,0 +1,78 @@
+//! What every request passes: the rules, headers that browsers obey, and the log of what was changed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Response, header};
+use axum::middleware::Next;
+use axum::response::IntoResponse;
+
+use crate::access::Who;
+use crate::access::rules::{is_forwarded, is_safe, judge, needed};
+use crate::routes::Shared;
+use crate::time;
+
+/// The other end of a request's connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+/// Who asks, as far as that is known.
+#[derive(Clone, Debug)]
+pub struct Asking(pub Option<Who>);
+
+/// What pages of ours may do: nothing from elsewhere, no script that stands in a page, in no frame.
+const CONTENT_SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+    connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
+
+/// Headers of every answer.
+const HEADERS: [(header::HeaderName, &str); 5] = [
+    (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "same-origin"),
+    (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+];
+
+/// Judges the request, has it answered, and notes what it changed.
+pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> axum::response::Response {
+    let Some(Peer(peer)) = request.extensions().get::<Peer>().copied() else {
+        unreachable!("the server tells the peer of every request")
+    };
+    let (mut parts, body) = request.into_parts();
+    let judged = judge(&shared.access, &shared.options.names, &parts, peer);
+    let asked = (!is_safe(&parts.method)).then(|| (parts.method.clone(), parts.uri.path().to_owned()));
+    let is_login = needed(&parts.method, parts.uri.path()).is_none();
+    let through = if is_forwarded(&parts.headers) { " (forwarded)" } else { "" };
+    let (who, mut response) = match judged {
+        Ok(who) => {
+            parts.extensions.insert(Asking(who.clone()));
+            (who, next.run(Request::from_parts(parts, body)).await)
+        }
+        Err(problem) => (None, problem.into_response()),
+    };
+    // A log-in says itself who it was.
+    if let (Some((method, path)), Some(who), false) = (asked, who, is_login) {
+        let status = response.status().as_u16();
+        let line = format!(
+            "api: {} \"{}\" ({}) from {}{through}: {method} {} {status}",
+            time::show(time::since_1970()),
+            who.name,
+            who.role,
+            peer.ip(),
+            path.escape_debug(),
+        );
+        (shared.options.log)(&line);
+    }
+    finish(&mut response);
+    response
+}
+
+fn finish<B>(response: &mut Response<B>) {
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    // What is shown changes, and some of it is nobody else's.
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+}

@@ -1,0 +1,86 @@
+//! Families of the daemon itself: memory, flash devices, alerts.
+
+use control::report::FlashDeviceReport;
+use control::{FlashReport, StatusReport};
+
+use super::lines::{Labels, Lines};
+
+/// Writes all of them; `left_out` is how many volumes have no series of their own.
+pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
+    let none = Labels::default();
+    let mut one = |name, kind, help, value: f64| {
+        lines.family(name, kind, help);
+        lines.sample(&none, value);
+    };
+    one("hotset_uptime_seconds", "gauge", "Time since the daemon started.", status.uptime_seconds as f64);
+    one("hotset_stopping", "gauge", "1 while the daemon is stopping.", f64::from(u8::from(status.stopping)));
+    one("hotset_alerts", "gauge", "What is wrong now, by number; status says what.", status.alerts.len() as f64);
+    one(
+        "hotset_metrics_volumes_left_out",
+        "gauge",
+        "Volumes without series of their own, because there are more than [api] metrics_volumes.",
+        left_out as f64,
+    );
+    lines.family("hotset_build_info", "gauge", "1, with the version.");
+    lines.sample(&none.with("version", &status.version), 1.0);
+    let sum = |of: fn(&control::report::CoreReport) -> u64| status.cores.iter().map(of).sum::<u64>() as f64;
+    lines.family("hotset_memory_bytes", "gauge", "Memory for caching: what is configured, and what it is used for.");
+    for (name, bytes) in [
+        ("configured", status.memory_bytes as f64),
+        ("pool", sum(|core| core.pool_bytes)),
+        ("pool_used", sum(|core| core.pool_used_bytes)),
+        ("index", sum(|core| core.index_bytes)),
+    ] {
+        lines.sample(&none.with("use", name), bytes);
+    }
+    lines.family("hotset_connections", "gauge", "Connections of clients.");
+    lines.sample(&none, sum(|core| core.connections));
+    if let Some(flash) = &status.flash {
+        write_flash(lines, flash);
+    }
+}
+
+fn write_flash(lines: &mut Lines, flash: &FlashReport) {
+    let none = Labels::default();
+    let mut one = |name, help, value: f64| {
+        lines.family(name, "gauge", help);
+        lines.sample(&none, value);
+    };
+    one("hotset_flash_devices_in_service", "Devices that hold a whole copy of what is dirty.", flash.copies as f64);
+    one("hotset_flash_dirty_bytes", "In the flash log and not yet on backings.", flash.dirty_bytes as f64);
+    one("hotset_flash_log_segments", "Segments of the flash log.", flash.segments as f64);
+    one("hotset_flash_log_free_segments", "Segments of the flash log that are free.", flash.free_segments as f64);
+    one("hotset_flash_pages", "Clean pages on flash.", flash.pages.pages as f64);
+    one("hotset_flash_page_slots", "Clean pages that fit on flash.", flash.pages.slots as f64);
+    // One that is not there has no path.
+    let label = |device: &FlashDeviceReport| match device.device.as_str() {
+        "" => none.with("device", &format!("number {}", device.number)),
+        path => none.with("device", path),
+    };
+    lines.family("hotset_flash_device_in_service", "gauge", "1 while the device is in service.");
+    for device in &flash.devices {
+        lines.sample(&label(device), f64::from(u8::from(device.state == "in-service")));
+    }
+    lines.family("hotset_flash_written_bytes_total", "counter", "Bytes written to the device over all restarts.");
+    for device in &flash.devices {
+        let written = &device.written;
+        let causes = [
+            ("promotion", written.promotion_bytes),
+            ("dirty", written.dirty_bytes),
+            ("journal", written.journal_bytes),
+        ];
+        for (cause, bytes) in causes {
+            lines.sample(&label(device).with("cause", cause), bytes as f64);
+        }
+    }
+    lines.family(
+        "hotset_flash_endurance_used_ratio",
+        "gauge",
+        "What was written to the device as a part of what it is rated for; absent without a rating.",
+    );
+    for device in &flash.devices {
+        if let Some(used) = device.endurance_used_ratio {
+            lines.sample(&label(device), used);
+        }
+    }
+}

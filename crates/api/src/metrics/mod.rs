@@ -1,0 +1,26 @@
+//! What Prometheus scrapes: a list of families, written in its text format.
+
+mod daemon;
+mod datastores;
+mod lines;
+mod volumes;
+
+use control::StatusReport;
+
+pub use self::lines::CONTENT_TYPE;
+use self::lines::Lines;
+
+/// All families of `status`; of more than `volumes_max` volumes the sums alone.
+pub fn text(status: &StatusReport, volumes_max: usize) -> String {
+    let mut lines = Lines::default();
+    let left_out = if status.volumes.len() > volumes_max { status.volumes.len() } else { 0 };
+    daemon::write(&mut lines, status, left_out);
+    datastores::write(&mut lines, status);
+    if left_out == 0 {
+        volumes::write(&mut lines, status);
+    }
+    lines.into_text()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! The text against the format's grammar, the bound of series, and values that are known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use control::report::{BackingRequests, Counts, CountsBelow, FlashDeviceReport};
+use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
+
+use super::*;
+
+/// What a text holds: values by name and labels. Refuses what Prometheus's own parser and linter would.
+fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
+    let mut values = BTreeMap::new();
+    let (mut family, mut kind, mut families) = ("", "", BTreeSet::new());
+    for line in text.strip_suffix('\n').ok_or("the last line does not end")?.split('\n') {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').ok_or("HELP without a text")?;
+            if help.is_empty() || !families.insert(name) {
+                return Err(format!("{name} has no help, or begins twice"));
+            }
+            (family, kind) = (name, "");
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, of) = rest.split_once(' ').ok_or("TYPE without a kind")?;
+            if name != family || !kind.is_empty() || !["counter", "gauge", "histogram"].contains(&of) {
+                return Err(format!("TYPE {rest} where {family} was begun"));
+            }
+            if (of == "counter") != name.ends_with("_total") || !name.starts_with("hotset_") {
+                return Err(format!("{name} is no good name of a {of}"));
+            }
+            kind = of;
+        } else {
+            let (series, value) = split(line)?;
+            let name = series.split('{').next().unwrap_or_default();
+            let ends: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            if !ends.iter().any(|end| name.strip_suffix(end) == Some(family)) {
+                return Err(format!("{name} stands in the family {family} ({kind})"));
+            }
+            let value = value.parse::<f64>().map_err(|_| format!("{value} is no number"))?;
+            if values.insert(series.clone(), value).is_some() {
+                return Err(format!("{series} stands there twice"));
+            }
+        }
+    }
+    Ok(values)
+}
+
+/// A line's series, its labels checked one by one, and its value.
+fn split(line: &str) -> Result<(String, &str), String> {
+    let wrong = |why: &str| format!("{why}: {line}");
+    let at = line.find(['{', ' ']).ok_or_else(|| wrong("no value"))?;
+    if !line.starts_with('{') && line[..at].chars().any(|c| !c.is_ascii_alphanumeric() && c != '_') {
+        return Err(wrong("a bad name"));
+    }
+    if line[at..].starts_with(' ') {
+        return Ok((line[..at].to_owned(), &line[at + 1..]));
+    }
+    let (mut rest, mut names) = (&line[at + 1..], BTreeSet::new());
+    loop {
+        let (name, after) = rest.split_once("=\"").ok_or_else(|| wrong("no label"))?;
+        let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !name.starts_with("__");
+        if !begins_well || name.chars().any(|c| !c.is_ascii_alphanumeric() && c != '_') || !names.insert(name) {
+            return Err(wrong("a bad label"));
+        }
+        let (mut end, mut escaped) = (None, false);
+        for (at, c) in after.char_indices() {
+            match (c, escaped) {
+                ('"', false) => {
+                    end = Some(at);
+                    break;
+                }
+                ('\\' | '"' | 'n', true) => escaped = false,
+                (_, true) => return Err(wrong("a bad escape")),
+                (c, false) => escaped = c == '\\',
+            }
+        }
+        rest = &after[end.ok_or_else(|| wrong("a label does not end"))? + 1..];
+        match rest.strip_prefix(',') {
+            Some(more) => rest = more,
+            None => break,
+        }
+    }
+    let value = rest.strip_prefix("} ").ok_or_else(|| wrong("no value"))?;
+    Ok((line[..line.len() - value.len() - 1].to_owned(), value))
+}
+
+/// A volume of which everything is told that can be.
+fn volume(name: &str) -> VolumeReport {
+    let mut volume = VolumeReport::idle(name, VolumeState::Active, "write-back", "/x");
+    volume.datastore = "sas-pool".to_owned();
+    (volume.reads, volume.memory_hits, volume.misses) = (10, 7, 3);
+    let below = (0..11).map(|octave| CountsBelow { us: f64::from(1 << octave), count: octave as u64 }).collect();
+    volume.latency_counts.read = Counts { below, all: 10, sum_us: 1_500_000.0 };
+    volume.latency_counts.write = volume.latency_counts.read.clone();
+    for op in ["read", "write", "zero", "flush"] {
+        for cause in ["client-read", "destage", "readahead", "promotion"] {
+            let (op, cause) = (op.to_owned(), cause.to_owned());
+            volume.backing_requests.push(BackingRequests { op, cause, requests: 1, bytes: 1 });
+        }
+    }
+    volume
+}
+
+fn status(volumes: Vec<VolumeReport>) -> StatusReport {
+    let device = |number, device: &str| FlashDeviceReport {
+        number,
+        device: device.to_owned(),
+        endurance_used_ratio: Some(0.25),
+        ..FlashDeviceReport::default()
+    };
+    let flash =
+        FlashReport { devices: vec![device(0, "/dev/x"), device(1, ""), device(2, "")], ..FlashReport::default() };
+    StatusReport { volumes, flash: Some(flash), version: "1.2.3".to_owned(), ..StatusReport::default() }
+}
+
+#[test]
+fn the_text_is_what_prometheus_reads() {
+    let values = parse(&text(&status(vec![volume("a"), volume("b")]), 1000)).expect("it is sound");
+    let labels = "volume=\"a\",datastore=\"sas-pool\"";
+    assert_eq!(values[&format!("hotset_volume_requests_total{{{labels},op=\"read\"}}")], 10.0);
+    assert_eq!(values[&format!("hotset_volume_reads_by_source_total{{{labels},source=\"backing\"}}")], 3.0);
+    assert_eq!(values[&format!("hotset_volume_latency_seconds_bucket{{{labels},op=\"read\",le=\"+Inf\"}}")], 10.0);
+    assert_eq!(values[&format!("hotset_volume_latency_seconds_bucket{{{labels},op=\"read\",le=\"0.000001\"}}")], 0.0);
+    assert_eq!(values[&format!("hotset_volume_latency_seconds_sum{{{labels},op=\"write\"}}")], 1.5);
+    assert_eq!(values["hotset_datastore_requests_total{datastore=\"sas-pool\",op=\"read\"}"], 20.0);
+    assert_eq!(values["hotset_flash_endurance_used_ratio{device=\"number 2\"}"], 0.25);
+}
+
+#[test]
+fn the_reader_refuses_what_is_not_sound() {
+    let sound = "# HELP hotset_a_total A.\n# TYPE hotset_a_total counter\nhotset_a_total{x=\"1\"} 1\n";
+    parse(sound).expect("it is sound");
+    for (from, to) in [
+        ("counter\n", "gauge\n"),
+        (" A.\n", " \n"),
+        ("x=\"1\"", "x=\"1\",x=\"1\""),
+        ("x=\"1\"", "0=\"1\""),
+        ("x=\"1\"", "x=\"\\1\""),
+        ("x=\"1\"", "x=\"1"),
+        ("} 1", "} one"),
+        ("} 1", "}"),
+        ("hotset_a_total{", "hotset_b_total{"),
+        ("} 1\n", "} 1\nhotset_a_total{x=\"1\"} 1\n"),
+        ("} 1\n", "} 1"),
+        ("# TYPE hotset_a_total counter\n", ""),
+    ] {
+        parse(&sound.replacen(from, to, 1)).expect_err(to);
+    }
+}
+
+#[test]
+fn a_volume_has_60_series_at_most() {
+    let values = parse(&text(&status(vec![volume("a")]), 1000)).expect("it is sound");
+    let own = values.keys().filter(|series| series.contains("volume=\"a\"")).count();
+    assert!((50..=60).contains(&own), "{own}");
+}
+
+#[test]
+fn past_the_bound_sums_are_left_and_the_number_of_those_left_out() {
+    let many: Vec<_> = (0..11).map(|number| volume(&format!("v{number}"))).collect();
+    let within = parse(&text(&status(many[..10].to_vec()), 10)).expect("it is sound");
+    assert_eq!(within["hotset_metrics_volumes_left_out"], 0.0);
+    let past = parse(&text(&status(many), 10)).expect("it is sound");
+    assert_eq!(past["hotset_metrics_volumes_left_out"], 11.0);
+    assert_eq!(past["hotset_datastore_requests_total{datastore=\"sas-pool\",op=\"read\"}"], 110.0);
+    assert!(past.keys().all(|series| !series.contains("volume=")));
+}
+
+#[test]
+fn whatever_a_label_is_called_the_text_stays_sound() {
+    let mut odd = volume("a \"quoted\" \\ name\nof two lines");
+    for name in ["vm", "op", "0", "", "a-b", "a.b", "__x", "label_op", "le", "volume", "größe"] {
+        odd.labels.insert(name.to_owned(), "\"\\\n".to_owned());
+    }
+    let values = parse(&text(&status(vec![odd]), 1000)).expect("it is sound");
+    let series = values.keys().find(|series| series.starts_with("hotset_volume_dirty_bytes")).expect("it is there");
+    for name in ["vm=", "label_op=", "a_b=", "label_a_b=", "label_volume=", "label_le="] {
+        assert!(series.contains(name), "{name} in {series}");
+    }
+}

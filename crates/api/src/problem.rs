@@ -1,0 +1,77 @@
+//! What went wrong, as `application/problem+json` (RFC 9457): what, where, and what to do.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use control::{ErrorKind, Failure};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The media type.
+pub const PROBLEM: &str = "application/problem+json";
+
+/// An answer that is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct Problem {
+    /// Always `about:blank`: the status says of what kind it is.
+    #[serde(rename = "type")]
+    about: &'static str,
+    /// The status in words.
+    title: &'static str,
+    /// The status.
+    status: u16,
+    /// What, where, and what to do.
+    detail: String,
+    /// Seconds after which to try again.
+    #[serde(skip)]
+    retry_seconds: Option<u64>,
+}
+
+impl Problem {
+    /// One of that status.
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or("Error");
+        Problem { about: "about:blank", title, status: status.as_u16(), detail: detail.into(), retry_seconds: None }
+    }
+
+    /// The same, to be tried again after so many seconds.
+    pub fn retry_after(self, seconds: u64) -> Self {
+        Problem { retry_seconds: Some(seconds), ..self }
+    }
+
+    /// Its status.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        let status = match failure.kind {
+            ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+            ErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ErrorKind::Conflict => StatusCode::CONFLICT,
+            ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Problem::new(status, failure.message)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response<Body> {
+        let text = serde_json::to_vec(&self).expect("a problem has only text keys");
+        let mut response = Response::new(Body::from(text));
+        *response.status_mut() = StatusCode::from_u16(self.status).expect("it was made of a status");
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
+        if self.status == StatusCode::UNAUTHORIZED.as_u16() {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"hotset\""));
+        }
+        if let Some(seconds) = self.retry_seconds {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}

@@ -1,0 +1,88 @@
+//! `volumes/{name}/…`: flush, pause, freeze, resume, invalidate. Each answers when it is done, and goes on when the client leaves.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use control::{Request, VolumeReport};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared};
+use crate::extract::{Json, Named, OptionalJson};
+use crate::problem::Problem;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new()
+        .routes(routes!(flush))
+        .routes(routes!(pause))
+        .routes(routes!(freeze))
+        .routes(routes!(resume))
+        .routes(routes!(invalidate))
+}
+
+/// What was done, in sentences.
+#[derive(Serialize, ToSchema)]
+struct Said {
+    /// A sentence each.
+    said: Vec<String>,
+}
+
+/// Destage all that is dirty, then flush the backing: it is complete afterwards
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/flush", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")),
+    responses((status = 200, description = "Done", body = VolumeReport)))]
+async fn flush(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+    shared.volume(Request::VolumeFlush { name }).await.map(Json)
+}
+
+/// Pass everything through, cache nothing
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/pause", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")),
+    responses((status = 200, description = "Done", body = VolumeReport)))]
+async fn pause(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+    shared.volume(Request::VolumePause { name }).await.map(Json)
+}
+
+/// Serve hits, add nothing
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/freeze", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")),
+    responses((status = 200, description = "Done", body = VolumeReport)))]
+async fn freeze(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+    shared.volume(Request::VolumeFreeze { name }).await.map(Json)
+}
+
+/// Cache again
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/resume", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")),
+    responses((status = 200, description = "Done", body = VolumeReport)))]
+async fn resume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+    shared.volume(Request::VolumeResume { name }).await.map(Json)
+}
+
+/// How far to go.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Invalidation {
+    /// The volume's name once more: give up what is dirty instead of refusing.
+    discard_dirty: Option<String>,
+}
+
+/// Drop what is cached, on flash too, for the backing was changed by others; refused while something is dirty
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/invalidate", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")), request_body = Option<Invalidation>,
+    responses((status = 200, description = "Done", body = Said)))]
+async fn invalidate(
+    State(shared): State<Arc<Shared>>,
+    Named(name): Named,
+    OptionalJson(how): OptionalJson<Invalidation>,
+) -> Result<Json<Said>, Problem> {
+    if how.discard_dirty.as_ref().is_some_and(|again| *again != name) {
+        let text = format!("discard_dirty gives up dirty data, so it takes the volume's name once more: \"{name}\"");
+        return Err(Problem::new(StatusCode::BAD_REQUEST, text));
+    }
+    let request = Request::VolumeInvalidate { name, discard_dirty: how.discard_dirty.is_some() };
+    shared.said(request).await.map(|said| Json(Said { said }))
+}

@@ -1,0 +1,139 @@
+//! `openapi.json`: made from the routes themselves, with what the guard may answer to any of them.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::header;
+use axum::routing::get;
+use utoipa::OpenApi;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, ResponseBuilder};
+use utoipa_axum::router::OpenApiRouter;
+
+use super::{Routes, Shared};
+use crate::access::rules::COOKIE;
+use crate::problem::{PROBLEM, Problem};
+
+/// Where it is served.
+const PATH: &str = "/api/v1/openapi.json";
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Hotset", description = "What the cache does, and what it is to do", license(name = "Apache-2.0", identifier = "Apache-2.0")),
+    components(schemas(Problem)),
+    security((), ("token" = []), ("session" = []))
+)]
+struct Begin;
+
+/// The routes' document before there are any.
+pub(super) fn begin() -> Routes {
+    OpenApiRouter::with_openapi(Begin::openapi())
+}
+
+/// The route that serves it.
+pub(super) fn serving(mut document: Document) -> Router<Arc<Shared>> {
+    complete(&mut document);
+    let text = Bytes::from(document.to_json().expect("a document has only text keys"));
+    Router::new().route(PATH, get(async move || ([(header::CONTENT_TYPE, "application/json")], text)))
+}
+
+fn complete(document: &mut Document) {
+    let schemes = document.components.get_or_insert_default();
+    let bearer =
+        HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("Of `hotset token create`")).build();
+    schemes.add_security_scheme("token", SecurityScheme::Http(bearer));
+    schemes.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(ApiKeyValue::new(COOKIE))));
+    for (path, item) in &mut document.paths.paths {
+        for (operation, is_get) in operations(item) {
+            add_problems(operation, path, is_get);
+        }
+    }
+}
+
+fn operations(item: &mut PathItem) -> Vec<(&mut Operation, bool)> {
+    let PathItem { get, post, patch, delete, .. } = item;
+    let all = [(get, true), (post, false), (patch, false), (delete, false)];
+    all.into_iter().filter_map(|(operation, is_get)| Some((operation.as_mut()?, is_get))).collect()
+}
+
+/// What any request may be told, and what this one may for what it is.
+fn add_problems(operation: &mut Operation, path: &str, is_get: bool) {
+    let of_any = [
+        (400, "The request cannot be read, or makes no sense"),
+        (401, "It needs a token, or another one"),
+        (408, "The body did not come in time"),
+        (413, "The body is too long"),
+        (421, "It came under a name that is not listed in `[api] names`"),
+        (500, "It was tried and failed"),
+        (503, "The daemon is starting, stopping, or has too much to do"),
+    ];
+    let of_changes = [
+        (403, "The token does not permit it, or it came from a page of another site"),
+        (404, "What it is about does not exist"),
+        (409, "Not in the state that things are in"),
+        (415, "The body is not JSON"),
+    ];
+    let of_named = [(404, "There is nothing of that name"), (409, "It is not served")];
+    let named = path.contains('{');
+    let all = of_any
+        .into_iter()
+        .chain(of_changes.into_iter().filter(|_| !is_get))
+        .chain(of_named.into_iter().filter(|_| named));
+    for (status, description) in all {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+        let response = ResponseBuilder::new().description(description).content(PROBLEM, content).build();
+        operation.responses.responses.entry(status.to_string()).or_insert(response.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every `$ref` of the document leads somewhere, and every answer is described.
+    #[test]
+    fn the_document_is_whole() {
+        let (_, mut document) = super::super::all().split_for_parts();
+        complete(&mut document);
+        let text = document.to_json().expect("it can be written");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("its own text");
+        assert_eq!(value["openapi"], "3.1.0");
+        let mut refs = 0;
+        each(&value, &mut |key, found| {
+            if let (Some("$ref"), Some(target)) = (key, found.as_str()) {
+                let pointer = target.strip_prefix('#').expect("it leads into the document");
+                assert!(value.pointer(pointer).is_some(), "{target} leads nowhere");
+                refs += 1;
+            }
+            if let (Some("responses"), Some(responses)) = (key, found.as_object()) {
+                assert!(responses.values().all(|response| response["description"].is_string()), "{found}");
+            }
+        });
+        assert!(refs > 20);
+        let paths = value["paths"].as_object().expect("it has paths");
+        for path in
+            ["/api/v1/status", "/api/v1/volumes/{name}", "/metrics", "/healthz", "/api/v1/stream", "/api/v1/login"]
+        {
+            assert!(paths.contains_key(path), "{path}");
+        }
+        for (path, item) in paths {
+            for (method, operation) in item.as_object().expect("an item") {
+                assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path}");
+                assert!(operation["responses"]["421"].is_object(), "{method} {path}");
+            }
+        }
+    }
+
+    fn each<'a>(value: &'a serde_json::Value, see: &mut impl FnMut(Option<&'a str>, &'a serde_json::Value)) {
+        match value {
+            serde_json::Value::Object(fields) => fields.iter().for_each(|(key, value)| {
+                see(Some(key), value);
+                each(value, see);
+            }),
+            serde_json::Value::Array(entries) => entries.iter().for_each(|value| each(value, see)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! `flash`: the devices, another one, one less.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use control::{Answer, FlashReport, Request};
+use serde::Deserialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared, unexpected};
+use crate::extract::{Json, Named};
+use crate::problem::Problem;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(remove))
+}
+
+/// The flash cache and its devices
+#[utoipa::path(get, path = "/api/v1/flash", tag = "flash",
+    responses((status = 200, description = "As it is now; without devices where there is none", body = FlashReport)))]
+async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<FlashReport>, Problem> {
+    shared.flash().await.map(Json)
+}
+
+/// A device that is to be used.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewDevice {
+    /// The device, partition or file.
+    path: String,
+    /// The device whose place it takes: its path, or its number. Without it, it is one more.
+    replace: Option<String>,
+    /// Destroy what it holds.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Add a device, or put one into another one's place; answers when that is done, `jobs` tells how far it is
+#[utoipa::path(post, path = "/api/v1/flash", tag = "flash", request_body = NewDevice,
+    responses((status = 200, description = "Done", body = FlashReport)))]
+async fn add(State(shared): State<Arc<Shared>>, Json(device): Json<NewDevice>) -> Result<Json<FlashReport>, Problem> {
+    let NewDevice { path, replace, force } = device;
+    let request = match replace {
+        Some(old) => Request::FlashReplace { old, new: path, force },
+        None => Request::FlashAdd { path, force },
+    };
+    change(&shared, request).await
+}
+
+/// Take a device out; answers when that is done, `jobs` tells how far it is
+#[utoipa::path(delete, path = "/api/v1/flash/{id}", tag = "flash",
+    params(("id" = String, Path, description = "Its number, or its path")),
+    responses((status = 200, description = "Done", body = FlashReport)))]
+async fn remove(State(shared): State<Arc<Shared>>, Named(path): Named) -> Result<Json<FlashReport>, Problem> {
+    change(&shared, Request::FlashRemove { path }).await
+}
+
+async fn change(shared: &Shared, request: Request) -> Result<Json<FlashReport>, Problem> {
+    match shared.asker.ask(request).await? {
+        Answer::Flash(report) => Ok(Json(*report)),
+        _ => Err(unexpected()),
+    }
+}

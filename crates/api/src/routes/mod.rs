@@ -1,0 +1,119 @@
+//! A file a route, and the one list of them. What is served is what is documented: both are made from the same list.
+
+mod actions;
+mod document;
+mod flash;
+mod health;
+mod jobs;
+mod login;
+mod metrics;
+mod page;
+mod status;
+mod stream;
+mod volume;
+mod volumes;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{Method, StatusCode, Uri};
+use control::{Answer, FlashReport, Request, StatusReport, VolumeReport};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::access::Access;
+use crate::asker::Asker;
+use crate::extract::BODY_BYTES_MAX;
+use crate::problem::Problem;
+use crate::server::Options;
+use crate::stream::Hub;
+
+/// What all routes have.
+pub struct Shared {
+    /// Asks the daemon.
+    pub asker: Asker,
+    /// Who may do what.
+    pub access: Arc<Access>,
+    /// The stream's samples.
+    pub hub: Arc<Hub>,
+    /// What the configuration says.
+    pub options: Options,
+}
+
+/// A part of the routes.
+type Routes = OpenApiRouter<Arc<Shared>>;
+
+/// All routes.
+pub fn router(shared: Arc<Shared>) -> Router {
+    let (router, document) = all().split_for_parts();
+    router
+        .merge(document::serving(document))
+        .fallback(async |uri: Uri| nothing_there(&uri))
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| not_so(&method, &uri))
+        .layer(axum::middleware::from_fn_with_state(shared.clone(), crate::guard::guard))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(shared)
+}
+
+fn all() -> Routes {
+    document::begin()
+        .merge(status::routes())
+        .merge(volumes::routes())
+        .merge(volume::routes())
+        .merge(actions::routes())
+        .merge(flash::routes())
+        .merge(jobs::routes())
+        .merge(stream::routes())
+        .merge(metrics::routes())
+        .merge(health::routes())
+        .merge(login::routes())
+        .merge(page::routes())
+}
+
+fn nothing_there(uri: &Uri) -> Problem {
+    let text = format!("there is nothing at {}; /api/v1/openapi.json lists what there is", uri.path());
+    Problem::new(StatusCode::NOT_FOUND, text)
+}
+
+fn not_so(method: &Method, uri: &Uri) -> Problem {
+    let text = format!("{} cannot be asked for with {method}; /api/v1/openapi.json says with what", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, text)
+}
+
+fn unexpected() -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the daemon answered something unexpected; its log may say why")
+}
+
+impl Shared {
+    async fn status(&self) -> Result<StatusReport, Problem> {
+        match self.asker.ask(Request::Status {}).await? {
+            Answer::Status(report) => Ok(*report),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn flash(&self) -> Result<FlashReport, Problem> {
+        match self.asker.ask(Request::FlashList {}).await? {
+            Answer::Flash(report) => Ok(*report),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What ends in a volume's report.
+    async fn volume(&self, request: Request) -> Result<VolumeReport, Problem> {
+        match self.asker.ask(request).await? {
+            Answer::Volume(report) => Ok(*report),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What ends in a sentence or several.
+    async fn said(&self, request: Request) -> Result<Vec<String>, Problem> {
+        match self.asker.ask(request).await? {
+            Answer::Said(said) => Ok(said),
+            // Some show the state of things instead.
+            Answer::Volume(_) | Answer::Flash(_) => Ok(Vec::new()),
+            _ => Err(unexpected()),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! `stream`: the daemon's state once a second, as server-sent events.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared};
+use crate::extract::Question;
+use crate::guard::Asking;
+use crate::problem::Problem;
+
+/// Volumes that one client may follow.
+const VOLUMES_MAX: usize = 64;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(stream))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Wanted {
+    /// Volumes that are told in full, by name, with commas between them; 64 at most
+    #[serde(default)]
+    volumes: String,
+}
+
+/// Once a second: status without volumes, their sums, and the volumes that were asked for
+#[utoipa::path(get, path = "/api/v1/stream", tag = "daemon",
+    params(Wanted, ("Last-Event-ID" = Option<String>, Header, description = "Go on after this event, as far as it is among those of the last minute")),
+    responses((status = 200, description = "Events without end", body = String, content_type = "text/event-stream")))]
+async fn stream(
+    State(shared): State<Arc<Shared>>,
+    Extension(Asking(who)): Extension<Asking>,
+    Question(wanted): Question<Wanted>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let volumes: BTreeSet<String> =
+        wanted.volumes.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    if volumes.len() > VOLUMES_MAX {
+        let text = format!("{} volumes are asked for; follow at most {VOLUMES_MAX} with one stream", volumes.len());
+        return Err(Problem::new(StatusCode::BAD_REQUEST, text));
+    }
+    let after = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    let may_go_on = {
+        let access = shared.access.clone();
+        move || who.as_ref().is_none_or(|who| access.still_knows(who))
+    };
+    let events = shared.hub.clone().follow(volumes, after, may_go_on)?;
+    let mut response = Response::new(Body::from_stream(events));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    Ok(response)
+}

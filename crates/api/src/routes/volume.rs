@@ -1,0 +1,107 @@
+//! `volumes/{name}`: one volume, its settings, its curves, its slow requests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use control::report::{MissRatioCurve, SlowReport};
+use control::{Answer, Request, VolumeReport};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared, unexpected};
+use crate::extract::{Json, Named};
+use crate::problem::Problem;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(show, set, remove)).routes(routes!(curve)).routes(routes!(slow))
+}
+
+/// Everything about one volume
+#[utoipa::path(get, path = "/api/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path, description = "The volume")),
+    responses((status = 200, description = "As it is now", body = VolumeReport)))]
+async fn show(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+    shared.volume(Request::VolumeShow { name }).await.map(Json)
+}
+
+/// What can be changed while a volume is served. What is left out stays as it is.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// `write-back`, `write-through`, `write-around`, `none` or `write-back-volatile`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
+    /// A size or percent of the memory that nobody takes away from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_min: Option<String>,
+    /// A size, percent or `none`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_max: Option<String>,
+    /// A size or percent of the flash that nobody takes away from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flash_min: Option<String>,
+    /// A size, percent or `none`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flash_max: Option<String>,
+}
+
+impl Settings {
+    /// Keys and values, as the control message has them.
+    fn pairs(self) -> BTreeMap<String, String> {
+        let Settings { policy, memory_min, memory_max, flash_min, flash_max } = self;
+        let pairs = [
+            ("policy", policy),
+            ("memory_min", memory_min),
+            ("memory_max", memory_max),
+            ("flash_min", flash_min),
+            ("flash_max", flash_max),
+        ];
+        pairs.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+    }
+}
+
+/// Change settings; they hold over a restart until their key changes in the configuration
+#[utoipa::path(patch, path = "/api/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path, description = "The volume")),
+    request_body = Settings,
+    responses((status = 200, description = "As it is now", body = VolumeReport)))]
+async fn set(
+    State(shared): State<Arc<Shared>>,
+    Named(name): Named,
+    Json(settings): Json<Settings>,
+) -> Result<Json<VolumeReport>, Problem> {
+    shared.volume(Request::VolumeSet { name, settings: settings.pairs() }).await.map(Json)
+}
+
+/// Destage a volume, flush its backing and stop serving it; answers when that is done
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path, description = "The volume")),
+    responses((status = 204, description = "It is gone; its backing is complete")))]
+async fn remove(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<StatusCode, Problem> {
+    shared.said(Request::VolumeRemove { name }).await.map(|_| StatusCode::NO_CONTENT)
+}
+
+/// What caches of other sizes would miss
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/miss-ratio-curve", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")),
+    responses((status = 200, description = "The curves of memory and of flash", body = MissRatioCurve)))]
+async fn curve(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<MissRatioCurve>, Problem> {
+    let report = shared.volume(Request::VolumeShow { name }).await?;
+    let none = || {
+        let text = format!("volume {} is {}: it has no miss-ratio curve", report.name, report.state.name());
+        Problem::new(StatusCode::CONFLICT, text)
+    };
+    report.miss_ratio_curve.clone().map(Json).ok_or_else(none)
+}
+
+/// The slowest requests of the last hour, the slowest first
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/slow", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")),
+    responses((status = 200, description = "With the step that each waited in", body = Vec<SlowReport>)))]
+async fn slow(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<Vec<SlowReport>>, Problem> {
+    match shared.asker.ask(Request::VolumeSlow { name }).await? {
+        Answer::Slow(slow) => Ok(Json(slow)),
+        _ => Err(unexpected()),
+    }
+}

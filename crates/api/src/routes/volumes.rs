@@ -1,0 +1,118 @@
+//! `volumes`: all of them, page by page; another one.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use control::{Answer, Request, VolumeReport};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared, unexpected};
+use crate::extract::{Json, Question};
+use crate::problem::Problem;
+
+/// Volumes on a page where nothing is said.
+const LIMIT: u32 = 100;
+/// Volumes on a page at most.
+const LIMIT_MAX: u32 = 1000;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(list, add))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Part {
+    /// How many, 1 to 1000; without it 100
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// Those whose names come after this one
+    after: Option<String>,
+}
+
+/// A page of volumes, by name.
+#[derive(Serialize, ToSchema)]
+struct VolumesPage {
+    volumes: Vec<VolumeReport>,
+    /// What to give as `after` for the next page; null on the last one.
+    next: Option<String>,
+}
+
+/// Volumes by name, page by page
+#[utoipa::path(get, path = "/api/v1/volumes", tag = "volumes", params(Part),
+    responses((status = 200, description = "A page", body = VolumesPage)))]
+async fn list(State(shared): State<Arc<Shared>>, Question(part): Question<Part>) -> Result<Json<VolumesPage>, Problem> {
+    let limit = part.limit.unwrap_or(LIMIT);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        let text = format!("limit is {limit}; ask for 1 to {LIMIT_MAX} volumes");
+        return Err(Problem::new(StatusCode::BAD_REQUEST, text));
+    }
+    let Answer::Volumes(all) = shared.asker.ask(Request::VolumeList {}).await? else { return Err(unexpected()) };
+    Ok(Json(page(all, limit as usize, part.after.as_deref())))
+}
+
+fn page(mut all: Vec<VolumeReport>, limit: usize, after: Option<&str>) -> VolumesPage {
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    let mut volumes: Vec<_> =
+        all.into_iter().filter(|volume| after.is_none_or(|after| volume.name.as_str() > after)).collect();
+    let is_last = volumes.len() <= limit;
+    volumes.truncate(limit);
+    let next = volumes.last().map(|volume| volume.name.clone()).filter(|_| !is_last);
+    VolumesPage { volumes, next }
+}
+
+/// A volume that is to be served.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewVolume {
+    name: String,
+    /// A path or a URI, as in the configuration.
+    backing: String,
+    /// Only where the backing has no size of its own.
+    size_bytes: Option<u64>,
+    policy: Option<String>,
+    #[serde(default)]
+    read_only: bool,
+}
+
+/// Serve another volume; it stays over a restart
+#[utoipa::path(post, path = "/api/v1/volumes", tag = "volumes", request_body = NewVolume,
+    responses((status = 201, description = "It is served", body = VolumeReport)))]
+async fn add(
+    State(shared): State<Arc<Shared>>,
+    Json(volume): Json<NewVolume>,
+) -> Result<(StatusCode, Json<VolumeReport>), Problem> {
+    let NewVolume { name, backing, size_bytes, policy, read_only } = volume;
+    let request = Request::VolumeAdd { name, backing, size_bytes, policy, read_only };
+    Ok((StatusCode::CREATED, Json(shared.volume(request).await?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use control::VolumeState;
+
+    use super::*;
+
+    #[test]
+    fn pages_hold_every_volume_once() {
+        let names = ["b", "d", "a", "c", "e"];
+        let volumes = || names.map(|name| VolumeReport::idle(name, VolumeState::Active, "none", "/x")).to_vec();
+        for limit in 1..7 {
+            let (mut seen, mut after) = (Vec::new(), None);
+            loop {
+                let page = page(volumes(), limit, after.as_deref());
+                assert!(page.volumes.len() <= limit);
+                seen.extend(page.volumes.into_iter().map(|volume| volume.name));
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(seen, ["a", "b", "c", "d", "e"], "{limit} a page");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Connections: how many there may be, how large a request, how long a wait.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use control::Handler;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+use crate::access::Access;
+use crate::asker::{self, Asker};
+use crate::guard::Peer;
+use crate::patient::Patient;
+use crate::routes::{self, Shared};
+use crate::stream::Hub;
+
+/// Connections at once; more wait until one ends.
+const CONNECTIONS_MAX: usize = 256;
+/// Connections that the kernel keeps waiting.
+const BACKLOG: u32 = 128;
+/// Bytes of a request's line and headers together.
+const HEADER_BYTES_MAX: usize = 16 << 10;
+/// Headers of a request.
+const HEADERS_MAX: usize = 64;
+/// Time for a request's headers, and for the next request on a connection.
+const HEADER_PATIENCE: Duration = Duration::from_secs(10);
+/// Time for which a client may take nothing of what it asked for.
+const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the configuration says.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Host names under which it may be asked for, besides loopback.
+    pub names: Vec<String>,
+    /// Volumes with metrics of their own, at most.
+    pub metrics_volumes: usize,
+    /// Takes a line for the daemon's log.
+    pub log: fn(&str),
+}
+
+/// Listens at `address`.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A predecessor's connections that are still closing keep nobody from listening.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Serves until `stop` says true. Runs inside a `LocalSet` of a current-thread runtime.
+pub async fn serve<H: Handler>(
+    listener: TcpListener,
+    handler: Rc<H>,
+    access: Arc<Access>,
+    options: Options,
+    mut stop: watch::Receiver<bool>,
+) {
+    let (asker, questions) = Asker::new();
+    tokio::task::spawn_local(asker::answer(questions, handler));
+    let hub = Arc::new(Hub::new(asker.clone()));
+    let sampling = tokio::task::spawn_local(hub.clone().sample());
+    let router = routes::router(Arc::new(Shared { asker, access, hub, options }));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let accept = async {
+            let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+            listener.accept().await.map(|(stream, peer)| (permit, stream, peer))
+        };
+        let accepted = tokio::select! {
+            accepted = accept => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        match accepted {
+            Ok((permit, stream, peer)) => {
+                let (router, stop) = (router.clone(), stop.clone());
+                tokio::task::spawn_local(async move {
+                    converse(stream, peer, router, stop).await;
+                    drop(permit);
+                });
+            }
+            // Out of descriptors, most likely: others may be given back soon.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+    sampling.abort();
+}
+
+async fn converse(stream: TcpStream, peer: SocketAddr, router: Router, mut stop: watch::Receiver<bool>) {
+    // Answers are written whole; waiting for more helps nobody.
+    let _ = stream.set_nodelay(true);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        router.call(request)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_PATIENCE)
+        .max_buf_size(HEADER_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(Patient::new(stream, WRITE_PATIENCE)), service);
+    let mut connection = std::pin::pin!(connection);
+    // An error is a client that left or broke the rules: its connection is closed, and that is all.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = connection.await;
+}

@@ -1,0 +1,170 @@
+//! The stream: one sample a second, taken once for all clients, written as text once, kept for a minute.
+//!
+//! A client has a place in the ring and nothing else, so that a slow one costs nothing: it misses what has left the ring, and is given up
+//! by its connection when it takes nothing at all (`patient.rs`). Samples are taken only while somebody follows, or has lately.
+
+mod ring;
+mod sample;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use control::{Answer, Request};
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::MissedTickBehavior;
+
+use self::ring::{Ring, Start};
+use self::sample::Sample;
+use crate::asker::Asker;
+use crate::problem::Problem;
+use crate::time;
+
+/// Time between two samples.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Clients at once.
+const CLIENTS_MAX: usize = 128;
+/// Volumes that all clients together may follow, so that a minute of them stays small.
+const VOLUMES_MAX: usize = 256;
+/// How long a volume is sampled, and samples are taken at all, after the last one who wanted it has gone: it may come back.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// What all clients share.
+pub struct Hub {
+    asker: Asker,
+    held: Mutex<Held>,
+    /// Number of the newest sample.
+    newest: watch::Sender<u64>,
+    clients: Arc<Semaphore>,
+    woken: Notify,
+}
+
+struct Held {
+    ring: Ring,
+    /// Volumes that somebody wants, and since when nobody has asked for it.
+    wanted: BTreeMap<String, Want>,
+    /// When the last client was last seen.
+    seen: Instant,
+}
+
+struct Want {
+    clients: usize,
+    seen: Instant,
+}
+
+/// A client, as long as it follows.
+struct Follower {
+    hub: Arc<Hub>,
+    volumes: BTreeSet<String>,
+    /// Number of the sample after the last one that it was sent.
+    next: u64,
+    newest: watch::Receiver<u64>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Hub {
+    /// One that samples by asking.
+    pub fn new(asker: Asker) -> Hub {
+        let life = time::since_1970().as_millis() as u64;
+        let now = Instant::now();
+        let held = Held { ring: Ring::new(life), wanted: BTreeMap::new(), seen: now };
+        let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
+        Hub { asker, held: Mutex::new(held), newest: watch::Sender::new(0), clients, woken: Notify::new() }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        // What is held is whole between any two statements.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes samples for as long as it is let.
+    pub async fn sample(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(PAUSE);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let is_alone = self.clients.available_permits() == CLIENTS_MAX;
+            if is_alone && self.held().seen.elapsed() > LINGER {
+                self.held().ring.clear();
+                self.woken.notified().await;
+            }
+            // A daemon that does not answer has nothing to show; the next second it may.
+            let Ok(Answer::Status(status)) = self.asker.ask(Request::Status {}).await else { continue };
+            let mut held = self.held();
+            held.wanted.retain(|_, want| want.clients > 0 || want.seen.elapsed() < LINGER);
+            let wanted: BTreeSet<&str> = held.wanted.keys().map(String::as_str).collect();
+            let sample = Sample::new(*status, time::since_1970(), &wanted);
+            let number = held.ring.push(sample);
+            drop(held);
+            self.newest.send_replace(number);
+        }
+    }
+
+    /// Events for a client that follows `volumes`, after the one that it saw last, as long as `may_go_on` says so.
+    pub fn follow(
+        self: Arc<Self>,
+        volumes: BTreeSet<String>,
+        after: Option<&str>,
+        may_go_on: impl Fn() -> bool + Send + 'static,
+    ) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static, Problem> {
+        let full = |what: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, what).retry_after(5);
+        let permit = self.clients.clone().try_acquire_owned();
+        let permit =
+            permit.map_err(|_| full(format!("{CLIENTS_MAX} clients follow the stream already; end one of them")))?;
+        let newest = self.newest.subscribe();
+        let start = {
+            let mut held = self.held();
+            let fresh = volumes.iter().filter(|name| !held.wanted.contains_key(*name)).count();
+            if held.wanted.len() + fresh > VOLUMES_MAX {
+                return Err(full(format!("{VOLUMES_MAX} volumes are followed already; follow fewer")));
+            }
+            let now = Instant::now();
+            for name in &volumes {
+                held.wanted.entry(name.clone()).or_insert(Want { clients: 0, seen: now }).clients += 1;
+            }
+            held.ring.start(after)
+        };
+        let Start { next } = start;
+        self.woken.notify_one();
+        let follower = Follower { hub: self, volumes, next, newest, _permit: permit };
+        Ok(unfold((follower, may_go_on), async |(mut follower, may_go_on)| {
+            let event = follower.next().await?;
+            may_go_on().then_some((Ok(event), (follower, may_go_on)))
+        }))
+    }
+}
+
+impl Follower {
+    /// The next event, as soon as there is one.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            {
+                let held = self.hub.held();
+                if let Some((number, id, sample)) = held.ring.from(self.next) {
+                    self.next = number + 1;
+                    return Some(sample.event(&id, &self.volumes));
+                }
+            }
+            self.newest.changed().await.ok()?;
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let mut held = self.hub.held();
+        let now = Instant::now();
+        held.seen = now;
+        for name in &self.volumes {
+            if let Some(want) = held.wanted.get_mut(name) {
+                want.clients = want.clients.saturating_sub(1);
+                want.seen = now;
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! One sample, as the text that clients are sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use control::StatusReport;
+use serde::Serialize;
+
+use crate::totals::Totals;
+
+/// What was seen in one second.
+#[derive(Default)]
+pub struct Sample {
+    /// The event's data without its end: `{…,"volumes":{`.
+    head: String,
+    /// Volumes that somebody wanted then: `"name":{…}`.
+    volumes: BTreeMap<String, String>,
+}
+
+#[derive(Serialize)]
+struct Head {
+    at_unix_ms: u64,
+    status: serde_json::Value,
+    totals: Totals,
+}
+
+impl Sample {
+    /// Writes down what is told of `status`, and in full what is told of the volumes that are `wanted`.
+    pub fn new(mut status: StatusReport, at: Duration, wanted: &BTreeSet<&str>) -> Sample {
+        let volumes = std::mem::take(&mut status.volumes);
+        let mut whole = serde_json::to_value(&status).expect("reports have only text keys");
+        // They are told beside it, and those alone that were asked for.
+        whole.as_object_mut().map(|fields| fields.remove("volumes"));
+        let head = Head { at_unix_ms: at.as_millis() as u64, status: whole, totals: Totals::of(&volumes) };
+        let mut head = text(&head);
+        head.truncate(head.len() - 1);
+        head.push_str(",\"volumes\":{");
+        let wanted = volumes.iter().filter(|volume| wanted.contains(volume.name.as_str()));
+        let volumes = wanted.map(|volume| (volume.name.clone(), format!("{}:{}", text(&volume.name), text(volume))));
+        Sample { head, volumes: volumes.collect() }
+    }
+
+    /// The event for a client that follows `volumes`. JSON has no line feeds, so its data is one line.
+    pub fn event(&self, id: &str, volumes: &BTreeSet<String>) -> Bytes {
+        let told: Vec<&str> = volumes.iter().filter_map(|name| self.volumes.get(name).map(String::as_str)).collect();
+        Bytes::from(format!("id: {id}\ndata: {}{}}}}}\n\n", self.head, told.join(",")))
+    }
+}
+
+fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("reports have only text keys")
+}
+
+#[cfg(test)]
+mod tests {
+    use control::{VolumeReport, VolumeState};
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn an_event_tells_the_sums_of_all_volumes_and_those_that_were_asked_for() {
+        let volume =
+            |name: &str, reads| VolumeReport { reads, ..VolumeReport::idle(name, VolumeState::Active, "none", "/x") };
+        let status =
+            StatusReport { volumes: vec![volume("a", 3), volume("b", 4), volume("c\n\"", 5)], ..Default::default() };
+        let sample = Sample::new(status, Duration::from_secs(1), &BTreeSet::from(["a", "c\n\""]));
+        let event = |volumes: &[&str]| {
+            let volumes = volumes.iter().map(|name| (*name).to_owned()).collect();
+            let text = String::from_utf8(sample.event("7-1", &volumes).to_vec()).expect("text");
+            let data =
+                text.strip_prefix("id: 7-1\ndata: ").and_then(|rest| rest.strip_suffix("\n\n")).expect("an event");
+            assert!(!data.contains('\n'));
+            serde_json::from_str::<Value>(data).expect("JSON")
+        };
+        assert_eq!(event(&[])["volumes"], serde_json::json!({}));
+        let told = event(&["a", "b", "c\n\"", "d"]);
+        assert_eq!(told["totals"]["reads"], 12);
+        assert_eq!((&told["volumes"]["a"]["reads"], &told["volumes"]["c\n\""]["reads"]), (&3.into(), &5.into()));
+        assert_eq!(told["volumes"].as_object().map(|volumes| volumes.len()), Some(2));
+        assert!(told["status"]["volumes"].is_null());
+    }
+}

@@ -1,0 +1,72 @@
+//! Sums over volumes.
+
+use control::VolumeReport;
+use serde::Serialize;
+
+/// What several volumes have done together, and hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// How many there are.
+    pub volumes: u64,
+    /// Read requests.
+    pub reads: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Flush requests.
+    pub flushes: u64,
+    /// Zero and discard requests.
+    pub zeroes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Reads served whole from memory.
+    pub memory_hits: u64,
+    /// Reads served whole from caches, flash taking part.
+    pub flash_hits: u64,
+    /// Reads served in part from a cache.
+    pub partial_hits: u64,
+    /// Reads served not at all from a cache.
+    pub misses: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Blocks held in memory.
+    pub memory_bytes: u64,
+    /// Not yet on the backing.
+    pub dirty_bytes: u64,
+    /// Reads of backings.
+    pub backing_reads: u64,
+    /// Writes to backings.
+    pub backing_writes: u64,
+    /// Requests that backings failed.
+    pub backing_errors: u64,
+}
+
+impl Totals {
+    /// Of all of `volumes`.
+    pub fn of<'a>(volumes: impl IntoIterator<Item = &'a VolumeReport>) -> Totals {
+        let mut totals = Totals::default();
+        volumes.into_iter().for_each(|volume| totals.add(volume));
+        totals
+    }
+
+    fn add(&mut self, volume: &VolumeReport) {
+        self.volumes += 1;
+        self.reads += volume.reads;
+        self.writes += volume.writes;
+        self.flushes += volume.flushes;
+        self.zeroes += volume.zeroes;
+        self.read_bytes += volume.read_bytes;
+        self.write_bytes += volume.write_bytes;
+        self.memory_hits += volume.memory_hits;
+        self.flash_hits += volume.flash_hits;
+        self.partial_hits += volume.partial_hits;
+        self.misses += volume.misses;
+        self.errors += volume.errors;
+        self.memory_bytes += volume.memory_bytes;
+        self.dirty_bytes += volume.dirty_bytes;
+        self.backing_reads += volume.backing_reads;
+        self.backing_writes += volume.backing_writes;
+        self.backing_errors += volume.backing_errors;
+    }
+}

@@ -1,0 +1,65 @@
+//! How many requests took how long, and what was asked of a backing for which reason.
+
+use engine::backing::{Cause, Op};
+use engine::{BackingCount, LatencyCounts, TOLD_OCTAVES};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A volume's latencies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LatencyCountsReport {
+    /// Of reads.
+    pub read: Counts,
+    /// Of writes.
+    pub write: Counts,
+}
+
+/// Latencies of one kind of request, in buckets that add up over volumes and time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Counts {
+    /// By growing latency.
+    pub below: Vec<CountsBelow>,
+    /// Requests that were counted.
+    pub all: u64,
+    /// What they took together.
+    pub sum_us: f64,
+}
+
+/// Requests that took less than a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CountsBelow {
+    /// The time.
+    pub us: f64,
+    /// How many took less.
+    pub count: u64,
+}
+
+impl From<LatencyCounts> for Counts {
+    fn from(counts: LatencyCounts) -> Self {
+        let below = TOLD_OCTAVES.iter().zip(counts.below);
+        let below = below.map(|(octave, count)| CountsBelow { us: (1u64 << octave) as f64 / 1e3, count }).collect();
+        Counts { below, all: counts.all, sum_us: counts.sum_ns as f64 / 1e3 }
+    }
+}
+
+/// What was asked of a backing in one way and for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BackingRequests {
+    /// `read`, `write`, `zero` or `flush`.
+    pub op: String,
+    /// `client-read`, `destage`, `readahead` or `promotion`.
+    pub cause: String,
+    /// Requests.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl From<&BackingCount> for BackingRequests {
+    fn from(count: &BackingCount) -> Self {
+        let op = Op::ALL.iter().find(|(_, op)| *op == count.op).map_or("", |(name, _)| name);
+        let cause = Cause::ALL.iter().find(|(_, cause)| *cause == count.cause).map_or("", |(name, _)| name);
+        let (requests, bytes) = (count.requests, count.bytes);
+        BackingRequests { op: op.to_owned(), cause: cause.to_owned(), requests, bytes }
+    }
+}
