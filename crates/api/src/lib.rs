@@ -25,5 +25,5 @@ mod stream;
 mod time;
 mod totals;
 
-pub use access::{Access, Secret, Token, hash_of};
+pub use access::{Access, LINK_TIME, Token};
 pub use server::{Options, listen, serve};

@@ -602,6 +602,9 @@ pub struct StatusReport {
     pub configuration: String,
     /// Where clients connect.
     pub listen: Vec<String>,
+    /// Where the HTTP interface is; empty where there is none.
+    #[serde(default)]
+    pub api: String,
     /// Configured memory.
     pub memory_bytes: u64,
     /// The flash log; absent when none is configured.

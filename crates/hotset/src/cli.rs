@@ -80,6 +80,11 @@ enum Command {
         #[command(subcommand)]
         action: commands::flash::Action,
     },
+    /// Say who may use the HTTP interface
+    Token {
+        #[command(subcommand)]
+        action: commands::token::Action,
+    },
     /// Act on volumes
     Volume {
         #[command(subcommand)]
@@ -161,6 +166,7 @@ impl Cli {
             Command::Status => commands::status::run(socket, json),
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
             Command::Flash { action } => commands::flash::run(socket, &action, json),
+            Command::Token { action } => commands::token::run(socket, action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Advise(options) => commands::advise::run(socket, &options, json),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hotset::config::{BackingSpec, Config, Cores};
+use hotset::config::{ApiConfig, BackingSpec, Config, Cores};
 use insta::assert_snapshot;
 
 fn problems_of(text: &str) -> String {
@@ -28,9 +28,19 @@ fn an_unknown_key_is_told_the_nearest_known_one() {
 #[test]
 fn a_feature_that_this_version_lacks_is_named() {
     assert_snapshot!(problems_of(&format!(
-        "[iscsi]\n[vhost_user]\n[api]\n[history]\n[[qos]]\n{VOLUME}shares = \"high\"\nlun = 3\n\
+        "[iscsi]\n[vhost_user]\n[history]\n[[qos]]\n{VOLUME}shares = \"high\"\nlun = 3\n\
          limit_iops = 5\nflash = true\n[[datastore]]\nname = \"x\"\ncongestion_threshold = \"auto\"\n"
     )));
+}
+
+#[test]
+fn the_http_interface_has_an_address_and_plain_names() {
+    assert_snapshot!(problems_of(
+        "[api]\nlisten = \"7400\"\nnames = [\"a:80\", \"\", \"cache.example\", \"fd00::7\"]\n"
+    ));
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), VOLUME).expect("it is sound");
+    assert_eq!(config.api, ApiConfig::default());
+    assert_eq!(config.api.listen, None);
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub mod client;
 pub mod daemon;
 pub mod folder;
 pub mod guest;
+pub mod http;
 pub mod ledger;
 pub mod loop_device;
 pub mod pattern;

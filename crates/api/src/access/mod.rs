@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use control::Role;
 
-use self::secret::{Hash, hex, same};
-pub use self::secret::{Secret, hash_of};
+use self::secret::{Hash, Secret, hash_of, hex, same};
 
 /// How long a browser stays logged in.
 pub const SESSION_TIME: Duration = Duration::from_secs(12 * 3600);

@@ -90,7 +90,7 @@ mod tests {
             assert_eq!(ring.start(foreign), Start { next: 101 }, "{foreign:?}");
         }
         ring.clear();
-        assert_eq!(numbers(&ring, 98), []);
+        assert_eq!(numbers(&ring, 98), Vec::<u64>::new());
         ring.push(Sample::default());
         assert_eq!(numbers(&ring, 98), [101]);
     }

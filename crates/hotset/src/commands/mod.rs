@@ -10,6 +10,7 @@ pub mod shell;
 pub mod simulate;
 pub mod status;
 pub mod stop;
+pub mod token;
 pub mod top;
 pub mod torture;
 pub mod trace;

@@ -226,6 +226,6 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             said.iter().for_each(|line| println!("{line}"));
             Ok(())
         }
-        Answer::Status(_) | Answer::Flash(_) | Answer::TraceOpened(_) | Answer::Traced(_) => Err(unexpected()),
+        _ => Err(unexpected()),
     }
 }

@@ -6,6 +6,7 @@ use seam::Address;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::api::read_api;
 use super::backing::split_host_port;
 use super::flash::read_flash;
 use super::problem::Source;
@@ -61,6 +62,7 @@ fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut So
     let control_socket = path(&Section::single(table, "control", source), "socket", DEFAULT_SOCKET, folder, source);
     let memory_bytes = read_memory(&Section::single(table, "memory", source), source);
     let flash = read_flash(&Section::single(table, "flash", source), folder, source);
+    let api = read_api(&Section::single(table, "api", source), source);
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
     let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
@@ -68,7 +70,19 @@ fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut So
     let volumes = read_volumes(&sections, folder, &arrays, &datastores, memory_bytes, source);
     let datastores = datastores.into_iter().map(|name| name.value).collect();
     let file = file.to_owned();
-    Some(Config { file, cores, state_directory, memory_bytes, flash, control_socket, nbd, arrays, datastores, volumes })
+    Some(Config {
+        file,
+        cores,
+        state_directory,
+        memory_bytes,
+        flash,
+        control_socket,
+        api,
+        nbd,
+        arrays,
+        datastores,
+        volumes,
+    })
 }
 
 fn path(section: &Section<'_>, key: &'static str, default: &str, folder: &Path, source: &mut Source<'_>) -> PathBuf {

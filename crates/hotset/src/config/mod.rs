@@ -1,5 +1,6 @@
 //! The configuration file: read once, whole, into parsed types; every error found at once, with its place and remedy.
 
+mod api;
 pub mod array;
 pub mod backing;
 mod flash;
@@ -18,6 +19,7 @@ use seam::Address;
 use seam::model::ArraySpec;
 
 use crate::share::{Most, Part};
+pub use api::ApiConfig;
 pub use array::{default_array, show_array};
 pub use backing::BackingSpec;
 pub use problem::{Problem, Problems};
@@ -186,6 +188,8 @@ pub struct Config {
     pub flash: Option<FlashConfig>,
     /// What the commands talk to.
     pub control_socket: PathBuf,
+    /// The HTTP interface.
+    pub api: ApiConfig,
     /// Where NBD clients connect.
     pub nbd: NbdConfig,
     /// Modelled arrays.

@@ -56,11 +56,11 @@ impl Show {
 pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
     let style = Style::of_stdout();
     log::only_problems();
-    if show != Show::Json {
-        println!("{}", screen::intro(style));
-    }
     let stage = Stage::set()?;
     let mut control = stage.control()?;
+    if show != Show::Json {
+        println!("{}\n{}", screen::page(&control.link()?), screen::intro(style));
+    }
     let sides = Sides::start(&stage)?;
     let course = watch(&sides, &mut control, seconds as f64, show, style)?;
     let (dirty_bytes_at_end, drain_seconds) = sides.end(&mut control)?;

@@ -1,5 +1,7 @@
 //! What the demo shows: how it goes, and how it went.
 
+use control::token::LoginLink;
+
 use super::figures::{Figures, Latency};
 use super::stage::{MEMORY_BYTES, Stage, VOLUME_BYTES};
 use super::summary::Summary;
@@ -11,6 +13,11 @@ use crate::units::{show_bytes, show_count, show_micros};
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Looks that the courses show at most.
 const COURSE_LOOKS: usize = 60;
+
+/// Where to look.
+pub fn page(link: &LoginLink) -> String {
+    format!("{}  (logs a browser in, once; {} is the page itself)\n", link.link, link.page)
+}
 
 /// What is about to happen.
 pub fn intro(style: Style) -> String {

@@ -1,17 +1,19 @@
 //! The demo's stage: a daemon in this process with two identical modelled arrays, one cached, one not.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use control::{Answer, Client, Request, VolumeReport};
+use control::token::LoginLink;
+use control::{Answer, Client, Request, Role, VolumeReport};
 use engine::WritePolicy;
 use seam::Address;
 use seam::model::ArraySpec;
 use tempfile::TempDir;
 
 use crate::cli::Failure;
-use crate::config::{BackingSpec, Config, Cores, NbdConfig, VolumeConfig, default_array};
+use crate::config::{ApiConfig, BackingSpec, Config, Cores, NbdConfig, VolumeConfig, default_array};
 use crate::serve::Background;
 
 /// The volume with the cache.
@@ -22,6 +24,9 @@ pub const UNCACHED: &str = "without-cache";
 pub const VOLUME_BYTES: u64 = 4 << 30;
 /// Bytes of memory for the cache.
 pub const MEMORY_BYTES: u64 = 256 << 20;
+
+/// Where the page is: on whatever port is free.
+const PAGE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A daemon that serves both volumes, in a folder that goes away with it.
 pub struct Stage {
@@ -46,6 +51,7 @@ impl Stage {
             state_directory: folder.path().join("state"),
             memory_bytes: MEMORY_BYTES,
             flash: None,
+            api: ApiConfig { listen: Some(PAGE), ..ApiConfig::default() },
             control_socket: folder.path().join("control.sock"),
             nbd: NbdConfig { listen: vec![Address::Unix(socket)], socket_owner: None, socket_mode: 0o600, tls: None },
             arrays: Vec::new(),
@@ -111,6 +117,14 @@ impl Control {
     pub fn volume(&mut self, name: &str) -> Result<VolumeReport, Failure> {
         match self.ask(&Request::VolumeShow { name: name.to_owned() })? {
             Answer::Volume(report) => Ok(*report),
+            _ => Err(Failure::failed("the daemon answered something unexpected")),
+        }
+    }
+
+    /// Where the page is, with a link that logs a browser in once.
+    pub fn link(&mut self) -> Result<LoginLink, Failure> {
+        match self.ask(&Request::TokenLink { role: Role::Administer })? {
+            Answer::Link(link) => Ok(link),
             _ => Err(Failure::failed("the daemon answered something unexpected")),
         }
     }

@@ -1,8 +1,10 @@
 //! The control thread's picture of the daemon: what is served where, and one action a message.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control::{Answer, ErrorKind, Failure, Handler, ProgressSender, Request};
@@ -71,6 +73,10 @@ pub struct Daemon {
     busy: RefCell<BTreeSet<String>>,
     /// Where clients connect.
     pub listen: RefCell<Vec<String>>,
+    /// Who may use the HTTP interface.
+    pub access: Arc<api::Access>,
+    /// Where the HTTP interface listens, once it does.
+    pub api: Cell<Option<SocketAddr>>,
     /// When the daemon started.
     pub started: Instant,
     /// How far a stop is.
@@ -113,6 +119,8 @@ impl Daemon {
             volumes: RefCell::default(),
             busy: RefCell::default(),
             listen: RefCell::default(),
+            access: Arc::default(),
+            api: Cell::default(),
             started: Instant::now(),
             stop: Stop::default(),
             notifier,
@@ -214,6 +222,10 @@ impl Daemon {
             }
             Request::VolumeRemove { name } => self.remove(&name, progress).await,
             Request::VolumeAdopt { name } => self.adopt(&name).await,
+            Request::TokenCreate { name, role } => self.create_token(&name, role),
+            Request::TokenList {} => Ok(Answer::Tokens(self.tokens())),
+            Request::TokenRevoke { name } => self.revoke_token(&name),
+            Request::TokenLink { role } => self.login_link(role),
             Request::Reload {} => self.reload().await.map(Answer::Said),
             Request::Stop { destage } => self.stop_and_wait(destage, progress).await,
         }

@@ -4,6 +4,7 @@
 //! their own and never wait for it; every action reaches them as a message.
 
 mod actions;
+mod api;
 mod attach;
 mod daemon;
 mod data_core;
@@ -16,6 +17,7 @@ mod sabotage;
 mod shares;
 mod status;
 mod stop;
+mod tokens;
 mod traces;
 
 use std::path::Path;
@@ -104,6 +106,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     let daemon = Rc::new(Daemon::new(config, state, cores, Notifier::from_environment()));
     tokio::task::spawn_local(obey_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
+    let stopped = quitting.clone();
     let (listens, is_listening) = oneshot::channel();
     let control = tokio::task::spawn_local({
         let daemon = daemon.clone();
@@ -115,6 +118,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
         let error = control.await.map_err(|error| failed(&error))?;
         return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed at once")));
     }
+    daemon.start_api(stopped);
     let started = start_serving(&daemon).await;
     if started.is_ok() {
         ready();

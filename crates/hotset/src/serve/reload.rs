@@ -170,6 +170,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("[memory] size", old.memory_bytes != fresh.memory_bytes),
         ("[flash]", old.flash != fresh.flash),
         ("[control] socket", old.control_socket != fresh.control_socket),
+        ("[api]", old.api != fresh.api),
         ("[nbd]", old.nbd != fresh.nbd),
         ("[[array]]", old.arrays != fresh.arrays),
     ];

@@ -62,6 +62,7 @@ impl Daemon {
             stopping: self.stop.is_stopping(),
             configuration: config.file.display().to_string(),
             listen: self.listen.borrow().clone(),
+            api: self.api.get().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,
             flash,
             cores,

@@ -21,7 +21,9 @@ pub use identity::{IdentityError, draw_incarnation};
 pub use overrides::{
     FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, PINNED, POLICY, effective, effective_mode, effective_policy,
 };
-pub use record::{AddedVolume, DeviceWear, FlashDevices, FlashRecord, Override, STATE_VERSION, State, VolumeRecord};
+pub use record::{
+    AddedVolume, DeviceWear, FlashDevices, FlashRecord, Override, STATE_VERSION, State, TokenRecord, VolumeRecord,
+};
 pub use replace::Step;
 
 /// Pause between two attempts at the lock.

@@ -28,6 +28,23 @@ pub struct State {
     /// Names of volumes of the file that were removed by command, with the entry that each had then: it stays removed until the
     /// entry changes.
     pub removed: BTreeMap<String, String>,
+    /// Who may use the HTTP interface.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<TokenRecord>,
+}
+
+/// What is kept of a token: not the token itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRecord {
+    /// Its name.
+    pub name: String,
+    /// What it permits.
+    pub role: control::Role,
+    /// SHA-256 of it, 64 hexadecimal digits.
+    pub hash: String,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
 }
 
 /// What is kept of a flash store.

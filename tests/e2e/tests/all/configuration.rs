@@ -4,7 +4,7 @@ use e2e::daemon::{Daemon, hotset, text_of};
 use e2e::site::Site;
 
 /// What is wrong, what the file says instead of a good line, and what the message has to hold.
-const BROKEN: [(&str, &str, &[&str]); 13] = [
+const BROKEN: [(&str, &str, &[&str]); 15] = [
     ("no TOML", "[memory", &["line"]),
     ("an unknown table", "[memroy]\nsize = \"1 GiB\"", &["memroy", "memory"]),
     ("an unknown key", "[memory]\nsiez = \"1 GiB\"", &["siez", "size"]),
@@ -19,7 +19,9 @@ const BROKEN: [(&str, &str, &[&str]); 13] = [
         &["\"a\""],
     ),
     ("an array that is none", "[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\nsize = \"1 GiB\"", &["shelf"]),
-    ("a feature of a later version", "[api]\nlisten = \"x\"", &["api", "version"]),
+    ("a feature of a later version", "[history]\nsize = \"1 GiB\"", &["history", "version"]),
+    ("no address for HTTP", "[api]\nlisten = \"localhost\"", &["localhost", "127.0.0.1:7400"]),
+    ("no name of a host", "[api]\nnames = [\"a:80\"]", &["a:80", "without a port"]),
     ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "name two"]),
     ("a wrong type", "[[volume]]\nname = \"a\"\nbacking = \"/x\"\nread_only = \"yes\"", &["read_only", "true"]),
 ];

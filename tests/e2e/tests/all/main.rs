@@ -1,6 +1,7 @@
 //! End to end: one binary, so that the daemon is built once and the tests share the machine's cores.
 
 mod advice;
+mod api;
 mod block_device;
 mod calm;
 mod chained;

@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 17] = [
+const LAYERS: [(&str, u32); 18] = [
     ("seam", 0),
     ("qos", 0),
     ("nbd-protocol", 0),
@@ -18,6 +18,7 @@ const LAYERS: [(&str, u32); 17] = [
     ("nbd", 3),
     ("iscsi", 3),
     ("vhost-user", 3),
+    ("api", 4),
     ("lab", 4),
     ("hotset", 5),
     ("bench", 6),

@@ -1,0 +1,73 @@
+//! `hotset token …`: who may use the HTTP interface.
+
+use std::path::Path;
+
+use clap::Subcommand;
+use control::{Answer, Request, Role};
+
+use super::daemon::{ask, unexpected};
+use crate::cli::{Failure, print_json};
+use crate::render::style::Style;
+use crate::render::table::{Side, Table};
+
+/// What may be done with tokens.
+#[derive(Subcommand)]
+pub enum Action {
+    /// Make a token and print it: this once, for only its hash is kept
+    Create {
+        /// Its name
+        name: String,
+        /// What it permits: read; operate (flush, pause, freeze, resume, settings), or administer
+        #[arg(long, default_value = "read")]
+        role: Role,
+    },
+    /// List the tokens, without their secrets
+    List,
+    /// Revoke a token; who logged in with it is logged out
+    Revoke {
+        /// Its name
+        name: String,
+    },
+    /// Make a link that logs a browser in, once, within a quarter of an hour
+    Link {
+        /// What it permits: read, operate or administer
+        #[arg(long, default_value = "administer")]
+        role: Role,
+    },
+}
+
+/// Asks the daemon and prints what it answers.
+pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
+    let request = match action {
+        Action::Create { name, role } => Request::TokenCreate { name, role },
+        Action::List => Request::TokenList {},
+        Action::Revoke { name } => Request::TokenRevoke { name },
+        Action::Link { role } => Request::TokenLink { role },
+    };
+    match ask(socket, &request)? {
+        Answer::TokenCreated(created) if json => print_json(&created),
+        Answer::Tokens(tokens) if json => print_json(&tokens),
+        Answer::Link(link) if json => print_json(&link),
+        Answer::Said(said) if json => print_json(&said),
+        // The token alone, so that a script can take it.
+        Answer::TokenCreated(created) => {
+            println!("{}", created.token);
+            Ok(())
+        }
+        Answer::Link(link) => {
+            println!("{}", link.link);
+            Ok(())
+        }
+        Answer::Tokens(tokens) => {
+            let mut table = Table::new(&[("token", Side::Left), ("may", Side::Left)]);
+            tokens.iter().for_each(|token| table.row(vec![token.name.clone(), token.role.to_string()]));
+            print!("{}", table.render(Style::of_stdout()));
+            Ok(())
+        }
+        Answer::Said(said) => {
+            said.iter().for_each(|line| println!("{line}"));
+            Ok(())
+        }
+        _ => Err(unexpected()),
+    }
+}

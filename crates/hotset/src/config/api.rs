@@ -1,0 +1,49 @@
+//! `[api]`: the HTTP interface.
+
+use std::net::SocketAddr;
+
+use super::problem::Source;
+use super::read::{At, Section};
+
+/// Volumes with metrics of their own where nothing is said.
+const METRICS_VOLUMES: u32 = 1000;
+
+/// Where the HTTP interface is, and under which names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiConfig {
+    /// The address that it listens on; without one there is no such interface.
+    pub listen: Option<SocketAddr>,
+    /// Host names under which it may be asked for, besides loopback.
+    pub names: Vec<String>,
+    /// Volumes with metrics of their own, at most.
+    pub metrics_volumes: u32,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        ApiConfig { listen: None, names: Vec::new(), metrics_volumes: METRICS_VOLUMES }
+    }
+}
+
+pub(super) fn read_api(section: &Section<'_>, source: &mut Source<'_>) -> ApiConfig {
+    let listen = section.get::<String>("listen", source).and_then(|At { value, span }| {
+        let address = value.parse().ok();
+        if address.is_none() {
+            let what = format!("\"{value}\" is no address to listen on");
+            source.problem(&span, what, "write an address and a port, like \"127.0.0.1:7400\" or \"[::1]:7400\"");
+        }
+        address
+    });
+    let names = section.get::<Vec<At<String>>>("names", source).map_or(Vec::new(), |list| list.value);
+    for At { value, span } in &names {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+        let has_port = value.matches(':').count() == 1;
+        if value.is_empty() || has_port || !value.chars().all(is_name) {
+            let what = format!("\"{value}\" is no name of a host");
+            source.problem(span, what, "write a name or an address without a port, like \"cache.example\"");
+        }
+    }
+    let names = names.into_iter().map(|name| name.value).collect();
+    let metrics_volumes = section.get("metrics_volumes", source).map_or(METRICS_VOLUMES, |count| count.value);
+    ApiConfig { listen, names, metrics_volumes }
+}

@@ -1,0 +1,357 @@
+//! The HTTP interface: it tells what commands tell, does what they do, and lets in who may.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, wait_for};
+use e2e::http::Http;
+use e2e::site::Site;
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+
+fn site() -> Site {
+    let mut site = Site::new();
+    site.tables =
+        "[api]\nlisten = \"127.0.0.1:0\"\nnames = [\"cache.example\"]\n[[datastore]]\nname = \"shelf\"".to_owned();
+    site.volume("v", 32 * MIB, "datastore = \"shelf\"\nlabels = { vm = \"web01\" }");
+    site
+}
+
+fn token(daemon: &Daemon, role: &str) -> String {
+    daemon.command(&["token", "create", role, "--role", role]).trim().to_owned()
+}
+
+fn json_of(daemon: &Daemon, args: &[&str]) -> Value {
+    serde_json::from_str(&daemon.command(args)).expect("JSON")
+}
+
+/// The values of `/metrics`, by series.
+fn metrics(http: &Http) -> BTreeMap<String, f64> {
+    let text = http.get("/metrics").body;
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let pair = |line: &str| {
+        let (series, value) = line.rsplit_once(' ').expect("a value");
+        (series.to_owned(), value.parse().expect("a number"))
+    };
+    lines.map(pair).collect()
+}
+
+#[test]
+fn commands_and_routes_and_metrics_count_the_same() {
+    let site = site();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    (0..70).for_each(|at| client.write(at * 8192, &[1; 8192]).expect("it writes"));
+    (0..130).for_each(|at| drop(client.read(at * 4096, 4096).expect("it reads")));
+    client.flush().expect("it flushes");
+    let shown = http.get("/api/v1/volumes/v").json();
+    assert_eq!((&shown["reads"], &shown["writes"], &shown["flushes"]), (&130.into(), &70.into(), &1.into()));
+    assert_eq!((&shown["read_bytes"], &shown["write_bytes"]), (&(130 * 4096).into(), &(70 * 8192).into()));
+    // Nothing moves any more, but for what shows the time.
+    let still = |mut report: Value| {
+        let fields = report.as_object_mut().expect("an object");
+        ["uptime_seconds", "miss_ratio_curve", "dirty_age_ms", "cores"]
+            .iter()
+            .for_each(|name| drop(fields.remove(*name)));
+        report
+    };
+    assert_eq!(still(shown.clone()), still(json_of(&daemon, &["volume", "show", "v", "--json"])));
+    assert_eq!(still(http.get("/api/v1/status").json()), still(json_of(&daemon, &["status", "--json"])));
+    assert_eq!(
+        still(http.get("/api/v1/volumes").json()["volumes"][0].clone()),
+        still(http.get("/api/v1/status").json()["volumes"][0].clone())
+    );
+    let metrics = metrics(&http);
+    let of = |name: &str, label: &str| {
+        metrics[&format!("hotset_volume_{name}{{volume=\"v\",datastore=\"shelf\",vm=\"web01\"{label}}}")]
+    };
+    assert_eq!(of("requests_total", ",op=\"read\""), 130.0);
+    assert_eq!(of("requests_total", ",op=\"write\""), 70.0);
+    assert_eq!(of("requests_total", ",op=\"flush\""), 1.0);
+    assert_eq!(of("bytes_total", ",op=\"write\""), 70.0 * 8192.0);
+    assert_eq!(of("latency_seconds_count", ",op=\"read\""), 130.0);
+    assert_eq!(of("latency_seconds_bucket", ",op=\"write\",le=\"+Inf\""), 70.0);
+    assert_eq!(of("state", ",state=\"active\""), 1.0);
+    let sources = ["memory", "flash", "backing", "mixed"]
+        .map(|source| of("reads_by_source_total", &format!(",source=\"{source}\"")));
+    assert_eq!(sources.iter().sum::<f64>(), 130.0);
+    assert_eq!(metrics["hotset_datastore_requests_total{datastore=\"shelf\",op=\"read\"}"], 130.0);
+    let curve = http.get("/api/v1/volumes/v/miss-ratio-curve").json();
+    assert!(curve["memory"]["accesses"].as_u64().expect("a number") > 0, "{curve}");
+    assert!(http.get("/api/v1/volumes/v/slow").json().is_array());
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn a_change_does_what_the_command_does_is_kept_and_is_in_the_log() {
+    let site = site();
+    let daemon = site.start();
+    let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
+    let patched = http.ask_as(&operate, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-through"}"#);
+    assert_eq!((patched.status, &patched.json()["policy"]), (200, &"write-through".into()));
+    assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["policy"], "write-through");
+    for (action, state) in [("pause", "paused"), ("freeze", "frozen"), ("resume", "active"), ("flush", "active")] {
+        let done = http.ask_as(&operate, "POST", &format!("/api/v1/volumes/v/{action}"), "");
+        assert_eq!((done.status, &done.json()["state"]), (200, &state.into()), "{action}");
+        assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["state"], state, "{action}");
+    }
+    let refused = http.ask_as(&operate, "POST", "/api/v1/volumes/v/invalidate", "");
+    assert_eq!(refused.status, 403, "{refused:?}");
+    for line in
+        ["\"operate\" (operate) from 127.0.0.1: PATCH /api/v1/volumes/v 200", "POST /api/v1/volumes/v/invalidate 403"]
+    {
+        assert!(daemon.log().contains(line), "{line:?} is missing in\n{}", daemon.log());
+    }
+    assert!(!daemon.log().contains(&operate), "a token stands in the log");
+    daemon.stop();
+    let state = std::fs::read_to_string(site.folder.join("state/state.json")).expect("it was written");
+    assert!(state.contains("\"operate\"") && !state.contains(&operate), "{state}");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    assert_eq!(http.get("/api/v1/volumes/v").json()["policy"], "write-through");
+    assert_eq!(http.get("/api/v1/status").json()["overrides"][0]["key"], "policy");
+    // The token is kept as well, until it is revoked.
+    let back = || http.ask_as(&operate, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-back"}"#).status;
+    assert_eq!(back(), 200);
+    daemon.command(&["token", "revoke", "operate"]);
+    assert_eq!(back(), 401);
+    daemon.stop();
+}
+
+#[test]
+fn volumes_are_added_and_removed_while_others_are_served() {
+    let site = site();
+    let daemon = site.start();
+    let (http, administer) = (Http::of(&daemon), token(&daemon, "administer"));
+    let add = |name: &str| {
+        let backing = site.folder.join(&format!("{name}.img"));
+        let volume = json!({ "name": name, "backing": backing, "size_bytes": MIB, "read_only": false });
+        http.ask_as(&administer, "POST", "/api/v1/volumes", &volume.to_string())
+    };
+    for name in ["a", "b"] {
+        let added = add(name);
+        assert_eq!((added.status, &added.json()["name"]), (201, &name.into()), "{added:?}");
+    }
+    assert_eq!(add("a").status, 409);
+    Client::connect(&site.endpoint(), "a").expect("it is served").write(0, &[1; 4096]).expect("it writes");
+    let page = http.get("/api/v1/volumes?limit=2").json();
+    assert_eq!((page["volumes"].as_array().map(Vec::len), &page["next"]), (Some(2), &"b".into()));
+    assert_eq!(http.get("/api/v1/volumes?limit=2&after=b").json()["volumes"][0]["name"], "v");
+    let wrong = http.ask_as(&administer, "POST", "/api/v1/volumes/a/invalidate", r#"{"discard_dirty":"b"}"#);
+    assert_eq!(wrong.status, 400);
+    let dropped = http.ask_as(&administer, "POST", "/api/v1/volumes/a/invalidate", r#"{"discard_dirty":"a"}"#);
+    assert!(dropped.status == 200 && dropped.json()["said"][0].is_string(), "{dropped:?}");
+    assert_eq!(http.ask_as(&administer, "DELETE", "/api/v1/volumes/a", "").status, 204);
+    assert_eq!(http.get("/api/v1/volumes/a").status, 404);
+    assert_eq!(http.get("/api/v1/flash").json()["devices"], json!([]));
+    assert_eq!(http.get("/api/v1/jobs").json(), json!([]));
+    assert_eq!(http.ask_as(&administer, "DELETE", "/api/v1/jobs/flash", "").status, 404);
+    assert_eq!(http.ask_as(&administer, "POST", "/api/v1/flash", r#"{"path":"/x"}"#).status / 100, 4);
+    daemon.stop();
+}
+
+#[test]
+fn who_may_not_is_told_so() {
+    let site = site();
+    let daemon = site.start();
+    let (http, read) = (Http::of(&daemon), token(&daemon, "read"));
+    let status = "/api/v1/status";
+    let of = |headers: &[&str]| http.ask("GET", status, headers, "").status;
+    assert_eq!(of(&[]), 200);
+    assert_eq!(of(&["Host: localhost"]), 200);
+    assert_eq!(of(&["Host: cache.example"]), 200);
+    for foreign in ["Host: evil.example", "Host: 127.0.0.1.evil.example", "Host: 10.0.0.1"] {
+        assert_eq!(of(&[foreign]), 421, "{foreign}");
+        assert_eq!(http.ask("GET", "/", &[foreign], "").status, 421, "{foreign}");
+    }
+    for forwarded in ["Forwarded: for=127.0.0.1", "X-Forwarded-For: 127.0.0.1", "X-Forwarded-For:"] {
+        assert_eq!(of(&[forwarded]), 401, "{forwarded}");
+        assert_eq!(of(&[forwarded, &format!("Authorization: Bearer {read}")]), 200, "{forwarded}");
+        assert_eq!(http.ask("GET", "/metrics", &[forwarded], "").status, 401, "{forwarded}");
+    }
+    let changes = [
+        ("POST", "/api/v1/volumes"),
+        ("PATCH", "/api/v1/volumes/v"),
+        ("DELETE", "/api/v1/volumes/v"),
+        ("POST", "/api/v1/volumes/v/flush"),
+        ("POST", "/api/v1/volumes/v/pause"),
+        ("POST", "/api/v1/volumes/v/freeze"),
+        ("POST", "/api/v1/volumes/v/resume"),
+        ("POST", "/api/v1/volumes/v/invalidate"),
+        ("POST", "/api/v1/flash"),
+        ("DELETE", "/api/v1/flash/0"),
+        ("DELETE", "/api/v1/jobs/flash"),
+    ];
+    for (method, path) in changes {
+        let bare = http.ask(method, path, &[], "");
+        assert_eq!((bare.status, bare.header("www-authenticate")), (401, "Bearer realm=\"hotset\""), "{method} {path}");
+        bare.json();
+        assert_eq!(http.ask_as(&read, method, path, "{}").status, 403, "{method} {path}");
+    }
+    assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["state"], "active");
+    daemon.stop();
+}
+
+#[test]
+fn a_browser_logs_in_once_with_a_link_or_with_a_token_and_out_again() {
+    let site = site();
+    let daemon = site.start();
+    let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
+    let link = daemon.command(&["token", "link"]);
+    let path = link.trim().strip_prefix(&format!("http://{}", http.address())).expect("it leads here");
+    let followed = http.get(path);
+    assert_eq!((followed.status, followed.header("location")), (303, "/"));
+    let cookie = followed.header("set-cookie").to_owned();
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    assert_eq!(http.get(path).status, 401);
+    let login = |token: &str| {
+        http.ask("POST", "/api/v1/login", &["Content-Type: application/json"], &json!({ "token": token }).to_string())
+    };
+    let logged_in = login(&operate);
+    assert_eq!((logged_in.status, &logged_in.json()["role"]), (200, &"operate".into()));
+    let session = format!("Cookie: {}", cookie.split(';').next().expect("a pair"));
+    let origin = format!("Origin: http://{}", http.address());
+    let pause = |headers: &[&str]| http.ask("POST", "/api/v1/volumes/v/pause", headers, "").status;
+    assert_eq!(pause(&[&session]), 403);
+    assert_eq!(pause(&[&session, "Origin: http://evil.example"]), 403);
+    assert_eq!(pause(&[&session, &origin]), 200);
+    assert_eq!(http.ask("GET", "/api/v1/status", &[&session, "X-Forwarded-For: 1.2.3.4"], "").status, 200);
+    assert_eq!(http.ask("POST", "/api/v1/logout", &[&session, &origin], "").status, 204);
+    assert_eq!(pause(&[&session, &origin]), 401);
+    // Guessing is stopped before it begins, for who knows a token too.
+    let wrong: Vec<u16> = (0..6).map(|_| login("hotset_0").status).collect();
+    assert_eq!(wrong.last(), Some(&429), "{wrong:?}");
+    let late = login(&operate);
+    assert!(late.status == 429 && !late.header("retry-after").is_empty(), "{late:?}");
+    assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/v/resume", "").status, 200);
+    daemon.stop();
+}
+
+#[test]
+fn what_cannot_be_read_is_refused_with_a_reason() {
+    let site = site();
+    let daemon = site.start();
+    let (http, administer) = (Http::of(&daemon), token(&daemon, "administer"));
+    let patch = |body: &str| http.ask_as(&administer, "PATCH", "/api/v1/volumes/v", body);
+    for (body, word) in [
+        (r#"{"polcy":"none"}"#, "polcy"),
+        (r#"{"policy":"fast"}"#, "fast"),
+        (r#"{"policy":7}"#, "policy"),
+        ("{}", "nothing"),
+        ("{", "EOF"),
+        ("", "EOF"),
+    ] {
+        let refused = patch(body);
+        assert_eq!(refused.status, 400, "{body}: {refused:?}");
+        assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(word)), "{body}: {refused:?}");
+    }
+    assert_eq!(patch(&format!("\"{}\"", "x".repeat(70_000))).status, 413);
+    let bearer = format!("Authorization: Bearer {administer}");
+    assert_eq!(http.ask("PATCH", "/api/v1/volumes/v", &[&bearer], "{}").status, 415);
+    for question in ["?limit=0", "?limit=1001", "?limit=x", "?colour=1", "?limit=-1"] {
+        assert_eq!(http.get(&format!("/api/v1/volumes{question}")).status, 400, "{question}");
+    }
+    assert_eq!(http.get("/api/v1/volumes/none").status, 404);
+    assert_eq!(http.get("/api/v1/volumes/%ff").status, 400);
+    assert_eq!(http.get("/nowhere").status, 404);
+    assert_eq!(http.ask_as(&administer, "PUT", "/api/v1/status", "").status, 405);
+    let long = format!("X-Long: {}", "x".repeat(100_000));
+    assert_eq!(http.send("GET", "/healthz", &[&long], "").map_or(431, |reply| reply.status), 431);
+    let many = vec!["X-Many: 1"; 100];
+    assert_eq!(http.send("GET", "/healthz", &many, "").map_or(431, |reply| reply.status), 431);
+    assert_eq!((http.get("/healthz").body.as_str(), http.get("/readyz").body.as_str()), ("ok\n", "ready\n"));
+    let page = http.get("/");
+    assert!(page.body.contains("/metrics") && !page.body.contains("<script"), "{}", page.body);
+    assert!(page.header("content-security-policy").contains("script-src 'self'"), "{page:?}");
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_that_is_not_in_the_document_is_caught() {
+    let site = site();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    assert!(http.is_documented("GET", "/api/v1/volumes/v", 200) && http.is_documented("GET", "/nowhere", 404));
+    for (method, path, status) in [
+        ("GET", "/api/v1/status", 418),
+        ("GET", "/api/v1/status", 201),
+        ("GET", "/nowhere", 200),
+        ("POST", "/api/v1/status", 200),
+    ] {
+        assert!(!http.is_documented(method, path, status), "{method} {path} {status}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn the_stream_tells_each_second_once_and_goes_on_where_it_broke_off() {
+    let site = site();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let number = |id: &str| id.rsplit_once('-').and_then(|(_, number)| number.parse::<u64>().ok()).expect("a number");
+    let began = Instant::now();
+    let mut follower = http.follow("/api/v1/stream?volumes=v,none", &[]);
+    let events: Vec<_> = (0..4).map(|_| follower.event()).collect();
+    // Three pauses lie between four events; a busy machine may be late.
+    let took = began.elapsed();
+    assert!((Duration::from_secs(2)..Duration::from_secs(20)).contains(&took), "{took:?}");
+    let (first, last) = (number(&events[0].0), number(&events[3].0));
+    assert_eq!(last - first, 3);
+    let data = &events[0].1;
+    assert_eq!((&data["volumes"]["v"]["name"], &data["totals"]["volumes"]), (&"v".into(), &1.into()), "{data}");
+    assert!(data["volumes"]["none"].is_null() && data["status"]["version"].is_string(), "{data}");
+    // All clients are sent the same.
+    let mut other = http.follow("/api/v1/stream", &[]);
+    let (id, data) = other.event();
+    assert_eq!(data["volumes"], json!({}));
+    let same = std::iter::repeat_with(|| follower.event()).find(|(found, _)| *found == id).expect("it comes");
+    assert_eq!(same.1["totals"], data["totals"]);
+    drop(follower);
+    let mut resumed = http.follow("/api/v1/stream?volumes=v", &[&format!("Last-Event-ID: {}", events[0].0)]);
+    let again: Vec<_> = (0..3).map(|_| resumed.event()).collect();
+    assert_eq!(again, events[1..]);
+    let unknown = http.follow("/api/v1/stream", &["Last-Event-ID: 1-1"]).event();
+    assert!(number(&unknown.0) > last);
+    daemon.stop();
+}
+
+#[test]
+fn a_hundred_who_follow_the_stream_keep_nobody_from_the_control_socket() {
+    let site = site();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let mut followers: Vec<_> = (0..100).map(|_| http.follow("/api/v1/stream?volumes=v", &[])).collect();
+    assert!(followers.iter_mut().all(|follower| follower.event().1["volumes"]["v"].is_object()));
+    assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["name"], "v");
+    daemon.command(&["volume", "flush", "v"]);
+    assert_eq!(http.get("/api/v1/status").status, 200);
+    // There is an end to it.
+    followers.extend((0..28).map(|_| http.follow("/api/v1/stream", &[])));
+    let full = http.get("/api/v1/stream");
+    assert!(full.status == 503 && !full.header("retry-after").is_empty(), "{full:?}");
+    drop(followers);
+    wait_for("room in the stream", || (http.status_of("/api/v1/stream") == 200).then_some(()));
+    let names: Vec<String> = (0..65).map(|number| format!("v{number}")).collect();
+    assert_eq!(http.get(&format!("/api/v1/stream?volumes={}", names.join(","))).status, 400);
+    daemon.stop();
+}
+
+#[test]
+fn volumes_are_served_although_the_interface_has_no_address() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let mut site = Site::with_volume(MIB);
+    site.tables = format!("[api]\nlisten = \"{}\"", taken.local_addr().expect("it listens"));
+    let daemon = site.start();
+    assert!(daemon.log().contains("[api] cannot listen"), "{}", daemon.log());
+    Client::connect(&site.endpoint(), "v").expect("it is served").write(0, &[1; 4096]).expect("it writes");
+    let refused = daemon.try_command(&["token", "link"]);
+    assert!(!refused.status.success());
+    drop(taken);
+    wait_for("the interface", || Some(()).filter(|()| daemon.log().contains("HTTP on 127.0.0.1")));
+    assert_eq!(Http::of(&daemon).get("/readyz").status, 200);
+    daemon.stop();
+}
