@@ -40,16 +40,16 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
         unreachable!("the server tells the peer of every request")
     };
     let (mut parts, body) = request.into_parts();
-    let judged = judge(&shared.access, &shared.options.names, &parts, peer);
+    let (who, verdict) = judge(&shared.access, &shared.options.names, &parts, peer);
     let asked = (!is_safe(&parts.method)).then(|| (parts.method.clone(), parts.uri.path().to_owned()));
     let is_login = needed(&parts.method, parts.uri.path()).is_none();
     let through = if is_forwarded(&parts.headers) { " (forwarded)" } else { "" };
-    let (who, mut response) = match judged {
-        Ok(who) => {
+    let mut response = match verdict {
+        Ok(()) => {
             parts.extensions.insert(Asking(who.clone()));
-            (who, next.run(Request::from_parts(parts, body)).await)
+            next.run(Request::from_parts(parts, body)).await
         }
-        Err(problem) => (None, problem.into_response()),
+        Err(problem) => problem.into_response(),
     };
     // A log-in says itself who it was.
     if let (Some((method, path)), Some(who), false) = (asked, who, is_login) {

@@ -17,3 +17,11 @@ fn the_demo_measures_both_sides_and_checks_every_read() {
     assert!(summary["with"]["read_hit_ratio"].as_f64().expect("a ratio") > 0.0, "{summary}");
     assert_eq!(summary["without"]["read_hit_ratio"].as_f64(), Some(0.0), "{summary}");
 }
+
+#[test]
+fn the_first_line_leads_to_the_page() {
+    let output = Command::new(env!("CARGO_BIN_EXE_hotset")).args(["demo", "--headless", "--seconds", "2"]).output();
+    let text = String::from_utf8(output.expect("the binary was built").stdout).expect("text");
+    let first = text.lines().next().expect("it says something");
+    assert!(first.starts_with("http://127.0.0.1:") && first.contains("/login?key="), "{text}");
+}

@@ -46,36 +46,43 @@ pub fn needed(method: &Method, path: &str) -> Option<Role> {
     })
 }
 
-/// Judges a request.
-pub fn judge(access: &Access, names: &[String], parts: &Parts, peer: SocketAddr) -> Result<Option<Who>, Problem> {
-    let host = check_host(parts, names)?;
+/// Judges a request: who asks, as far as that is known, and why not, if so.
+pub fn judge(access: &Access, names: &[String], parts: &Parts, peer: SocketAddr) -> (Option<Who>, Result<(), Problem>) {
+    let host = match check_host(parts, names) {
+        Ok(host) => host,
+        Err(problem) => return (None, Err(problem)),
+    };
     let Some(needed) = needed(&parts.method, parts.uri.path()) else {
-        return check_origin(&parts.headers, host, false).map(|()| None);
+        return (None, check_origin(&parts.headers, host, false));
     };
-    let (who, by_cookie) = identify(access, &parts.headers)?;
-    let is_local = peer.ip().to_canonical().is_loopback() && !is_forwarded(&parts.headers);
-    let Some(who) = who else {
-        if is_safe(&parts.method) && is_local {
-            return Ok(None);
+    let (who, by_cookie) = match identify(access, &parts.headers) {
+        Ok(identified) => identified,
+        Err(problem) => return (None, Err(problem)),
+    };
+    let verdict = match &who {
+        None => check_anonymous(parts, peer),
+        Some(who) if who.role < needed => {
+            let text = format!(
+                "the token \"{}\" may {}; this needs one that may {needed}: `hotset token create --role {needed}`",
+                who.name, who.role
+            );
+            Err(Problem::new(StatusCode::FORBIDDEN, text))
         }
-        let why = match is_safe(&parts.method) {
-            true => "from another machine, or forwarded by a proxy, nothing is shown without a token",
-            false => "nothing is changed without a token",
-        };
-        let text = format!("{why}; make one with `hotset token create` and send it as Authorization: Bearer …");
-        return Err(Problem::new(StatusCode::UNAUTHORIZED, text));
+        Some(_) if by_cookie && !is_safe(&parts.method) => check_origin(&parts.headers, host, true),
+        Some(_) => Ok(()),
     };
-    if who.role < needed {
-        let text = format!(
-            "the token \"{}\" may {}; this needs one that may {needed}: `hotset token create --role {needed}`",
-            who.name, who.role
-        );
-        return Err(Problem::new(StatusCode::FORBIDDEN, text));
-    }
-    if by_cookie && !is_safe(&parts.method) {
-        check_origin(&parts.headers, host, true)?;
-    }
-    Ok(Some(who))
+    (who, verdict)
+}
+
+fn check_anonymous(parts: &Parts, peer: SocketAddr) -> Result<(), Problem> {
+    let is_local = peer.ip().to_canonical().is_loopback() && !is_forwarded(&parts.headers);
+    let why = match is_safe(&parts.method) {
+        true if is_local => return Ok(()),
+        true => "from another machine, or forwarded by a proxy, nothing is shown without a token",
+        false => "nothing is changed without a token",
+    };
+    let text = format!("{why}; make one with `hotset token create` and send it as Authorization: Bearer …");
+    Err(Problem::new(StatusCode::UNAUTHORIZED, text))
 }
 
 /// True when the request was somebody else's before it was the peer's.

@@ -31,7 +31,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
             let (series, value) = split(line)?;
             let name = series.split('{').next().unwrap_or_default();
             let ends: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
-            if !ends.iter().any(|end| name.strip_suffix(end) == Some(family)) {
+            if kind.is_empty() || !ends.iter().any(|end| name.strip_suffix(end) == Some(family)) {
                 return Err(format!("{name} stands in the family {family} ({kind})"));
             }
             let value = value.parse::<f64>().map_err(|_| format!("{value} is no number"))?;

@@ -118,9 +118,11 @@ mod tests {
         {
             assert!(paths.contains_key(path), "{path}");
         }
+        let mut names = std::collections::BTreeSet::new();
         for (path, item) in paths {
             for (method, operation) in item.as_object().expect("an item") {
                 assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path}");
+                assert!(names.insert(operation["operationId"].as_str()), "{method} {path} has another one's name");
                 assert!(operation["responses"]["421"].is_object(), "{method} {path}");
             }
         }

@@ -14,13 +14,13 @@ use crate::extract::{Json, Named};
 use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(remove))
+    OpenApiRouter::new().routes(routes!(show_flash, add_device)).routes(routes!(remove_device))
 }
 
 /// The flash cache and its devices
 #[utoipa::path(get, path = "/api/v1/flash", tag = "flash",
     responses((status = 200, description = "As it is now; without devices where there is none", body = FlashReport)))]
-async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<FlashReport>, Problem> {
+async fn show_flash(State(shared): State<Arc<Shared>>) -> Result<Json<FlashReport>, Problem> {
     shared.flash().await.map(Json)
 }
 
@@ -40,7 +40,10 @@ struct NewDevice {
 /// Add a device, or put one into another one's place; answers when that is done, `jobs` tells how far it is
 #[utoipa::path(post, path = "/api/v1/flash", tag = "flash", request_body = NewDevice,
     responses((status = 200, description = "Done", body = FlashReport)))]
-async fn add(State(shared): State<Arc<Shared>>, Json(device): Json<NewDevice>) -> Result<Json<FlashReport>, Problem> {
+async fn add_device(
+    State(shared): State<Arc<Shared>>,
+    Json(device): Json<NewDevice>,
+) -> Result<Json<FlashReport>, Problem> {
     let NewDevice { path, replace, force } = device;
     let request = match replace {
         Some(old) => Request::FlashReplace { old, new: path, force },
@@ -53,7 +56,7 @@ async fn add(State(shared): State<Arc<Shared>>, Json(device): Json<NewDevice>) -
 #[utoipa::path(delete, path = "/api/v1/flash/{id}", tag = "flash",
     params(("id" = String, Path, description = "Its number, or its path")),
     responses((status = 200, description = "Done", body = FlashReport)))]
-async fn remove(State(shared): State<Arc<Shared>>, Named(path): Named) -> Result<Json<FlashReport>, Problem> {
+async fn remove_device(State(shared): State<Arc<Shared>>, Named(path): Named) -> Result<Json<FlashReport>, Problem> {
     change(&shared, Request::FlashRemove { path }).await
 }
 

@@ -19,7 +19,7 @@ use crate::problem::Problem;
 const FLASH: &str = "flash";
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(cancel))
+    OpenApiRouter::new().routes(routes!(list_jobs)).routes(routes!(cancel_job))
 }
 
 /// What takes long.
@@ -34,7 +34,7 @@ struct Job {
 /// What is under way, and how far it is
 #[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs",
     responses((status = 200, description = "As it is now", body = Vec<Job>)))]
-async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Job>>, Problem> {
+async fn list_jobs(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Job>>, Problem> {
     let job = shared.flash().await?.job;
     Ok(Json(job.into_iter().map(|job| Job { id: FLASH, job }).collect()))
 }
@@ -42,7 +42,7 @@ async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Job>>, Probl
 /// Call it off: things are as they were before
 #[utoipa::path(delete, path = "/api/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The job")),
     responses((status = 204, description = "It is called off")))]
-async fn cancel(State(shared): State<Arc<Shared>>, Named(id): Named) -> Result<StatusCode, Problem> {
+async fn cancel_job(State(shared): State<Arc<Shared>>, Named(id): Named) -> Result<StatusCode, Problem> {
     let is_there = id == FLASH && shared.flash().await?.job.is_some();
     if !is_there {
         return Err(Problem::new(

@@ -17,13 +17,16 @@ use crate::extract::{Json, Named};
 use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(show, set, remove)).routes(routes!(curve)).routes(routes!(slow))
+    OpenApiRouter::new()
+        .routes(routes!(show_volume, set_volume, remove_volume))
+        .routes(routes!(miss_ratio_curve))
+        .routes(routes!(slow_requests))
 }
 
 /// Everything about one volume
 #[utoipa::path(get, path = "/api/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
-async fn show(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
+async fn show_volume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeShow { name }).await.map(Json)
 }
 
@@ -67,7 +70,7 @@ impl Settings {
 #[utoipa::path(patch, path = "/api/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path, description = "The volume")),
     request_body = Settings,
     responses((status = 200, description = "As it is now", body = VolumeReport)))]
-async fn set(
+async fn set_volume(
     State(shared): State<Arc<Shared>>,
     Named(name): Named,
     Json(settings): Json<Settings>,
@@ -78,7 +81,7 @@ async fn set(
 /// Destage a volume, flush its backing and stop serving it; answers when that is done
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path, description = "The volume")),
     responses((status = 204, description = "It is gone; its backing is complete")))]
-async fn remove(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<StatusCode, Problem> {
+async fn remove_volume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<StatusCode, Problem> {
     shared.said(Request::VolumeRemove { name }).await.map(|_| StatusCode::NO_CONTENT)
 }
 
@@ -86,7 +89,10 @@ async fn remove(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/miss-ratio-curve", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "The curves of memory and of flash", body = MissRatioCurve)))]
-async fn curve(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<MissRatioCurve>, Problem> {
+async fn miss_ratio_curve(
+    State(shared): State<Arc<Shared>>,
+    Named(name): Named,
+) -> Result<Json<MissRatioCurve>, Problem> {
     let report = shared.volume(Request::VolumeShow { name }).await?;
     let none = || {
         let text = format!("volume {} is {}: it has no miss-ratio curve", report.name, report.state.name());
@@ -99,7 +105,10 @@ async fn curve(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/slow", tag = "volumes",
     params(("name" = String, Path, description = "The volume")),
     responses((status = 200, description = "With the step that each waited in", body = Vec<SlowReport>)))]
-async fn slow(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<Vec<SlowReport>>, Problem> {
+async fn slow_requests(
+    State(shared): State<Arc<Shared>>,
+    Named(name): Named,
+) -> Result<Json<Vec<SlowReport>>, Problem> {
     match shared.asker.ask(Request::VolumeSlow { name }).await? {
         Answer::Slow(slow) => Ok(Json(slow)),
         _ => Err(unexpected()),

@@ -20,7 +20,7 @@ const LIMIT: u32 = 100;
 const LIMIT_MAX: u32 = 1000;
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(list, add))
+    OpenApiRouter::new().routes(routes!(list_volumes, add_volume))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -45,7 +45,10 @@ struct VolumesPage {
 /// Volumes by name, page by page
 #[utoipa::path(get, path = "/api/v1/volumes", tag = "volumes", params(Part),
     responses((status = 200, description = "A page", body = VolumesPage)))]
-async fn list(State(shared): State<Arc<Shared>>, Question(part): Question<Part>) -> Result<Json<VolumesPage>, Problem> {
+async fn list_volumes(
+    State(shared): State<Arc<Shared>>,
+    Question(part): Question<Part>,
+) -> Result<Json<VolumesPage>, Problem> {
     let limit = part.limit.unwrap_or(LIMIT);
     if !(1..=LIMIT_MAX).contains(&limit) {
         let text = format!("limit is {limit}; ask for 1 to {LIMIT_MAX} volumes");
@@ -82,7 +85,7 @@ struct NewVolume {
 /// Serve another volume; it stays over a restart
 #[utoipa::path(post, path = "/api/v1/volumes", tag = "volumes", request_body = NewVolume,
     responses((status = 201, description = "It is served", body = VolumeReport)))]
-async fn add(
+async fn add_volume(
     State(shared): State<Arc<Shared>>,
     Json(volume): Json<NewVolume>,
 ) -> Result<(StatusCode, Json<VolumeReport>), Problem> {

@@ -215,7 +215,9 @@ impl Daemon {
         let attached = self.attach(config, false, false).await;
         if let Err(failure) = attached {
             self.volumes.borrow_mut().remove(name);
-            return Err(failure);
+            // What cannot be opened is what was named.
+            let kind = if failure.kind == ErrorKind::Failed { ErrorKind::Conflict } else { failure.kind };
+            return Err(Failure::new(kind, failure.message));
         }
         let placed = self.placed(name)?;
         let added = AddedVolume { backing: backing.to_owned(), size_bytes, policy: policy.to_string(), read_only };

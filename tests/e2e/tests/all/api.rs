@@ -240,7 +240,7 @@ fn what_cannot_be_read_is_refused_with_a_reason() {
     for (body, word) in [
         (r#"{"polcy":"none"}"#, "polcy"),
         (r#"{"policy":"fast"}"#, "fast"),
-        (r#"{"policy":7}"#, "policy"),
+        (r#"{"policy":7}"#, "a string"),
         ("{}", "nothing"),
         ("{", "EOF"),
         ("", "EOF"),

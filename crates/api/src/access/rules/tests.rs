@@ -33,7 +33,7 @@ impl World {
         let (parts, ()) = request.body(()).expect("a request").into_parts();
         let peer = SocketAddr::new(peer.parse().expect("an address"), 50_000);
         let names = ["cache.example".to_owned()];
-        judge(&self.access, &names, &parts, peer).map_or_else(|problem| problem.status(), |_| 200)
+        judge(&self.access, &names, &parts, peer).1.map_or_else(|problem| problem.status(), |()| 200)
     }
 }
 

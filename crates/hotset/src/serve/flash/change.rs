@@ -22,8 +22,14 @@ use crate::state::FlashDevices;
 /// How often a change says how far it is.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 
-fn failed(message: impl Into<String>) -> Failure {
-    Failure::new(ErrorKind::Failed, message)
+/// Whether it was refused for what was asked, or tried and failed.
+fn kind_of(error: &StoreError) -> ErrorKind {
+    match error {
+        StoreError::Refused(_) | StoreError::NotEmpty { .. } | StoreError::TooSmall { .. } | StoreError::Cancelled => {
+            ErrorKind::Conflict
+        }
+        _ => ErrorKind::Failed,
+    }
 }
 
 /// A path as commands name it: absolute, links and all.
@@ -131,7 +137,7 @@ impl Daemon {
         };
         let called = self.flash_core().call(remove);
         let result = self.watched_job(&format!("removing {which}"), progress, called).await.map_err(core_gone)?;
-        result.map_err(|error| failed(opened.names.show(&error.to_string())))?;
+        result.map_err(|error| Failure::new(kind_of(&error), opened.names.show(&error.to_string())))?;
         if let Some(path) = path {
             self.without_device(&path)?;
         }
@@ -189,11 +195,15 @@ impl Daemon {
         let (opened, config) = self.opened_flash()?;
         let own = path.to_owned();
         let call = async move |local: Rc<Local>| {
-            let disk = open_device(&local, &config, own).await.map_err(|text| (None, text))?;
+            // What cannot be opened is what was named.
+            let opened = open_device(&local, &config, own).await;
+            let disk = opened.map_err(|text| (None, Failure::new(ErrorKind::Conflict, text)))?;
             let identity = disk.identity();
-            let Some(store) = local.engine.log() else { return Err((None, "the log is not open".to_owned())) };
+            let Some(store) = local.engine.log() else {
+                return Err((None, Failure::new(ErrorKind::Failed, "the log is not open")));
+            };
             let changed = change(store, disk).await;
-            changed.map_err(|error| (Some(identity.clone()), error.to_string()))?;
+            changed.map_err(|error| (Some(identity.clone()), Failure::new(kind_of(&error), error.to_string())))?;
             Ok(identity)
         };
         let called = self.flash_core().call(call);
@@ -208,9 +218,9 @@ impl Daemon {
                 }
                 Ok(())
             }
-            Err((identity, text)) => {
+            Err((identity, failure)) => {
                 identity.into_iter().for_each(|identity| names.add(identity, path));
-                Err(failed(names.show(&text)))
+                Err(Failure::new(failure.kind, names.show(&failure.message)))
             }
         }
     }
