@@ -48,8 +48,8 @@ struct Held {
     ring: Ring,
     /// Volumes that somebody wants, and since when nobody has asked for it.
     wanted: BTreeMap<String, Want>,
-    /// When the last client was last seen.
-    seen: Instant,
+    /// When the last client was last seen; never, at first.
+    seen: Option<Instant>,
 }
 
 struct Want {
@@ -71,8 +71,7 @@ impl Hub {
     /// One that samples by asking.
     pub fn new(asker: Asker) -> Hub {
         let life = time::since_1970().as_millis() as u64;
-        let now = Instant::now();
-        let held = Held { ring: Ring::new(life), wanted: BTreeMap::new(), seen: now };
+        let held = Held { ring: Ring::new(life), wanted: BTreeMap::new(), seen: None };
         let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
         Hub { asker, held: Mutex::new(held), newest: watch::Sender::new(0), clients, woken: Notify::new() }
     }
@@ -89,7 +88,7 @@ impl Hub {
         loop {
             tick.tick().await;
             let is_alone = self.clients.available_permits() == CLIENTS_MAX;
-            if is_alone && self.held().seen.elapsed() > LINGER {
+            if is_alone && self.held().seen.is_none_or(|seen| seen.elapsed() > LINGER) {
                 self.held().ring.clear();
                 self.woken.notified().await;
             }
@@ -159,7 +158,7 @@ impl Drop for Follower {
     fn drop(&mut self) {
         let mut held = self.hub.held();
         let now = Instant::now();
-        held.seen = now;
+        held.seen = Some(now);
         for name in &self.volumes {
             if let Some(want) = held.wanted.get_mut(name) {
                 want.clients = want.clients.saturating_sub(1);
