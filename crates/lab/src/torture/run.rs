@@ -290,7 +290,7 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         let last = number.checked_sub(1).map(|last| options.lives[last]);
         flash.open(&seam, &core, number == 0, last == Some(End::Orderly)).await?;
     }
-    let mut subjects = Vec::new();
+    let mut attached = Vec::new();
     for (index, (volume, model)) in options.volumes.iter().zip(&run.models).enumerate() {
         let path = disk_name(index);
         let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
@@ -312,15 +312,19 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         if core.unclaimed().contains(&spec.incarnation) {
             spec.policy = WritePolicy::WriteBack;
         }
-        let attached = core.attach_recovered(spec, Backing::plain(disk.clone())).await;
-        let attached = attached.map_err(|error| error.to_string())?;
+        let served = core.attach_recovered(spec, Backing::plain(disk.clone())).await;
+        let served = served.map_err(|error| error.to_string())?;
         let control = world.disk(&path).expect("added when the first world began");
-        let parts = SubjectParts { number: index as u16 + 1, volume: attached, disk, control };
-        subjects.push(Subject::new(parts, volume.clone(), Rc::clone(model)));
+        let parts = SubjectParts { number: index as u16 + 1, volume: served, disk, control };
+        attached.push((parts, volume, model));
     }
     // Who leaves a small log needs room that others may have to make.
-    for subject in subjects.iter().filter(|subject| subject.volume().policy() != subject.options.policy) {
-        subject.volume().set_policy(subject.options.policy).await.map_err(|error| error.to_string())?;
+    let mut subjects = Vec::new();
+    for (parts, volume, model) in attached {
+        if parts.volume.policy() != volume.policy {
+            parts.volume.set_policy(volume.policy).await.map_err(|error| error.to_string())?;
+        }
+        subjects.push(Subject::new(parts, volume.clone(), Rc::clone(model)));
     }
     Ok(Life::new(core, subjects, Rc::clone(options), operations))
 }
