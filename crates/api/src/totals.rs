@@ -1,10 +1,10 @@
 //! Sums over volumes.
 
-use control::VolumeReport;
+use control::{Counts, LatencyCountsReport, VolumeReport};
 use serde::Serialize;
 
 /// What several volumes have done together, and hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Totals {
     /// How many there are.
     pub volumes: u64,
@@ -34,12 +34,20 @@ pub struct Totals {
     pub memory_bytes: u64,
     /// Not yet on the backing.
     pub dirty_bytes: u64,
+    /// Age of the oldest dirty block of all.
+    pub dirty_age_ms: u64,
     /// Reads of backings.
     pub backing_reads: u64,
     /// Writes to backings.
     pub backing_writes: u64,
+    /// Bytes read from backings.
+    pub backing_read_bytes: u64,
+    /// Bytes written to backings.
+    pub backing_write_bytes: u64,
     /// Requests that backings failed.
     pub backing_errors: u64,
+    /// How many requests took how long.
+    pub latency_counts: LatencyCountsReport,
 }
 
 impl Totals {
@@ -65,8 +73,24 @@ impl Totals {
         self.errors += volume.errors;
         self.memory_bytes += volume.memory_bytes;
         self.dirty_bytes += volume.dirty_bytes;
+        self.dirty_age_ms = self.dirty_age_ms.max(volume.dirty_age_ms);
         self.backing_reads += volume.backing_reads;
         self.backing_writes += volume.backing_writes;
+        self.backing_read_bytes += volume.backing_read_bytes;
+        self.backing_write_bytes += volume.backing_write_bytes;
         self.backing_errors += volume.backing_errors;
+        add_counts(&mut self.latency_counts.read, &volume.latency_counts.read);
+        add_counts(&mut self.latency_counts.write, &volume.latency_counts.write);
     }
+}
+
+/// All volumes have the same buckets; one that is refused has none.
+fn add_counts(sum: &mut Counts, counts: &Counts) {
+    if sum.below.is_empty() {
+        sum.below.clone_from(&counts.below);
+    } else {
+        sum.below.iter_mut().zip(&counts.below).for_each(|(sum, bucket)| sum.count += bucket.count);
+    }
+    sum.all += counts.all;
+    sum.sum_us += counts.sum_us;
 }

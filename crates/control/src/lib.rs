@@ -13,7 +13,7 @@ mod wire;
 
 pub use answer::{Answer, ErrorKind, Failure, Progress, Reply};
 pub use client::{Client, ClientError};
-pub use report::{FlashReport, LatencyReport, StatusReport, VolumeReport, VolumeState};
+pub use report::{Counts, FlashReport, LatencyCountsReport, LatencyReport, StatusReport, VolumeReport, VolumeState};
 pub use request::Request;
 pub use server::{Handler, Limits, ProgressSender, ServerError, serve};
 pub use token::Role;

@@ -29,9 +29,14 @@ pub fn is_safe(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD
 }
 
-/// What a request needs; `None` is a log-in. What is not listed needs most.
+/// Whether this is the page, where one logs in: open to everybody, for it tells nothing of this daemon.
+fn is_page(method: &Method, path: &str) -> bool {
+    is_safe(method) && (path == "/" || path.starts_with("/assets/"))
+}
+
+/// What a request needs; `None` is a log-in, or the page that leads there. What is not listed needs most.
 pub fn needed(method: &Method, path: &str) -> Option<Role> {
-    if LOGIN.contains(&(method.clone(), path)) {
+    if LOGIN.contains(&(method.clone(), path)) || is_page(method, path) {
         return None;
     }
     if is_safe(method) {

@@ -72,7 +72,8 @@ async fn follow(
     let (session, _) = begin(&shared, peer, || shared.access.begin_with_link(&link.key))?;
     let headers = [
         (header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs())),
-        (header::LOCATION, HeaderValue::from_static("/")),
+        // Relative, so that a proxy may serve it under a path.
+        (header::LOCATION, HeaderValue::from_static("./")),
     ];
     Ok((StatusCode::SEE_OTHER, headers).into_response())
 }

@@ -1,23 +1,41 @@
-//! `/`: the web page. This is where a page that is built into the binary plugs in; a binary without one says how to look otherwise.
+//! `/` and `/assets`: the web page, as far as it was there when the binary was built; a binary without one says how to look otherwise, and how to
+//! get one with it.
+//!
+//! The page itself is nobody's secret, so it is open to everybody as the log-in is: it is where one logs in.
 
-use axum::response::Html;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Routes;
+use crate::extract::Named;
+use crate::problem::Problem;
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(page))
+    OpenApiRouter::new().routes(routes!(page)).routes(routes!(asset))
 }
 
-/// What `/` shows. No script and no style: it has to do without both under the policy that all answers carry.
-const PAGE: &str = "<!doctype html>
+/// A file of the page.
+struct File {
+    name: &'static str,
+    plain: &'static [u8],
+    /// The same, compressed when the page was built.
+    gzip: &'static [u8],
+}
+
+/// All of them; none in a build without the page.
+const FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/page.rs"));
+
+/// What `/` shows in a build without the page. No script and no style: it has to do without both under the policy that all answers carry.
+const WITHOUT: &str = "<!doctype html>
 <html lang=\"en\">
 <meta charset=\"utf-8\">
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
 <title>Hotset</title>
 <h1>Hotset</h1>
-<p>The daemon runs. This build has no web page in it; until it has one:</p>
+<p>The daemon runs. This build has no web page in it: with Node 20.19 or later, <code>npm ci &amp;&amp; npm run build</code> in the folder
+<code>ui</code> of the source makes it, and the next build of the daemon takes it in. Without it:</p>
 <ul>
 <li><code>hotset top</code> in a terminal shows the same figures, live</li>
 <li><a href=\"/api/v1/status\">/api/v1/status</a> as JSON, <a href=\"/api/v1/openapi.json\">/api/v1/openapi.json</a> says what else there is</li>
@@ -27,9 +45,76 @@ const PAGE: &str = "<!doctype html>
 </html>
 ";
 
+/// Its name changes with its content, so it may be kept for ever.
+const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+/// Asked for anew each time: it names the files that belong to this build.
+const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
+
 /// The web page
 #[utoipa::path(get, path = "/", tag = "page",
     responses((status = 200, description = "The page", body = String, content_type = "text/html")))]
-async fn page() -> Html<&'static str> {
-    Html(PAGE)
+async fn page(headers: HeaderMap) -> Response {
+    let without = File { name: "index.html", plain: WITHOUT.as_bytes(), gzip: &[] };
+    let index = FILES.iter().find(|file| file.name == "index.html").unwrap_or(&without);
+    send(index, &headers, ASK_AGAIN)
+}
+
+/// A file of the web page
+#[utoipa::path(get, path = "/assets/{name}", tag = "page", params(("name" = String, Path, description = "As the page names it")),
+    responses((status = 200, description = "The file", body = String, content_type = "text/javascript")))]
+async fn asset(Named(name): Named, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+    let none = || {
+        let text = format!("there is no {} in this build; reload the page", uri.path());
+        Problem::new(StatusCode::NOT_FOUND, text)
+    };
+    let file = FILES.iter().find(|file| file.name == name && name != "index.html").ok_or_else(none)?;
+    Ok(send(file, &headers, FOR_EVER))
+}
+
+fn send(file: &File, asked: &HeaderMap, keep: HeaderValue) -> Response {
+    let kind = match file.name.rsplit('.').next() {
+        Some("html") => "text/html; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        _ => "application/octet-stream",
+    };
+    let common = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
+        (header::CACHE_CONTROL, keep),
+        (header::VARY, HeaderValue::from_static("accept-encoding")),
+    ];
+    if !file.gzip.is_empty() && takes_gzip(asked) {
+        return (common, [(header::CONTENT_ENCODING, "gzip")], file.gzip).into_response();
+    }
+    (common, file.plain).into_response()
+}
+
+fn takes_gzip(asked: &HeaderMap) -> bool {
+    let encodings = asked.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    encodings.split(',').any(|encoding| {
+        let (name, weight) = encoding.split_once(';').unwrap_or((encoding, ""));
+        let is_refused = weight.trim().strip_prefix("q=").is_some_and(|weight| weight.parse() == Ok(0.0));
+        name.trim().eq_ignore_ascii_case("gzip") && !is_refused
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_gzip_is_sent_gzip_and_nobody_else() {
+        let file = File { name: "a-1.js", plain: b"plain", gzip: b"gzip" };
+        let encoding = |asked: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(asked));
+            send(&file, &headers, FOR_EVER).headers().get(header::CONTENT_ENCODING).cloned()
+        };
+        for asked in ["gzip", "br, gzip;q=0.5", "deflate,GZIP"] {
+            assert_eq!(encoding(asked), Some(HeaderValue::from_static("gzip")), "{asked}");
+        }
+        for asked in ["", "br", "gzip;q=0", "gzip;q=0.0", "xgzip"] {
+            assert_eq!(encoding(asked), None, "{asked}");
+        }
+    }
 }
