@@ -1,0 +1,47 @@
+// Asking the daemon. Addresses are relative, so that a proxy may serve the page under a path.
+
+import type { MissRatioCurve, SlowRequest, Volume } from './types';
+
+export class Refused extends Error {
+  constructor(
+    readonly status: number,
+    text: string,
+  ) {
+    super(text);
+  }
+}
+
+async function ask<T>(method: string, path: string, body?: unknown): Promise<T> {
+  const init: RequestInit = { method, cache: 'no-store' };
+  if (body !== undefined) {
+    init.headers = { 'Content-Type': 'application/json' };
+    init.body = JSON.stringify(body);
+  }
+  const unreachable = () => new Refused(0, 'The daemon cannot be reached.');
+  const answer = await fetch(`api/v1/${path}`, init).catch(() => Promise.reject(unreachable()));
+  const told = answer.status === 204 ? null : await answer.json().catch(() => null);
+  if (!answer.ok) throw new Refused(answer.status, told?.detail ?? `The daemon answered ${answer.status}.`);
+  return told as T;
+}
+
+const named = (name: string) => `volumes/${encodeURIComponent(name)}`;
+
+export const api = {
+  /** All volumes; they come a thousand at a time. */
+  async volumes(): Promise<Volume[]> {
+    const all: Volume[] = [];
+    for (let after = ''; ;) {
+      const page = await ask<{ volumes: Volume[]; next?: string | null }>('GET', `volumes?limit=1000${after}`);
+      all.push(...page.volumes);
+      if (!page.next) return all;
+      after = `&after=${encodeURIComponent(page.next)}`;
+    }
+  },
+  volume: (name: string) => ask<Volume>('GET', named(name)),
+  curve: (name: string) => ask<MissRatioCurve>('GET', `${named(name)}/miss-ratio-curve`),
+  slow: (name: string) => ask<SlowRequest[]>('GET', `${named(name)}/slow`),
+  act: (name: string, action: string) => ask<Volume>('POST', `${named(name)}/${action}`),
+  setPolicy: (name: string, policy: string) => ask<Volume>('PATCH', named(name), { policy }),
+  login: (token: string) => ask<{ name: string; role: string }>('POST', 'login', { token }),
+  logout: () => ask<null>('POST', 'logout'),
+};

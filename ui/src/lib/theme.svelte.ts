@@ -1,0 +1,42 @@
+// Light, dark, or as the system has it. Charts draw on canvases and have to be told of a change.
+
+type Choice = 'auto' | 'light' | 'dark';
+const KEY = 'hotset-colours';
+
+function stored(): Choice {
+  const found = localStorage.getItem(KEY);
+  return found === 'light' || found === 'dark' ? found : 'auto';
+}
+
+class Theme {
+  private chosen = $state<Choice>(stored());
+  private systemIsDark = $state(false);
+  isDark = $derived(this.chosen === 'dark' || (this.chosen === 'auto' && this.systemIsDark));
+
+  constructor() {
+    const system = window.matchMedia('(prefers-color-scheme: dark)');
+    this.systemIsDark = system.matches;
+    system.addEventListener('change', () => (this.systemIsDark = system.matches));
+    this.apply();
+  }
+
+  get choice() {
+    return this.chosen;
+  }
+
+  set choice(choice: Choice) {
+    this.chosen = choice;
+    localStorage.setItem(KEY, choice);
+    this.apply();
+  }
+
+  private apply() {
+    if (this.chosen === 'auto') delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = this.chosen;
+  }
+}
+
+export const theme = new Theme();
+
+/** A colour of the style sheet, as canvases want it. */
+export const colour = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

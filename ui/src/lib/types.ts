@@ -1,0 +1,96 @@
+// What the daemon tells, as far as the page shows it. docs/api.md has the rest.
+
+export interface Bucket {
+  us: number;
+  count: number;
+}
+
+export interface Counts {
+  below: Bucket[];
+  all: number;
+  sum_us: number;
+}
+
+/** Counters since the daemon's start; of one volume, or summed over all. */
+export interface Counters {
+  reads: number;
+  writes: number;
+  read_bytes: number;
+  write_bytes: number;
+  memory_hits: number;
+  flash_hits: number;
+  partial_hits: number;
+  misses: number;
+  errors: number;
+  memory_bytes: number;
+  dirty_bytes: number;
+  dirty_age_ms: number;
+  backing_reads: number;
+  backing_writes: number;
+  backing_read_bytes: number;
+  backing_write_bytes: number;
+  latency_counts: { read: Counts; write: Counts };
+}
+
+export interface Totals extends Counters {
+  volumes: number;
+}
+
+export interface Volume extends Counters {
+  name: string;
+  state: 'active' | 'paused' | 'frozen' | 'refused' | 'removing';
+  policy: string;
+  size_bytes: number;
+  backing: string;
+  datastore: string;
+  read_only: boolean;
+  flash: { pages: number; cached_bytes: number; not_hit: Record<string, number> };
+  alerts: string[];
+}
+
+export interface Flash {
+  in_use: boolean;
+  pages: { pages: number; slots: number };
+  dirty_bytes: number;
+  alerts: string[];
+}
+
+export interface Status {
+  version: string;
+  uptime_seconds: number;
+  stopping: boolean;
+  memory_bytes: number;
+  flash: Flash | null;
+  alerts: string[];
+}
+
+/** One event of the stream. */
+export interface Sample {
+  /** `life-number`: another life is another start of the daemon. */
+  id: string;
+  at_unix_ms: number;
+  status: Status;
+  totals: Totals;
+  volumes: Record<string, Volume>;
+}
+
+export interface SlowRequest {
+  ago_ms: number;
+  asked: string;
+  offset_bytes: number;
+  length_bytes: number;
+  took_us: number;
+  step: string;
+  waited_us: number;
+}
+
+export interface Curve {
+  working_set_bytes: number;
+  points: { size_bytes: number; miss_ratio: number }[];
+}
+
+export interface MissRatioCurve {
+  observed_ms: number;
+  memory: Curve;
+  flash: Curve;
+}

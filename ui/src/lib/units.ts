@@ -1,0 +1,40 @@
+// Numbers with their units, short enough to be read at a glance.
+
+const round = (value: number) => (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
+
+/** 12,345 or 1.23 million. */
+export function count(value: number): string {
+  if (value >= 1e9) return `${round(value / 1e9)} billion`;
+  if (value >= 1e6) return `${round(value / 1e6)} million`;
+  return Math.round(value).toLocaleString('en');
+}
+
+export const rate = (value: number) => `${value > 0 && value < 10 ? value.toFixed(1) : count(value)}/s`;
+
+export function bytes(value: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+  let at = 0;
+  while (value >= 1024 && at < units.length - 1) [value, at] = [value / 1024, at + 1];
+  return `${at === 0 ? value.toFixed(0) : round(value)} ${units[at]}`;
+}
+
+export const bytesRate = (value: number) => `${bytes(value)}/s`;
+
+/** A time given in microseconds. */
+export function time(us: number | null): string {
+  if (us === null) return '–';
+  if (us < 1e3) return `${round(us)} µs`;
+  if (us < 1e6) return `${round(us / 1e3)} ms`;
+  return duration(us / 1e6);
+}
+
+/** A time given in seconds. */
+export function duration(seconds: number): string {
+  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : seconds.toFixed(0)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86_400)} d ${Math.floor((seconds % 86_400) / 3600)} h`;
+}
+
+export const percent = (ratio: number | null) =>
+  ratio === null ? '–' : `${ratio > 0.995 && ratio < 1 ? (ratio * 100).toFixed(1) : (ratio * 100).toFixed(0)} %`;

@@ -1,0 +1,132 @@
+// A daemon with a folder of its own, a load on it, and a browser: what tests and screenshots begin with.
+
+import { execFile, spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { chromium } from 'playwright-core';
+
+const MIB = 1 << 20;
+const run = promisify(execFile);
+
+export const BROWSER = process.env.HOTSET_CHROMIUM ?? '/usr/bin/chromium';
+export const hasBrowser = existsSync(BROWSER);
+
+/** Launches the browser. Root may not use Chromium's sandbox; the page comes from our own daemon alone. */
+export const launch = () =>
+  chromium.launch({ executablePath: BROWSER, args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] });
+
+async function freePort() {
+  const server = createServer();
+  await new Promise((done) => server.listen(0, '127.0.0.1', done));
+  const { port } = server.address();
+  await new Promise((done) => server.close(done));
+  return port;
+}
+
+export async function until(what, check, patienceMs = 20_000) {
+  const end = Date.now() + patienceMs;
+  for (;;) {
+    const found = await check();
+    if (found) return found;
+    if (Date.now() > end) throw new Error(`waited ${patienceMs} ms in vain for ${what}`);
+    await new Promise((done) => setTimeout(done, 100));
+  }
+}
+
+export class Daemon {
+  /** One that serves `idle` volumes besides the three that there is load for. */
+  static async start(idle = 0) {
+    const daemon = new Daemon();
+    daemon.binary = process.env.HOTSET_BIN;
+    if (!daemon.binary) throw new Error('HOTSET_BIN names no hotset to test');
+    daemon.folder = await mkdtemp(join(process.env.HOTSET_E2E_DIR ?? tmpdir(), 'hotset-page-'));
+    daemon.url = `http://127.0.0.1:${await freePort()}/`;
+    for (const device of ['flash-0', 'flash-1']) await daemon.sparse(device, 1024);
+    // On models of disks, so that what the array does takes the time that it takes.
+    const named = ['database', 'desktops', 'mail'].map(
+      (name) => `[[volume]]\nname = "${name}"\nbacking = "sim://raid5?disks=5&type=sas10k&size=2GiB"\n`,
+    );
+    const files = [];
+    for (let number = 0; number < idle; number++) {
+      const name = `volume-${String(number).padStart(4, '0')}`;
+      files.push(`[[volume]]\nname = "${name}"\nbacking = "${await daemon.sparse(`${name}.img`, 4)}"\n`);
+    }
+    const at = (name) => join(daemon.folder, name);
+    await writeFile(
+      at('hotset.toml'),
+      `[state]\ndirectory = "${at('state')}"\n[memory]\nsize = "256 MiB"\n` +
+        `[flash]\ndevices = ["${at('flash-0')}", "${at('flash-1')}"]\n` +
+        `[control]\nsocket = "${at('control.sock')}"\n[api]\nlisten = "${new URL(daemon.url).host}"\n` +
+        `[nbd]\nlisten = ["unix:${at('nbd.sock')}"]\n${named.join('')}${files.join('')}`,
+    );
+    await daemon.serve();
+    return daemon;
+  }
+
+  async sparse(name, mib) {
+    const path = join(this.folder, name);
+    await writeFile(path, '');
+    await truncate(path, mib * MIB);
+    return path;
+  }
+
+  async serve() {
+    const stdio = ['ignore', 'ignore', process.env.HOTSET_E2E_KEEP ? 'inherit' : 'ignore'];
+    this.child = spawn(this.binary, ['serve', '--config', join(this.folder, 'hotset.toml')], { stdio });
+    await until(
+      'the daemon',
+      () =>
+        fetch(`${this.url}readyz`).then(
+          (answer) => answer.ok,
+          () => false,
+        ),
+      60_000,
+    );
+  }
+
+  async kill() {
+    const ended = new Promise((done) => this.child.once('exit', done));
+    this.child.kill('SIGKILL');
+    await ended;
+  }
+
+  /** Reads and writes for so long, most of them in a hot tenth of each volume. */
+  load(seconds) {
+    this.loads = ['database', 'desktops'].map((name, index) => {
+      const args = [
+        '--name=load',
+        '--ioengine=nbd',
+        `--uri=nbd+unix:///${name}?socket=${join(this.folder, 'nbd.sock')}`,
+        '--rw=randrw',
+        '--rwmixread=80',
+        '--bs=8k',
+        '--size=256m',
+        '--iodepth=4',
+        `--rate_iops=${index === 0 ? 400 : 150},${index === 0 ? 100 : 40}`,
+        '--random_distribution=zipf:1.2',
+        '--time_based',
+        `--runtime=${seconds}`,
+      ];
+      return spawn('fio', args, { stdio: 'ignore' });
+    });
+  }
+
+  async command(...args) {
+    const { stdout } = await run(this.binary, [...args, '--socket', join(this.folder, 'control.sock')]);
+    return stdout.trim();
+  }
+
+  async json(path) {
+    return (await fetch(`${this.url}api/v1/${path}`)).json();
+  }
+
+  async stop() {
+    for (const load of this.loads ?? []) load.kill();
+    if (this.child.exitCode === null) await this.kill();
+    if (!process.env.HOTSET_E2E_KEEP) await rm(this.folder, { recursive: true });
+  }
+}

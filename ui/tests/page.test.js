@@ -1,0 +1,184 @@
+// The page in a real Chromium, on a real daemon under load.
+
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { after, before, test } from 'node:test';
+import { BROWSER, Daemon, hasBrowser, launch, until } from './daemon.js';
+
+const VIEWS = ['', '#/volumes', '#/volumes/database'];
+
+const skip = hasBrowser ? false : `there is no ${BROWSER}: apt-get install chromium`;
+let daemon, browser;
+
+before(async () => {
+  if (skip) return;
+  daemon = await Daemon.start(997);
+  daemon.load(600);
+  browser = await launch();
+});
+after(async () => {
+  await browser?.close();
+  await daemon?.stop();
+});
+
+/** The page in a browser of its own, which has to run without an error. */
+async function open(t, view = '', options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
+  t.after(() => context.close());
+  const page = await context.newPage();
+  page.errors = [];
+  page.on('pageerror', (error) => page.errors.push(String(error)));
+  page.on('console', (message) => {
+    if (message.type() === 'error') page.errors.push(message.text());
+  });
+  await page.goto(daemon.url + view);
+  return page;
+}
+const badge = (page, kind) => page.waitForSelector(`[data-badge=${kind}]`, { timeout: 15_000 });
+const figure = async (page, key) => (await page.textContent(`[data-figure=${key}] b`)).trim();
+const rateOf = (text) => Number.parseFloat(text.replaceAll(',', ''));
+/** What a tab behind another is told; Playwright's own stay visible. */
+const setVisible = (page, isVisible) =>
+  page.evaluate(
+    (state) => {
+      Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });
+      document.dispatchEvent(new Event('visibilitychange'));
+    },
+    isVisible ? 'visible' : 'hidden',
+  );
+
+test('the overview shows the figures of the API, and others each second', { skip }, async (t) => {
+  const page = await open(t);
+  await badge(page, 'live');
+  await until('a rate of reads', async () => rateOf(await figure(page, 'reads')) > 0);
+  await new Promise((done) => setTimeout(done, 4_000));
+  const reads = async () => (await daemon.json('status')).volumes.reduce((sum, volume) => sum + volume.reads, 0);
+  const [from, began] = [await reads(), Date.now()];
+  const seen = [];
+  while (Date.now() - began < 6_000) {
+    seen.push(await figure(page, 'reads'));
+    await new Promise((done) => setTimeout(done, 250));
+  }
+  const told = ((await reads()) - from) / ((Date.now() - began) / 1e3);
+  const shown = seen.reduce((sum, text) => sum + rateOf(text), 0) / seen.length;
+  t.diagnostic(`reads a second: page ${shown.toFixed(1)}, API ${told.toFixed(1)}; ${new Set(seen).size} values in 6 s`);
+  assert.ok(Math.abs(shown - told) < told * 0.25, `the page shows ${shown}, the API ${told}`);
+  assert.ok(new Set(seen).size >= 3, `in six seconds it showed ${[...new Set(seen)]}`);
+  assert.notEqual(await page.getAttribute('[data-verdict]', 'data-verdict'), 'idle');
+  assert.deepEqual(page.errors, []);
+});
+
+test('all tabs of a browser share one stream, and hidden ones pause and catch up', { skip }, async (t) => {
+  const page = await open(t);
+  await badge(page, 'live');
+  const others = await Promise.all(Array.from({ length: 9 }, () => page.context().newPage()));
+  await Promise.all(others.map((other) => other.goto(daemon.url)));
+  await Promise.all(others.map((other) => badge(other, 'live')));
+  for (const other of others) await other.close();
+  const text = () => page.textContent('[data-figure=reads] b');
+  await setVisible(page, false);
+  await badge(page, 'paused');
+  const before = await text();
+  await new Promise((done) => setTimeout(done, 5_000));
+  assert.equal(await text(), before, 'a hidden page goes on');
+  await setVisible(page, true);
+  await badge(page, 'live');
+  await until('fresh figures', async () => (await text()) !== before);
+  assert.deepEqual(page.errors, []);
+});
+
+test('a thousand volumes are sorted and filtered, and a link brings that back', { skip }, async (t) => {
+  const began = Date.now();
+  const page = await open(t, '#/volumes');
+  await page.waitForSelector('tbody a');
+  t.diagnostic(`1,000 volumes on the screen after ${Date.now() - began} ms`);
+  assert.equal(await page.locator('tbody tr').count(), 1_000);
+  const first = () => page.textContent('tbody tr:first-child a');
+  assert.equal(await first(), 'database');
+  await page.getByRole('button', { name: 'Volume' }).click();
+  assert.equal(await first(), 'volume-0996');
+  await page.getByRole('button', { name: 'Requests' }).click();
+  await until('the busiest first', async () => (await first()) === 'database');
+  await page.getByRole('searchbox').fill('volume-00');
+  await page.getByRole('button', { name: 'Volume' }).click();
+  await page.getByRole('button', { name: 'Volume' }).click();
+  assert.equal(await first(), 'volume-0099');
+  await page.reload();
+  await page.waitForSelector('tbody a');
+  assert.equal(await first(), 'volume-0099');
+  assert.equal(await page.locator('tbody tr').count(), 100);
+  await page.locator('tbody a').first().focus();
+  await page.keyboard.press('ArrowDown');
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('h1:text-is("volume-0098")');
+  assert.deepEqual(page.errors, []);
+});
+
+test('a policy is changed by who is logged in, and by nobody else', { skip }, async (t) => {
+  const page = await open(t, '#/volumes/mail');
+  await page.getByLabel('Policy').selectOption('write-through');
+  await page.getByRole('button', { name: 'Change policy' }).click();
+  await page.waitForSelector('[data-controls] [role=alert]');
+  assert.equal((await daemon.json('volumes/mail')).policy, 'write-back');
+  await page.getByLabel('Token').fill(await daemon.command('token', 'create', 'page', '--role', 'operate'));
+  await page.getByRole('button', { name: 'Log in' }).click();
+  await page.waitForSelector('text=Logged in');
+  await page.getByRole('button', { name: 'Change policy' }).click();
+  await page.waitForSelector('text=Policy: done.');
+  assert.equal((await daemon.json('volumes/mail')).policy, 'write-through');
+  for (const [action, state] of [
+    ['Pause', 'paused'],
+    ['Freeze', 'frozen'],
+    ['Resume', 'active'],
+    ['Flush', 'active'],
+  ]) {
+    await page.getByRole('button', { name: action }).click();
+    await page.waitForSelector(`text=${action}: done.`);
+    assert.equal((await daemon.json('volumes/mail')).state, state, action);
+  }
+  // The refusal is the browser's only complaint.
+  assert.ok(page.errors.length === 1 && page.errors[0].includes('401'), String(page.errors));
+});
+
+test('no view has a serious finding of axe, in either colours', { skip }, async (t) => {
+  const axe = await readFile(new URL('../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
+  for (const colorScheme of ['light', 'dark']) {
+    for (const view of VIEWS) {
+      const page = await open(t, view, { colorScheme });
+      await badge(page, 'live');
+      await page.waitForSelector('tbody td:not(.empty)');
+      await page.evaluate(axe);
+      // A thousand rows are judged by their first: rules look at each alike.
+      const { violations } = await page.evaluate(() =>
+        window.axe.run({ exclude: [['.wide tbody tr:nth-child(n+20)']] }, { resultTypes: ['violations'] }),
+      );
+      const grave = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
+      const shown = grave.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3)}`);
+      assert.deepEqual(shown, [], `${view} ${colorScheme}`);
+    }
+  }
+});
+
+test('a page of 390 pixels has nothing beside it', { skip }, async (t) => {
+  for (const view of VIEWS) {
+    const page = await open(t, view, { viewport: { width: 390, height: 800 } });
+    await badge(page, 'live');
+    await page.waitForSelector('tbody td');
+    const width = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(width <= 390, `${view} is ${width} pixels wide`);
+  }
+});
+
+test('a daemon that is gone is told, its figures stay, and its successor is taken up', { skip }, async (t) => {
+  const page = await open(t);
+  await badge(page, 'live');
+  await until('figures', async () => (await figure(page, 'memory')) !== '–');
+  await daemon.kill();
+  await badge(page, 'lost');
+  assert.match(await page.textContent('[data-badge]'), /not reachable/);
+  assert.notEqual(await figure(page, 'memory'), '–');
+  assert.ok(await page.locator('main.stale').count());
+  await daemon.serve();
+  await badge(page, 'live');
+  await until('fresh figures', async () => (await page.locator('main.stale').count()) === 0);
+});

@@ -1,0 +1,38 @@
+// Pictures of all views into a folder: `npm run screenshots -- FOLDER`, with HOTSET_BIN.
+
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Daemon, launch, until } from './daemon.js';
+
+const folder = process.argv[2];
+if (!folder) throw new Error('say into which folder');
+await mkdir(folder, { recursive: true });
+const views = { overview: '', volumes: '#/volumes?sort=requests&down=1', volume: '#/volumes/database' };
+
+const daemon = await Daemon.start(12);
+const browser = await launch();
+try {
+  daemon.load(600);
+  for (const colorScheme of ['light', 'dark']) {
+    for (const width of [1440, 390]) {
+      const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme });
+      const pages = await Promise.all(
+        Object.entries(views).map(async ([name, view]) => {
+          const page = await context.newPage();
+          await page.goto(daemon.url + view);
+          return [name, page];
+        }),
+      );
+      // Charts want a past.
+      await new Promise((done) => setTimeout(done, Number(process.env.HOTSET_PAST_MS ?? 30_000)));
+      for (const [name, page] of pages) {
+        await until(`${name} live`, () => page.locator('[data-badge=live]').count());
+        await page.screenshot({ path: join(folder, `${name}-${colorScheme}-${width}.png`), fullPage: true });
+      }
+      await context.close();
+    }
+  }
+} finally {
+  await browser.close();
+  await daemon.stop();
+}
