@@ -5,12 +5,12 @@ CARGO ?= cargo
 PROFILE := --profile ci --locked
 ARGS ?=
 
-.PHONY: demo test lint fmt tidy e2e deny bench fuzz torture packages toolchain
+.PHONY: demo test lint fmt page screenshots tidy e2e deny bench fuzz torture packages toolchain
 
-demo: toolchain
+demo: toolchain page
 	$(CARGO) run --quiet --release --locked --package hotset -- demo $(ARGS)
 
-test: toolchain packages lint deny
+test: toolchain packages page lint deny
 	$(CARGO) build $(PROFILE) --package hotset
 	$(CARGO) test $(PROFILE) --workspace --no-fail-fast
 	fuzz/run decode 200000 -verbosity=0
@@ -18,14 +18,23 @@ test: toolchain packages lint deny
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(PROFILE) --workspace --all-targets -- -D warnings
+	@scripts/page lint
 
 fmt:
 	$(CARGO) fmt --all
+	@scripts/page fmt
+
+page:
+	@scripts/page build
+
+screenshots: page packages
+	$(CARGO) build $(PROFILE) --package hotset
+	HOTSET_BIN=$${CARGO_TARGET_DIR:-$(CURDIR)/target}/ci/hotset scripts/page screenshots $(abspath $(or $(ARGS),out/screenshots))
 
 tidy:
 	$(CARGO) test $(PROFILE) --package tidy
 
-e2e: packages
+e2e: packages page
 	$(CARGO) build $(PROFILE) --package hotset
 	$(CARGO) test $(PROFILE) --package e2e -- $(ARGS)
 

@@ -15,6 +15,7 @@ mod hostile;
 mod kill;
 mod lifecycle;
 mod memory;
+mod page;
 mod powercut;
 mod protocol;
 mod tls;

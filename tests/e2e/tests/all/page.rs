@@ -1,0 +1,57 @@
+//! The web page in a real Chromium: `ui/tests/page.test.js` on the real daemon.
+
+use std::path::{Path, PathBuf};
+
+use e2e::daemon::binary;
+use e2e::http::Http;
+use e2e::site::Site;
+use e2e::tool::tool;
+
+/// What the page was built into.
+fn ui() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ui")
+}
+
+/// Whether this build has the page in it; says so where not.
+fn has_page() -> bool {
+    let is_built = ui().join("dist/index.html").exists();
+    if !is_built {
+        eprintln!("SKIPPED: ui/dist is empty: `npm ci && npm run build` in ui/ with Node 20.19 or later");
+    }
+    is_built
+}
+
+#[test]
+fn the_page_is_sent_compressed_kept_for_ever_and_asked_for_again() {
+    if !has_page() {
+        return;
+    }
+    let mut site = Site::with_volume(1 << 20);
+    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    // Before anybody has logged in, too: it is where one logs in.
+    let page = http.ask("GET", "/", &["X-Forwarded-For: 10.0.0.7"], "");
+    assert_eq!((page.status, page.header("cache-control")), (200, "no-cache"));
+    let names: Vec<&str> = page.body.split(['"', '\'']).filter(|text| text.starts_with("./assets/")).collect();
+    assert!(names.len() >= 2, "script and style: {}", page.body);
+    for name in names {
+        let asset = http.get(name.trim_start_matches('.'));
+        assert_eq!((asset.status, asset.header("vary")), (200, "accept-encoding"), "{name}");
+        assert!(asset.header("cache-control").contains("immutable"), "{name}: {:?}", asset.headers);
+    }
+    assert_eq!(http.get("/assets/none.js").status, 404);
+    assert_eq!(http.get("/assets/index.html").status, 404);
+    daemon.stop();
+}
+
+#[test]
+fn the_page_shows_what_is_and_does_what_it_says() {
+    let has_chromium = Path::new("/usr/bin/chromium").exists();
+    if !has_page() || !has_chromium || !ui().join("node_modules").exists() {
+        eprintln!("SKIPPED: the page's tests want /usr/bin/chromium (apt-get install chromium) and `npm ci` in ui/");
+        return;
+    }
+    let told = tool("env").arg(format!("HOTSET_BIN={}", binary().display())).args("npm test").within(&ui()).ok();
+    eprintln!("{told}");
+}
