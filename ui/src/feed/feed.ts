@@ -93,11 +93,12 @@ export class Feed {
       const answer = await fetch(new URL(path, this.base), { headers, cache: 'no-store', signal: reading.signal });
       isLocked = answer.status === 401;
       if (answer.ok && answer.body !== null) {
+        const texts = answer.body.pipeThrough(new TextDecoderStream()).getReader();
         let rest = '';
-        for await (const text of answer.body.pipeThrough(new TextDecoderStream()) as unknown as AsyncIterable<string>) {
+        for (let part = await texts.read(); !part.done; part = await texts.read()) {
           if (this.reading !== reading) return;
           heard();
-          const events = (rest + text).split('\n\n');
+          const events = (rest + part.value).split('\n\n');
           rest = events.pop() ?? '';
           this.take(events.map(parse).filter((sample) => sample !== null));
         }

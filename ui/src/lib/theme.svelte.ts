@@ -38,5 +38,12 @@ class Theme {
 
 export const theme = new Theme();
 
-/** A colour of the style sheet, as canvases want it. */
-export const colour = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+/** A colour of the style sheet, as canvases want it: of light and dark the one that holds. */
+export function colour(name: string): string {
+  const probe = document.createElement('i');
+  probe.style.color = `var(--${name})`;
+  document.body.append(probe);
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color;
+}
