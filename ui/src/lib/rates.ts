@@ -30,6 +30,8 @@ export interface Rates {
 
 /** Longest time between two samples of which a rate is still told; past it the charts have a gap. */
 const GAP_MS_MAX = 10_000;
+/** Shortest one: the first two samples may lie closer together, and a rate over milliseconds is noise. */
+const GAP_MS_MIN = 300;
 
 const life = (sample: Sample) => sample.id.split('-')[0];
 
@@ -39,7 +41,7 @@ export function ratesOf(samples: Sample[], of: (sample: Sample) => Counters | un
     const before = samples[index]!;
     const [from, to] = [of(before), of(sample)];
     const took = sample.at_unix_ms - before.at_unix_ms;
-    const isWhole = life(before) === life(sample) && took > 0 && took <= GAP_MS_MAX;
+    const isWhole = life(before) === life(sample) && took >= GAP_MS_MIN && took <= GAP_MS_MAX;
     return from !== undefined && to !== undefined && isWhole ? between(from, to, sample.at_unix_ms, took) : null;
   });
 }

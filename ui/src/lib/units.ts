@@ -1,6 +1,9 @@
 // Numbers with their units, short enough to be read at a glance.
 
-const round = (value: number) => (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
+const round = (value: number) => {
+  if (Number.isInteger(value)) return String(value);
+  return value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
+};
 
 /** 12,345 or 1.23 million. */
 export function count(value: number): string {
@@ -36,5 +39,8 @@ export function duration(seconds: number): string {
   return `${Math.floor(seconds / 86_400)} d ${Math.floor((seconds % 86_400) / 3600)} h`;
 }
 
-export const percent = (ratio: number | null) =>
-  ratio === null ? '–' : `${ratio > 0.995 && ratio < 1 ? (ratio * 100).toFixed(1) : (ratio * 100).toFixed(0)} %`;
+export function percent(ratio: number | null): string {
+  if (ratio === null) return '–';
+  if (ratio > 0 && ratio < 0.005) return '< 1 %';
+  return `${(ratio * 100).toFixed(ratio > 0.995 && ratio < 1 ? 1 : 0)} %`;
+}

@@ -2,6 +2,7 @@
 
 import uPlot from 'uplot';
 import { colour } from '../lib/theme.svelte';
+import { bytes, bytesRate } from '../lib/units';
 
 export interface Series {
   label: string;
@@ -55,9 +56,20 @@ const axis = (): uPlot.Axis => ({
   font: '11px system-ui, sans-serif',
 });
 
+/** Steps of a scale of bytes are powers of two. */
+const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const clock = (seconds: number) => new Date(seconds * 1e3).toLocaleTimeString();
+
+/** The legend tells what is under the cursor, and without one the newest. */
+function shownAt(plot: uPlot, at: number | null, show: (at: number) => string): string {
+  const found = at ?? plot.data[0].length - 1;
+  return found < 0 ? '–' : show(found);
+}
+
 export function optionsOf(
   series: Series[],
   isStacked: boolean,
+  isLogarithmic: boolean,
   unit: (value: number) => string,
   syncKey: string,
   size: { width: number; height: number },
@@ -67,13 +79,25 @@ export function optionsOf(
     ...size,
     cursor: { sync: { key: syncKey }, drag: { x: false, y: false }, points: { size: 6 } },
     legend: { show: true, live: true },
-    scales: { x: { time: true }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1] } },
+    scales: {
+      x: { time: true },
+      // Logarithms have no zero; what is shown of them begins at a microsecond.
+      y: isLogarithmic
+        ? { distr: 3, range: (_, __, max) => [1, Math.max(10, 10 ** Math.ceil(Math.log10(max || 10)))] }
+        : { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1] },
+    },
     axes: [
-      { ...axis(), space: 70 },
-      { ...axis(), size: 74, values: (_, ticks) => ticks.map((tick) => (tick === 0 ? '0' : unit(tick))) },
+      { ...axis(), space: 90, values: (_, ticks) => ticks.map(clock) },
+      {
+        ...axis(),
+        size: 74,
+        ...(unit === bytes || unit === bytesRate ? { incrs: BINARY } : {}),
+        // On a logarithmic scale null stands where a number would be too close to the next.
+        values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tick === 0 ? '0' : unit(tick))),
+      },
     ],
     series: [
-      { label: 'Time', value: '{HH}:{mm}:{ss}' },
+      { label: 'At', value: (plot, _, __, at) => shownAt(plot, at, (found) => clock(plot.data[0][found] ?? 0)) },
       ...series.map((one, index): uPlot.Series => ({
         label: one.label,
         stroke: colour(one.colour),
@@ -82,10 +106,11 @@ export function optionsOf(
         ...(one.dash === undefined ? {} : { dash: one.dash }),
         points: { show: false },
         // Of a stack the legend tells each part, not the sum that is drawn.
-        value: (_plot, _raw, _series, at) => {
-          const value = at === null ? null : values(index, at);
-          return value === null ? '–' : unit(value);
-        },
+        value: (plot, _, __, at) =>
+          shownAt(plot, at, (found) => {
+            const value = values(index, found);
+            return value === null ? '–' : unit(value);
+          }),
       })),
     ],
   };
