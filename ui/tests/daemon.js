@@ -63,7 +63,12 @@ export class Daemon {
         `[control]\nsocket = "${at('control.sock')}"\n[api]\nlisten = "${new URL(daemon.url).host}"\n` +
         `[nbd]\nlisten = ["unix:${at('nbd.sock')}"]\n${named.join('')}${files.join('')}`,
     );
-    await daemon.serve();
+    try {
+      await daemon.serve();
+    } catch (error) {
+      await daemon.stop();
+      throw error;
+    }
     return daemon;
   }
 
