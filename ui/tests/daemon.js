@@ -102,8 +102,10 @@ export class Daemon {
   /** Reads and writes for so long, most of them in a hot tenth of each volume. */
   load(seconds) {
     this.loads = ['database', 'desktops'].map((name, index) => {
+      // A process of one piece, that goes at once: without its daemon it would try for as long as it was told to work.
       const args = [
         '--name=load',
+        '--thread',
         '--ioengine=nbd',
         `--uri=nbd+unix:///${name}?socket=${join(this.folder, 'nbd.sock')}`,
         '--rw=randrw',
@@ -130,7 +132,7 @@ export class Daemon {
   }
 
   async stop() {
-    for (const load of this.loads ?? []) load.kill();
+    for (const load of this.loads ?? []) load.kill('SIGKILL');
     if (this.child.exitCode === null) await this.kill();
     if (!process.env.HOTSET_E2E_KEEP) await rm(this.folder, { recursive: true });
   }
