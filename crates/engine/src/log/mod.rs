@@ -14,7 +14,6 @@ mod shelf;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::rc::Rc;
 
 use flash::{Content, Owner, Record, Store, StoreError};
 use seam::{BLOCK_BYTES, DiskError, Nanos, Seam};
@@ -23,7 +22,6 @@ use crate::backing::Cause;
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::shard::state::State;
 use crate::shard::turns::Turns;
-use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
@@ -35,8 +33,6 @@ const FULL_PAUSE: Nanos = Nanos::from_millis(50);
 const FULL_TRIES: u32 = 2;
 /// How often to wait for what others have to make, where there is no way without.
 const FULL_PATIENCE: u32 = 1_200;
-/// Partial blocks that are filled at once for a flush.
-const FILLS_AT_ONCE: usize = 16;
 /// More blocks than a volume may ever have had: a recovery may find records past an end that has moved.
 const BLOCKS_EVER: u64 = 1 << 34;
 /// Longest range of one tombstone, in blocks.
@@ -268,22 +264,10 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Reads what these partial blocks lack, some of them at once.
-    async fn fill_partials(self: &ShardRef<S>, blocks: &[u64]) -> Result<(), DiskError> {
-        for some in blocks.chunks(FILLS_AT_ONCE) {
-            let wait = Rc::new(WriteWait::default());
-            for block in some.iter().copied() {
-                wait.expect_one();
-                let (shard, wait) = (Rc::clone(self), Rc::clone(&wait));
-                self.seam().spawn(async move {
-                    // A place in the queue before a buffer, as destage does, or each may have what the other waits for.
-                    let permit = shard.dispatch.enter(Cause::Destage).await;
-                    let filled = shard.fill_partial(block, permit).await;
-                    wait.finish_one(filled.as_ref());
-                    shard.work.notify();
-                });
-            }
-            wait.all().await?;
+    /// Reads what these partial blocks lack, one after the other: several at once can hold all buffers and places that they wait for.
+    async fn fill_partials(&self, blocks: &[u64]) -> Result<(), DiskError> {
+        for block in blocks {
+            self.fill(*block..*block + 1, None, Cause::Destage).await?;
         }
         Ok(())
     }

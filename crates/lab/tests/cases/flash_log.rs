@@ -205,34 +205,6 @@ fn a_log_that_is_full_of_another_volumes_blocks_fails_nobodys_flush() {
 }
 
 #[test]
-fn a_flush_of_many_partial_blocks_reads_what_they_lack_many_at_once() {
-    let rig = Rig::new(spec(51), CoreSpec::default());
-    let slow = Timing::between(Nanos::from_millis(10), Nanos::from_millis(10));
-    rig.add_disk("disk", SimDiskSpec { timing: slow, ..SimDiskSpec::new(64 * MIB) });
-    log(40).add_disks(&rig.world);
-    let volume = serve(&rig, 40, true);
-    let took = rig.world.block_on(async {
-        for block in 0..64 {
-            write(&volume, block * 80, 3, 1).await.unwrap();
-        }
-        let begun = rig.seam.now();
-        volume.flush().await.unwrap();
-        rig.seam.now().since(begun)
-    });
-    assert!(took < Nanos::from_millis(160), "{took} for 64 reads of 10 ms each");
-    drop(volume);
-    let rig = rig.crash(CrashMode::LoseAll, spec(52));
-    let volume = serve(&rig, 40, false);
-    for block in 0..64 {
-        assert_eq!(
-            rig.world.block_on(read(&volume, block * 80, 8)).unwrap(),
-            [1, 1, 1, 0, 0, 0, 0, 0],
-            "block {block}"
-        );
-    }
-}
-
-#[test]
 fn a_flush_in_a_full_log_waits_for_its_oldest_part_and_not_for_the_whole_volume() {
     let rig = Rig::new(spec(21), CoreSpec::default());
     let slow = Timing::between(Nanos::from_millis(200), Nanos::from_millis(220));
