@@ -70,8 +70,10 @@ pub async fn put<S: Seam>(
     // In a task of its own: it comes to its end whatever becomes of the caller, and the slot is not used again before.
     let (answer, task) = (Answer::default(), Rc::clone(inner));
     let given = answer.clone();
+    inner.pages.borrow_mut().begin_writing((put.place.member, put.place.segment));
     inner.seam.spawn(async move {
         let result = write(&task, incarnation, page, &put, content).await;
+        task.pages.borrow_mut().end_writing((put.place.member, put.place.segment));
         let valid = end(&task, &put, &result);
         write_soon(&task);
         evict::keep(&task);
@@ -110,6 +112,7 @@ fn begin<S: Seam>(
     if let Some(slot) = old
         && wanted & ever == 0
         && !state.table.has(slot, SUSPECT)
+        && state.giving != Some(state.table.place(slot).segment)
     {
         state.table.flag(slot, ADDING, true);
         state.putting.insert(slot, wanted);

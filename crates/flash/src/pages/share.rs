@@ -99,12 +99,19 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
     for (member, segment) in places {
         let Some(device) = inner.in_service().into_iter().find(|device| device.member == member) else { continue };
         let life = {
+            let store = inner.state.borrow();
             let mut state = inner.pages.borrow_mut();
+            if !is_ours(&store, &state, member, segment) {
+                continue;
+            }
             state.lives += 1;
+            state.begin_writing((member, segment));
             boot << 40 | state.lives
         };
         let header = PageHeader { store, member, segment, life };
-        if write_header(inner, &device, &header, segment_bytes).await {
+        let written = write_header(inner, &device, &header, segment_bytes).await;
+        inner.pages.borrow_mut().end_writing((member, segment));
+        if written {
             add(inner, member, segment, life);
         }
     }
@@ -124,16 +131,20 @@ async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &Pa
     good
 }
 
+/// True when a segment may hold pages: the log has not got it back meanwhile.
+fn is_ours<S: Seam>(store: &State<S>, state: &PageState<S>, member: u32, segment: u32) -> bool {
+    let shared = store.superblock.carries_log(member) && segment < store.superblock.segments;
+    let lent = store.segments.lent().contains(&segment) && state.giving != Some(segment);
+    state.is_ready() && store.superblock.serves(member) && (lent || !shared)
+}
+
 fn add<S: Seam>(inner: &Inner<S>, member: u32, segment: u32, life: u64) {
     let store = inner.state.borrow();
     let mut state = inner.pages.borrow_mut();
-    let entry = &store.superblock.members[member as usize];
-    let shared = entry.role == Role::Log && segment < store.superblock.segments;
-    let taken = shared && !store.segments.lent().contains(&segment);
-    let going = shared && state.giving == Some(segment);
-    if !state.is_ready() || !store.superblock.serves(member) || taken || going {
+    if !is_ours(&store, &state, member, segment) {
         return;
     }
+    let entry = &store.superblock.members[member as usize];
     if state.journal.told.insert(member) {
         state.journal.events.push(Record::Member { member: member as u8, uuid: entry.uuid });
     }
@@ -172,7 +183,11 @@ async fn give<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
         let mut state = inner.pages.borrow_mut();
         if state.phase != MapPhase::Ready {
             // Whoever reads the map finds that the segment was taken.
-            return store.segments.lent_usable().next();
+            let number = store.segments.lent_usable().next()?;
+            state.giving = Some(number);
+            drop((store, state));
+            all_written(inner, number).await;
+            return Some(number);
         }
         let shared = |member: u32| store.superblock.carries_log(member);
         let mut costs: std::collections::BTreeMap<u32, (usize, Vec<u32>)> =
@@ -201,15 +216,8 @@ async fn give<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
                 .collect::<Vec<_>>(),
         )
     };
-    // Nothing new is written there; what is being written ends first.
-    let writing = |state: &PageState<S>| {
-        let still = |frame: u32, life| state.table.frames().any(|(number, what)| number == frame && what.life == life);
-        let busy = |frame: u32| state.putting.keys().any(|slot| state.table.slots_of(frame).contains(slot));
-        frames.iter().any(|(frame, life, _)| still(*frame, *life) && busy(*frame))
-    };
-    while writing(&inner.pages.borrow()) {
-        inner.seam.sleep(PAUSE).await;
-    }
+    // Nothing new is written there.
+    all_written(inner, number).await;
     {
         let mut state = inner.pages.borrow_mut();
         for (frame, life, event) in frames {
@@ -221,6 +229,17 @@ async fn give<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
     }
     wait_durable(inner).await;
     Some(number)
+}
+
+/// Waits until nothing is being written to a segment that the log is to get: what comes late would overwrite a batch.
+async fn all_written<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
+    let carries_log = |member: u32| inner.state.borrow().superblock.carries_log(member);
+    let busy = |state: &PageState<S>| {
+        state.writing.keys().any(|(member, segment)| *segment == number && carries_log(*member))
+    };
+    while busy(&inner.pages.borrow()) {
+        inner.seam.sleep(PAUSE).await;
+    }
 }
 
 /// Keeps pages off a member as long as it exists.
@@ -237,10 +256,7 @@ pub async fn leave<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Held<S> {
     bypass::loaded_if_begun(inner).await;
     inner.pages.borrow_mut().refused.insert(member);
     let held = Held(Rc::clone(inner), member);
-    let writes = |state: &PageState<S>| {
-        let mut slots = state.putting.keys();
-        slots.any(|slot| state.table.place(*slot).member == member)
-    };
+    let writes = |state: &PageState<S>| state.writing.keys().any(|(of, _)| *of == member);
     while inner.pages.borrow().keeping || writes(&inner.pages.borrow()) {
         // No new ones begin where no slot is free.
         inner.pages.borrow_mut().leave_free(member);

@@ -101,6 +101,8 @@ pub struct PageState<S: Seam> {
     pub reclaiming: bool,
     /// Which one.
     pub giving: Option<u32>,
+    /// Members' segments that something is being written to, whatever has become of it since: the log must not have them before that ends.
+    pub writing: BTreeMap<(u32, u32), u32>,
     /// Members that did not take a segment's first block: they get no more pages.
     pub refused: BTreeSet<u32>,
     /// Regions that need no mark lose it with the next commit, however few they are.
@@ -153,6 +155,7 @@ impl<S: Seam> PageState<S> {
             keeping: false,
             reclaiming: false,
             giving: None,
+            writing: BTreeMap::new(),
             refused: BTreeSet::new(),
             unmark_all: false,
             idling: false,
@@ -297,6 +300,20 @@ impl<S: Seam> PageState<S> {
             if self.table.is_in(slot, life) && self.table.phase(slot) == Phase::Free {
                 self.free.push_back(slot);
             }
+        }
+    }
+
+    /// A write to a member's segment begins.
+    pub fn begin_writing(&mut self, segment: (u32, u32)) {
+        *self.writing.entry(segment).or_default() += 1;
+    }
+
+    /// A write to a member's segment has ended.
+    pub fn end_writing(&mut self, segment: (u32, u32)) {
+        let writes = self.writing.get_mut(&segment).expect("a write ends once");
+        *writes -= 1;
+        if *writes == 0 {
+            self.writing.remove(&segment);
         }
     }
 

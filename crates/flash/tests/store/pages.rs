@@ -12,7 +12,7 @@ use seam::sim::{
 };
 use seam::{Block, BlockMut, Nanos, Seam};
 
-use crate::world::{NAMES, PAGED, after, disks, formatted, open};
+use crate::world::{NAMES, PAGED, Shape, after, disks, formatted, open};
 
 pub fn block(seam: &SimSeam, tag: u64) -> SimBlock {
     let mut block = seam.alloc().expect("the pool has room");
@@ -246,6 +246,47 @@ fn pages_make_room_for_pages_and_for_the_log() {
         }
         assert!(pages.stats().slots > less.slots, "they grow back: {:?}", pages.stats());
     });
+}
+
+/// The first block of a segment that pages are to get is still being written when the log needs the segment for itself.
+#[test]
+fn what_is_written_late_to_a_segment_never_lands_on_the_log() {
+    for filled in (0..520).step_by(16) {
+        let world = formatted(1, Shape { devices: 1, ..PAGED });
+        let seam = world.seam();
+        let acknowledged = world.block_on(async {
+            let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+            let pages = loaded(&store).await;
+            let append = async |first: u64, count: u64| {
+                let record = |block: u64| {
+                    let owner = flash::Owner { incarnation: 9, block };
+                    flash::Record { owner, epoch: 1, content: flash::Content::Data(self::block(&seam, 1 + block)) }
+                };
+                store.append((first..first + count).map(record).collect()).await.is_ok()
+            };
+            let mut acknowledged = 0;
+            while acknowledged < filled && append(acknowledged, 16).await {
+                acknowledged += 16;
+            }
+            let stall = Rule::new(Fault::Stall(Nanos::from_millis(5)), Ops::WRITE, When::Nth(0));
+            world.disk(NAMES[0]).unwrap().add_fault(stall);
+            drop(pages.volume(1).put(3, page(&seam, 100)).await);
+            seam.sleep(Nanos::from_micros(10)).await;
+            while append(acknowledged, 16).await {
+                acknowledged += 16;
+            }
+            seam.sleep(Nanos::from_secs(1)).await;
+            acknowledged
+        });
+        assert!(acknowledged > 400, "the log gets most segments: {acknowledged}");
+        let world = after(2, world.crash(CrashMode::LoseAll));
+        let seam = world.seam();
+        world.block_on(async {
+            let opened = open(&world, &seam, OpenOptions::default()).await;
+            let (_, recovered) = opened.unwrap_or_else(|error| panic!("after {filled} blocks: {error}"));
+            assert_eq!(recovered.len() as u64, acknowledged, "after {filled} blocks");
+        });
+    }
 }
 
 #[test]
