@@ -58,6 +58,8 @@ pub enum Sabotage {
     KeepShortMap,
     /// A `put` does not notice that its blocks were invalidated.
     PutOverInvalidate,
+    /// A read does not notice that a block was written again while it was under way.
+    ReadOverPut,
 }
 
 /// Whether a member serves.
@@ -394,6 +396,11 @@ impl<S: Seam> Store<S> {
         let sealed = state.segments.chain().filter(|(_, _, open)| open.is_none()).map(|(number, _, _)| number);
         let count = (state.segments.chain().count() / OLDEST_PART).max(OLDEST_MIN);
         sealed.take(count).collect()
+    }
+
+    /// When the oldest segment of the log became part of it, or was found there: no record is older. `None` for an empty log.
+    pub fn oldest_since(&self) -> Option<Nanos> {
+        self.0.state.borrow().segments.chain().next().map(|(_, segment, _)| segment.opened)
     }
 
     /// Segments that are free, or will be as soon as a tail is durable or the pages in them are gone; of how many.

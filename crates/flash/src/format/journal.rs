@@ -2,6 +2,7 @@
 //! names the checksum of the one before it.
 
 use super::bytes::{get, get_u32, get_u64, put};
+use super::page::Writes;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
 
 /// Records that a block has room for.
@@ -28,8 +29,8 @@ pub enum Record {
         page: u64,
         /// Blocks that are there.
         valid: u16,
-        /// Blocks that have been there in this generation.
-        ever: u16,
+        /// How often blocks were written in this generation.
+        writes: Writes,
         /// The slot's generation.
         generation: u16,
     },
@@ -113,14 +114,14 @@ impl Record {
     fn encode(&self, out: &mut [u8; RECORD_BYTES]) {
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match *self {
-            Record::Slot { member, slot, volume, page, valid, ever, generation } => {
+            Record::Slot { member, slot, volume, page, valid, writes, generation } => {
                 put(0, &[1, member]);
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
                 put(8, &page.to_le_bytes()[..6]);
                 put(14, &volume.to_le_bytes());
                 put(16, &valid.to_le_bytes());
-                put(18, &ever.to_le_bytes());
+                (0..3).for_each(|bit| put(18 + 2 * bit, &writes.0[bit].to_le_bytes()));
             }
             Record::Free { member, slot, generation } => {
                 put(0, &[2, member]);
@@ -185,7 +186,7 @@ impl Record {
                 volume: u16_at(14),
                 page: u64_at(8) & ((1 << 48) - 1),
                 valid: u16_at(16),
-                ever: u16_at(18),
+                writes: Writes([u16_at(18), u16_at(20), u16_at(22)]),
                 generation: u16_at(2),
             },
             2 => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
@@ -291,7 +292,7 @@ mod tests {
             volume: 9,
             page: (1 << 48) - 1,
             valid: 0x8001,
-            ever: 0xff01,
+            writes: Writes([0xff01, 0x8000, 1]),
             generation: 65_535,
         };
         vec![

@@ -111,10 +111,52 @@ pub struct Place {
     pub generation: u16,
 }
 
-/// What a page's block's checksum starts from: whose block it is, and which use of which slot it was written for. What was lost,
-/// went astray or belongs to an earlier use is as bad as what is torn.
-pub fn page_seed(incarnation: u64, block: u64, place: Place) -> u32 {
-    let slot = u64::from(place.slot) << 32 | u64::from(place.generation) << 8 | u64::from(place.member);
+/// How often each block of a slot was written in the slot's generation, up to 7 times: three bits a block, each a mask of the page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writes(pub [u16; 3]);
+
+impl Writes {
+    /// Blocks that were written at all.
+    pub fn ever(self) -> u16 {
+        self.0[0] | self.0[1] | self.0[2]
+    }
+
+    /// Blocks that cannot be written again in this generation.
+    pub fn worn(self) -> u16 {
+        self.0[0] & self.0[1] & self.0[2]
+    }
+
+    /// These blocks are written once more.
+    ///
+    /// # Panics
+    /// When one is worn.
+    pub fn add(&mut self, blocks: u16) {
+        assert!(self.worn() & blocks == 0, "blocks {blocks:#x} of {self:?} were written 7 times");
+        let mut carry = blocks;
+        for bits in &mut self.0 {
+            let next = *bits & carry;
+            *bits ^= carry;
+            carry = next;
+        }
+    }
+
+    /// How often a block was written.
+    pub fn of(self, block: u32) -> u32 {
+        (0..).zip(self.0).map(|(bit, mask)| u32::from(mask >> block & 1) << bit).sum()
+    }
+
+    /// Blocks that were written as often in both.
+    pub fn same(self, other: Writes) -> u16 {
+        let differ = |bit: usize| self.0[bit] ^ other.0[bit];
+        !(differ(0) | differ(1) | differ(2))
+    }
+}
+
+/// What a page's block's checksum starts from: whose block it is, which use of which slot it was written for, and which of its `writes`
+/// in that use this is. What was lost, went astray or belongs to an earlier use is as bad as what is torn.
+pub fn page_seed(incarnation: u64, block: u64, place: Place, writes: u32) -> u32 {
+    let before = u64::from(writes.saturating_sub(1));
+    let slot = u64::from(place.slot) << 32 | before << 24 | u64::from(place.generation) << 8 | u64::from(place.member);
     let mut bytes = [0; 40];
     for (to, number) in bytes.chunks_exact_mut(8).zip([incarnation, block, place.life, u64::from(place.segment), slot])
     {
@@ -137,6 +179,21 @@ mod tests {
         }
         assert_eq!(run_at(&(0..16)), 0..69_632);
         assert_eq!((slots_of(256), slots_of(16_384)), (15, 963));
+    }
+
+    #[test]
+    fn a_block_is_written_seven_times_in_a_generation_and_each_has_a_checksum_of_its_own() {
+        let place = Place { member: 1, segment: 2, life: 3, slot: 4, generation: u16::MAX };
+        let (mut writes, mut seeds) = (Writes::default(), std::collections::BTreeSet::new());
+        for count in 1..=7 {
+            assert_eq!(writes.worn(), 0);
+            let before = writes;
+            writes.add(0b1001);
+            assert_eq!((writes.of(0), writes.of(1), writes.of(3), writes.ever()), (count, 0, count, 0b1001));
+            assert_eq!(before.same(writes), !0b1001);
+            seeds.insert(page_seed(9, 64, place, writes.of(0)));
+        }
+        assert_eq!((writes.worn(), seeds.len()), (0b1001, 7));
     }
 
     #[test]

@@ -204,7 +204,7 @@ pub(super) fn slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record
         volume,
         page,
         valid: state.table.valid(slot),
-        ever: state.table.ever(slot),
+        writes: state.table.writes(slot),
         generation: state.table.generation(slot),
     }
 }

@@ -16,7 +16,7 @@ use crate::format::journal::{JournalHeader, Record};
 use crate::format::page::PageHeader;
 use crate::pages::MapLoaded;
 use crate::pages::state::{MapPhase, PageState};
-use crate::pages::table::{Phase, SUSPECT};
+use crate::pages::table::{Phase, SEALED, SUSPECT};
 use crate::store::{Inner, Sabotage};
 
 /// Blocks read at once.
@@ -332,13 +332,15 @@ fn suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
     state.journal.events.extend(gone);
 }
 
-/// Slots that hold nothing are free, and slots that cannot be true end.
+/// Slots that hold nothing are free, and slots that cannot be true end. To the others nothing is added: the life before may have written
+/// blocks there of which it has left no record.
 fn begin<S: Seam>(state: &mut PageState<S>) {
     for slot in state.table.ranges().into_iter().flatten() {
         match state.table.phase(slot) {
             Phase::Free => state.free.push_back(slot),
             Phase::Live if state.table.valid(slot) == 0 => state.kill(slot, false),
-            _ => {}
+            Phase::Live => drop(state.table.flag(slot, SEALED, true)),
+            Phase::Writing | Phase::Dead => {}
         }
     }
     state.phase = MapPhase::Ready;

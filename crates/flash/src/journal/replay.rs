@@ -45,9 +45,9 @@ impl Replay {
     /// Takes a record in.
     pub fn apply(&mut self, record: Record) {
         match record {
-            Record::Slot { member, slot, volume, page, valid, ever, generation } => {
+            Record::Slot { member, slot, volume, page, valid, writes, generation } => {
                 if let Some(slot) = self.slot(member, slot) {
-                    self.table.restore(slot, Some((key_of(volume, page), valid, ever)), generation);
+                    self.table.restore(slot, Some((key_of(volume, page), valid, writes)), generation);
                 }
             }
             Record::Free { member, slot, generation } => {

@@ -1,5 +1,6 @@
-//! Writing pages: a page gets a slot that nothing durable speaks of, and is in the map when all of it has been written. Blocks are
-//! added to a page in place only where its slot has held nothing in this generation: a write that gets lost would go unnoticed else.
+//! Writing pages: a page gets a slot that nothing durable speaks of, and is in the map when all of it has been written. Blocks that it
+//! lacks are added in place, also where others were that have been invalidated since: what the map says of a block is how often it was
+//! written, and its checksum says which of these writes it is, so that a write that gets lost, or that no record tells of, is a miss.
 
 use std::rc::Rc;
 
@@ -7,10 +8,10 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, SECTOR_BYTES, Seam};
 
 use super::api::{PAGE_BLOCKS, PutError};
 use super::state::{MapPhase, PageState};
-use super::table::{ADDING, Phase, SUSPECT, SlotId, key_of, page_of};
+use super::table::{ADDING, Phase, SEALED, SUSPECT, SlotId, key_of, page_of};
 use super::{evict, quota, read};
 use crate::device::place;
-use crate::format::page::{CHECKSUM_COPIES, Place, block_at, checksums_at, page_seed, slot_at};
+use crate::format::page::{CHECKSUM_COPIES, Place, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
 use crate::slow::InLine;
 use crate::store::{Inner, Sabotage};
@@ -26,6 +27,8 @@ type Run<B> = (u64, Vec<Piece<B>>);
 struct Put {
     slot: SlotId,
     place: Place,
+    /// How often blocks of the slot were written, with this time.
+    writes: Writes,
     /// Blocks that are to be in the slot.
     wanted: u16,
     /// Blocks of the slot that stay as they are.
@@ -104,19 +107,22 @@ fn begin<S: Seam>(
     if old.is_none() && !quota::room_for_one(state, page_of(key).0) {
         return Err(PutError::Share);
     }
-    let (valid, ever) = old.map_or((0, 0), |slot| (state.table.valid(slot), state.table.ever(slot)));
+    let valid = old.map_or(0, |slot| state.table.valid(slot));
     let wanted = requested & !valid;
     if wanted == 0 {
         return Ok(None);
     }
     if let Some(slot) = old
-        && wanted & ever == 0
+        && wanted & state.table.writes(slot).worn() == 0
         && !state.table.has(slot, SUSPECT)
+        && !state.table.has(slot, SEALED)
         && state.giving != Some(state.table.place(slot).segment)
     {
         state.table.flag(slot, ADDING, true);
+        state.table.add_writes(slot, wanted);
         state.putting.insert(slot, wanted);
-        return Ok(Some(Put { slot, place: state.table.place(slot), wanted, there: valid, old: None }));
+        let (place, writes) = (state.table.place(slot), state.table.writes(slot));
+        return Ok(Some(Put { slot, place, writes, wanted, there: valid, old: None }));
     }
     if inner.sabotage == Sabotage::ReuseSlotEarly {
         let slot = state.dead.first().copied();
@@ -132,8 +138,10 @@ fn begin<S: Seam>(
         (old, state.table.place(old), keep)
     });
     let along = old.map_or(0, |(_, _, keep)| keep);
+    state.table.add_writes(slot, wanted | along);
     state.putting.insert(slot, wanted | along);
-    Ok(Some(Put { slot, place: state.table.place(slot), wanted, there: 0, old }))
+    let (place, writes) = (state.table.place(slot), state.table.writes(slot));
+    Ok(Some(Put { slot, place, writes, wanted, there: 0, old }))
 }
 
 /// Writes what is to be written. Returns which blocks are there then.
@@ -171,7 +179,7 @@ async fn write<S: Seam>(
             let block = 2 * pair as usize + half;
             if let Some(data) = &content[block] {
                 let number = page * u64::from(PAGE_BLOCKS) + block as u64;
-                *word = data.checksum(page_seed(incarnation, number, put.place));
+                *word = data.checksum(page_seed(incarnation, number, put.place, put.writes.of(block as u32)));
             }
         }
         sums.write_metadata(pair as usize * SECTOR_BYTES, &sector_of(words));
@@ -235,8 +243,6 @@ fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) ->
     let left = if inner.sabotage == Sabotage::PutOverInvalidate { written } else { left & written };
     if state.table.phase(put.slot) == Phase::Live {
         state.table.flag(put.slot, ADDING, false);
-        // Whatever was tried may be there.
-        state.table.set_ever(put.slot, state.table.ever(put.slot) | put.wanted);
         let valid = state.table.valid(put.slot) | left;
         state.table.set_valid(put.slot, valid);
         if valid == 0 { state.kill(put.slot, false) } else { state.set_dirty(put.slot) }
@@ -247,7 +253,7 @@ fn end<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutError>) ->
     } else {
         state.table.set_phase(put.slot, Phase::Live);
         state.table.set_valid(put.slot, left);
-        state.table.set_ever(put.slot, if is_whole(inner, put.place.member) { u16::MAX } else { written });
+        state.table.flag(put.slot, SEALED, is_whole(inner, put.place.member));
         state.set_dirty(put.slot);
         if let Some((old, place, _)) = put.old
             && state.table.exists(old)

@@ -8,7 +8,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, 
 use super::api::{PAGE_BLOCKS, Unread};
 use super::table::{Phase, SUSPECT, SlotId};
 use crate::device::{Device, place};
-use crate::format::page::{Place, page_seed, run_at, slot_at};
+use crate::format::page::{Place, Writes, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
 use crate::slow::InLine;
 use crate::store::{Inner, Sabotage};
@@ -84,11 +84,11 @@ async fn read_slot<S: Seam>(
     blocks: Range<u32>,
     buffers: Vec<S::BlockMut>,
 ) -> Vec<Outcome<S>> {
-    let (valid, place) = {
+    let (valid, place, writes) = {
         let mut state = inner.pages.borrow_mut();
         let place = state.table.place(slot);
         state.pin(slot, place.life);
-        (state.table.valid(slot), place)
+        (state.table.valid(slot), place, state.table.writes(slot))
     };
     let pin = Pin { inner, slot, life: place.life };
     let first = page * u64::from(PAGE_BLOCKS);
@@ -100,17 +100,22 @@ async fn read_slot<S: Seam>(
             run.push(buffer);
             continue;
         }
-        read_run(inner, incarnation, first, slot, place, start + outcomes.len() as u32, run, &mut outcomes).await;
+        read_run(inner, incarnation, first, slot, (place, writes), start + outcomes.len() as u32, run, &mut outcomes)
+            .await;
         run = Vec::new();
         outcomes.push(Err(Unread::Absent(buffer)));
     }
-    read_run(inner, incarnation, first, slot, place, start + outcomes.len() as u32, run, &mut outcomes).await;
+    read_run(inner, incarnation, first, slot, (place, writes), start + outcomes.len() as u32, run, &mut outcomes).await;
     drop(pin);
     assert!(outcomes.len() == blocks.len(), "one outcome a block");
-    // What was invalidated meanwhile, be it while another run was read, is nobody's any more (R2).
+    // What was invalidated meanwhile, be it while another run was read, is nobody's any more, even if something newer is there (R2).
     let state = inner.pages.borrow();
     let same = state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == Phase::Live;
-    let still = if same { state.table.valid(slot) } else { 0 };
+    let as_it_was = || match inner.sabotage {
+        Sabotage::ReadOverPut => u16::MAX,
+        _ => state.table.writes(slot).same(writes),
+    };
+    let still = if same { state.table.valid(slot) & as_it_was() } else { 0 };
     let keep = |(block, outcome): (u32, Outcome<S>)| match outcome {
         Ok(data) if still >> block & 1 == 0 => Err(Unread::Absent(thaw::<S>(data))),
         other => other,
@@ -138,7 +143,7 @@ async fn read_run<S: Seam>(
     incarnation: u64,
     first: u64,
     slot: SlotId,
-    place: Place,
+    (place, writes): (Place, Writes),
     start: u32,
     buffers: Vec<S::BlockMut>,
     outcomes: &mut Vec<Outcome<S>>,
@@ -162,7 +167,7 @@ async fn read_run<S: Seam>(
     let trusted = inner.sabotage == Sabotage::SkipPageChecksum;
     for (block, buffer) in blocks.clone().zip(buffers) {
         let data = buffer.freeze();
-        let seed = page_seed(incarnation, first + u64::from(block), place);
+        let seed = page_seed(incarnation, first + u64::from(block), place, writes.of(block));
         let good =
             result.is_ok() && (trusted || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
         if !good {
@@ -173,7 +178,8 @@ async fn read_run<S: Seam>(
     let mut state = inner.pages.borrow_mut();
     state.spare = Some(thaw::<S>(sums));
     if bad != 0 && state.table.exists(slot) && state.table.place(slot) == place {
-        state.clear(slot, bad);
+        let as_it_was = state.table.writes(slot).same(writes);
+        state.clear(slot, bad & as_it_was);
         drop(state);
         write_soon(inner);
     }

@@ -234,9 +234,8 @@ async fn give<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
 /// Waits until nothing is being written to a segment that the log is to get: what comes late would overwrite a batch.
 async fn all_written<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
     let carries_log = |member: u32| inner.state.borrow().superblock.carries_log(member);
-    let busy = |state: &PageState<S>| {
-        state.writing.keys().any(|(member, segment)| *segment == number && carries_log(*member))
-    };
+    let busy =
+        |state: &PageState<S>| state.writing.keys().any(|(member, segment)| *segment == number && carries_log(*member));
     while busy(&inner.pages.borrow()) {
         inner.seam.sleep(PAUSE).await;
     }

@@ -263,7 +263,7 @@ impl<S: Seam> PageState<S> {
         let slots = self.table.of_volume(number, pages_of(blocks));
         let held = |slot: &SlotId| {
             let mask = mask_of(page_of(self.table.key(*slot)).1, blocks);
-            self.table.phase(*slot) != Phase::Writing && self.table.ever(*slot) & mask != 0
+            self.table.phase(*slot) != Phase::Writing && self.table.writes(*slot).ever() & mask != 0
         };
         slots.iter().any(held) || self.rings.may_be_durable(number, blocks)
     }

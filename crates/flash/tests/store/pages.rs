@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use flash::{FormatOptions, OpenOptions, Pages, PutError, Store};
+use flash::{FormatOptions, OpenOptions, Pages, PutError, Sabotage, Store};
 use seam::sim::{
     Content as SimContent, CrashMode, Fault, Ops, Rule, SimBlock, SimDiskSpec, SimSeam, When, World, WorldSpec,
 };
@@ -65,7 +65,6 @@ fn what_was_put_can_be_read_until_it_is_invalidated() {
         assert_eq!((volume.valid(3), volume.valid(4), pages.volume(8).valid(3)), (0xfffd, 0, 0));
         let expected: Vec<_> = (0..16).map(|number| (number != 1).then_some(100 + number)).collect();
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
-        // It comes back into a slot of its own, and the others come along.
         while volume.put(3, vec![(1, block(&seam, 55))]).await != Ok(2) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
@@ -73,6 +72,110 @@ fn what_was_put_can_be_read_until_it_is_invalidated() {
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
         pages.forget(7).await.unwrap();
         assert_eq!((volume.valid(3), volume.ring().len()), (0, 0));
+    });
+}
+
+#[test]
+fn what_was_written_over_comes_back_in_place_until_its_place_is_worn() {
+    let world = formatted(1, PAGED);
+    let seam = world.seam();
+    let world = {
+        world.block_on(async {
+            let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+            let pages = loaded(&store).await;
+            let volume = pages.volume(7);
+            put(&seam, &pages, 7, 3, 100).await;
+            let written = || pages.stats().members.iter().map(|member| member.promotion_bytes).sum::<u64>();
+            let mut moves = 0;
+            for round in 1..=20 {
+                let before = written();
+                volume.invalidate(49..50);
+                while volume.put(3, vec![(1, block(&seam, 1_000 + round))]).await != Ok(2) {
+                    seam.sleep(Nanos::from_millis(1)).await;
+                }
+                // A block and its checksums, or all of the page where its block has been written 7 times.
+                moves += u64::from(written() - before > 4608);
+                let expected: Vec<_> =
+                    (0..16).map(|number| Some(if number == 1 { 1_000 + round } else { 100 + number })).collect();
+                assert_eq!(tags(&seam, &pages, 7, 3).await, expected, "round {round}");
+            }
+            assert_eq!(moves, 2, "after rounds 6 and 13");
+            seam.sleep(Nanos::from_secs(12)).await;
+        });
+        after(2, world.crash(CrashMode::LoseAll))
+    };
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        let expected: Vec<_> = (0..16).map(|number| Some(if number == 1 { 1_020 } else { 100 + number })).collect();
+        assert_eq!(tags(&seam, &pages, 7, 3).await, expected, "as often as the map says");
+        // To what an earlier life has left nothing is added.
+        pages.volume(7).invalidate(49..50);
+        let before: u64 = pages.stats().members.iter().map(|member| member.promotion_bytes).sum();
+        while pages.volume(7).put(3, vec![(1, block(&seam, 7))]).await != Ok(2) {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+        let after: u64 = pages.stats().members.iter().map(|member| member.promotion_bytes).sum();
+        assert!(after - before > 16 * 4096, "{}", after - before);
+    });
+}
+
+/// A read in two runs, of which the first has come when its block is written over and put there again, in place.
+#[test]
+fn a_read_gives_nothing_that_was_written_again_meanwhile_and_to_miss_that_is_caught() {
+    for sabotage in [Sabotage::None, Sabotage::ReadOverPut] {
+        let world = formatted(1, PAGED);
+        let seam = world.seam();
+        world.block_on(async {
+            let options = OpenOptions { sabotage, ..OpenOptions::default() };
+            let (store, _) = open(&world, &seam, options).await.unwrap();
+            let pages = loaded(&store).await;
+            let volume = pages.volume(7);
+            put(&seam, &pages, 7, 3, 100).await;
+            volume.invalidate(50..51);
+            let stall = Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::READ, When::Nth(1));
+            NAMES.iter().for_each(|name| world.disk(name).unwrap().add_fault(stall.clone()));
+            let buffers = (0..3).map(|_| seam.alloc().unwrap()).collect();
+            let reading = volume.read(3, 1..4, buffers);
+            let writing = async {
+                seam.sleep(Nanos::from_secs(1)).await;
+                volume.invalidate(49..50);
+                assert_eq!(volume.put(3, vec![(1, block(&seam, 55))]).await, Ok(2));
+            };
+            let (mut reading, mut writing) = (pin!(reading), pin!(writing));
+            let mut written = false;
+            let read = poll_fn(|context| {
+                written = written || writing.as_mut().poll(context).is_ready();
+                reading.as_mut().poll(context)
+            })
+            .await;
+            assert!(written, "the second run came later");
+            let found: Vec<_> = read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect();
+            let old = (sabotage == Sabotage::ReadOverPut).then_some(101);
+            assert_eq!(found, [old, None, Some(103)]);
+        });
+    }
+}
+
+/// A write that the device has acknowledged and lost leaves what was there before: a miss, not the old content.
+#[test]
+fn a_lost_write_in_place_is_a_miss() {
+    let world = formatted(1, PAGED);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        let volume = pages.volume(7);
+        put(&seam, &pages, 7, 3, 100).await;
+        volume.invalidate(49..50);
+        seam.sleep(Nanos::from_secs(12)).await;
+        let lost = Rule::new(Fault::Lost, Ops::WRITE, When::Always);
+        NAMES.iter().for_each(|name| world.disk(name).unwrap().add_fault(lost.clone()));
+        assert_eq!(volume.put(3, vec![(1, block(&seam, 55))]).await, Ok(2));
+        NAMES.iter().for_each(|name| world.disk(name).unwrap().clear_faults());
+        let expected: Vec<_> = (0..16).map(|number| (number != 1).then_some(100 + number)).collect();
+        assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
     });
 }
 
