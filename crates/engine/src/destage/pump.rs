@@ -182,9 +182,11 @@ impl<S: Seam> Shard<S> {
 
     /// What to choose blocks by now.
     fn want(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Want {
-        let oldest = state.oldest_dirty(memory, self.number);
+        let oldest = state.oldest_dirty(memory, self.number, self.core.logged_since());
         let unclean = state.unclean();
-        self.dispatch.set_destage_share(self.pressure_percent(unclean), state.flushing.turns.is_running());
+        let full = if self.logs() { self.core.log_pressure_percent() } else { 0 };
+        let pressure = self.pressure_percent(unclean).max(full);
+        self.dispatch.set_destage_share(now, pressure, state.flushing.turns.is_running());
         let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
         let idle = now.since(self.last_request.get()) >= IDLE_AFTER;
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
@@ -417,8 +419,9 @@ impl<S: Seam> Shard<S> {
             && !state.flushing.turns.is_running()
             && !self.retry.holds(now)
         {
-            let aged =
-                state.oldest_dirty(memory, self.number).is_some_and(|oldest| now.since(oldest) >= self.age_max());
+            let aged = state
+                .oldest_dirty(memory, self.number, Nanos::ZERO)
+                .is_some_and(|oldest| now.since(oldest) >= self.age_max());
             let unflushed = state.unflushed() > 0 && now.since(self.last_sync.get()) >= self.age_max();
             if aged || unflushed {
                 self.last_sync.set(now);
@@ -433,7 +436,7 @@ impl<S: Seam> Shard<S> {
         let portion = if self.pressure_percent(state.unclean()) >= 70 { 16 } else { 4 };
         let many = state.unflushed() * portion >= self.unclean_limit_seen().max(portion)
             || state.written_ranges() * portion >= RANGES_CROWDED as u64;
-        let old = now.since(self.last_sync.get()) >= self.age_max();
+        let old = now.since(self.last_sync.get()) >= self.core.spec().dirty_age_max;
         let at_rest =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;
         // Records of the log are let go by a flush of the backing.

@@ -110,6 +110,7 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().logging.turns.begin();
         self.company.gather(self.seam()).await;
         let begun = self.seam().now();
+        self.logged_at.set(begun);
         let (number, changed) = self.with(|state, _| {
             state.logging.begun += 1;
             (state.logging.begun, state.ledger.take_changed())
@@ -391,7 +392,7 @@ impl<S: Seam> Shard<S> {
         if before {
             self.flush_all().await?;
         } else {
-            self.bring_oldest().await?;
+            self.bring_oldest(|| None).await?;
         }
         // A block that is clean has its newest content durably on the backing. Should its record come back before the tail has passed it,
         // that is what the last flush promised: what came later has not been promised yet.

@@ -1,6 +1,7 @@
 //! What the shards of one core share: memory, buffers, and the clock tick that dirty data needs.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
 use flash::{MapLoaded, Pages, Store};
@@ -20,8 +21,17 @@ const BUSY_REQUESTS: u64 = 100;
 /// What destage of all volumes together may spend between two ticks while clients are busy, even if a flush waits for it: about a
 /// seventh of a core.
 const DESTAGE_ALLOWANCE: u64 = 512;
-/// The log is crowded when less than this part of its segments is free.
-const LOG_ROOM_PART: usize = 4;
+/// The log is crowded when more than so many percent of its segments are in use.
+const LOG_CROWDED_PERCENT: u64 = 75;
+/// It is filling when more than so many are: what is written again and again is written there and not to the backing, and yet most of
+/// flash stays with clean pages.
+const LOG_FILLING_PERCENT: u64 = 20;
+/// So many percent beyond that its oldest is brought to backings in all haste.
+const LOG_HASTE_PERCENT: u64 = 25;
+/// The least haste, in percent of the time.
+const HASTE_MIN: u64 = 5;
+/// What lies on flash may be dirty so many times as long as what does not.
+const LOGGED_AGE: u64 = 60;
 /// How long to wait for a buffer before looking again.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
@@ -51,6 +61,11 @@ pub struct Common<S: Seam> {
     allowance: Cell<Option<u64>>,
     /// How memory was divided last.
     pub division: Cell<Division>,
+}
+
+/// Age at which what lies on flash is destaged.
+pub fn logged_age(spec: &CoreSpec) -> Nanos {
+    Nanos(spec.dirty_age_max.0.saturating_mul(LOGGED_AGE))
 }
 
 impl<S: Seam> Common<S> {
@@ -167,12 +182,42 @@ impl<S: Seam> Common<S> {
         self.log.borrow().clone()
     }
 
+    /// How much of the log's segments is in use, in percent.
+    fn log_percent(&self) -> u64 {
+        self.log.borrow().as_ref().map_or(0, |store| {
+            let (free, all) = store.room();
+            (100 * (all - free)).div_ceil(all.max(1)) as u64
+        })
+    }
+
     /// True when the log needs records to be let go soon.
     pub fn log_is_crowded(&self) -> bool {
-        self.log.borrow().as_ref().is_some_and(|store| {
-            let (free, all) = store.room();
-            free * LOG_ROOM_PART < all
-        })
+        self.log_percent() > LOG_CROWDED_PERCENT
+    }
+
+    /// How far the log is on its way to being crowded, in percent.
+    pub fn log_pressure_percent(&self) -> u64 {
+        (self.log_percent() * 100 / LOG_CROWDED_PERCENT).min(100)
+    }
+
+    /// The oldest segments of a log that holds enough for them to go to backings, without haste, or in which they are old.
+    fn oldest_to_bring(&self) -> Option<BTreeSet<u32>> {
+        // Before its time, so that what is swept to the backing for its age is little.
+        let is_old = || self.seam.now().since(self.logged_since()).0 >= logged_age(&self.spec).0 / 2;
+        let due = self.log_percent() > LOG_FILLING_PERCENT || is_old();
+        self.log.borrow().as_ref().filter(|_| due).map(Store::oldest_segments).filter(|oldest| !oldest.is_empty())
+    }
+
+    /// The part of its time that may be spent on that, in percent: the fuller the log the more, so that it comes to be as long as
+    /// what is written again makes worth while.
+    pub fn log_haste_percent(&self) -> u64 {
+        let more = self.log_percent().saturating_sub(LOG_FILLING_PERCENT);
+        (more * 100 / LOG_HASTE_PERCENT).clamp(HASTE_MIN, 100)
+    }
+
+    /// Nothing lies in the log since before that.
+    pub fn logged_since(&self) -> Nanos {
+        self.log.borrow().as_ref().and_then(Store::oldest_since).unwrap_or_default()
     }
 
     /// The log is full, and not of what belongs to who says so.
@@ -292,9 +337,13 @@ impl<S: Seam> Common<S> {
                 more = false;
                 common.renew_allowance();
                 common.divide_if_due();
+                let oldest = common.oldest_to_bring();
                 for shard in common.shards() {
                     shard.tick_throttle();
                     shard.spill_if_full();
+                    if let Some(oldest) = &oldest {
+                        shard.bring_soon(oldest);
+                    }
                     if shard.state.borrow().is_restless() {
                         shard.work.notify();
                         shard.progress.notify();
