@@ -15,11 +15,11 @@ use crate::shard::recall::Recall;
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
-/// Blocks that are brought at once.
+/// Blocks that are brought at once, where memory has room for them.
 const AT_ONCE: usize = 256;
 /// Resting blocks that are recalled together.
 const RECALL_RUN: u64 = 64;
-/// Pause before segments that were brought, or could not be, are looked at again.
+/// Pause before segments that were brought, or could not be, are looked at again; and the longest between two of their parts.
 const PAUSE: Nanos = Nanos::from_secs(1);
 
 impl<S: Seam> Shard<S> {
@@ -54,7 +54,8 @@ impl<S: Seam> Shard<S> {
             return Ok(());
         }
         let losses = self.state.borrow().losses;
-        for some in blocks.chunks(AT_ONCE) {
+        let at_once = (self.unclean_limit_seen() as usize / 4).clamp(1, AT_ONCE);
+        for some in blocks.chunks(at_once) {
             let begun = self.seam().now();
             for run in some.chunk_by(|block, next| block + 1 == *next) {
                 self.recall_oldest(run[0]..run[0] + run.len() as u64).await?;
@@ -74,7 +75,10 @@ impl<S: Seam> Shard<S> {
             written?;
             if let Some(percent) = haste().filter(|percent| *percent < 100) {
                 let taken = self.seam().now().since(begun);
-                self.seam().sleep(Nanos(taken.0 * (100 - percent) / percent)).await;
+                let rest = Nanos(taken.0 * (100 - percent) / percent).min(PAUSE);
+                if self.unless_stopped(self.seam().sleep(rest)).await.is_none() {
+                    return Ok(());
+                }
             }
         }
         self.unless_stopped(self.sync_or_flush(losses)).await.unwrap_or(Ok(()))
