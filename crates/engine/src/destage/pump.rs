@@ -307,12 +307,13 @@ impl<S: Seam> Shard<S> {
         if !self.may_destage(want.closed.is_none(), state.unclean()) {
             return Recalls::Later;
         }
-        // Where memory is full the next run is recalled when the last one is on its way.
+        // Where memory is full the next run is recalled when the last one is on its way, or when nothing is: what was recalled may have been
+        // written over since, and memory may be full of what only waits for a flush of the backing.
         let last_has_left = || state.recalled.clone().all(|block| !state.order.contains(BlockNo(block)));
-        let room = self.has_room_to_recall(state) || (state.recalling == 0 && last_has_left());
+        let next = state.recalling == 0 && (state.operations.is_empty() || last_has_left());
+        let room = self.has_room_to_recall(state) || next;
         if !room || state.recalling >= RECALL_BLOCKS_MAX {
-            let under_way = state.recalling > 0 || !state.operations.is_empty();
-            return if under_way { Recalls::Later } else { Recalls::Nothing };
+            return Recalls::Later;
         }
         let boundary = self.run_boundary();
         let count = (self.unclean_limit_seen() / 4).clamp(1, boundary);
