@@ -7,11 +7,11 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Response, header};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
+use control::moment;
 
 use crate::access::Who;
 use crate::access::rules::{is_forwarded, is_safe, judge, needed};
 use crate::routes::Shared;
-use crate::time;
 
 /// The other end of a request's connection.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
         let status = response.status().as_u16();
         let line = format!(
             "api: {} \"{}\" ({}) from {}{through}: {method} {} {status}",
-            time::show(time::since_1970()),
+            moment::show(moment::since_1970()),
             who.name,
             who.role,
             peer.ip(),

@@ -22,7 +22,6 @@ mod problem;
 mod routes;
 mod server;
 mod stream;
-mod time;
 mod totals;
 
 pub use access::{Access, LINK_TIME, Token};

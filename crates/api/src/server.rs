@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use control::Handler;
+use control::{Handler, Sampled};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -55,17 +55,18 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves until `stop` says true. Runs inside a `LocalSet` of a current-thread runtime.
+/// Serves until `stop` says true; `samples` are what the stream tells. Runs inside a `LocalSet` of a current-thread runtime.
 pub async fn serve<H: Handler>(
     listener: TcpListener,
     handler: Rc<H>,
     access: Arc<Access>,
     options: Options,
+    samples: watch::Receiver<Arc<Sampled>>,
     mut stop: watch::Receiver<bool>,
 ) {
     let (asker, questions) = Asker::new();
     tokio::task::spawn_local(asker::answer(questions, handler));
-    let hub = Arc::new(Hub::new(asker.clone()));
+    let hub = Arc::new(Hub::new(samples));
     let sampling = tokio::task::spawn_local(hub.clone().sample());
     let router = routes::router(Arc::new(Shared { asker, access, hub, options }));
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{SlowReport, TraceOpened, Traced};
+use crate::report::{HistoryReport, SlowReport, TraceOpened, Traced};
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
 
@@ -47,6 +47,8 @@ pub enum Answer {
     Volume(Box<VolumeReport>),
     /// Of `volume slow`, the slowest first.
     Slow(Vec<SlowReport>),
+    /// Of `history` and `volume history`.
+    History(Box<HistoryReport>),
     /// Of `trace open`.
     TraceOpened(TraceOpened),
     /// Of `trace take`.

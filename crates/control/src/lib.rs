@@ -4,8 +4,10 @@
 
 pub mod answer;
 pub mod client;
+pub mod moment;
 pub mod report;
 pub mod request;
+mod sampled;
 pub mod server;
 mod socket;
 pub mod token;
@@ -15,5 +17,6 @@ pub use answer::{Answer, ErrorKind, Failure, Progress, Reply};
 pub use client::{Client, ClientError};
 pub use report::{Counts, FlashReport, LatencyCountsReport, LatencyReport, StatusReport, VolumeReport, VolumeState};
 pub use request::Request;
+pub use sampled::Sampled;
 pub use server::{Handler, Limits, ProgressSender, ServerError, serve};
 pub use token::Role;

@@ -1,6 +1,7 @@
 //! What is told of a volume and of the whole daemon; the fields carry their units in their names.
 
 mod curve;
+mod history;
 mod latency;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use curve::{Curve, MissRatioCurve, Point};
+pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
 pub use latency::{BackingRequests, Counts, CountsBelow, LatencyCountsReport};
 
 /// What a volume is doing.
@@ -587,6 +589,28 @@ pub struct FlashReport {
     pub alerts: Vec<String>,
 }
 
+impl StatusReport {
+    /// The same without any volume.
+    pub fn without_volumes(&self) -> StatusReport {
+        StatusReport {
+            version: self.version.clone(),
+            pid: self.pid,
+            uptime_seconds: self.uptime_seconds,
+            stopping: self.stopping,
+            configuration: self.configuration.clone(),
+            listen: self.listen.clone(),
+            api: self.api.clone(),
+            memory_bytes: self.memory_bytes,
+            flash: self.flash.clone(),
+            cores: self.cores.clone(),
+            volumes: Vec::new(),
+            overrides: self.overrides.clone(),
+            history: self.history.clone(),
+            alerts: self.alerts.clone(),
+        }
+    }
+}
+
 /// The whole daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StatusReport {
@@ -616,6 +640,9 @@ pub struct StatusReport {
     pub volumes: Vec<VolumeReport>,
     /// Changes made by command that differ from the file.
     pub overrides: Vec<OverrideReport>,
+    /// How the history stands; absent where none is kept.
+    #[serde(default)]
+    pub history: Option<HistoryHealth>,
     /// What is wrong now.
     pub alerts: Vec<String>,
 }

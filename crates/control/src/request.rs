@@ -104,6 +104,24 @@ pub enum Request {
         /// The volume.
         name: String,
     },
+    /// Figures over time.
+    History {
+        /// Of which volume; of all together without it.
+        #[serde(default)]
+        volume: Option<String>,
+        /// From which second since 1970; an hour before the end without it.
+        #[serde(default)]
+        from_unix_seconds: Option<u64>,
+        /// Up to which; now without it.
+        #[serde(default)]
+        to_unix_seconds: Option<u64>,
+        /// Seconds of a step; without it as many as make a chart.
+        #[serde(default)]
+        step_seconds: Option<u64>,
+        /// Which figures; all without any.
+        #[serde(default)]
+        series: Vec<String>,
+    },
     /// Begin to record a volume's requests.
     TraceOpen {
         /// The volume.

@@ -28,9 +28,18 @@ fn an_unknown_key_is_told_the_nearest_known_one() {
 #[test]
 fn a_feature_that_this_version_lacks_is_named() {
     assert_snapshot!(problems_of(&format!(
-        "[iscsi]\n[vhost_user]\n[history]\n[[qos]]\n{VOLUME}shares = \"high\"\nlun = 3\n\
+        "[iscsi]\n[vhost_user]\n[[qos]]\n{VOLUME}shares = \"high\"\nlun = 3\n\
          limit_iops = 5\nflash = true\n[[datastore]]\nname = \"x\"\ncongestion_threshold = \"auto\"\n"
     )));
+}
+
+#[test]
+fn a_history_has_room_or_is_none() {
+    assert_snapshot!(problems_of("[history]\nsize = \"1 MiB\"\nkeep = 3\n"));
+    let size =
+        |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).map(|config| config.history.size_bytes);
+    assert_eq!(size(VOLUME), Ok(1 << 30));
+    assert_eq!(size(&format!("[history]\nsize = \"0\"\n{VOLUME}")), Ok(0));
 }
 
 #[test]

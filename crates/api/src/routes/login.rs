@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use control::Role;
+use control::{Role, moment};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -17,7 +17,6 @@ use crate::access::{SESSION_TIME, Who};
 use crate::extract::{Json, Question};
 use crate::guard::Peer;
 use crate::problem::Problem;
-use crate::time;
 
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(login)).routes(routes!(logout)).routes(routes!(follow))
@@ -99,7 +98,7 @@ fn begin(
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, text).retry_after(seconds));
     }
     let begun = begin();
-    let now = time::show(time::since_1970());
+    let now = moment::show(moment::since_1970());
     match &begun {
         Some((_, who)) => {
             (shared.options.log)(&format!("api: {now} \"{}\" ({}) from {address}: logged in", who.name, who.role));

@@ -4,6 +4,7 @@ mod actions;
 mod document;
 mod flash;
 mod health;
+mod history;
 mod jobs;
 mod login;
 mod metrics;
@@ -60,6 +61,7 @@ fn all() -> Routes {
         .merge(status::routes())
         .merge(volumes::routes())
         .merge(volume::routes())
+        .merge(history::routes())
         .merge(actions::routes())
         .merge(flash::routes())
         .merge(jobs::routes())

@@ -1,7 +1,8 @@
 //! The stream: one sample a second, taken once for all clients, written as text once, kept for a minute.
 //!
 //! A client has a place in the ring and nothing else, so that a slow one costs nothing: it misses what has left the ring, and is given up
-//! by its connection when it takes nothing at all (`patient.rs`). Samples are taken only while somebody follows, or has lately.
+//! by its connection when it takes nothing at all (`patient.rs`). The daemon takes the samples, for the history as well; they are written
+//! down only while somebody follows, or has lately.
 
 mod ring;
 mod sample;
@@ -13,20 +14,15 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::http::StatusCode;
-use control::{Answer, Request};
+use control::{Sampled, moment};
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::MissedTickBehavior;
 
 use self::ring::{Ring, Start};
 use self::sample::Sample;
-use crate::asker::Asker;
 use crate::problem::Problem;
-use crate::time;
 
-/// Time between two samples.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Clients at once.
 const CLIENTS_MAX: usize = 128;
 /// Volumes that all clients together may follow, so that a minute of them stays small.
@@ -36,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(60);
 
 /// What all clients share.
 pub struct Hub {
-    asker: Asker,
+    samples: watch::Receiver<Arc<Sampled>>,
     held: Mutex<Held>,
     /// Number of the newest sample.
     newest: watch::Sender<u64>,
@@ -68,12 +64,12 @@ struct Follower {
 }
 
 impl Hub {
-    /// One that samples by asking.
-    pub fn new(asker: Asker) -> Hub {
-        let life = time::since_1970().as_millis() as u64;
+    /// One of the daemon's samples.
+    pub fn new(samples: watch::Receiver<Arc<Sampled>>) -> Hub {
+        let life = moment::since_1970().as_millis() as u64;
         let held = Held { ring: Ring::new(life), wanted: BTreeMap::new(), seen: None };
         let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
-        Hub { asker, held: Mutex::new(held), newest: watch::Sender::new(0), clients, woken: Notify::new() }
+        Hub { samples, held: Mutex::new(held), newest: watch::Sender::new(0), clients, woken: Notify::new() }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -81,23 +77,21 @@ impl Hub {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes samples for as long as it is let.
+    /// Keeps samples for as long as it is let, and there are any.
     pub async fn sample(self: Arc<Self>) {
-        let mut tick = tokio::time::interval(PAUSE);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tick.tick().await;
+        let mut samples = self.samples.clone();
+        while samples.changed().await.is_ok() {
             let is_alone = self.clients.available_permits() == CLIENTS_MAX;
             if is_alone && self.held().seen.is_none_or(|seen| seen.elapsed() > LINGER) {
                 self.held().ring.clear();
+                // Whoever comes is sent what was seen last, at once.
                 self.woken.notified().await;
             }
-            // A daemon that does not answer has nothing to show; the next second it may.
-            let Ok(Answer::Status(status)) = self.asker.ask(Request::Status {}).await else { continue };
+            let sampled = samples.borrow_and_update().clone();
             let mut held = self.held();
             held.wanted.retain(|_, want| want.clients > 0 || want.seen.elapsed() < LINGER);
             let wanted: BTreeSet<&str> = held.wanted.keys().map(String::as_str).collect();
-            let sample = Sample::new(*status, time::since_1970(), &wanted);
+            let sample = Sample::new(&sampled, &wanted);
             let number = held.ring.push(sample);
             drop(held);
             self.newest.send_replace(number);

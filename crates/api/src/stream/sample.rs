@@ -1,10 +1,9 @@
 //! One sample, as the text that clients are sent.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use axum::body::Bytes;
-use control::StatusReport;
+use control::Sampled;
 use serde::Serialize;
 
 use crate::totals::Totals;
@@ -26,13 +25,14 @@ struct Head {
 }
 
 impl Sample {
-    /// Writes down what is told of `status`, and in full what is told of the volumes that are `wanted`.
-    pub fn new(mut status: StatusReport, at: Duration, wanted: &BTreeSet<&str>) -> Sample {
-        let volumes = std::mem::take(&mut status.volumes);
+    /// Writes down what is told of the daemon, and in full what is told of the volumes that are `wanted`.
+    pub fn new(sampled: &Sampled, wanted: &BTreeSet<&str>) -> Sample {
+        let volumes = &sampled.status.volumes;
+        let status = sampled.status.without_volumes();
         let mut whole = serde_json::to_value(&status).expect("reports have only text keys");
         // They are told beside it, and those alone that were asked for.
         whole.as_object_mut().map(|fields| fields.remove("volumes"));
-        let head = Head { at_unix_ms: at.as_millis() as u64, status: whole, totals: Totals::of(&volumes) };
+        let head = Head { at_unix_ms: sampled.at_unix_ms, status: whole, totals: Totals::of(volumes) };
         let mut head = text(&head);
         head.truncate(head.len() - 1);
         head.push_str(",\"volumes\":{");
@@ -54,7 +54,7 @@ fn text(value: &impl Serialize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use control::{VolumeReport, VolumeState};
+    use control::{StatusReport, VolumeReport, VolumeState};
     use serde_json::Value;
 
     use super::*;
@@ -65,7 +65,7 @@ mod tests {
             |name: &str, reads| VolumeReport { reads, ..VolumeReport::idle(name, VolumeState::Active, "none", "/x") };
         let status =
             StatusReport { volumes: vec![volume("a", 3), volume("b", 4), volume("c\n\"", 5)], ..Default::default() };
-        let sample = Sample::new(status, Duration::from_secs(1), &BTreeSet::from(["a", "c\n\""]));
+        let sample = Sample::new(&Sampled { at_unix_ms: 1, status }, &BTreeSet::from(["a", "c\n\""]));
         let event = |volumes: &[&str]| {
             let volumes = volumes.iter().map(|name| (*name).to_owned()).collect();
             let text = String::from_utf8(sample.event("7-1", &volumes).to_vec()).expect("text");

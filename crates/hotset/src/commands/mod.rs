@@ -5,6 +5,7 @@ pub mod check_config;
 mod daemon;
 pub mod flash;
 mod flash_offline;
+mod history;
 pub mod lab;
 pub mod shell;
 pub mod simulate;

@@ -7,9 +7,10 @@ use clap::Subcommand;
 use control::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
+use super::history::History;
 use crate::cli::{Failure, print_json};
 use crate::render::style::Style;
-use crate::render::{screen, volume};
+use crate::render::{past, screen, volume};
 use crate::units::parse_size;
 
 /// What may be done with volumes.
@@ -66,6 +67,8 @@ pub enum Action {
         #[arg(value_parser = parse_range)]
         range: Option<Span>,
     },
+    /// Show figures over time: of one volume, or of all together
+    History(History),
     /// Show the slowest requests of the last hour, and the step that each waited in longest
     Slow {
         /// The volume
@@ -177,6 +180,7 @@ impl Action {
                 let Span { from_bytes, to_bytes } = range.unwrap_or_default();
                 Request::VolumeUnpin { name, from_bytes, to_bytes }
             }
+            Action::History(history) => history.request()?,
             Action::Slow { name } => Request::VolumeSlow { name },
             Action::Invalidate { name, discard_dirty } => {
                 if discard_dirty.as_ref().is_some_and(|again| *again != name) {
@@ -199,12 +203,22 @@ impl Action {
 /// Asks the daemon and prints what it answers: a page for `show`, a line for what changed something.
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
     let whole_page = matches!(action, Action::Show { .. });
+    let csv = matches!(&action, Action::History(history) if history.csv);
     let answer = ask(socket, &action.request()?)?;
     let style = Style::of_stdout();
     match answer {
         Answer::Volumes(volumes) if json => print_json(&volumes),
         Answer::Volume(volume) if json => print_json(&volume),
         Answer::Said(said) if json => print_json(&said),
+        Answer::History(history) if csv => {
+            print!("{}", history.to_csv());
+            Ok(())
+        }
+        Answer::History(history) if json => print_json(&history),
+        Answer::History(history) => {
+            print!("{}", past::table(&history, style));
+            Ok(())
+        }
         Answer::Slow(slow) if json => print_json(&slow),
         Answer::Slow(slow) => {
             print!("{}", volume::slow(&slow, style));

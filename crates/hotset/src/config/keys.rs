@@ -49,7 +49,7 @@ pub const TABLES: &[Table] = &[
     table("flash", false, Here),
     table("control", false, Here),
     table("api", false, Here),
-    table("history", false, NotHere("history")),
+    table("history", false, Here),
     table("nbd", false, Here),
     table("iscsi", false, ISCSI),
     table("vhost_user", false, NotHere("the vhost-user front end")),
@@ -181,6 +181,13 @@ pub const KEYS: &[Key] = &[
         "1000",
         "1000",
         "With more volumes than this `/metrics` tells sums alone, and how many volumes were left out.",
+    ),
+    key(
+        "history",
+        "size",
+        r#""1 GiB""#,
+        r#""1 GiB""#,
+        "What figures over time ([api.md](api.md#history)) may take in the state directory, in its folder `history`; at least 32 MiB, or `\"0\"`: none are kept. Past it the finest go first.",
     ),
     key(
         "array",

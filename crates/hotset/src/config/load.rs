@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::api::read_api;
 use super::backing::split_host_port;
 use super::flash::read_flash;
+use super::history::read_history;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Size, Wrong, check_tables};
 use super::volumes::{read_arrays, read_datastores, read_volumes};
@@ -63,6 +64,7 @@ fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut So
     let memory_bytes = read_memory(&Section::single(table, "memory", source), source);
     let flash = read_flash(&Section::single(table, "flash", source), folder, source);
     let api = read_api(&Section::single(table, "api", source), source);
+    let history = read_history(&Section::single(table, "history", source), source);
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
     let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
@@ -78,6 +80,7 @@ fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut So
         flash,
         control_socket,
         api,
+        history,
         nbd,
         arrays,
         datastores,

@@ -4,6 +4,7 @@ mod api;
 pub mod array;
 pub mod backing;
 mod flash;
+mod history;
 pub mod keys;
 mod load;
 pub mod problem;
@@ -22,6 +23,7 @@ use crate::share::{Most, Part};
 pub use api::ApiConfig;
 pub use array::{default_array, show_array};
 pub use backing::BackingSpec;
+pub use history::HistoryConfig;
 pub use problem::{Problem, Problems};
 pub use volumes::check_name;
 
@@ -190,6 +192,8 @@ pub struct Config {
     pub control_socket: PathBuf,
     /// The HTTP interface.
     pub api: ApiConfig,
+    /// What is kept of the past.
+    pub history: HistoryConfig,
     /// Where NBD clients connect.
     pub nbd: NbdConfig,
     /// Modelled arrays.

@@ -13,7 +13,7 @@ use seam::model::ArraySpec;
 use tempfile::TempDir;
 
 use crate::cli::Failure;
-use crate::config::{ApiConfig, BackingSpec, Config, Cores, NbdConfig, VolumeConfig, default_array};
+use crate::config::{ApiConfig, BackingSpec, Config, Cores, HistoryConfig, NbdConfig, VolumeConfig, default_array};
 use crate::serve::Background;
 
 /// The volume with the cache.
@@ -52,6 +52,7 @@ impl Stage {
             memory_bytes: MEMORY_BYTES,
             flash: None,
             api: ApiConfig { listen: Some(PAGE), ..ApiConfig::default() },
+            history: HistoryConfig::default(),
             control_socket: folder.path().join("control.sock"),
             nbd: NbdConfig { listen: vec![Address::Unix(socket)], socket_owner: None, socket_mode: 0o600, tls: None },
             arrays: Vec::new(),

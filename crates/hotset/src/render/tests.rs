@@ -1,11 +1,13 @@
 //! The screens as snapshots.
 
-use control::report::{CoreReport, LatencyReport, OverrideReport, Quantiles};
+use control::report::{
+    CoreReport, FigureReport, HistoryReport, LatencyFigures, LatencyReport, OverrideReport, Quantiles,
+};
 use control::{StatusReport, VolumeReport, VolumeState};
 use insta::assert_snapshot;
 
 use super::style::Style;
-use super::{screen, volume};
+use super::{past, screen, volume};
 
 fn busy() -> VolumeReport {
     let read = Quantiles { p50: 85.0, p99: 1250.0, p999: 9100.0 };
@@ -98,4 +100,26 @@ fn top_shows_what_happened_since_the_last_look() {
 fn a_volume_has_a_page() {
     assert_snapshot!(volume::page(&busy(), Style::PLAIN));
     assert_snapshot!(volume::page(&refused(), Style::PLAIN));
+}
+
+#[test]
+fn what_was_is_a_line_a_step() {
+    let figure = |unit: &str, mean: [f64; 2]| FigureReport {
+        unit: unit.to_owned(),
+        mean: mean.to_vec(),
+        ..FigureReport::default()
+    };
+    let latency = LatencyFigures { p99_us: vec![Some(1250.0), None], ..LatencyFigures::default() };
+    let report = HistoryReport {
+        at_unix_seconds: vec![1_795_326_300, 1_795_326_360],
+        series: [
+            ("reads".to_owned(), figure("requests", [1234.5, 0.0])),
+            ("dirty_bytes".to_owned(), figure("bytes", [1536.0, 0.0])),
+        ]
+        .into(),
+        latency: [("read".to_owned(), latency)].into(),
+        ..HistoryReport::default()
+    };
+    assert_snapshot!(past::table(&report, Style::PLAIN));
+    assert_snapshot!(past::table(&HistoryReport::default(), Style::PLAIN));
 }

@@ -30,7 +30,8 @@ impl Daemon {
             let metrics_volumes = config.metrics_volumes as usize;
             let options = api::Options { names: config.names, metrics_volumes, log: |line| log::info(line) };
             let access = daemon.access.clone();
-            api::serve(listener, daemon, access, options, stop).await;
+            let samples = daemon.samples.subscribe();
+            api::serve(listener, daemon, access, options, samples, stop).await;
         });
     }
 

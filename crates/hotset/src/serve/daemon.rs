@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control::{Answer, ErrorKind, Failure, Handler, ProgressSender, Request};
+use control::{Answer, ErrorKind, Failure, Handler, ProgressSender, Request, Sampled};
 use seam::Geometry;
+use tokio::sync::watch;
 
 use super::data_core::{CoreGone, DataCore};
 use super::flash::{Before, Flash};
@@ -77,6 +78,10 @@ pub struct Daemon {
     pub access: Arc<api::Access>,
     /// Where the HTTP interface listens, once it does.
     pub api: Cell<Option<SocketAddr>>,
+    /// What is kept of the past.
+    pub history: RefCell<Option<history::History>>,
+    /// What was seen last.
+    pub samples: watch::Sender<Arc<Sampled>>,
     /// When the daemon started.
     pub started: Instant,
     /// How far a stop is.
@@ -121,6 +126,8 @@ impl Daemon {
             listen: RefCell::default(),
             access: Arc::default(),
             api: Cell::default(),
+            history: RefCell::default(),
+            samples: watch::Sender::default(),
             started: Instant::now(),
             stop: Stop::default(),
             notifier,
@@ -210,6 +217,11 @@ impl Daemon {
             Request::VolumePin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, true).await,
             Request::VolumeUnpin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, false).await,
             Request::VolumeSlow { name } => self.slow(&name).await,
+            Request::History { volume, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
+                let (from, to, step) = (from_unix_seconds, to_unix_seconds, step_seconds);
+                let is_known = volume.as_ref().is_some_and(|name| self.volumes.borrow().contains_key(name));
+                self.past(history::Question { volume, is_known, from, to, step, series }).await
+            }
             Request::TraceOpen { name } => self.open_trace(&name).await,
             Request::TraceTake { name, recorder } => self.take_trace(&name, recorder).await,
             Request::TraceClose { name, recorder } => self.close_trace(&name, recorder).await,

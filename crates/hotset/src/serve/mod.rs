@@ -14,6 +14,7 @@ mod notify;
 mod open;
 mod reload;
 mod sabotage;
+mod sample;
 mod shares;
 mod status;
 mod stop;
@@ -118,6 +119,8 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
         let error = control.await.map_err(|error| failed(&error))?;
         return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed at once")));
     }
+    daemon.start_history();
+    tokio::task::spawn_local(daemon.clone().sample());
     daemon.start_api(stopped);
     let started = start_serving(&daemon).await;
     if started.is_ok() {
@@ -134,6 +137,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     }
     daemon.stop.ask(false);
     let complete = daemon.drain().await;
+    daemon.end_history().await;
     tokio::time::sleep(LAST_WORDS).await;
     // The server may have failed already.
     let _ = quit.send(true);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use control::report::{CoreReport, LostRange, MissRatioCurve, OverrideReport};
 use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use engine::{CacheMode, VolumeStats, WritePolicy};
+use seam::Seam;
 
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
@@ -15,6 +16,9 @@ use crate::units::show_time;
 
 /// A core that does not answer a report within this is shown as such.
 const CORE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Volumes that a core counts before it looks at requests again.
+const COUNTED_AT_ONCE: usize = 8;
 
 /// What a core tells of a volume.
 struct Counted {
@@ -53,6 +57,9 @@ impl Daemon {
             alerts.extend(report.alerts.iter().map(|alert| format!("{}: {alert}", report.name)));
         }
         alerts.extend(flash.iter().flat_map(|flash| flash.alerts.iter().cloned()));
+        let history = self.history.borrow().as_ref().map(history::History::health);
+        let failed = history.as_ref().and_then(|history| history.failed.as_ref());
+        alerts.extend(failed.map(|why| format!("history cannot be written: {why}")));
         let silent = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
         alerts.extend(silent.map(|core| format!("data core {} does not answer", core.index())));
         StatusReport {
@@ -68,6 +75,7 @@ impl Daemon {
             cores,
             volumes,
             overrides: self.overrides(),
+            history,
             alerts,
         }
     }
@@ -83,7 +91,8 @@ impl Daemon {
         let mut cores = Vec::new();
         let mut counted = BTreeMap::new();
         for core in &self.cores {
-            let asked = tokio::time::timeout(CORE_PATIENCE, core.call(async |local: Rc<Local>| count(&local))).await;
+            let asked =
+                tokio::time::timeout(CORE_PATIENCE, core.call(async |local: Rc<Local>| count(&local).await)).await;
             if let Ok(Ok((mut report, volumes))) = asked {
                 report.core = core.index();
                 cores.push(report);
@@ -150,7 +159,8 @@ fn difference(volume: &str, key: &str, value: &str, file: &str) -> OverrideRepor
     OverrideReport { volume: volume.to_owned(), key: key.to_owned(), value: value.to_owned(), file: file.to_owned() }
 }
 
-fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
+/// Counts a few volumes at a time: requests that came meanwhile are served in between.
+async fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
     let stats = local.engine.stats();
     let volumes = local.engine.volumes();
     let report = CoreReport {
@@ -162,14 +172,18 @@ fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
         index_bytes: stats.index_bytes,
     };
     let lost = local.engine.log().map(|log| log.lost()).unwrap_or_default();
-    let counted = volumes.iter().map(|volume| {
+    let mut counted = Vec::with_capacity(volumes.len());
+    for (at, volume) in volumes.iter().enumerate() {
+        if at > 0 && at.is_multiple_of(COUNTED_AT_ONCE) {
+            local.seam.yield_now().await;
+        }
         let mine = lost.iter().filter(|owner| owner.incarnation == volume.spec().incarnation);
         let mut lost: Vec<u64> = mine.map(|owner| owner.block).collect();
         lost.sort_unstable();
         let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
-        (volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes, lost })
-    });
-    (report, counted.collect())
+        counted.push((volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes, lost }));
+    }
+    (report, counted)
 }
 
 fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {

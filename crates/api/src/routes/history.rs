@@ -1,0 +1,153 @@
+//! `history`: figures over time, of a volume or of all together, as JSON or as comma-separated values.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use control::report::HistoryReport;
+use control::{Answer, Request, moment};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared, unexpected};
+use crate::extract::{Json, Named, Question};
+use crate::problem::Problem;
+
+/// Names of figures that a question may have, twice as many as there are.
+const SERIES_MAX: usize = 80;
+/// The media type of comma-separated values.
+const CSV: &str = "text/csv";
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(volume_history)).routes(routes!(whole_history))
+}
+
+/// As what the answer is written.
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Json,
+    Csv,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Span {
+    /// `-1h`, `2026-11-22T05:51:03Z` or seconds since 1970; an hour before the end without it
+    from: Option<String>,
+    /// The same; now without it
+    to: Option<String>,
+    /// `10s`, `5min`, `1h` or seconds; 3660 steps at most
+    step: Option<String>,
+    /// Names with commas between them; all without it
+    series: Option<String>,
+    /// Else what `Accept` asks for, else JSON
+    #[param(inline)]
+    format: Option<Format>,
+}
+
+/// What a volume did over time: of each step the sum, mean, least and most, and percentiles of all its requests
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/history", tag = "history",
+    params(("name" = String, Path, description = "The volume"), Span),
+    responses((status = 200, description = "In columns", content((HistoryReport = "application/json"), (String = "text/csv")))))]
+async fn volume_history(
+    State(shared): State<Arc<Shared>>,
+    Named(name): Named,
+    Question(span): Question<Span>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    history(&shared, Some(name), span, &headers).await
+}
+
+/// What all volumes together did over time, and the daemon's memory and flash
+#[utoipa::path(get, path = "/api/v1/history", tag = "history", params(Span),
+    responses((status = 200, description = "In columns", content((HistoryReport = "application/json"), (String = "text/csv"))),
+        (status = 409, description = "No history is kept", body = Problem, content_type = "application/problem+json")))]
+async fn whole_history(
+    State(shared): State<Arc<Shared>>,
+    Question(span): Question<Span>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    history(&shared, None, span, &headers).await
+}
+
+async fn history(
+    shared: &Shared,
+    volume: Option<String>,
+    span: Span,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let is_csv = span.format.map_or_else(|| prefers_csv(headers), |format| format == Format::Csv);
+    let request = request(volume, span, moment::since_1970().as_secs())
+        .map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
+    let Answer::History(report) = shared.asker.ask(request).await? else { return Err(unexpected()) };
+    Ok(match is_csv {
+        true => ([(header::CONTENT_TYPE, CSV)], report.to_csv()).into_response(),
+        false => Json(report).into_response(),
+    })
+}
+
+/// True where CSV is named in `Accept`, and JSON is not.
+fn prefers_csv(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accepted| accepted.to_str().ok());
+    let accepted: Vec<&str> = accepted.flat_map(|accepted| accepted.split(',')).map(str::trim).collect();
+    let names = |kind: &str| accepted.iter().any(|accepted| accepted.split(';').next() == Some(kind));
+    names(CSV) && !names("application/json")
+}
+
+fn request(volume: Option<String>, span: Span, now: u64) -> Result<Request, String> {
+    let moment = |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose();
+    let series: Vec<String> = span.series.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
+    if series.len() > SERIES_MAX {
+        return Err(format!("{} series are asked for; ask for {SERIES_MAX} at most", series.len()));
+    }
+    Ok(Request::History {
+        volume,
+        from_unix_seconds: moment(span.from)?,
+        to_unix_seconds: moment(span.to)?,
+        step_seconds: span.step.map(|step| moment::parse_span(&step)).transpose()?,
+        series,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_read_as_it_is_meant() {
+        let span = |from: &str, step: &str| Span {
+            from: Some(from.to_owned()),
+            to: None,
+            step: Some(step.to_owned()),
+            series: Some("reads,read_latency".to_owned()),
+            format: None,
+        };
+        let wanted = Request::History {
+            volume: Some("v".to_owned()),
+            from_unix_seconds: Some(6_400),
+            to_unix_seconds: None,
+            step_seconds: Some(300),
+            series: vec!["reads".to_owned(), "read_latency".to_owned()],
+        };
+        assert_eq!(request(Some("v".to_owned()), span("-1h", "5min"), 10_000), Ok(wanted));
+        assert!(request(None, span("soon", "1"), 7).is_err_and(|text| text.contains("soon")));
+        assert!(request(None, span("now", "fast"), 7).is_err_and(|text| text.contains("fast")));
+        let many = Span { series: Some("a,".repeat(100)), ..span("now", "1") };
+        assert!(request(None, many, 7).is_err());
+    }
+
+    #[test]
+    fn csv_is_sent_to_who_wants_it_alone() {
+        let of = |accept: &str| {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().expect("a header"))]);
+            prefers_csv(&headers)
+        };
+        assert!(of("text/csv") && of("text/html, text/csv;q=0.9"));
+        assert!(!of("*/*") && !of("application/json, text/csv") && !prefers_csv(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,122 @@
+//! The one list of what is kept: how it is called, what it is, and where a report has it.
+
+use control::{StatusReport, VolumeReport};
+
+/// What a figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows; what came in each second is kept.
+    Counter,
+    /// It goes up and down; what it was in each second is kept. Of several volumes the sum.
+    Level,
+    /// As a level, but of several volumes the largest.
+    Peak,
+}
+
+/// Where a figure is found.
+#[derive(Clone, Copy)]
+pub enum Source {
+    /// Every volume has it, and the whole as their sum.
+    Volume(fn(&VolumeReport) -> u64),
+    /// The whole alone has it.
+    Whole(fn(&StatusReport) -> u64),
+}
+
+/// A figure that is kept.
+pub struct Series {
+    /// How it is asked for.
+    pub name: &'static str,
+    /// What it counts in.
+    pub unit: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Where it is found.
+    pub source: Source,
+}
+
+/// How many there are.
+pub const COUNT: usize = SERIES.len();
+
+/// All of them. Rows name them by their place: new ones go to the end, and none ever leaves its place.
+pub const SERIES: [Series; 34] = [
+    counter("reads", "requests", |volume| volume.reads),
+    counter("writes", "requests", |volume| volume.writes),
+    counter("flushes", "requests", |volume| volume.flushes),
+    counter("zeroes", "requests", |volume| volume.zeroes),
+    counter("read_bytes", "bytes", |volume| volume.read_bytes),
+    counter("write_bytes", "bytes", |volume| volume.write_bytes),
+    counter("memory_hits", "requests", |volume| volume.memory_hits),
+    counter("flash_hits", "requests", |volume| volume.flash_hits),
+    counter("partial_hits", "requests", |volume| volume.partial_hits),
+    counter("misses", "requests", |volume| volume.misses),
+    counter("errors", "requests", |volume| volume.errors),
+    counter("promotions", "pages", |volume| volume.promotions),
+    counter("flash_written_bytes", "bytes", |volume| volume.flash_written_bytes),
+    counter("flash_read_bytes", "bytes", |volume| volume.flash.read_bytes),
+    counter("backing_reads", "requests", |volume| volume.backing_reads),
+    counter("backing_writes", "requests", |volume| volume.backing_writes),
+    counter("backing_read_bytes", "bytes", |volume| volume.backing_read_bytes),
+    counter("backing_write_bytes", "bytes", |volume| volume.backing_write_bytes),
+    counter("backing_errors", "requests", |volume| volume.backing_errors),
+    counter("readahead_bytes", "bytes", |volume| volume.readahead_bytes),
+    counter("throttled_us", "microseconds", |volume| volume.throttled_us),
+    level("dirty_bytes", "bytes", |volume| volume.dirty_bytes),
+    Series {
+        name: "dirty_age_ms",
+        unit: "milliseconds",
+        kind: Kind::Peak,
+        source: Source::Volume(|volume| volume.dirty_age_ms),
+    },
+    level("memory_bytes", "bytes", |volume| volume.memory_bytes),
+    level("flash_bytes", "bytes", |volume| volume.flash.cached_bytes),
+    level("flash_dirty_bytes", "bytes", |volume| volume.flash_dirty_bytes),
+    whole("volumes", "volumes", Kind::Level, |status| status.volumes.len() as u64),
+    whole("connections", "connections", Kind::Level, |status| status.cores.iter().map(|core| core.connections).sum()),
+    whole("pool_used_bytes", "bytes", Kind::Level, |status| status.cores.iter().map(|core| core.pool_used_bytes).sum()),
+    whole("flash_pages", "pages", Kind::Level, |status| status.flash.as_ref().map_or(0, |flash| flash.pages.pages)),
+    whole("flash_log_free_segments", "segments", Kind::Level, |status| {
+        status.flash.as_ref().map_or(0, |flash| flash.free_segments as u64)
+    }),
+    whole("flash_devices_in_service", "devices", Kind::Level, |status| {
+        status.flash.as_ref().map_or(0, |flash| flash.copies as u64)
+    }),
+    whole("flash_device_bytes", "bytes", Kind::Counter, device_bytes),
+    whole("alerts", "alerts", Kind::Level, |status| status.alerts.len() as u64),
+];
+
+/// What was written to all flash devices.
+fn device_bytes(status: &StatusReport) -> u64 {
+    let devices = status.flash.iter().flat_map(|flash| &flash.devices);
+    devices.map(|device| device.promotion_bytes + device.journal_bytes + device.log_bytes).sum()
+}
+
+const fn counter(name: &'static str, unit: &'static str, read: fn(&VolumeReport) -> u64) -> Series {
+    Series { name, unit, kind: Kind::Counter, source: Source::Volume(read) }
+}
+
+const fn level(name: &'static str, unit: &'static str, read: fn(&VolumeReport) -> u64) -> Series {
+    Series { name, unit, kind: Kind::Level, source: Source::Volume(read) }
+}
+
+const fn whole(name: &'static str, unit: &'static str, kind: Kind, read: fn(&StatusReport) -> u64) -> Series {
+    Series { name, unit, kind, source: Source::Whole(read) }
+}
+
+impl Series {
+    /// True where volumes have it.
+    pub fn is_of_volumes(&self) -> bool {
+        matches!(self.source, Source::Volume(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_series_has_a_name_of_its_own_and_a_bit_in_a_mask() {
+        let names: std::collections::BTreeSet<&str> = SERIES.iter().map(|series| series.name).collect();
+        assert_eq!(names.len(), COUNT);
+        const { assert!(COUNT <= 64) };
+    }
+}

@@ -1,0 +1,180 @@
+//! From counters that grow to what came since the sample before.
+//!
+//! A volume's counters begin with 0 when it is served, so that what a volume shows that was not there before came since then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use control::{Counts, StatusReport, VolumeReport};
+
+use super::point::{BUCKETS, Latencies, Point};
+use super::series::{COUNT, Kind, SERIES, Source};
+
+/// Counters as they were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Before {
+    incarnation: String,
+    figures: [u64; COUNT],
+    latencies: [Latencies; 2],
+}
+
+/// What was seen last.
+pub struct Tracker {
+    volumes: BTreeMap<String, Before>,
+    whole: [u64; COUNT],
+}
+
+/// One sample's points.
+pub struct Seen {
+    /// Of all volumes together.
+    pub whole: Point,
+    /// Of each volume that is served.
+    pub volumes: Vec<(String, Point)>,
+}
+
+impl Default for Tracker {
+    fn default() -> Self {
+        Tracker { volumes: BTreeMap::new(), whole: [0; COUNT] }
+    }
+}
+
+impl Tracker {
+    /// What came in the `seconds` that end with `second`.
+    pub fn see(&mut self, second: u64, seconds: u64, status: &StatusReport) -> Seen {
+        let mut sum = [0; COUNT];
+        let mut latency_sum = [Latencies::default(); 2];
+        let mut volumes = Vec::with_capacity(status.volumes.len());
+        for report in &status.volumes {
+            let Some((figures, latencies)) = self.see_volume(report) else { continue };
+            for at in 0..COUNT {
+                sum[at] = if SERIES[at].kind == Kind::Peak { sum[at].max(figures[at]) } else { sum[at] + figures[at] };
+            }
+            latency_sum.iter_mut().zip(&latencies).for_each(|(sum, latencies)| sum.merge(latencies));
+            volumes.push((report.name.clone(), Point::of_sample(second, seconds, &figures, latencies)));
+        }
+        let known: BTreeSet<&str> = status.volumes.iter().map(|report| report.name.as_str()).collect();
+        self.volumes.retain(|name, _| known.contains(name.as_str()));
+        for (at, series) in SERIES.iter().enumerate() {
+            if let Source::Whole(read) = series.source {
+                let now = read(status);
+                // A flash device that goes takes its count along.
+                sum[at] = if series.kind == Kind::Counter { now.saturating_sub(self.whole[at]) } else { now };
+                self.whole[at] = now;
+            }
+        }
+        Seen { whole: Point::of_sample(second, seconds, &sum, latency_sum), volumes }
+    }
+
+    /// What came of a volume; none where nobody counts: it is refused, or its core does not answer.
+    fn see_volume(&mut self, report: &VolumeReport) -> Option<([u64; COUNT], [Latencies; 2])> {
+        let latencies = [latencies(&report.latency_counts.read)?, latencies(&report.latency_counts.write)?];
+        let read = |at: usize| match SERIES[at].source {
+            Source::Volume(read) => read(report),
+            Source::Whole(_) => 0,
+        };
+        let now = Before { incarnation: report.incarnation.clone(), figures: std::array::from_fn(read), latencies };
+        let since = match self.volumes.get(&report.name) {
+            Some(before) => now.since(before),
+            None => now.clone(),
+        };
+        self.volumes.insert(report.name.clone(), now);
+        Some((since.figures, since.latencies))
+    }
+}
+
+impl Before {
+    /// What came since `before`. Counters that are less than they were began anew meanwhile.
+    fn since(&self, before: &Before) -> Before {
+        let counters = || (0..COUNT).filter(|at| SERIES[*at].kind == Kind::Counter);
+        let shrank = |(now, before): (&Latencies, &Latencies)| {
+            now.counts.iter().zip(before.counts).any(|(now, before)| *now < before) || now.sum_us < before.sum_us
+        };
+        let anew = self.incarnation != before.incarnation
+            || counters().any(|at| self.figures[at] < before.figures[at])
+            || self.latencies.iter().zip(&before.latencies).any(shrank);
+        let mut since = self.clone();
+        if !anew {
+            counters().for_each(|at| since.figures[at] -= before.figures[at]);
+            for (now, before) in since.latencies.iter_mut().zip(&before.latencies) {
+                now.sum_us -= before.sum_us;
+                now.counts.iter_mut().zip(before.counts).for_each(|(now, before)| *now -= before);
+            }
+        }
+        since
+    }
+}
+
+/// The engine tells how many took less than each bound; here each bucket is without those below.
+fn latencies(counts: &Counts) -> Option<Latencies> {
+    if counts.below.len() + 1 != BUCKETS {
+        return None;
+    }
+    let mut latencies = Latencies { sum_us: counts.sum_us.round() as u64, ..Latencies::default() };
+    let mut below = 0;
+    let ends = counts.below.iter().map(|below| below.count).chain([counts.all]);
+    for (bucket, end) in latencies.counts.iter_mut().zip(ends) {
+        *bucket = end.saturating_sub(below);
+        below = end;
+    }
+    Some(latencies)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use control::VolumeState;
+    use control::report::CountsBelow;
+
+    use super::*;
+
+    /// A volume that has served so many reads, each in 100 us and of 4 KiB.
+    pub fn volume(name: &str, reads: u64) -> VolumeReport {
+        let below = (0..11).map(|at| CountsBelow { us: f64::from(16 << at), count: if at < 3 { 0 } else { reads } });
+        let counts = Counts { below: below.collect(), all: reads, sum_us: reads as f64 * 100.0 };
+        let mut report = VolumeReport::idle(name, VolumeState::Active, "write-back", "/x");
+        report.latency_counts.write = Counts {
+            below: counts.below.iter().map(|below| CountsBelow { count: 0, ..*below }).collect(),
+            ..Counts::default()
+        };
+        report.latency_counts.read = counts;
+        VolumeReport {
+            reads,
+            read_bytes: reads * 4096,
+            memory_hits: reads,
+            dirty_bytes: 7,
+            dirty_age_ms: reads,
+            ..report
+        }
+    }
+
+    pub fn status(volumes: Vec<VolumeReport>) -> StatusReport {
+        StatusReport { volumes, ..StatusReport::default() }
+    }
+
+    fn reads(point: &Point) -> u64 {
+        assert_eq!(point.latencies[0].count(), point.values[0].sum);
+        point.values[0].sum
+    }
+
+    #[test]
+    fn what_grew_is_told_and_what_began_anew_is_told_whole() {
+        let mut tracker = Tracker::default();
+        let mut see = |volumes| tracker.see(1, 1, &status(volumes));
+        assert_eq!(reads(&see(vec![volume("a", 5), volume("b", 1)]).whole), 6);
+        let seen = see(vec![volume("a", 8), volume("b", 1)]);
+        assert_eq!((reads(&seen.whole), reads(&seen.volumes[0].1), reads(&seen.volumes[1].1)), (3, 3, 0));
+        // The core was silent for a while: nothing is counted twice afterwards.
+        let silent = VolumeReport::idle("a", VolumeState::Active, "write-back", "/x");
+        assert_eq!(see(vec![silent, volume("b", 2)]).volumes.len(), 1);
+        assert_eq!(reads(&see(vec![volume("a", 9), volume("b", 2)]).whole), 1);
+        assert_eq!(reads(&see(vec![volume("a", 4)]).whole), 4);
+        assert_eq!(reads(&see(Vec::new()).whole), 0);
+        assert_eq!(reads(&see(vec![volume("a", 4)]).whole), 4);
+    }
+
+    #[test]
+    fn levels_add_and_the_oldest_is_the_oldest() {
+        let seen = Tracker::default().see(1, 1, &status(vec![volume("a", 5), volume("b", 9)]));
+        let of =
+            |name: &str| seen.whole.values[SERIES.iter().position(|series| series.name == name).expect("a series")].sum;
+        assert_eq!((of("dirty_bytes"), of("dirty_age_ms"), of("volumes")), (14, 9, 2));
+    }
+}

@@ -1,0 +1,44 @@
+//! `hotset volume history`: which figures over which time.
+
+use clap::Args;
+use control::{Request, moment};
+
+use crate::cli::Failure;
+
+/// What is to be told.
+#[derive(Args)]
+pub struct History {
+    /// The volume; without it all together
+    name: Option<String>,
+    /// Begin: -1h, 2026-11-22T05:51:03Z or seconds since 1970; without it an hour before the end
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
+    from: Option<String>,
+    /// End, written the same way; without it now
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
+    to: Option<String>,
+    /// Time of a line: 10s, 5min, 1h; without it as fine as fits on a chart
+    #[arg(long, value_parser = moment::parse_span, value_name = "TIME")]
+    step: Option<u64>,
+    /// Which figures, by the names that --json shows
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    series: Vec<String>,
+    /// Print comma-separated values
+    #[arg(long)]
+    pub csv: bool,
+}
+
+impl History {
+    /// As the daemon is asked.
+    pub fn request(self) -> Result<Request, Failure> {
+        let now = moment::since_1970().as_secs();
+        let moment =
+            |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose().map_err(Failure::usage);
+        Ok(Request::History {
+            volume: self.name,
+            from_unix_seconds: moment(self.from)?,
+            to_unix_seconds: moment(self.to)?,
+            step_seconds: self.step,
+            series: self.series,
+        })
+    }
+}
