@@ -11,6 +11,7 @@ mod configuration;
 mod filesystem;
 mod fio;
 mod flash;
+mod history;
 mod hostile;
 mod kill;
 mod lifecycle;

@@ -1,0 +1,234 @@
+//! Figures over time: they agree with what was done, survive kills, and cost nobody anything when their disk does not take them.
+
+use std::path::Path;
+use std::process::Command;
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, wait_for};
+use e2e::http::Http;
+use e2e::site::Site;
+use e2e::tool::tool;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+/// Seconds that may be missing after a kill.
+const MISSING_MAX: u64 = 10;
+
+fn site() -> Site {
+    let mut site = Site::with_volume(32 * MIB);
+    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    site
+}
+
+fn sum(report: &Value, series: &str) -> u64 {
+    let sums = report["series"][series]["sum"].as_array().unwrap_or_else(|| panic!("{series} in {report}"));
+    sums.iter().map(|sum| sum.as_u64().expect("a number")).sum()
+}
+
+fn numbers(values: &Value) -> Vec<u64> {
+    values.as_array().expect("a column").iter().map(|value| value.as_u64().expect("a number")).collect()
+}
+
+/// The history of the volume once it has seen all of `reads`.
+fn history_with(http: &Http, reads: u64) -> Value {
+    wait_for("the history to have seen all reads", || {
+        let report = http.get("/api/v1/volumes/v/history?from=-10min&step=1").json();
+        (report["series"]["reads"].is_object() && sum(&report, "reads") == reads).then_some(report)
+    })
+}
+
+#[test]
+fn the_history_of_a_known_run_agrees_with_what_the_volume_shows_and_with_fio() {
+    let site = site();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let uri = format!("--uri={}", site.uri("v"));
+    let common = ["--name=v", "--ioengine=nbd", "--randseed=7", "--bs=4k", "--iodepth=4", &uri, "--output-format=json"];
+    let run = |how: &[&str]| -> Value {
+        let args = common.iter().chain(how).copied().collect::<Vec<_>>().join(" ");
+        let out = tool("fio").args(&args).within(site.folder.path()).ok();
+        serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON")
+    };
+    let written = run(&["--rw=randwrite", "--size=32m", "--io_size=8m"]);
+    let read = run(&["--rw=randread", "--size=32m", "--io_size=12m", "--rate_iops=1500"]);
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
+    let (reads, writes) = (shown["reads"].as_u64().expect("a number"), shown["writes"].as_u64().expect("a number"));
+    let told = |run: &Value, kind: &str| run["jobs"][0][kind]["total_ios"].as_u64().expect("a number");
+    assert_eq!((reads, writes), (told(&read, "read"), told(&written, "write")));
+    let report = history_with(&http, reads);
+    for series in
+        ["reads", "writes", "read_bytes", "write_bytes", "memory_hits", "flash_hits", "partial_hits", "misses"]
+    {
+        assert_eq!(sum(&report, series), shown[series].as_u64().expect("a number"), "{series}");
+    }
+    assert_eq!(numbers(&report["latency"]["read"]["count"]).iter().sum::<u64>(), reads);
+    let whole = http.get("/api/v1/history?from=-10min&step=1&series=reads,write_latency,volumes").json();
+    assert_eq!((sum(&whole, "reads"), &whole["series"].as_object().map(|series| series.len())), (reads, &Some(2)));
+    assert_eq!(numbers(&whole["latency"]["write"]["count"]).iter().sum::<u64>(), writes);
+    // Coarser steps hold the same, and a spike does not vanish in them.
+    let coarse = http.get("/api/v1/volumes/v/history?from=-10min&step=1min").json();
+    assert_eq!(sum(&coarse, "reads"), reads);
+    let most = |report: &Value| numbers(&report["series"]["reads"]["max"]).into_iter().max();
+    assert_eq!(most(&coarse), most(&report));
+    // fio held 1,500 a second; a second is not cut where fio cut it.
+    assert!(most(&report).is_some_and(|most| (700..6_000).contains(&most)), "{:?}", most(&report));
+    // The other ways tell the same.
+    let csv = http.ask("GET", "/api/v1/volumes/v/history?from=-10min&step=1&series=reads", &["Accept: text/csv"], "");
+    assert_eq!(csv.header("content-type"), "text/csv");
+    let lines: Vec<Vec<&str>> = csv.body.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines[0], ["at_unix_seconds", "covered_seconds", "reads", "reads_mean", "reads_min", "reads_max"]);
+    assert_eq!(lines[1..].iter().map(|line| line[2].parse::<u64>().expect("a number")).sum::<u64>(), reads);
+    let args = ["volume", "history", "v", "--from", "-10min", "--step", "10s", "--series", "reads", "--json"];
+    let commanded: Value = serde_json::from_str(&daemon.command(&args)).expect("JSON");
+    assert_eq!((sum(&commanded, "reads"), &commanded["step_seconds"]), (reads, &10.into()));
+    assert!(daemon.command(&["volume", "history", "--csv"]).starts_with("at_unix_seconds,"));
+    daemon.stop();
+}
+
+#[test]
+fn questions_that_make_no_sense_are_refused_with_a_reason() {
+    let site = site();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    for (question, word) in [
+        ("v/history?from=soon", "soon"),
+        ("v/history?step=often", "often"),
+        ("v/history?series=colour", "colour"),
+        ("v/history?from=-3d&step=1min", "more than 3660 steps"),
+        ("v/history?from=now", "nothing lies between"),
+        ("v/history?colour=1", "colour"),
+        ("v/history?format=xml", "xml"),
+    ] {
+        let refused = http.get(&format!("/api/v1/volumes/{question}"));
+        assert_eq!(refused.status, 400, "{question}: {refused:?}");
+        assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(word)), "{refused:?}");
+    }
+    assert_eq!(http.get("/api/v1/volumes/none/history").status, 404);
+    daemon.stop();
+    let mut without = Site::with_volume(MIB);
+    without.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[history]\nsize = \"0\"".to_owned();
+    let daemon = without.start();
+    let http = Http::of(&daemon);
+    assert_eq!(http.get("/api/v1/history").status, 409);
+    assert!(!without.folder.join("state/history").exists());
+    daemon.stop();
+}
+
+/// Rounds to do: `HOTSET_HISTORY_KILL_ROUNDS`, 3 without it.
+fn kill_rounds() -> u64 {
+    std::env::var("HOTSET_HISTORY_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+}
+
+/// Seconds that the volume's history covers, finest and by the minute, and when the last one was.
+fn covered(http: &Http) -> ([u64; 2], u64) {
+    let of = |step: u64| http.get(&format!("/api/v1/volumes/v/history?from=-50min&step={step}&series=reads")).json();
+    let (fine, coarse) = (of(1), of(60));
+    let sum = |report: &Value| numbers(&report["covered_seconds"]).iter().sum();
+    ([sum(&fine), sum(&coarse)], numbers(&fine["at_unix_seconds"]).last().copied().unwrap_or(0))
+}
+
+#[test]
+fn kills_while_it_is_written_leave_it_readable_and_lose_ten_seconds_at_most() {
+    let site = site();
+    let mut daemon = site.start();
+    let mut random = e2e::random::Random::new(e2e::random::seed("history_kill"));
+    for round in 0..kill_rounds() {
+        let http = Http::of(&daemon);
+        let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+        let before = wait_for("some seconds of history", || {
+            client.read(0, 4096).expect("it reads");
+            let report = http.get("/api/v1/volumes/v/history?from=-50min&step=1&series=reads");
+            let seconds = (report.status == 200).then(|| covered(&http)).filter(|(_, last)| *last > 0);
+            seconds.filter(|(seconds, _)| seconds[0] >= (round + 1) * 6)
+        });
+        // Batches are written every few seconds: the kill falls anywhere between and into them.
+        std::thread::sleep(std::time::Duration::from_millis(random.below(5_000)));
+        let before_kill = covered(&http).0;
+        daemon.kill();
+        daemon = site.start();
+        let ([fine, coarse], _) = covered(&Http::of(&daemon));
+        println!("round {round}: {before:?} then {before_kill:?} before the kill, {fine} and {coarse} after it");
+        for (before, after) in before_kill.iter().zip([fine, coarse]) {
+            assert!(after + MISSING_MAX >= *before, "{before} s before the kill, {after} after it");
+        }
+        // The coarse is made of the fine, whatever the kill left out; since the start a second or so may have come.
+        assert!(coarse.abs_diff(fine) <= 2, "{fine} s of seconds, {coarse} s of minutes");
+    }
+    daemon.stop();
+}
+
+/// A small disk of its own under the history, gone when dropped; none where this user may not make one.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(place: &Path) -> Option<SmallDisk> {
+        std::fs::create_dir_all(place).expect("the folder can be made");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(place).output();
+        if mounted.is_ok_and(|mounted| mounted.status.success()) {
+            return Some(SmallDisk(place.to_owned()));
+        }
+        println!("SKIPPED: no disk may be mounted here");
+        None
+    }
+
+    fn remount(&self, options: &str) {
+        let done = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.0).status();
+        assert!(done.is_ok_and(|done| done.success()), "{options}");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: the daemon may still have files open there.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn write(client: &mut Client, number: u8) {
+    client.write(0, &[number; 4096]).expect("it writes");
+    client.flush().expect("it flushes");
+    assert_eq!(client.read(0, 4096).expect("it reads"), [number; 4096]);
+}
+
+fn alert(daemon: &Daemon) -> Option<String> {
+    let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
+    let alerts = status["alerts"].as_array().expect("a list");
+    alerts.iter().filter_map(Value::as_str).find(|alert| alert.contains("history")).map(str::to_owned)
+}
+
+#[test]
+fn a_history_disk_that_is_full_or_read_only_costs_the_history_alone_and_is_told() {
+    let site = site();
+    let Some(disk) = SmallDisk::mount(&site.folder.join("state/history")) else { return };
+    let filler = site.folder.join("state/history/filler");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    wait_for("the first batch", || (http.get("/api/v1/history").status == 200).then_some(()));
+    assert_eq!(alert(&daemon), None);
+    // What fails to be written says that the disk is full: that is what is wanted.
+    assert!(std::fs::write(&filler, vec![1; 2 << 20]).is_err());
+    let told = wait_for("the alert", || alert(&daemon));
+    assert!(told.contains("full"), "{told}");
+    write(&mut client, 1);
+    assert_eq!(http.get("/readyz").status, 200);
+    assert_eq!(daemon.command(&["volume", "show", "v", "--json"]).matches("\"writes\": 1").count(), 1);
+    std::fs::remove_file(&filler).expect("it is there");
+    wait_for("the end of the alert", || alert(&daemon).is_none().then_some(()));
+    // What could not be written then was kept.
+    let report = http.get("/api/v1/volumes/v/history?from=-10min&step=1").json();
+    assert_eq!(sum(&report, "writes"), 1);
+    daemon.stop();
+    disk.remount("ro");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let told = wait_for("the alert", || alert(&daemon));
+    assert!(told.contains("read-only"), "{told}");
+    write(&mut client, 2);
+    disk.remount("rw");
+    wait_for("the end of the alert", || alert(&daemon).is_none().then_some(()));
+    let report = http.get("/api/v1/volumes/v/history?from=-10min&step=1").json();
+    assert_eq!(sum(&report, "writes"), 2, "{report}");
+    daemon.stop();
+}
