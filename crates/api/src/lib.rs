@@ -22,7 +22,7 @@ mod problem;
 mod routes;
 mod server;
 mod stream;
-mod totals;
+pub mod totals;
 
 pub use access::{Access, LINK_TIME, Token};
 pub use server::{Options, listen, serve};

@@ -1,10 +1,13 @@
 //! Sums over volumes.
 
+use std::collections::BTreeMap;
+
 use control::{Counts, LatencyCountsReport, VolumeReport};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// What several volumes have done together, and hold.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct Totals {
     /// How many there are.
     pub volumes: u64,
@@ -82,6 +85,13 @@ impl Totals {
         add_counts(&mut self.latency_counts.read, &volume.latency_counts.read);
         add_counts(&mut self.latency_counts.write, &volume.latency_counts.write);
     }
+}
+
+/// The sums of each datastore, by name. Volumes without one are summed under an empty name.
+pub fn by_datastore<'a>(volumes: impl IntoIterator<Item = &'a VolumeReport>) -> BTreeMap<&'a str, Totals> {
+    let mut sums: BTreeMap<&str, Totals> = BTreeMap::new();
+    volumes.into_iter().for_each(|volume| sums.entry(&volume.datastore).or_default().add(volume));
+    sums
 }
 
 /// All volumes have the same buckets; one that is refused has none.

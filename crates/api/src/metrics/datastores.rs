@@ -1,21 +1,16 @@
 //! Families of datastores: sums over their volumes, which remain when there are too many volumes for series of their own.
 
-use std::collections::BTreeMap;
-
-use control::{StatusReport, VolumeReport};
+use control::StatusReport;
 
 use super::lines::{Labels, Lines};
-use crate::totals::Totals;
+use super::volumes::histogram;
+use crate::totals::{Totals, by_datastore};
 
-/// Writes all families of all datastores. Volumes without one are summed under an empty name.
+/// Writes all families of all datastores.
 pub fn write(lines: &mut Lines, status: &StatusReport) {
-    let mut members: BTreeMap<&str, Vec<&VolumeReport>> = BTreeMap::new();
-    for volume in &status.volumes {
-        members.entry(&volume.datastore).or_default().push(volume);
-    }
-    let sums: Vec<_> = members
+    let sums: Vec<_> = by_datastore(&status.volumes)
         .into_iter()
-        .map(|(name, volumes)| (Labels::default().with("datastore", name), Totals::of(volumes)))
+        .map(|(name, sum)| (Labels::default().with("datastore", name), sum))
         .collect();
     let mut of_each = |name, kind, help, label: &str, values: fn(&Totals) -> Vec<(&'static str, u64)>| {
         lines.family(name, kind, help);
@@ -59,4 +54,9 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
     of_each("hotset_datastore_backing_errors_total", "counter", "Requests that backings failed.", "", |sum| {
         vec![("", sum.backing_errors)]
     });
+    lines.family("hotset_datastore_latency_seconds", "histogram", "How long requests of clients took.");
+    for (labels, sum) in &sums {
+        histogram(lines, &labels.with("op", "read"), &sum.latency_counts.read);
+        histogram(lines, &labels.with("op", "write"), &sum.latency_counts.write);
+    }
 }

@@ -161,6 +161,8 @@ fn past_the_bound_sums_are_left_and_the_number_of_those_left_out() {
     let past = parse(&text(&status(many), 10)).expect("it is sound");
     assert_eq!(past["hotset_metrics_volumes_left_out"], 11.0);
     assert_eq!(past["hotset_datastore_requests_total{datastore=\"sas-pool\",op=\"read\"}"], 110.0);
+    let all = "hotset_datastore_latency_seconds_bucket{datastore=\"sas-pool\",op=\"read\",le=\"+Inf\"}";
+    assert_eq!(past[all], 110.0);
     assert!(past.keys().all(|series| !series.contains("volume=")));
 }
 

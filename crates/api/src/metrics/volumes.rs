@@ -117,7 +117,8 @@ fn labels(volume: &VolumeReport) -> Labels {
     labels.with_own(&volume.labels)
 }
 
-fn histogram(lines: &mut Lines, labels: &Labels, counts: &Counts) {
+/// Writes a histogram's buckets, sum and count.
+pub fn histogram(lines: &mut Lines, labels: &Labels, counts: &Counts) {
     for below in &counts.below {
         lines.part("_bucket", &labels.with("le", &number(below.us / 1e6)), below.count as f64);
     }

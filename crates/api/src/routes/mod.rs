@@ -1,6 +1,7 @@
 //! A file a route, and the one list of them. What is served is what is documented: both are made from the same list.
 
 mod actions;
+mod datastores;
 mod document;
 mod flash;
 mod health;
@@ -63,6 +64,7 @@ fn all() -> Routes {
         .merge(volume::routes())
         .merge(history::routes())
         .merge(actions::routes())
+        .merge(datastores::routes())
         .merge(flash::routes())
         .merge(jobs::routes())
         .merge(stream::routes())
