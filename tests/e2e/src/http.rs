@@ -53,7 +53,12 @@ impl Http {
     /// The interface of `daemon`, whose configuration gives it one.
     pub fn of(daemon: &Daemon) -> Http {
         let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
-        Http { address: status["api"].as_str().expect("it says where").to_owned(), document: OnceCell::new() }
+        Http::at(status["api"].as_str().expect("it says where"))
+    }
+
+    /// Another server's; only [`Http::send`] asks without holding answers against a document.
+    pub fn at(address: &str) -> Http {
+        Http { address: address.to_owned(), document: OnceCell::new() }
     }
 
     /// Where it is.

@@ -18,6 +18,7 @@ mod lifecycle;
 mod memory;
 mod page;
 mod powercut;
+mod prometheus;
 mod protocol;
 mod tls;
 mod traces;

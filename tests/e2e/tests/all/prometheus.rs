@@ -1,0 +1,230 @@
+//! What `packaging/` has for Prometheus and Grafana, on a real Prometheus that scrapes the real daemon under load.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use e2e::client::{Client, Endpoint};
+use e2e::daemon::{text_of, wait_at_most};
+use e2e::folder::Folder;
+use e2e::http::Http;
+use e2e::site::Site;
+use e2e::tool::{Tool, tool};
+use e2e::writer::StopAtEnd;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+/// A rate needs two scrapes, a rule its turn, and the machine does other things, too.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn packaging(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file).canonicalize().expect("it is there")
+}
+
+/// Where Prometheus and its tool are; says so where they are not.
+fn tools() -> Option<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/prometheus");
+    let output = Command::new(script).stdin(Stdio::null()).output().expect("the script runs");
+    if !output.status.success() {
+        eprintln!("SKIPPED: no Prometheus: apt-get install prometheus; {}", text_of(&output));
+        return None;
+    }
+    Some(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+fn promtool(tools: &Path, args: &str) -> Tool {
+    tool(&tools.join("promtool").to_string_lossy()).args(args)
+}
+
+/// A Prometheus that scrapes one daemon each second; killed when dropped.
+struct Prometheus {
+    child: Child,
+    http: Http,
+}
+
+impl Prometheus {
+    fn start(tools: &Path, folder: &Folder, target: &str) -> Prometheus {
+        let rules = ["hotset.rules.yml", "hotset.alerts.yml"].map(|file| packaging(&format!("prometheus/{file}")));
+        let config = format!(
+            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{:?}, {:?}]\nscrape_configs:\n  \
+             - {{ job_name: hotset, static_configs: [{{ targets: [\"{target}\"] }}] }}\n",
+            rules[0], rules[1]
+        );
+        let file = folder.join("prometheus.yml");
+        fs::write(&file, config).expect("the folder can be written");
+        promtool(tools, "check config").arg(&file).ok();
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port is free").port();
+        let address = format!("127.0.0.1:{port}");
+        let log = fs::File::create(folder.join("prometheus.log")).expect("the folder can be written");
+        let mut command = Command::new(tools.join("prometheus"));
+        command.arg(format!("--config.file={}", file.display()));
+        command.arg(format!("--storage.tsdb.path={}", folder.join("series").display()));
+        command.arg(format!("--web.listen-address={address}"));
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("it runs");
+        let prometheus = Prometheus { child, http: Http::at(&address) };
+        let ready = || prometheus.http.send("GET", "/-/ready", &[], "").ok().filter(|reply| reply.status == 200);
+        wait_at_most(PATIENCE, "Prometheus", ready);
+        prometheus
+    }
+
+    fn get(&self, path: &str) -> Result<Value, String> {
+        let reply = self.http.send("GET", path, &[], "").map_err(|error| error.to_string())?;
+        let value: Value = serde_json::from_str(&reply.body).map_err(|error| format!("{error}: {}", reply.body))?;
+        if value["status"] == "success" { Ok(value["data"].clone()) } else { Err(value.to_string()) }
+    }
+
+    /// How many series with a number have come of a query.
+    fn query(&self, query: &str) -> Result<usize, String> {
+        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let data = self.get(&format!("/api/v1/query?query={encoded}"))?;
+        let series = data["result"].as_array().ok_or("it is no list of series")?;
+        let is_number = |series: &&Value| {
+            let value = series["value"][1].as_str().and_then(|value| value.parse::<f64>().ok());
+            value.is_some_and(f64::is_finite)
+        };
+        Ok(series.iter().filter(is_number).count())
+    }
+
+    /// Those of `queries` that fail or find nothing, and why.
+    fn wanting(&self, queries: &[String]) -> Vec<String> {
+        let wrong = |query: &String| match self.query(query) {
+            Ok(0) => Some(format!("nothing: {query}")),
+            Ok(_) => None,
+            Err(error) => Some(format!("{error}: {query}")),
+        };
+        queries.iter().filter_map(wrong).collect()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Every query of the dashboard, as Grafana would ask it with all of everything chosen.
+fn dashboard() -> Vec<String> {
+    let text = fs::read_to_string(packaging("grafana/hotset.json")).expect("it is there");
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("it has panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("a panel asks for something"));
+    let filled = targets.map(|target| {
+        let query = target["expr"].as_str().expect("a query").replace("$__rate_interval", "10s");
+        ["$instance", "$datastore", "$volume"].into_iter().fold(query, |query, name| query.replace(name, ".*"))
+    });
+    let queries: Vec<String> = filled.collect();
+    assert!(queries.iter().all(|query| !query.contains('$')), "{queries:?}");
+    queries
+}
+
+/// Expressions of all rules and alerts, as Prometheus has read them; none of them may have failed.
+fn rules(prometheus: &Prometheus) -> Vec<String> {
+    let groups = prometheus.get("/api/v1/rules").expect("it tells its rules")["groups"].clone();
+    let rules = groups.as_array().expect("groups").iter().flat_map(|group| group["rules"].as_array().expect("rules"));
+    let evaluated = |rule: &Value| {
+        assert_eq!((&rule["health"], rule["lastError"].as_str().unwrap_or("")), (&"ok".into(), ""), "{rule}");
+        rule["query"].as_str().expect("an expression").to_owned()
+    };
+    rules.map(evaluated).collect()
+}
+
+/// Reads and writes until told to stop.
+fn work(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
+    let mut client = Client::connect(endpoint, volume).expect("it is served");
+    let mut at = 0;
+    while !stop.load(Ordering::Relaxed) {
+        at = (at + 17 * 4096) % (8 * MIB);
+        client.write(at, &[1; 4096]).expect("it writes");
+        client.read(at / 2 / 4096 * 4096, 4096).expect("it reads");
+        client.flush().expect("it flushes");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn the_dashboard_shows_something_and_the_rules_hold_on_a_real_prometheus() {
+    let Some(tools) = tools() else { return };
+    let mut site = Site::new();
+    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
+    site.tables = format!(
+        "[api]\nlisten = \"127.0.0.1:0\"\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"\nendurance_dwpd = 1\n\
+         [[datastore]]\nname = \"shelf\"",
+        devices.join(", ")
+    );
+    site.volume("web01", 16 * MIB, "datastore = \"shelf\"\nlabels = { vm = \"web\" }");
+    site.volume("db", 16 * MIB, "");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let (stop, endpoint) = (AtomicBool::new(false), site.endpoint());
+    std::thread::scope(|scope| {
+        let _at_end = StopAtEnd(&stop);
+        for volume in ["web01", "db"] {
+            let (endpoint, stop) = (&endpoint, &stop);
+            scope.spawn(move || work(endpoint, volume, stop));
+        }
+        let scraped = site.folder.join("scraped");
+        fs::write(&scraped, http.get("/metrics").body).expect("the folder can be written");
+        let check = format!("'{}' check metrics < '{}'", tools.join("promtool").display(), scraped.display());
+        tool("sh").arg("-c").arg(check).ok();
+        let prometheus = Prometheus::start(&tools, &site.folder, http.address());
+        let queries = dashboard();
+        assert!(queries.len() > 20, "{queries:?}");
+        let mut left = Vec::new();
+        wait_at_most(PATIENCE, "data for every query of the dashboard", || {
+            let now = prometheus.wanting(&queries);
+            if now != left {
+                eprintln!("wanting: {now:#?}");
+                left = now;
+            }
+            left.is_empty().then_some(())
+        });
+        let unread = |all: &[String]| all.iter().find_map(|rule| prometheus.query(rule).err());
+        let evaluated = wait_at_most(PATIENCE, "every rule's turn", || {
+            let groups = prometheus.get("/api/v1/rules").expect("it tells its rules")["groups"].to_string();
+            (!groups.contains("\"health\":\"unknown\"")).then(|| rules(&prometheus))
+        });
+        assert!(evaluated.len() > 20, "{evaluated:?}");
+        assert_eq!(unread(&evaluated), None);
+        // The rules that record have recorded, and nothing is raised where nothing is wrong.
+        let recorded = ["instance:hotset_requests:rate5m", "datastore:hotset_latency_seconds:p99_rate5m"];
+        let recorded = recorded.map(str::to_owned);
+        wait_at_most(PATIENCE, "what is recorded", || prometheus.wanting(&recorded).is_empty().then_some(()));
+        assert_eq!(prometheus.query("ALERTS{alertstate=\"firing\"}"), Ok(0));
+        // All of this can fail: a name that nobody has, and an expression that makes no sense.
+        let planted = ["rate(hotset_volume_requests[10s])", "sum by (hotset_alerts", "hotset_alerts / 0"];
+        let planted = planted.map(str::to_owned);
+        assert_eq!(prometheus.wanting(&planted).len(), 3);
+        assert!(unread(&planted).is_some());
+        stop.store(true, Ordering::Relaxed);
+    });
+    daemon.stop();
+}
+
+#[test]
+fn the_rules_pass_their_own_tests_and_those_can_fail() {
+    let Some(tools) = tools() else { return };
+    let names = ["hotset.rules.yml", "hotset.alerts.yml", "hotset.test.yml"];
+    let folder = Folder::new();
+    let read = |name: &str| fs::read_to_string(packaging(&format!("prometheus/{name}"))).expect("it is there");
+    for name in names {
+        fs::write(folder.join(name), read(name)).expect("the folder can be written");
+    }
+    let test = || promtool(&tools, "test rules hotset.test.yml").within(folder.path());
+    promtool(&tools, "check rules hotset.rules.yml hotset.alerts.yml").within(folder.path()).ok();
+    test().ok();
+    for (name, from, to) in [
+        ("hotset.alerts.yml", "< 0.1", "< 0.05"),
+        ("hotset.alerts.yml", "hotset_alerts > 0", "hotset_alerts > 2"),
+        ("hotset.rules.yml", "source=~\"memory|flash\"", "source=~\"memory\""),
+    ] {
+        let sound = read(name);
+        assert!(sound.contains(from), "{name} has no {from}");
+        fs::write(folder.join(name), sound.replace(from, to)).expect("the folder can be written");
+        test().fails();
+        fs::write(folder.join(name), sound).expect("the folder can be written");
+    }
+}
