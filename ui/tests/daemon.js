@@ -48,7 +48,9 @@ export class Daemon {
     for (const device of ['flash-0', 'flash-1']) await daemon.sparse(device, 1024);
     // On models of disks, so that what the array does takes the time that it takes.
     const named = ['database', 'desktops', 'mail'].map(
-      (name) => `[[volume]]\nname = "${name}"\nbacking = "sim://raid5?disks=5&type=sas10k&size=2GiB"\n`,
+      (name) =>
+        `[[volume]]\nname = "${name}"\nbacking = "sim://raid5?disks=5&type=sas10k&size=2GiB"\n` +
+        (name === 'mail' ? '' : 'datastore = "shelf"\n'),
     );
     const files = [];
     for (let number = 0; number < idle; number++) {
@@ -59,7 +61,8 @@ export class Daemon {
     await writeFile(
       at('hotset.toml'),
       `[state]\ndirectory = "${at('state')}"\n[memory]\nsize = "256 MiB"\n` +
-        `[flash]\ndevices = ["${at('flash-0')}", "${at('flash-1')}"]\n` +
+        `[flash]\ndevices = ["${at('flash-0')}", "${at('flash-1')}"]\nendurance_dwpd = 1\n` +
+        `[[datastore]]\nname = "shelf"\n` +
         `[control]\nsocket = "${at('control.sock')}"\n[api]\nlisten = "${new URL(daemon.url).host}"\n` +
         `[nbd]\nlisten = ["unix:${at('nbd.sock')}"]\n${named.join('')}${files.join('')}`,
     );

@@ -5,7 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
 import { BROWSER, Daemon, hasBrowser, launch, until } from './daemon.js';
 
-const VIEWS = ['', '#/volumes', '#/volumes/database'];
+const VIEWS = ['', '#/volumes', '#/volumes/database', '#/datastores', '#/flash'];
 
 const skip = hasBrowser ? false : `there is no ${BROWSER}: apt-get install chromium`;
 let daemon, browser;
@@ -153,6 +153,74 @@ test('a policy is changed by who is logged in, and by nobody else', { skip }, as
     await page.waitForSelector(`text=${action}: done.`);
     assert.equal((await daemon.json('volumes/mail')).state, state, action);
   }
+  // The refusal is the browser's only complaint.
+  assert.ok(page.errors.length === 1 && page.errors[0].includes('401'), String(page.errors));
+});
+
+test('datastores show the sums of their volumes', { skip }, async (t) => {
+  const page = await open(t, '#/datastores');
+  await badge(page, 'live');
+  const shown = async () => rateOf(await page.textContent('[data-datastore=shelf] [data-cell=requests]'));
+  await until('a rate', async () => (await shown()) > 0);
+  const names = await page.locator('tbody tr td:first-child').allTextContents();
+  assert.deepEqual(names, ['without a datastore', 'shelf']);
+  const requests = async () => {
+    const { volumes } = await daemon.json('status');
+    const shelf = volumes.filter(({ datastore }) => datastore === 'shelf');
+    return shelf.reduce((sum, { reads, writes }) => sum + reads + writes, 0);
+  };
+  const [from, began, seen] = [await requests(), Date.now(), []];
+  while (Date.now() - began < 8_000) {
+    seen.push(await shown());
+    await new Promise((done) => setTimeout(done, 500));
+  }
+  const told = ((await requests()) - from) / ((Date.now() - began) / 1e3);
+  const mean = seen.reduce((sum, rate) => sum + rate, 0) / seen.length;
+  t.diagnostic(`requests a second: page ${mean.toFixed(1)}, API ${told.toFixed(1)}`);
+  assert.ok(Math.abs(mean - told) < told * 0.25, `the page shows ${mean}, the API ${told}`);
+  assert.ok((await page.locator('[data-chart]').count()) >= 4);
+  assert.deepEqual(page.errors, []);
+});
+
+test('flash shows its devices, and who may adds one and takes it out', { skip }, async (t) => {
+  const page = await open(t, '#/flash');
+  await badge(page, 'live');
+  const rows = (count) =>
+    until(`${count} devices`, async () => (await page.locator('tr[data-device]').count()) === count);
+  await rows(2);
+  const told = await daemon.json('flash');
+  for (const device of told.devices) {
+    const text = await page.textContent(`tr[data-device="${device.number}"]`);
+    assert.ok(text.includes(device.device) && text.includes('in-service') && text.includes('1 GiB'), text);
+  }
+  assert.equal(await figure(page, 'copies'), '2');
+  const path = await daemon.sparse('flash-2', 256);
+  const add = async () => {
+    await page.getByLabel('Device', { exact: true }).fill(path);
+    await page.getByRole('button', { name: 'Add' }).click();
+  };
+  await add();
+  await page.waitForSelector('[data-controls] [role=alert]');
+  assert.equal((await daemon.json('flash')).devices.length, 2);
+  await page.getByLabel('Token').fill(await daemon.command('token', 'create', 'flash', '--role', 'administer'));
+  await page.getByRole('button', { name: 'Log in' }).click();
+  await page.waitForSelector('text=Logged in');
+  await add();
+  await page.waitForSelector('text=Add: done.');
+  await rows(3);
+  const added = (await daemon.json('flash')).devices.find(({ device }) => device === path);
+  assert.equal(added.state, 'in-service');
+  // Nothing goes by a slip of the hand.
+  const remove = page.getByRole('button', { name: 'Remove' });
+  await page.getByLabel('Take out').selectOption(String(added.number));
+  assert.ok(await remove.isDisabled());
+  await page.getByLabel('To be sure').fill('flash-2');
+  assert.ok(await remove.isDisabled());
+  await page.getByLabel('To be sure').fill(path);
+  await remove.click();
+  await page.waitForSelector('text=Remove: done.');
+  await rows(2);
+  assert.ok((await daemon.json('flash')).devices.every(({ device }) => device !== path));
   // The refusal is the browser's only complaint.
   assert.ok(page.errors.length === 1 && page.errors[0].includes('401'), String(page.errors));
 });

@@ -7,7 +7,13 @@ import { Daemon, launch, until } from './daemon.js';
 const folder = process.argv[2];
 if (!folder) throw new Error('say into which folder');
 await mkdir(folder, { recursive: true });
-const views = { overview: '', volumes: '#/volumes?sort=requests&down=1', volume: '#/volumes/database' };
+const views = {
+  overview: '',
+  volumes: '#/volumes?sort=requests&down=1',
+  volume: '#/volumes/database',
+  datastores: '#/datastores',
+  flash: '#/flash',
+};
 
 const daemon = await Daemon.start(12);
 const browser = await launch();

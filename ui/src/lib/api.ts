@@ -1,6 +1,6 @@
 // Asking the daemon. Addresses are relative, so that a proxy may serve the page under a path.
 
-import type { MissRatioCurve, SlowRequest, Volume } from './types';
+import type { Datastore, Flash, MissRatioCurve, SlowRequest, Volume } from './types';
 
 export class Refused extends Error {
   constructor(
@@ -42,6 +42,12 @@ export const api = {
   slow: (name: string) => ask<SlowRequest[]>('GET', `${named(name)}/slow`),
   act: (name: string, action: string) => ask<Volume>('POST', `${named(name)}/${action}`),
   setPolicy: (name: string, policy: string) => ask<Volume>('PATCH', named(name), { policy }),
+  datastores: () => ask<Datastore[]>('GET', 'datastores'),
+  /** One more device, or one in another one's place; both answer when that is done. */
+  addDevice: (path: string, force: boolean, replace?: string) =>
+    ask<Flash>('POST', 'flash', { path, force, ...(replace === undefined ? {} : { replace }) }),
+  removeDevice: (id: string) => ask<Flash>('DELETE', `flash/${encodeURIComponent(id)}`),
+  cancelFlashJob: () => ask<null>('DELETE', 'jobs/flash'),
   login: (token: string) => ask<{ name: string; role: string }>('POST', 'login', { token }),
   logout: () => ask<null>('POST', 'logout'),
 };

@@ -36,6 +36,11 @@ export interface Totals extends Counters {
   volumes: number;
 }
 
+export interface Datastore extends Totals {
+  /** Empty for volumes without one. */
+  name: string;
+}
+
 export interface Volume extends Counters {
   name: string;
   state: 'active' | 'paused' | 'frozen' | 'refused' | 'removing';
@@ -48,10 +53,55 @@ export interface Volume extends Counters {
   alerts: string[];
 }
 
+/** Bytes written to a device, by cause, over all restarts. */
+export interface Written {
+  promotion_bytes: number;
+  dirty_bytes: number;
+  journal_bytes: number;
+  since_unix_seconds: number;
+}
+
+export interface FlashDevice {
+  number: number;
+  /** Empty when it is not there. */
+  device: string;
+  size_bytes: number;
+  role: string;
+  state: string;
+  reason: string;
+  /** Since the daemon's start. */
+  promotion_bytes: number;
+  journal_bytes: number;
+  log_bytes: number;
+  written: Written;
+  endurance_used_ratio: number | null;
+  endurance_left_days: number | null;
+}
+
+/** A change of the devices that is under way. */
+export interface FlashJob {
+  kind: string;
+  device: string;
+  done_bytes: number;
+  total_bytes: number;
+  left_seconds: number | null;
+  paused: boolean;
+}
+
 export interface Flash {
   in_use: boolean;
-  pages: { pages: number; slots: number };
+  devices: FlashDevice[];
+  pages: { pages: number; slots: number; valid_bytes: number; suspect: number; evictions: number };
+  copies: number;
+  allow_single_copy: boolean;
+  segments: number;
+  free_segments: number;
   dirty_bytes: number;
+  volumes: string[];
+  unclaimed: number;
+  job: FlashJob | null;
+  write_amplification: number | null;
+  scrub: { rounds: number; read_bytes: number; found: number; repaired: number; lost: number };
   alerts: string[];
 }
 
