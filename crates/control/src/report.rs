@@ -620,6 +620,9 @@ pub struct StatusReport {
     pub pid: u32,
     /// Time since it started.
     pub uptime_seconds: u64,
+    /// The same, for whoever makes rates of the counters.
+    #[serde(default)]
+    pub uptime_ms: u64,
     /// It is stopping.
     pub stopping: bool,
     /// The configuration's file.

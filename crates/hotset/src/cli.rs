@@ -66,12 +66,12 @@ enum Command {
     },
     /// Show the daemon on one screen: volumes, memory, hit ratios, latencies, alerts
     Status,
-    /// Show the same, live
+    /// Show the same, live: on a terminal with keys, elsewhere one look after the other
     Top {
         /// Time between two looks
         #[arg(long, default_value = "1s", value_parser = parse_time)]
         every: Duration,
-        /// Stop after so many looks
+        /// Print so many looks one after the other, on a terminal too
         #[arg(long)]
         times: Option<u64>,
     },

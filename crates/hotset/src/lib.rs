@@ -9,4 +9,5 @@ mod render;
 mod serve;
 pub mod share;
 pub mod state;
+mod top;
 pub mod units;

@@ -15,5 +15,6 @@ pub mod pattern;
 pub mod random;
 pub mod server;
 pub mod site;
+pub mod terminal;
 pub mod tool;
 pub mod writer;

@@ -13,7 +13,7 @@ use crate::units::show_bytes;
 pub const DEFAULT_CONFIG: &str = "/etc/hotset/hotset.toml";
 
 /// The daemon's socket: what was named, else the default configuration's, else the default.
-fn socket(named: Option<&Path>) -> PathBuf {
+pub fn socket(named: Option<&Path>) -> PathBuf {
     let configured = || Config::load(Path::new(DEFAULT_CONFIG)).ok().map(|config| config.control_socket);
     named.map(Path::to_owned).or_else(configured).unwrap_or_else(|| DEFAULT_SOCKET.into())
 }

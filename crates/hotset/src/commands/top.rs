@@ -4,15 +4,20 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use super::daemon::connect;
+use super::daemon::{connect, socket};
 use super::status::fetch;
 use crate::cli::{Failure, print_json};
 use crate::render::screen;
 use crate::render::style::Style;
 
-/// Prints the status every `pause` until interrupted, or `times` times.
-pub fn run(socket: Option<&Path>, json: bool, pause: Duration, times: Option<u64>) -> Result<(), Failure> {
-    let mut client = connect(socket)?;
+/// Shows the status on the terminal until somebody quits. Where there is none, or it is asked for a number of looks, they are printed one after
+/// the other, `pause` apart.
+pub fn run(named: Option<&Path>, json: bool, pause: Duration, times: Option<u64>) -> Result<(), Failure> {
+    let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if has_terminal && !json && times.is_none() {
+        return crate::top::run(socket(named), pause);
+    }
+    let mut client = connect(named)?;
     let mut before = None;
     let mut left = times.unwrap_or(u64::MAX);
     while left > 0 {
@@ -20,8 +25,7 @@ pub fn run(socket: Option<&Path>, json: bool, pause: Duration, times: Option<u64
         if json {
             print_json(&now)?;
         } else {
-            let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
-            print!("{clear}{}", screen::status(&now, before.as_ref(), Style::of_stdout()));
+            print!("{}", screen::status(&now, before.as_ref(), Style::of_stdout()));
             std::io::stdout().flush().map_err(|error| Failure::failed(error.to_string()))?;
         }
         before = Some(now);

@@ -6,11 +6,11 @@ use super::figures::{Figures, Latency};
 use super::stage::{MEMORY_BYTES, Stage, VOLUME_BYTES};
 use super::summary::Summary;
 use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, READ_PERCENT, REQUEST_BYTES};
+use crate::render::bars::bars;
 use crate::render::style::Style;
 use crate::render::table::{Side, Table};
 use crate::units::{show_bytes, show_count, show_micros};
 
-const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Looks that the courses show at most.
 const COURSE_LOOKS: usize = 60;
 
@@ -110,11 +110,7 @@ pub fn live(looks: &[Look], seconds: f64, style: Style) -> String {
 
 fn course(looks: &[Look], value: impl Fn(&Look) -> f64, full: f64) -> String {
     let first = looks.len().saturating_sub(COURSE_LOOKS);
-    let bar = |look: &Look| {
-        let part = if full > 0.0 { value(look) / full } else { 0.0 };
-        BARS[((part * BARS.len() as f64) as usize).min(BARS.len() - 1)]
-    };
-    looks[first..].iter().map(bar).collect()
+    bars(looks[first..].iter().map(value), full)
 }
 
 fn ratio(ratio: f64) -> String {

@@ -1,5 +1,6 @@
 //! Reports as text for a terminal: tables, units, colours where wanted.
 
+pub mod bars;
 pub mod past;
 pub mod screen;
 pub mod style;

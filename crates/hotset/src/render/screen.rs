@@ -116,7 +116,8 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
     text
 }
 
-fn plural(count: u64) -> &'static str {
+/// The ending of a word for so many.
+pub fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
@@ -125,8 +126,8 @@ type Rates<'a> = Option<(&'a [VolumeReport], f64)>;
 
 fn rates<'a>(now: &StatusReport, before: Option<&'a StatusReport>) -> Rates<'a> {
     let before = before?;
-    let seconds = now.uptime_seconds.saturating_sub(before.uptime_seconds).max(1);
-    Some((&before.volumes, seconds as f64))
+    let took_ms = now.uptime_ms.saturating_sub(before.uptime_ms).max(1);
+    Some((&before.volumes, took_ms as f64 / 1e3))
 }
 
 /// A table of volumes.
@@ -180,7 +181,8 @@ pub(super) fn quantile(requests: u64, quantiles: &Quantiles, which: fn(&Quantile
     if requests == 0 { "-".to_owned() } else { show_micros(which(quantiles)) }
 }
 
-fn show_uptime(time: Duration) -> String {
+/// How long a daemon has been up.
+pub fn show_uptime(time: Duration) -> String {
     let minutes = time.as_secs() / 60;
     match (minutes / 1440, minutes / 60 % 24, minutes % 60) {
         (0, 0, 0) => format!("{} s", time.as_secs()),

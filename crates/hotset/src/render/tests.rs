@@ -92,7 +92,7 @@ fn top_shows_what_happened_since_the_last_look() {
     later.memory_hits += 2_700;
     later.writes += 500;
     let mut now = report(vec![later]);
-    now.uptime_seconds += 2;
+    now.uptime_ms += 2_000;
     assert_snapshot!(screen::status(&now, Some(&before), Style::PLAIN));
 }
 

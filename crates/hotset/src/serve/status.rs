@@ -50,6 +50,8 @@ impl Daemon {
     /// `status`.
     pub async fn status(&self) -> StatusReport {
         let (cores, volumes) = self.reports().await;
+        // When the counters were looked at, not when the rest of the report was ready.
+        let uptime = self.started.elapsed();
         let flash = self.flash_report().await;
         let config = self.config.borrow();
         let mut alerts: Vec<String> = Vec::new();
@@ -65,7 +67,8 @@ impl Daemon {
         StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            uptime_seconds: self.started.elapsed().as_secs(),
+            uptime_seconds: uptime.as_secs(),
+            uptime_ms: uptime.as_millis() as u64,
             stopping: self.stop.is_stopping(),
             configuration: config.file.display().to_string(),
             listen: self.listen.borrow().clone(),

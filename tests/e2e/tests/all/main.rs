@@ -21,5 +21,6 @@ mod powercut;
 mod prometheus;
 mod protocol;
 mod tls;
+mod top;
 mod traces;
 mod workload;

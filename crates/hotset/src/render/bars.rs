@@ -1,0 +1,12 @@
+//! A course as a line of small bars.
+
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// A bar for each of `values`; one of `full` is as high as a line.
+pub fn bars(values: impl Iterator<Item = f64>, full: f64) -> String {
+    let bar = |value: f64| {
+        let part = if full > 0.0 { value / full } else { 0.0 };
+        BARS[((part * BARS.len() as f64) as usize).min(BARS.len() - 1)]
+    };
+    values.map(bar).collect()
+}

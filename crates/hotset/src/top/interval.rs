@@ -1,0 +1,130 @@
+//! What happened between two looks at a daemon's counters.
+//!
+//! A volume's difference is taken before anything is summed: one that is removed takes its counts out of no sum, and one that is new, or came
+//! back under the same name, brings in what it has counted itself.
+
+use std::collections::BTreeMap;
+
+use api::totals::Totals;
+use control::{Counts, StatusReport, VolumeReport};
+
+/// Two looks closer together than this say nothing: a rate over milliseconds is noise.
+const MS_MIN: u64 = 50;
+
+/// What happened between two looks, and how long it took. Gauges are those of the later look.
+pub struct Interval {
+    seconds: f64,
+    /// Of all volumes together.
+    pub totals: Totals,
+    /// By volume, in the later look's order.
+    pub volumes: Vec<VolumeReport>,
+}
+
+impl Interval {
+    /// Between `before` and `now`; `None` where they are not of the same life of a daemon, or too close.
+    pub fn between(before: &StatusReport, now: &StatusReport) -> Option<Interval> {
+        let took_ms = now.uptime_ms.checked_sub(before.uptime_ms).filter(|took| *took >= MS_MIN)?;
+        if now.pid != before.pid {
+            return None;
+        }
+        let earlier: BTreeMap<_, _> = before.volumes.iter().map(|volume| (&volume.name, volume)).collect();
+        let volumes: Vec<_> =
+            now.volumes.iter().map(|volume| since(volume, earlier.get(&volume.name).copied())).collect();
+        Some(Interval { seconds: took_ms as f64 / 1e3, totals: Totals::of(&volumes), volumes })
+    }
+
+    /// A count of it, a second.
+    pub fn rate(&self, count: u64) -> f64 {
+        count as f64 / self.seconds
+    }
+}
+
+/// Every counter that a rate is made of.
+fn counters(volume: &mut VolumeReport) -> [&mut u64; 16] {
+    [
+        &mut volume.reads,
+        &mut volume.writes,
+        &mut volume.flushes,
+        &mut volume.zeroes,
+        &mut volume.read_bytes,
+        &mut volume.write_bytes,
+        &mut volume.memory_hits,
+        &mut volume.flash_hits,
+        &mut volume.partial_hits,
+        &mut volume.misses,
+        &mut volume.errors,
+        &mut volume.backing_reads,
+        &mut volume.backing_writes,
+        &mut volume.backing_read_bytes,
+        &mut volume.backing_write_bytes,
+        &mut volume.backing_errors,
+    ]
+}
+
+/// `now` with what each counter has grown by. One that has become less began anew, and all others with it.
+fn since(now: &VolumeReport, before: Option<&VolumeReport>) -> VolumeReport {
+    let mut grown = now.clone();
+    let Some(mut before) = before.filter(|before| before.incarnation == now.incarnation).cloned() else { return grown };
+    let (reads, writes) = (before.latency_counts.read.clone(), before.latency_counts.write.clone());
+    let earlier = counters(&mut before).map(|count| *count);
+    let is_same_life = counters(&mut grown).into_iter().zip(&earlier).all(|(now, earlier)| *now >= *earlier);
+    if is_same_life {
+        counters(&mut grown).into_iter().zip(&earlier).for_each(|(now, earlier)| *now -= *earlier);
+        subtract(&mut grown.latency_counts.read, &reads);
+        subtract(&mut grown.latency_counts.write, &writes);
+    }
+    grown
+}
+
+fn subtract(now: &mut Counts, before: &Counts) {
+    let buckets = now.below.iter_mut().zip(&before.below);
+    buckets.for_each(|(now, before)| now.count = now.count.saturating_sub(before.count));
+    now.all = now.all.saturating_sub(before.all);
+    now.sum_us -= before.sum_us;
+}
+
+/// A quantile in microseconds, straight inside its bucket, as Prometheus and the web page have it; `None` where nothing was counted.
+pub fn quantile_us(counts: &Counts, quantile: f64) -> Option<f64> {
+    if counts.all == 0 {
+        return None;
+    }
+    let rank = quantile * counts.all as f64;
+    let (mut floor, mut below) = (0.0, 0.0);
+    for bucket in &counts.below {
+        let count = bucket.count as f64;
+        if count >= rank {
+            return Some(floor + (bucket.us - floor) * (rank - below) / (count - below).max(1.0));
+        }
+        (floor, below) = (bucket.us, count);
+    }
+    Some(floor)
+}
+
+/// Reads by where they came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// All from memory.
+    pub memory: u64,
+    /// All from caches, flash taking part.
+    pub flash: u64,
+    /// From the array: one that a cache served in part had to wait for it, too.
+    pub array: u64,
+}
+
+impl Sources {
+    /// Of one volume.
+    pub fn of(volume: &VolumeReport) -> Sources {
+        Sources { memory: volume.memory_hits, flash: volume.flash_hits, array: volume.misses + volume.partial_hits }
+    }
+
+    /// Of all.
+    pub fn of_all(totals: &Totals) -> Sources {
+        Sources { memory: totals.memory_hits, flash: totals.flash_hits, array: totals.misses + totals.partial_hits }
+    }
+
+    /// The part that no array had to serve; `None` where nothing was read.
+    pub fn hit_ratio(self) -> Option<f64> {
+        let all = self.memory + self.flash + self.array;
+        (all > 0).then(|| (self.memory + self.flash) as f64 / all as f64)
+    }
+}

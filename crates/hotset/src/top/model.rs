@@ -1,0 +1,265 @@
+//! What is known of the daemon, and what the keys have chosen. Knows no terminal.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use control::{StatusReport, VolumeReport};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::asker::News;
+use super::columns::{COLUMNS, Column, Value};
+use super::interval::Interval;
+
+/// Intervals that charts show at most.
+const TRAIL_MAX: usize = 240;
+/// Intervals that a volume's small chart shows at most.
+const VOLUME_TRAIL_MAX: usize = 24;
+/// Longest filter.
+const FILTER_CHARS_MAX: usize = 64;
+/// Rows that a page key moves by.
+const PAGE_ROWS: isize = 10;
+
+/// A volume in the table: as it is, and what it did in the last interval, where that is known.
+pub struct Row<'a> {
+    /// As it is.
+    pub volume: &'a VolumeReport,
+    /// Its counts of the interval, and the interval.
+    pub lately: Option<(&'a VolumeReport, &'a Interval)>,
+    /// Its requests a second, of each of the last intervals.
+    pub trail: &'a VecDeque<f64>,
+}
+
+/// Everything that is shown.
+pub struct Model {
+    began: Instant,
+    heard: Option<Instant>,
+    away: Option<String>,
+    status: Option<StatusReport>,
+    interval: Option<Interval>,
+    requests: VecDeque<f64>,
+    bytes: VecDeque<f64>,
+    trails: BTreeMap<String, VecDeque<f64>>,
+    sorted: usize,
+    is_down: bool,
+    /// What rows have to contain.
+    pub filter: String,
+    /// The keys write the filter.
+    pub is_typing: bool,
+    /// The keys are explained.
+    pub is_explaining: bool,
+    chosen: Option<String>,
+    /// First row that is shown; the view keeps it so that the chosen one is seen.
+    pub first_row: usize,
+}
+
+impl Model {
+    /// Nothing is known yet.
+    pub fn new(now: Instant) -> Model {
+        Model {
+            began: now,
+            heard: None,
+            away: None,
+            status: None,
+            interval: None,
+            requests: VecDeque::new(),
+            bytes: VecDeque::new(),
+            trails: BTreeMap::new(),
+            // The busiest first.
+            sorted: 1,
+            is_down: true,
+            filter: String::new(),
+            is_typing: false,
+            is_explaining: false,
+            chosen: None,
+            first_row: 0,
+        }
+    }
+
+    /// Takes in what was heard.
+    pub fn learn(&mut self, news: News, now: Instant) {
+        let status = match news {
+            News::Away(why) => {
+                self.away = Some(why);
+                return;
+            }
+            News::Status(status) => *status,
+        };
+        (self.heard, self.away) = (Some(now), None);
+        let before = self.status.replace(status);
+        let status = self.status.as_ref().expect("it was just put there");
+        let Some(before) = before else { return };
+        self.interval = Interval::between(&before, status);
+        let Some(interval) = &self.interval else {
+            // Another life of the daemon: what its charts showed goes on after a gap that nobody knows the length of.
+            self.requests.clear();
+            self.bytes.clear();
+            self.trails.clear();
+            return;
+        };
+        let totals = &interval.totals;
+        push(&mut self.requests, interval.rate(totals.reads + totals.writes), TRAIL_MAX);
+        push(&mut self.bytes, interval.rate(totals.read_bytes + totals.write_bytes), TRAIL_MAX);
+        let mut trails = std::mem::take(&mut self.trails);
+        self.trails = interval
+            .volumes
+            .iter()
+            .map(|volume| {
+                let mut trail = trails.remove(&volume.name).unwrap_or_default();
+                push(&mut trail, interval.rate(volume.reads + volume.writes), VOLUME_TRAIL_MAX);
+                (volume.name.clone(), trail)
+            })
+            .collect();
+    }
+
+    /// The daemon's last answer.
+    pub fn status(&self) -> Option<&StatusReport> {
+        self.status.as_ref()
+    }
+
+    /// What happened before it.
+    pub fn interval(&self) -> Option<&Interval> {
+        self.interval.as_ref()
+    }
+
+    /// Why the daemon does not answer.
+    pub fn away(&self) -> Option<&str> {
+        self.away.as_deref()
+    }
+
+    /// How old what is shown is; without an answer, how long it has been waited for.
+    pub fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.heard.unwrap_or(self.began))
+    }
+
+    /// Requests a second, of each of the last intervals.
+    pub fn requests(&self) -> &VecDeque<f64> {
+        &self.requests
+    }
+
+    /// Bytes a second, of each of the last intervals.
+    pub fn bytes(&self) -> &VecDeque<f64> {
+        &self.bytes
+    }
+
+    /// The column that the table is sorted by, and whether the highest come first.
+    pub fn sorted(&self) -> (&'static Column, bool) {
+        (&COLUMNS[self.sorted], self.is_down)
+    }
+
+    /// The volumes that the filter lets through, in their order.
+    pub fn rows(&self) -> Vec<Row<'_>> {
+        static NONE: VecDeque<f64> = VecDeque::new();
+        let Some(status) = &self.status else { return Vec::new() };
+        let wanted = self.filter.to_lowercase();
+        // The interval's volumes are in the same order, for they are made of the same answer.
+        let lately = |at: usize| self.interval.as_ref().map(|interval| (&interval.volumes[at], interval));
+        let mut rows: Vec<_> = status
+            .volumes
+            .iter()
+            .enumerate()
+            .filter(|(_, volume)| fits(volume, &wanted))
+            .map(|(at, volume)| Row {
+                volume,
+                lately: lately(at),
+                trail: self.trails.get(&volume.name).unwrap_or(&NONE),
+            })
+            .collect();
+        let (column, is_down) = self.sorted();
+        rows.sort_by(|one, other| {
+            let order = Value::compare(&(column.value)(one), &(column.value)(other), is_down);
+            order.then_with(|| one.volume.name.cmp(&other.volume.name))
+        });
+        rows
+    }
+
+    /// The place of the chosen row among `rows`.
+    pub fn chosen(&self, rows: &[Row<'_>]) -> Option<usize> {
+        rows.iter().position(|row| self.chosen.as_ref() == Some(&row.volume.name))
+    }
+
+    /// Does what a key says; true when that is to quit.
+    pub fn press(&mut self, key: KeyEvent) -> bool {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return key.code == KeyCode::Char('c');
+        }
+        if self.is_typing {
+            self.write_filter(key.code);
+            return false;
+        }
+        if std::mem::take(&mut self.is_explaining) {
+            return key.code == KeyCode::Char('q');
+        }
+        match key.code {
+            KeyCode::Char('q') => return true,
+            KeyCode::Char('?') => self.is_explaining = true,
+            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Up | KeyCode::Char('k') => self.choose(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.choose(1),
+            KeyCode::PageUp => self.choose(-PAGE_ROWS),
+            KeyCode::PageDown => self.choose(PAGE_ROWS),
+            KeyCode::Home => self.choose(isize::MIN),
+            KeyCode::End => self.choose(isize::MAX),
+            KeyCode::Left => self.sort(self.sorted.saturating_sub(1)),
+            KeyCode::Right => self.sort((self.sorted + 1).min(COLUMNS.len() - 1)),
+            KeyCode::Char(letter) => {
+                if let Some(at) = COLUMNS.iter().position(|column| column.key == letter) {
+                    self.sort(at);
+                }
+            }
+            _ => {}
+        }
+        false
+    }
+
+    fn write_filter(&mut self, key: KeyCode) {
+        match key {
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => {
+                self.is_typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(letter) if self.filter.chars().count() < FILTER_CHARS_MAX => self.filter.push(letter),
+            _ => {}
+        }
+    }
+
+    /// By another column, or by the same the other way round. Figures are looked for from the top, names from the front.
+    fn sort(&mut self, at: usize) {
+        self.is_down = if at == self.sorted { !self.is_down } else { !COLUMNS[at].is_text };
+        self.sorted = at;
+    }
+
+    fn choose(&mut self, by: isize) {
+        let rows = self.rows();
+        let Some(last) = rows.len().checked_sub(1) else { return };
+        let at = match self.chosen(&rows) {
+            Some(at) => at.saturating_add_signed(by).min(last),
+            // The first key shows where one is.
+            None if by > 0 && by != isize::MAX => 0,
+            None => {
+                if by == isize::MIN {
+                    0
+                } else {
+                    last
+                }
+            }
+        };
+        self.chosen = Some(rows[at].volume.name.clone());
+    }
+}
+
+fn push(trail: &mut VecDeque<f64>, value: f64, len_max: usize) {
+    if trail.len() == len_max {
+        trail.pop_front();
+    }
+    trail.push_back(value);
+}
+
+/// Whether a volume's name, state, policy, datastore or a label contains what is wanted.
+fn fits(volume: &VolumeReport, wanted: &str) -> bool {
+    let own = [&volume.name, volume.state.name(), &volume.policy, &volume.datastore];
+    let texts = own.into_iter().chain(volume.labels.values().map(String::as_str));
+    texts.into_iter().any(|text| text.to_lowercase().contains(wanted))
+}

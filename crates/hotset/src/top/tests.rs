@@ -1,0 +1,222 @@
+//! Known counts in, known figures on the screen.
+
+use std::time::{Duration, Instant};
+
+use control::report::CountsBelow;
+use control::report::{CoreReport, PagesReport};
+use control::{Counts, FlashReport, StatusReport, VolumeReport, VolumeState};
+use insta::assert_snapshot;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::asker::News;
+use super::interval::{Interval, quantile_us};
+use super::model::Model;
+use super::view::{self, Palette};
+
+/// `fast` requests under 100 us, the others under 10 ms.
+fn counts(fast: u64, all: u64) -> Counts {
+    let below = [(10.0, 0), (100.0, fast), (1_000.0, fast), (10_000.0, all)];
+    let below = below.into_iter().map(|(us, count)| CountsBelow { us, count }).collect();
+    Counts { below, all, sum_us: all as f64 * 50.0 }
+}
+
+/// One that has counted `times` of everything since its start.
+fn volume(name: &str, times: u64) -> VolumeReport {
+    let mut volume = VolumeReport::idle(name, VolumeState::Active, "write-back", "/dev/sdb");
+    volume.incarnation = format!("{name}-1");
+    volume.datastore = "sas-pool".to_owned();
+    (volume.reads, volume.writes) = (1_000 * times, 200 * times);
+    (volume.memory_hits, volume.flash_hits, volume.partial_hits, volume.misses) =
+        (700 * times, 200 * times, 40 * times, 60 * times);
+    (volume.read_bytes, volume.write_bytes) = ((4 << 20) * times, (1 << 20) * times);
+    (volume.backing_reads, volume.backing_writes) = (100 * times, 50 * times);
+    volume.latency_counts.read = counts(900 * times, 1_000 * times);
+    volume.latency_counts.write = counts(200 * times, 200 * times);
+    (volume.dirty_bytes, volume.memory_bytes, volume.dirty_age_ms) = (3 << 20, 64 << 20, 2_500);
+    volume
+}
+
+fn status(uptime_ms: u64, volumes: Vec<VolumeReport>) -> StatusReport {
+    let pages = PagesReport { pages: 250, slots: 1_000, ..PagesReport::default() };
+    let flash =
+        FlashReport { in_use: true, segments: 64, free_segments: 60, copies: 2, pages, ..FlashReport::default() };
+    let core =
+        CoreReport { connections: 3, pool_bytes: 256 << 20, pool_used_bytes: 128 << 20, ..CoreReport::default() };
+    StatusReport {
+        version: "1.2.3".to_owned(),
+        pid: 4711,
+        uptime_seconds: uptime_ms / 1_000,
+        uptime_ms,
+        flash: Some(flash),
+        cores: vec![core],
+        volumes,
+        ..StatusReport::default()
+    }
+}
+
+fn learn(model: &mut Model, status: StatusReport, now: Instant) {
+    model.learn(News::Status(Box::new(status)), now);
+}
+
+/// After two looks two seconds apart: `web01` did a thousand reads, `db` five thousand.
+fn seen(now: Instant) -> Model {
+    let mut model = Model::new(now);
+    learn(&mut model, status(10_000, vec![volume("db", 7), volume("web01", 3)]), now);
+    learn(&mut model, status(12_000, vec![volume("db", 12), volume("web01", 4)]), now);
+    model
+}
+
+fn screen(model: &mut Model, width: u16, height: u16, now: Instant) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen");
+    terminal.draw(|frame| view::draw(frame, model, Palette::PLAIN, now)).expect("it is drawn");
+    let buffer = terminal.backend().buffer();
+    let lines = (0..height).map(|y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>());
+    lines.map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+fn press(model: &mut Model, keys: &str) {
+    for key in keys.chars() {
+        let code = match key {
+            '\n' => KeyCode::Enter,
+            '\u{1b}' => KeyCode::Esc,
+            letter => KeyCode::Char(letter),
+        };
+        assert!(!model.press(KeyEvent::new(code, KeyModifiers::NONE)), "{key:?} quits");
+    }
+}
+
+fn names(model: &Model) -> Vec<&str> {
+    model.rows().iter().map(|row| row.volume.name.as_str()).collect()
+}
+
+#[test]
+fn rates_are_what_was_counted_by_the_time_that_it_took() {
+    let before = status(10_000, vec![volume("db", 7), volume("web01", 3)]);
+    let now = status(12_500, vec![volume("db", 12), volume("web01", 4)]);
+    let interval = Interval::between(&before, &now).expect("the same life");
+    assert_eq!((interval.totals.reads, interval.totals.writes), (6_000, 1_200));
+    assert_eq!(interval.rate(interval.totals.reads), 2_400.0);
+    assert_eq!(interval.volumes.iter().map(|volume| volume.reads).collect::<Vec<_>>(), [5_000, 1_000]);
+    // Nine of ten reads took between 10 and 100 us, the others between 1 and 10 ms.
+    let read = &interval.totals.latency_counts.read;
+    assert_eq!(quantile_us(read, 0.5).map(f64::round), Some(60.0));
+    assert_eq!(quantile_us(read, 0.99).map(f64::round), Some(9_100.0));
+    assert_eq!(quantile_us(&Counts::default(), 0.5), None);
+}
+
+#[test]
+fn volumes_that_come_go_or_begin_anew_make_no_rate_that_nobody_did() {
+    let before = status(10_000, vec![volume("gone", 9), volume("stays", 3), volume("anew", 9)]);
+    let anew = VolumeReport { incarnation: "anew-2".to_owned(), ..volume("anew", 10) };
+    let now = status(11_000, vec![volume("stays", 4), anew, volume("new", 2)]);
+    let interval = Interval::between(&before, &now).expect("the same life");
+    assert_eq!(interval.volumes.iter().map(|volume| volume.reads).collect::<Vec<_>>(), [1_000, 10_000, 2_000]);
+    assert_eq!(interval.totals.reads, 13_000);
+    // Counters that fell began at nothing.
+    let interval = Interval::between(&status(0, vec![volume("v", 9)]), &status(1_000, vec![volume("v", 2)]));
+    assert_eq!(interval.expect("the same life").totals.reads, 2_000);
+    // Another daemon's counts are compared with nothing.
+    let other = StatusReport { pid: 1, ..now.clone() };
+    assert!(Interval::between(&before, &other).is_none());
+    assert!(Interval::between(&now, &before).is_none());
+}
+
+#[test]
+fn the_screen_shows_the_counts_of_the_last_interval() {
+    let now = Instant::now();
+    let mut model = seen(now);
+    assert_snapshot!("wide", screen(&mut model, 150, 20, now));
+    assert_snapshot!("usual", screen(&mut model, 80, 24, now));
+    assert_snapshot!("narrow", screen(&mut model, 40, 20, now));
+    // Nothing is too small to be drawn on.
+    for (width, height) in [(1, 1), (10, 3), (39, 5), (80, 2), (400, 100)] {
+        screen(&mut model, width, height, now);
+        press(&mut model, "?");
+        screen(&mut model, width, height, now);
+        press(&mut model, "?");
+    }
+}
+
+#[test]
+fn keys_sort_and_filter() {
+    let now = Instant::now();
+    let mut model = Model::new(now);
+    let asleep = VolumeReport { state: VolumeState::Paused, ..volume("asleep", 3) };
+    learn(&mut model, status(10_000, vec![asleep.clone(), volume("db", 7), volume("web01", 3)]), now);
+    learn(&mut model, status(12_000, vec![asleep, volume("db", 12), volume("web01", 4)]), now);
+    assert_eq!(names(&model), ["db", "web01", "asleep"]);
+    press(&mut model, "r");
+    assert_eq!(names(&model), ["asleep", "web01", "db"]);
+    press(&mut model, "n");
+    assert_eq!(names(&model), ["asleep", "db", "web01"]);
+    // Of the one that read nothing no quantile is known: it stands last either way.
+    press(&mut model, "l");
+    assert_eq!(names(&model).last(), Some(&"asleep"));
+    press(&mut model, "l");
+    assert_eq!(names(&model).last(), Some(&"asleep"));
+    press(&mut model, "/WEB\n");
+    assert_eq!(names(&model), ["web01"]);
+    assert!(screen(&mut model, 80, 24, now).contains("1 of 3 fit \"WEB\""));
+    press(&mut model, "\u{1b}");
+    assert_eq!(names(&model).len(), 3);
+    press(&mut model, "/paused\n");
+    assert_eq!(names(&model), ["asleep"]);
+    assert!(screen(&mut model, 80, 24, now).contains("asleep [paused]"));
+    press(&mut model, "/x\n");
+    assert!(screen(&mut model, 80, 24, now).contains("no volume fits the filter"));
+    // While the filter is written a letter is a letter.
+    press(&mut model, "\u{1b}/q\u{1b}");
+    assert!(model.press(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)));
+    assert!(model.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+}
+
+#[test]
+fn the_chosen_row_is_seen_however_many_there_are() {
+    let now = Instant::now();
+    let mut model = Model::new(now);
+    let many = |times| (0..1_000).map(|number| volume(&format!("v{number:03}"), times)).collect();
+    learn(&mut model, status(10_000, many(1)), now);
+    learn(&mut model, status(11_000, many(2)), now);
+    press(&mut model, "n");
+    for (key, name) in [(KeyCode::End, "v999"), (KeyCode::Home, "v000"), (KeyCode::PageDown, "v010")] {
+        model.press(KeyEvent::new(key, KeyModifiers::NONE));
+        assert!(screen(&mut model, 80, 24, now).contains(name), "{key:?}");
+    }
+    // It is the volume that is chosen, not its place.
+    press(&mut model, "n");
+    assert!(screen(&mut model, 80, 24, now).contains("v010"));
+}
+
+#[test]
+fn a_daemon_that_is_away_is_said_to_be_and_what_was_seen_stays() {
+    let now = Instant::now();
+    let mut model = Model::new(now);
+    assert!(screen(&mut model, 80, 24, now).contains("asking"));
+    let mut model = seen(now);
+    let later = now + Duration::from_secs(7);
+    assert!(screen(&mut model, 80, 24, later).contains("no answer for 7 s"));
+    model.learn(News::Away("no daemon answers at /x".to_owned()), later);
+    let text = screen(&mut model, 80, 24, later);
+    assert!(text.contains("the daemon is away, asking again: no daemon answers at /x"), "{text}");
+    assert!(text.contains("figures of 7 s ago") && text.contains("web01"), "{text}");
+    // The next one has counted from nothing: its first look says nothing of rates, and its second one does.
+    let next = |uptime_ms, times| StatusReport { pid: 4712, ..status(uptime_ms, vec![volume("web01", times)]) };
+    learn(&mut model, next(500, 0), later);
+    let text = screen(&mut model, 80, 24, later);
+    assert!(text.contains("live") && text.contains("waiting for two looks"), "{text}");
+    learn(&mut model, next(1_500, 1), later);
+    let text = screen(&mut model, 80, 24, later);
+    assert!(text.contains("IOPS        1,200"), "{text}");
+}
+
+#[test]
+fn alerts_are_shown_and_the_rest_counted() {
+    let now = Instant::now();
+    let mut model = Model::new(now);
+    let alerts = (1..=6).map(|number| format!("alert {number}")).collect();
+    learn(&mut model, StatusReport { alerts, ..status(10_000, vec![volume("v", 1)]) }, now);
+    let text = screen(&mut model, 80, 24, now);
+    assert!(text.contains("! alert 3") && text.contains("and 3 more") && !text.contains("! alert 4"), "{text}");
+}

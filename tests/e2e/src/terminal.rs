@@ -1,0 +1,105 @@
+//! A command on a terminal of its own, made by `script`: keys go in, and a foreign emulator says what stands on the screen.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use crate::daemon::{binary, wait_for};
+use crate::folder::Folder;
+use crate::tool::tool;
+
+/// A terminal and what runs on it; killed when dropped.
+pub struct Terminal {
+    child: Child,
+    keys: Option<ChildStdin>,
+    /// The terminal's own path.
+    path: PathBuf,
+    screen: Arc<Mutex<vt100::Parser>>,
+}
+
+fn positive(value: u16) -> NonZeroU16 {
+    NonZeroU16::new(value).expect("a screen has room")
+}
+
+/// A word of the shell that stands for `text`.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+impl Terminal {
+    /// Runs the binary under test with `args` on a terminal of that size.
+    pub fn run(folder: &Folder, args: &[&str], columns: u16, rows: u16) -> Terminal {
+        let told = folder.join("terminal");
+        let words: Vec<_> = args.iter().map(|arg| quoted(arg)).collect();
+        let (told_word, binary_word) = (quoted(&told.to_string_lossy()), quoted(&binary().to_string_lossy()));
+        let line = format!(
+            "stty cols {columns} rows {rows}; tty >{told_word}.new; mv {told_word}.new {told_word}; exec {binary_word} {}",
+            words.join(" ")
+        );
+        // A session of its own, so that nothing reaches the terminal of who runs the tests. What it says goes to our pipe alone.
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--flush", "--command"]).arg(line).arg("/dev/null");
+        command.env("TERM", "xterm-256color").env("SHELL", "/bin/sh");
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("script runs");
+        let mut output = child.stdout.take().expect("it is piped");
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(positive(rows), positive(columns), 0)));
+        let shown = screen.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // It ends with the command.
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                shown.lock().expect("nobody fails holding it").process(&bytes[..count]);
+            }
+        });
+        let path = wait_for("the terminal", || fs::read_to_string(&told).ok());
+        let keys = child.stdin.take();
+        Terminal { child, keys, path: PathBuf::from(path.trim()), screen }
+    }
+
+    /// Presses keys.
+    pub fn press(&mut self, keys: &str) {
+        self.keys.as_mut().expect("it is piped").write_all(keys.as_bytes()).expect("the terminal is there");
+    }
+
+    /// Makes it another size, as a window does.
+    pub fn resize(&mut self, columns: u16, rows: u16) {
+        self.screen.lock().expect("nobody fails holding it").set_size(positive(rows), positive(columns));
+        tool("stty").arg("-F").arg(&self.path).args(&format!("cols {columns} rows {rows}")).ok();
+    }
+
+    /// What stands on the screen.
+    pub fn text(&self) -> String {
+        self.screen.lock().expect("nobody fails holding it").screen().contents()
+    }
+
+    /// True while the whole screen is taken over.
+    pub fn is_taken(&self) -> bool {
+        self.screen.lock().expect("nobody fails holding it").screen().alternate_screen()
+    }
+
+    /// Waits until the screen's text has something; returns that text.
+    pub fn wait_for(&self, what: &str, mut has: impl FnMut(&str) -> bool) -> String {
+        wait_for(what, || Some(self.text()).filter(|text| has(text)))
+    }
+
+    /// Waits for the command's end; what it ended with.
+    pub fn wait(&mut self) -> ExitStatus {
+        let child = &mut self.child;
+        wait_for("the command's end", || child.try_wait().expect("it is our child"))
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // Without its terminal the command is hung up on.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the terminal ---\n{}", self.text());
+        }
+    }
+}

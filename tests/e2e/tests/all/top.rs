@@ -1,0 +1,76 @@
+//! `hotset top` on a terminal: live, at any size, over a restart of the daemon, and nothing is left behind.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use e2e::client::{Client, Endpoint};
+use e2e::site::Site;
+use e2e::terminal::Terminal;
+use e2e::writer::StopAtEnd;
+
+const MIB: u64 = 1 << 20;
+
+/// The number behind `label` on the screen.
+fn figure(text: &str, label: &str) -> Option<u64> {
+    let behind = text.split_once(label)?.1.trim_start();
+    let digits: String = behind.chars().take_while(|c| c.is_ascii_digit() || *c == ',').collect();
+    digits.replace(',', "").parse().ok()
+}
+
+/// Reads the same block again and again; returns when told to stop, or when the daemon has gone.
+fn read(endpoint: &Endpoint, stop: &AtomicBool) {
+    let Ok(mut client) = Client::connect(endpoint, "busy") else { return };
+    while !stop.load(Ordering::Relaxed) && client.read(0, 4096).is_ok() {}
+}
+
+#[test]
+fn it_shows_the_load_at_any_size_and_over_a_restart_and_gives_the_terminal_back() {
+    let mut site = Site::new();
+    site.volume("busy", 4 * MIB, "labels = { vm = \"web01\" }");
+    site.volume("idle", 4 * MIB, "policy = \"write-through\"");
+    let socket = site.folder.join("control.sock").display().to_string();
+    let args = ["top", "--every", "200ms", "--socket", &socket];
+    // Without a daemon it waits for one.
+    let mut terminal = Terminal::run(&site.folder, &args, 120, 30);
+    terminal.wait_for("that nobody answers", |text| text.contains("the daemon is away"));
+    assert!(terminal.is_taken());
+    let daemon = site.start();
+    let (stop, endpoint) = (AtomicBool::new(false), site.endpoint());
+    std::thread::scope(|scope| {
+        let _at_end = StopAtEnd(&stop);
+        scope.spawn(|| read(&endpoint, &stop));
+        let busy = |text: &str| figure(text, "IOPS").is_some_and(|iops| iops > 0);
+        let text = terminal.wait_for("load", |text| text.contains("live") && busy(text));
+        assert!(text.contains("busy") && text.contains("idle") && text.contains("2 volumes"), "{text}");
+        // The busiest stands first; by name, the other way round, last.
+        let is_first = |text: &str, one: &str, other: &str| {
+            let table = text.split_once("reads/s").map_or("", |(_, table)| table);
+            table.find(one).zip(table.find(other)).is_some_and(|(one, other)| one < other)
+        };
+        terminal.wait_for("the busiest first", |text| is_first(text, "busy", "idle"));
+        terminal.press("nn");
+        terminal.wait_for("the order of names turned round", |text| is_first(text, "idle", "busy"));
+        terminal.press("/web01\r");
+        terminal.wait_for("the filter", |text| text.contains("1 of 2 fit") && !text.contains("idle"));
+        terminal.press("\u{1b}");
+        terminal.wait_for("all of them", |text| text.contains("idle"));
+        terminal.press("?");
+        terminal.wait_for("the keys", |text| text.contains("sort by dirty"));
+        terminal.press(" ");
+        terminal.resize(60, 20);
+        let text = terminal.wait_for("a smaller screen", |text| text.contains("live") && text.contains("busy"));
+        assert!(text.lines().count() <= 20 && text.lines().all(|line| line.chars().count() <= 60), "{text}");
+        terminal.resize(170, 40);
+        terminal.wait_for("a larger screen", |text| text.contains("datastore") && text.contains("policy"));
+        daemon.kill();
+        let text = terminal.wait_for("that it has gone", |text| text.contains("the daemon is away"));
+        assert!(text.contains("busy"), "what was seen is gone, too: {text}");
+        let daemon = site.start();
+        scope.spawn(|| read(&endpoint, &stop));
+        terminal.wait_for("the next daemon", |text| text.contains("live") && busy(text));
+        terminal.press("q");
+        assert!(terminal.wait().success());
+        assert!(!terminal.is_taken(), "the screen is not given back");
+        stop.store(true, Ordering::Relaxed);
+        daemon.stop();
+    });
+}
