@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROFILE := --profile ci --locked
 ARGS ?=
 
-.PHONY: demo test lint fmt page screenshots tidy e2e deny bench fuzz torture packages toolchain
+.PHONY: demo test lint fmt page screenshots tidy e2e api-fuzz deny bench fuzz torture packages toolchain
 
 demo: toolchain page
 	$(CARGO) run --quiet --release --locked --package hotset -- demo $(ARGS)
@@ -37,6 +37,10 @@ tidy:
 e2e: packages page
 	$(CARGO) build $(PROFILE) --package hotset
 	$(CARGO) test $(PROFILE) --package e2e -- $(ARGS)
+
+api-fuzz: toolchain
+	$(CARGO) build $(PROFILE) --package hotset
+	scripts/api-fuzz $(ARGS)
 
 deny:
 	scripts/deny
