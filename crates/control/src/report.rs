@@ -596,6 +596,7 @@ impl StatusReport {
             version: self.version.clone(),
             pid: self.pid,
             uptime_seconds: self.uptime_seconds,
+            uptime_ms: self.uptime_ms,
             stopping: self.stopping,
             configuration: self.configuration.clone(),
             listen: self.listen.clone(),

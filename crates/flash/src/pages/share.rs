@@ -8,7 +8,7 @@ use seam::{DiskResult, Nanos, Seam};
 
 use super::bypass;
 use super::quota::{self, Fate};
-use super::state::{MapPhase, PageState};
+use super::state::PageState;
 use super::table::{Phase, SlotId};
 use crate::device::{Device, block_of, place};
 use crate::format::journal::Record;
@@ -178,17 +178,16 @@ pub async fn reclaim<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
 
 /// Drops the pages of the segment that is used least, durably. Returns its number.
 async fn give<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
+    if !inner.pages.borrow().is_ready() {
+        // Whoever reads the map finds that the segment was taken.
+        let number = inner.state.borrow().segments.lent_usable().next()?;
+        inner.pages.borrow_mut().giving = Some(number);
+        all_written(inner, number).await;
+        return Some(number);
+    }
     let (number, frames) = {
         let store = inner.state.borrow();
         let mut state = inner.pages.borrow_mut();
-        if state.phase != MapPhase::Ready {
-            // Whoever reads the map finds that the segment was taken.
-            let number = store.segments.lent_usable().next()?;
-            state.giving = Some(number);
-            drop((store, state));
-            all_written(inner, number).await;
-            return Some(number);
-        }
         let shared = |member: u32| store.superblock.carries_log(member);
         let mut costs: std::collections::BTreeMap<u32, (usize, Vec<u32>)> =
             store.segments.lent_usable().take(COMPARED_MAX).map(|number| (number, (0, Vec::new()))).collect();
