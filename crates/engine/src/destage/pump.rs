@@ -186,7 +186,9 @@ impl<S: Seam> Shard<S> {
         let unclean = state.unclean();
         let full = if self.logs() { self.core.log_pressure_percent() } else { 0 };
         let pressure = self.pressure_percent(unclean).max(full);
-        self.dispatch.set_destage_share(now, pressure, state.flushing.turns.is_running());
+        // Where the log does not answer, a write may wait for its way to the backing as a flush does.
+        let waited_for = state.flushing.turns.is_running() || (!state.waits.is_empty() && !self.logs());
+        self.dispatch.set_destage_share(now, pressure, waited_for);
         let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
         let idle = now.since(self.last_request.get()) >= IDLE_AFTER;
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
@@ -300,7 +302,8 @@ impl<S: Seam> Shard<S> {
 
     /// What rests on flash comes back to be written, in address order, a little ahead of its writes.
     fn recall_job(&self, state: &mut State, memory: &mut Memory<S>, want: &Want) -> Recalls<S::Block, S::BlockMut> {
-        let wanted = want.any || want.closed.is_some() || want.older_than.is_some();
+        let old = want.older_than.is_some_and(|limit| state.rests_since(self.core.logged_since()) <= limit);
+        let wanted = want.any || want.closed.is_some() || old;
         if !wanted || state.ledger.resting() == 0 || self.core.log().is_none_or(|log| log.copies() == 0) {
             return Recalls::Nothing;
         }
@@ -310,10 +313,12 @@ impl<S: Seam> Shard<S> {
         // Where memory is full the next run is recalled when the last one is on its way, or when nothing is: what was recalled may have been
         // written over since, and memory may be full of what only waits for a flush of the backing.
         let last_has_left = || state.recalled.clone().all(|block| !state.order.contains(BlockNo(block)));
-        let next = state.recalling == 0 && (state.operations.is_empty() || last_has_left());
+        let refused = || state.recalled.clone().any(|block| state.failed.contains(block));
+        let next = state.recalling == 0 && (last_has_left() || (state.operations.is_empty() && !refused()));
         let room = self.has_room_to_recall(state) || next;
         if !room || state.recalling >= RECALL_BLOCKS_MAX {
-            return Recalls::Later;
+            let under_way = state.recalling > 0 || !state.operations.is_empty();
+            return if under_way { Recalls::Later } else { Recalls::Nothing };
         }
         let boundary = self.run_boundary();
         let count = (self.unclean_limit_seen() / 4).clamp(1, boundary);

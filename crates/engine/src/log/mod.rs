@@ -5,6 +5,7 @@
 //! A block that has reached the backing durably without a record of its newest content gets a tombstone before the flush is
 //! acknowledged, or a recovery could bring an older record back over it (R8). Zero-ranges go through the backing and get tombstones.
 
+mod ahead;
 pub mod company;
 pub mod ledger;
 mod oldest;
@@ -392,7 +393,7 @@ impl<S: Seam> Shard<S> {
         if before {
             self.flush_all().await?;
         } else {
-            self.bring_oldest(|| None).await?;
+            self.bring_oldest().await?;
         }
         // A block that is clean has its newest content durably on the backing. Should its record come back before the tail has passed it,
         // that is what the last flush promised: what came later has not been promised yet.

@@ -22,12 +22,14 @@ const BUSY_REQUESTS: u64 = 100;
 /// seventh of a core.
 const DESTAGE_ALLOWANCE: u64 = 512;
 /// The log is crowded when more than so many percent of its segments are in use.
-const LOG_CROWDED_PERCENT: u64 = 75;
+const LOG_CROWDED_PERCENT: u64 = 50;
 /// It is filling when more than so many are: what is written again and again is written there and not to the backing, and yet most of
 /// flash stays with clean pages.
-const LOG_FILLING_PERCENT: u64 = 20;
-/// So many percent beyond that its oldest is brought to backings in all haste.
-const LOG_HASTE_PERCENT: u64 = 25;
+const LOG_FILLING_PERCENT: u64 = 12;
+/// When so many are, destage has all of a backing's queue, and a part of it before.
+const LOG_PRESSING_PERCENT: u64 = 40;
+/// So many percent beyond filling its oldest is brought to backings in all haste.
+const LOG_HASTE_PERCENT: u64 = 12;
 /// The least haste, in percent of the time.
 const HASTE_MIN: u64 = 5;
 /// What lies on flash may be dirty so many times as long as what does not.
@@ -43,6 +45,8 @@ pub struct Common<S: Seam> {
     /// All shards, in the order they were attached; each holds this, so this holds none of them.
     shards: RefCell<Vec<Weak<Shard<S>>>>,
     ticking: Cell<bool>,
+    /// A volume's part of the log's oldest segments is on its way to its backing.
+    pub bringing: Cell<bool>,
     /// The flash log, if there is one.
     log: RefCell<Option<Store<S>>>,
     /// Its clean pages.
@@ -74,7 +78,7 @@ impl<S: Seam> Common<S> {
         let memory = RefCell::new(Memory::new(seam.clone()));
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
-        let (pages, loaded, loaded_now, freeing_marks, full_at) = Default::default();
+        let (pages, loaded, loaded_now, freeing_marks, full_at, bringing) = Default::default();
         Common {
             division: Cell::new(Division::since(seam.now())),
             seam,
@@ -82,6 +86,7 @@ impl<S: Seam> Common<S> {
             memory,
             shards,
             ticking,
+            bringing,
             log,
             pages,
             loaded,
@@ -186,7 +191,7 @@ impl<S: Seam> Common<S> {
     fn log_percent(&self) -> u64 {
         self.log.borrow().as_ref().map_or(0, |store| {
             let (free, all) = store.room();
-            (100 * (all - free)).div_ceil(all.max(1)) as u64
+            (100 * all.saturating_sub(free)).div_ceil(all.max(1)) as u64
         })
     }
 
@@ -195,17 +200,23 @@ impl<S: Seam> Common<S> {
         self.log_percent() > LOG_CROWDED_PERCENT
     }
 
-    /// How far the log is on its way to being crowded, in percent.
+    /// How much destage is to have of a backing's queue for the log's sake, in percent of what it has at most.
     pub fn log_pressure_percent(&self) -> u64 {
-        (self.log_percent() * 100 / LOG_CROWDED_PERCENT).min(100)
+        (self.log_percent() * 100 / LOG_PRESSING_PERCENT).min(100)
     }
 
     /// The oldest segments of a log that holds enough for them to go to backings, without haste, or in which they are old.
-    fn oldest_to_bring(&self) -> Option<BTreeSet<u32>> {
+    fn oldest_to_bring(&self) -> Option<Rc<BTreeSet<u32>>> {
         // Before its time, so that what is swept to the backing for its age is little.
         let is_old = || self.seam.now().since(self.logged_since()).0 >= logged_age(&self.spec).0 / 2;
         let due = self.log_percent() > LOG_FILLING_PERCENT || is_old();
-        self.log.borrow().as_ref().filter(|_| due).map(Store::oldest_segments).filter(|oldest| !oldest.is_empty())
+        self.log
+            .borrow()
+            .as_ref()
+            .filter(|_| due)
+            .map(Store::oldest_segments)
+            .filter(|oldest| !oldest.is_empty())
+            .map(Rc::new)
     }
 
     /// The part of its time that may be spent on that, in percent: the fuller the log the more, so that it comes to be as long as
@@ -342,7 +353,7 @@ impl<S: Seam> Common<S> {
                     shard.tick_throttle();
                     shard.spill_if_full();
                     if let Some(oldest) = &oldest {
-                        shard.bring_soon(oldest);
+                        shard.bring_ahead(oldest);
                     }
                     if shard.state.borrow().is_restless() {
                         shard.work.notify();

@@ -94,10 +94,8 @@ pub struct Shard<S: Seam> {
     pub spilling: Cell<bool>,
     /// No earlier than then the log is flushed again without being asked.
     pub spill_after: Cell<Nanos>,
-    /// What holds the oldest part of the log is on its way to the backing.
-    pub bringing: Cell<bool>,
-    /// Segments that this was last done for, and when.
-    pub brought: RefCell<(BTreeSet<u32>, Nanos)>,
+    /// The oldest segments of the log for which this volume's part was last brought to the backing, and when.
+    pub brought: RefCell<(Rc<BTreeSet<u32>>, Nanos)>,
     /// When the last flush of the log began.
     pub logged_at: Cell<Nanos>,
     /// Last time the backing was flushed without being asked.

@@ -234,10 +234,15 @@ impl State {
     /// Since when the oldest dirty block or range has been dirty. Nothing in the log is older than `logged_since`.
     pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32, logged_since: Nanos) -> Option<Nanos> {
         let block = self.oldest_in_memory(memory, volume);
-        let resting = (self.ledger.resting() > 0).then(|| self.resting_since.max(logged_since));
+        let resting = (self.ledger.resting() > 0).then(|| self.rests_since(logged_since));
         let dirty = self.zeroes.iter().filter(|(_, range)| range.state == ZeroState::Dirty);
         let range = dirty.map(|(_, range)| range.since).min();
         [block, range, resting].into_iter().flatten().min()
+    }
+
+    /// Nothing rests since before that. Nothing in the log is older than `logged_since`.
+    pub fn rests_since(&self, logged_since: Nanos) -> Nanos {
+        self.resting_since.max(logged_since)
     }
 
     /// Ends the current epoch and returns its number.

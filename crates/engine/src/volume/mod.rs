@@ -77,7 +77,6 @@ impl<S: Seam> Volume<S> {
             flushing_alone: Cell::new(false),
             spilling: Cell::new(false),
             spill_after: Cell::new(Nanos::ZERO),
-            bringing: Cell::new(false),
             brought: RefCell::default(),
             logged_at: Cell::new(Nanos::ZERO),
             last_request: Cell::new(core.seam().now()),

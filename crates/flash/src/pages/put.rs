@@ -117,6 +117,7 @@ fn begin<S: Seam>(
         && !state.table.has(slot, SUSPECT)
         && !state.table.has(slot, SEALED)
         && state.giving != Some(state.table.place(slot).segment)
+        && !state.refused.contains(&state.table.place(slot).member)
     {
         state.table.flag(slot, ADDING, true);
         state.table.add_writes(slot, wanted);

@@ -158,6 +158,8 @@ fn a_flush_of_zeroes_keeps_the_record_of_what_was_written_over_them_until_that_i
 fn worked(seed: u64, rounds: u64) -> (Rig, Volume<SimSeam>) {
     let (rig, volume) = first_life(seed);
     rig.world.block_on(async {
+        // So long after the start that what is recalled counts as old.
+        rig.seam.sleep(Nanos::from_secs(1_000)).await;
         for round in 0..rounds {
             for hot in 0..20 {
                 write(&volume, hot * 8, 8, 10_000 + round).await.unwrap();
@@ -211,4 +213,17 @@ fn what_nobody_flushes_is_in_the_log_before_it_is_old() {
     let rig = rig.crash(CrashMode::LoseAll, world(14));
     let volume = serve(&rig, false);
     assert_eq!(rig.world.block_on(read(&volume, 0, 8)).unwrap(), [5; 8]);
+}
+
+#[test]
+fn a_backing_that_refuses_everything_fails_a_destage_of_much_that_rests_and_leaves_memory_to_the_others() {
+    let (rig, volume) = filled(15, 3_000, 10);
+    assert!(volume.stats().resting_bytes > 2_500 * 4096);
+    let destaged = rig.world.block_on(volume.destage_all());
+    assert!(destaged.is_err(), "the backing takes nothing");
+    let stats = volume.stats();
+    assert!(stats.resting_bytes > 2_000 * 4096, "most of it still rests: {stats:?}");
+    rig.world.disk("disk").unwrap().clear_faults();
+    rig.world.block_on(volume.destage_all()).expect("the backing takes it now");
+    assert_eq!(volume.stats().dirty_bytes, 0);
 }

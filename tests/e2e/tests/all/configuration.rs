@@ -19,7 +19,7 @@ const BROKEN: [(&str, &str, &[&str]); 15] = [
         &["\"a\""],
     ),
     ("an array that is none", "[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\nsize = \"1 GiB\"", &["shelf"]),
-    ("a feature of a later version", "[history]\nsize = \"1 GiB\"", &["history", "version"]),
+    ("a feature of a later version", "[vhost_user]", &["vhost_user", "version"]),
     ("no address for HTTP", "[api]\nlisten = \"localhost\"", &["localhost", "127.0.0.1:7400"]),
     ("no name of a host", "[api]\nnames = [\"a:80\"]", &["a:80", "without a port"]),
     ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "name two"]),
