@@ -398,11 +398,6 @@ impl<S: Seam> Store<S> {
         sealed.take(count).collect()
     }
 
-    /// When the oldest segment of the log became part of it, or was found there: no record is older. `None` for an empty log.
-    pub fn oldest_since(&self) -> Option<Nanos> {
-        self.0.state.borrow().segments.chain().next().map(|(_, segment, _)| segment.opened)
-    }
-
     /// Segments that are free, or will be as soon as a tail is durable or the pages in them are gone; of how many.
     pub fn room(&self) -> (usize, usize) {
         let mut state = self.0.state.borrow_mut();

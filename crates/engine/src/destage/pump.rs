@@ -182,13 +182,9 @@ impl<S: Seam> Shard<S> {
 
     /// What to choose blocks by now.
     fn want(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Want {
-        let oldest = state.oldest_dirty(memory, self.number, self.core.logged_since());
+        let oldest = state.oldest_dirty(memory, self.number);
         let unclean = state.unclean();
-        let full = if self.logs() { self.core.log_pressure_percent() } else { 0 };
-        let pressure = self.pressure_percent(unclean).max(full);
-        // Where the log does not answer, a write may wait for its way to the backing as a flush does.
-        let waited_for = state.flushing.turns.is_running() || (!state.waits.is_empty() && !self.logs());
-        self.dispatch.set_destage_share(now, pressure, waited_for);
+        self.dispatch.set_destage_share(self.pressure_percent(unclean), state.flushing.turns.is_running());
         let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
         let idle = now.since(self.last_request.get()) >= IDLE_AFTER;
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
@@ -302,20 +298,16 @@ impl<S: Seam> Shard<S> {
 
     /// What rests on flash comes back to be written, in address order, a little ahead of its writes.
     fn recall_job(&self, state: &mut State, memory: &mut Memory<S>, want: &Want) -> Recalls<S::Block, S::BlockMut> {
-        let old = want.older_than.is_some_and(|limit| state.rests_since(self.core.logged_since()) <= limit);
-        let wanted = want.any || want.closed.is_some() || old;
+        let wanted = want.any || want.closed.is_some() || want.older_than.is_some();
         if !wanted || state.ledger.resting() == 0 || self.core.log().is_none_or(|log| log.copies() == 0) {
             return Recalls::Nothing;
         }
         if !self.may_destage(want.closed.is_none(), state.unclean()) {
             return Recalls::Later;
         }
-        // Where memory is full the next run is recalled when the last one is on its way, or when nothing is: what was recalled may have been
-        // written over since, and memory may be full of what only waits for a flush of the backing.
+        // Where memory is full the next run is recalled when the last one is on its way.
         let last_has_left = || state.recalled.clone().all(|block| !state.order.contains(BlockNo(block)));
-        let refused = || state.recalled.clone().any(|block| state.failed.contains(block));
-        let next = state.recalling == 0 && (last_has_left() || (state.operations.is_empty() && !refused()));
-        let room = self.has_room_to_recall(state) || next;
+        let room = self.has_room_to_recall(state) || (state.recalling == 0 && last_has_left());
         if !room || state.recalling >= RECALL_BLOCKS_MAX {
             let under_way = state.recalling > 0 || !state.operations.is_empty();
             return if under_way { Recalls::Later } else { Recalls::Nothing };
@@ -425,9 +417,8 @@ impl<S: Seam> Shard<S> {
             && !state.flushing.turns.is_running()
             && !self.retry.holds(now)
         {
-            let aged = state
-                .oldest_dirty(memory, self.number, Nanos::ZERO)
-                .is_some_and(|oldest| now.since(oldest) >= self.age_max());
+            let aged =
+                state.oldest_dirty(memory, self.number).is_some_and(|oldest| now.since(oldest) >= self.age_max());
             let unflushed = state.unflushed() > 0 && now.since(self.last_sync.get()) >= self.age_max();
             if aged || unflushed {
                 self.last_sync.set(now);
@@ -442,7 +433,7 @@ impl<S: Seam> Shard<S> {
         let portion = if self.pressure_percent(state.unclean()) >= 70 { 16 } else { 4 };
         let many = state.unflushed() * portion >= self.unclean_limit_seen().max(portion)
             || state.written_ranges() * portion >= RANGES_CROWDED as u64;
-        let old = now.since(self.last_sync.get()) >= self.core.spec().dirty_age_max;
+        let old = now.since(self.last_sync.get()) >= self.age_max();
         let at_rest =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;
         // Records of the log are let go by a flush of the backing.

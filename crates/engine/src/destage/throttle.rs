@@ -116,10 +116,9 @@ impl<S: Seam> Shard<S> {
         self.throttle.limit.get()
     }
 
-    /// True when destage should work without being asked: what the log has may rest there first.
+    /// True when destage should work without being asked.
     pub fn is_pressed(&self, unclean: u64) -> bool {
-        let percent = if self.logs() { SOFT_PERCENT } else { PRESSURE_PERCENT };
-        unclean * 100 >= self.throttle.limit.get() * percent
+        unclean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
     }
 
     /// How much of the limit is in use, in percent.

@@ -27,34 +27,27 @@ impl<S: Seam> Shard<S> {
         }
         let losses = self.state.borrow().losses;
         for some in blocks.chunks(AT_ONCE) {
-            let wait = self.send(some).await?;
+            for run in some.chunk_by(|block, next| block + 1 == *next) {
+                self.recall_oldest(run[0]..run[0] + run.len() as u64).await?;
+            }
+            let wait = Rc::new(WriteWait::default());
+            self.with(|state, memory| {
+                for block in some {
+                    let id = memory.find(self.number, BlockNo(*block));
+                    if id.is_some_and(|id| memory.slot(id).dirty.is_some()) {
+                        state.await_write(*block, &wait);
+                    }
+                }
+            });
             self.await_written(Some(wait), false, losses).await?;
         }
         self.sync_or_flush(losses).await
     }
 
-    /// Sees to it that these blocks, in order, are on their way to the backing, as far as nobody else is at them. Returns what waits for that.
-    pub(super) async fn send(self: &ShardRef<S>, blocks: &[u64]) -> Result<Rc<WriteWait>, RequestError> {
-        for run in blocks.chunk_by(|block, next| block + 1 == *next) {
-            self.recall_oldest(run[0]..run[0] + run.len() as u64).await?;
-        }
-        let wait = Rc::new(WriteWait::default());
-        self.with(|state, memory| {
-            for block in blocks {
-                let id = memory.find(self.number, BlockNo(*block));
-                if id.is_some_and(|id| memory.slot(id).dirty.is_some()) {
-                    state.await_write(*block, &wait);
-                }
-            }
-        });
-        self.work.notify();
-        Ok(wait)
-    }
-
     /// Brings what rests of these blocks into memory, as far as nobody else is at it.
     async fn recall_oldest(self: &ShardRef<S>, blocks: Range<u64>) -> Result<(), RequestError> {
         let mut next = blocks.start;
-        while next < blocks.end && !self.stopping.get() {
+        while next < blocks.end {
             let run = {
                 let state = self.state.borrow();
                 let free = |block: u64| state.ticket_for(BlockNo(block), Sectors::ALL).is_none();

@@ -228,18 +228,15 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// True when flash has lost its copy of a block of a page that is read.
-    pub fn wants_refresh(&self, block: u64) -> bool {
-        let (page, place) = place_of(block);
-        self.growing_pages().is_some_and(|pages| pages.valid(page) >> place & 1 == 0 && pages.is_used(page))
-    }
-
     /// What was written has taken the copies of `blocks` on flash away, and is durable on the backing now: where their pages are read,
     /// memory's content goes there again, or each write would cost a read of the backing later.
     pub(super) fn refresh(&self, blocks: &[u64]) {
+        let Some(pages) = self.growing_pages() else { return };
         for blocks in blocks.chunk_by(|block, next| place_of(*block).0 == place_of(*next).0) {
-            if blocks.iter().any(|block| self.wants_refresh(*block)) {
-                self.later(place_of(blocks[0]).0, Task::Refresh);
+            let page = place_of(blocks[0]).0;
+            let written = blocks.iter().fold(0, |mask, block| mask | 1 << place_of(*block).1);
+            if !pages.valid(page) & written != 0 && pages.is_used(page) {
+                self.later(page, Task::Refresh);
             }
         }
     }

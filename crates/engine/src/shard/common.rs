@@ -1,7 +1,6 @@
 //! What the shards of one core share: memory, buffers, and the clock tick that dirty data needs.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
 use flash::{MapLoaded, Pages, Store};
@@ -21,19 +20,8 @@ const BUSY_REQUESTS: u64 = 100;
 /// What destage of all volumes together may spend between two ticks while clients are busy, even if a flush waits for it: about a
 /// seventh of a core.
 const DESTAGE_ALLOWANCE: u64 = 512;
-/// The log is crowded when more than so many percent of its segments are in use.
-const LOG_CROWDED_PERCENT: u64 = 50;
-/// It is filling when more than so many are: what is written again and again is written there and not to the backing, and yet most of
-/// flash stays with clean pages.
-const LOG_FILLING_PERCENT: u64 = 12;
-/// When so many are, destage has all of a backing's queue, and a part of it before.
-const LOG_PRESSING_PERCENT: u64 = 40;
-/// So many percent beyond filling its oldest is brought to backings in all haste.
-const LOG_HASTE_PERCENT: u64 = 12;
-/// The least haste, in percent of the time.
-const HASTE_MIN: u64 = 5;
-/// What lies on flash may be dirty so many times as long as what does not.
-const LOGGED_AGE: u64 = 60;
+/// The log is crowded when less than this part of its segments is free.
+const LOG_ROOM_PART: usize = 4;
 /// How long to wait for a buffer before looking again.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
@@ -45,8 +33,6 @@ pub struct Common<S: Seam> {
     /// All shards, in the order they were attached; each holds this, so this holds none of them.
     shards: RefCell<Vec<Weak<Shard<S>>>>,
     ticking: Cell<bool>,
-    /// A volume's part of the log's oldest segments is on its way to its backing.
-    pub bringing: Cell<bool>,
     /// The flash log, if there is one.
     log: RefCell<Option<Store<S>>>,
     /// Its clean pages.
@@ -67,18 +53,13 @@ pub struct Common<S: Seam> {
     pub division: Cell<Division>,
 }
 
-/// Age at which what lies on flash is destaged.
-pub fn logged_age(spec: &CoreSpec) -> Nanos {
-    Nanos(spec.dirty_age_max.0.saturating_mul(LOGGED_AGE))
-}
-
 impl<S: Seam> Common<S> {
     /// Memory over all of the seam's pool, and no shard yet.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
-        let (pages, loaded, loaded_now, freeing_marks, full_at, bringing) = Default::default();
+        let (pages, loaded, loaded_now, freeing_marks, full_at) = Default::default();
         Common {
             division: Cell::new(Division::since(seam.now())),
             seam,
@@ -86,7 +67,6 @@ impl<S: Seam> Common<S> {
             memory,
             shards,
             ticking,
-            bringing,
             log,
             pages,
             loaded,
@@ -187,48 +167,12 @@ impl<S: Seam> Common<S> {
         self.log.borrow().clone()
     }
 
-    /// How much of the log's segments is in use, in percent.
-    fn log_percent(&self) -> u64 {
-        self.log.borrow().as_ref().map_or(0, |store| {
-            let (free, all) = store.room();
-            (100 * all.saturating_sub(free)).div_ceil(all.max(1)) as u64
-        })
-    }
-
     /// True when the log needs records to be let go soon.
     pub fn log_is_crowded(&self) -> bool {
-        self.log_percent() > LOG_CROWDED_PERCENT
-    }
-
-    /// How much destage is to have of a backing's queue for the log's sake, in percent of what it has at most.
-    pub fn log_pressure_percent(&self) -> u64 {
-        (self.log_percent() * 100 / LOG_PRESSING_PERCENT).min(100)
-    }
-
-    /// The oldest segments of a log that holds enough for them to go to backings, without haste, or in which they are old.
-    fn oldest_to_bring(&self) -> Option<Rc<BTreeSet<u32>>> {
-        // Before its time, so that what is swept to the backing for its age is little.
-        let is_old = || self.seam.now().since(self.logged_since()).0 >= logged_age(&self.spec).0 / 2;
-        let due = self.log_percent() > LOG_FILLING_PERCENT || is_old();
-        self.log
-            .borrow()
-            .as_ref()
-            .filter(|_| due)
-            .map(Store::oldest_segments)
-            .filter(|oldest| !oldest.is_empty())
-            .map(Rc::new)
-    }
-
-    /// The part of its time that may be spent on that, in percent: the fuller the log the more, so that it comes to be as long as
-    /// what is written again makes worth while.
-    pub fn log_haste_percent(&self) -> u64 {
-        let more = self.log_percent().saturating_sub(LOG_FILLING_PERCENT);
-        (more * 100 / LOG_HASTE_PERCENT).clamp(HASTE_MIN, 100)
-    }
-
-    /// Nothing lies in the log since before that.
-    pub fn logged_since(&self) -> Nanos {
-        self.log.borrow().as_ref().and_then(Store::oldest_since).unwrap_or_default()
+        self.log.borrow().as_ref().is_some_and(|store| {
+            let (free, all) = store.room();
+            free * LOG_ROOM_PART < all
+        })
     }
 
     /// The log is full, and not of what belongs to who says so.
@@ -348,13 +292,9 @@ impl<S: Seam> Common<S> {
                 more = false;
                 common.renew_allowance();
                 common.divide_if_due();
-                let oldest = common.oldest_to_bring();
                 for shard in common.shards() {
                     shard.tick_throttle();
                     shard.spill_if_full();
-                    if let Some(oldest) = &oldest {
-                        shard.bring_ahead(oldest);
-                    }
                     if shard.state.borrow().is_restless() {
                         shard.work.notify();
                         shard.progress.notify();

@@ -5,7 +5,7 @@ use engine::{CoreSpec, Volume, VolumeSpec};
 use lab::rig::{Rig, durable, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
-use seam::{DiskOpen, Nanos, Seam};
+use seam::{DiskOpen, Seam};
 
 const MIB: u64 = 1 << 20;
 /// Blocks of memory: 2 MiB.
@@ -152,78 +152,4 @@ fn a_flush_of_zeroes_keeps_the_record_of_what_was_written_over_them_until_that_i
         let allowed: &[u64] = if flushed { &[2] } else { &[0, 1, 2] };
         assert!(allowed.iter().any(|tag| content == [*tag; 8]), "cut at I/O {io}: {content:?}");
     }
-}
-
-/// Clients that never pause: every round twenty blocks are written again, and one that never will be.
-fn worked(seed: u64, rounds: u64) -> (Rig, Volume<SimSeam>) {
-    let (rig, volume) = first_life(seed);
-    rig.world.block_on(async {
-        // So long after the start that what is recalled counts as old.
-        rig.seam.sleep(Nanos::from_secs(1_000)).await;
-        for round in 0..rounds {
-            for hot in 0..20 {
-                write(&volume, hot * 8, 8, 10_000 + round).await.unwrap();
-            }
-            write(&volume, (100 + round) * 8, 8, 7).await.unwrap();
-            volume.flush().await.unwrap();
-            rig.seam.sleep(Nanos::from_millis(20)).await;
-        }
-    });
-    (rig, volume)
-}
-
-#[test]
-fn what_is_written_again_stays_in_the_log_and_what_is_not_goes_to_the_backing() {
-    let rounds = 2_000;
-    let (rig, volume) = worked(11, rounds);
-    let written = volume.stats().backing_write_bytes / 4096;
-    let disk = rig.world.disk("disk").unwrap();
-    let brought = (0..rounds).filter(|round| durable(&disk, (100 + round) * 8, 8) == [7; 8]).count() as u64;
-    println!("{written} blocks of {} to the backing, {brought} of {rounds} cold ones are there", 21 * rounds);
-    assert!(brought > rounds / 2, "{brought} of those that are not written again have made room");
-    assert!(written < brought + 20 * rounds / 10, "nine in ten writes of the others were spared: {written}");
-    let dirty = volume.stats().flash_dirty_bytes;
-    assert!(dirty < log().segments * log().segment_bytes / 4, "{dirty} bytes: most of flash is for clean pages");
-    drop(volume);
-    let rig = rig.crash(CrashMode::LoseAll, world(12));
-    let volume = serve(&rig, false);
-    rig.world.block_on(async {
-        for hot in 0..20 {
-            assert_eq!(read(&volume, hot * 8, 8).await.unwrap(), [10_000 + rounds - 1; 8]);
-        }
-        for round in 0..rounds {
-            assert_eq!(read(&volume, (100 + round) * 8, 8).await.unwrap(), [7; 8], "round {round}");
-        }
-    });
-}
-
-#[test]
-fn what_nobody_flushes_is_in_the_log_before_it_is_old() {
-    let (rig, volume) = first_life(13);
-    rig.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
-    rig.world.block_on(async {
-        write(&volume, 0, 8, 5).await.unwrap();
-        for _ in 0..130 {
-            // Never idle, or it would go to the backing.
-            read(&volume, 800, 8).await.unwrap();
-            rig.seam.sleep(Nanos::from_millis(100)).await;
-        }
-    });
-    drop(volume);
-    let rig = rig.crash(CrashMode::LoseAll, world(14));
-    let volume = serve(&rig, false);
-    assert_eq!(rig.world.block_on(read(&volume, 0, 8)).unwrap(), [5; 8]);
-}
-
-#[test]
-fn a_backing_that_refuses_everything_fails_a_destage_of_much_that_rests_and_leaves_memory_to_the_others() {
-    let (rig, volume) = filled(15, 3_000, 10);
-    assert!(volume.stats().resting_bytes > 2_500 * 4096);
-    let destaged = rig.world.block_on(volume.destage_all());
-    assert!(destaged.is_err(), "the backing takes nothing");
-    let stats = volume.stats();
-    assert!(stats.resting_bytes > 2_000 * 4096, "most of it still rests: {stats:?}");
-    rig.world.disk("disk").unwrap().clear_faults();
-    rig.world.block_on(volume.destage_all()).expect("the backing takes it now");
-    assert_eq!(volume.stats().dirty_bytes, 0);
 }
