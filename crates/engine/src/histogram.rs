@@ -37,14 +37,14 @@ impl Histogram {
     /// How many took less than each of [`TOLD_OCTAVES`], and how many there are in all.
     pub fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts { sum_ns: self.sum_ns.get(), ..LatencyCounts::default() };
-        let mut seen = 0;
-        for (bucket, count) in self.buckets.iter().enumerate() {
-            if let Some(at) = TOLD_OCTAVES.iter().position(|octave| *octave as usize * PER_OCTAVE == bucket) {
-                counts.below[at] = seen;
-            }
-            seen += count.get();
+        let sum = |buckets: &[Cell<u64>]| buckets.iter().map(Cell::get).sum::<u64>();
+        let mut from = 0;
+        for (below, octave) in counts.below.iter_mut().zip(TOLD_OCTAVES) {
+            let end = octave as usize * PER_OCTAVE;
+            counts.all += sum(&self.buckets[from..end]);
+            (*below, from) = (counts.all, end);
         }
-        counts.all = seen;
+        counts.all += sum(&self.buckets[from..]);
         counts
     }
 

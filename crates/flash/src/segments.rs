@@ -163,6 +163,12 @@ impl Segments {
         self.lent.iter().copied().filter(|number| *number < self.limit)
     }
 
+    /// How many those are.
+    pub fn lent_usable_count(&self) -> usize {
+        // Past the limit there are hardly ever any.
+        self.lent.len() - self.lent.range(self.limit..).count()
+    }
+
     /// The segments that hold pages.
     pub fn lent(&self) -> &BTreeSet<u32> {
         &self.lent
@@ -190,9 +196,6 @@ impl Segments {
 
     /// Segments that could be written now or once a tail is durable.
     pub fn free(&self) -> usize {
-        if self.limit as usize == self.table.len() {
-            return self.free.len() + self.dead.len();
-        }
         self.free.iter().chain(&self.dead).filter(|number| **number < self.limit).count()
     }
 
@@ -245,6 +248,14 @@ mod tests {
         assert!(segments.keeps_all(2) && segments.lend(2).is_none());
         assert!(segments.open_next(1, 17, 0) && !segments.keeps_all(2));
         assert!(segments.open_next(1, 18, 0) && !segments.open_next(1, 19, 0));
+    }
+
+    #[test]
+    fn lent_segments_past_the_limit_are_not_the_logs_to_use() {
+        let mut segments = Segments::new(0..6, &[], BTreeSet::from([1, 4, 5]), 1);
+        assert_eq!(segments.lent_usable_count(), 3);
+        assert!(segments.cut(4));
+        assert_eq!((segments.lent_usable_count(), segments.lent_usable().count()), (1, 1));
     }
 
     #[test]

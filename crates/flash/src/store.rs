@@ -404,7 +404,7 @@ impl<S: Seam> Store<S> {
         let next = state.next;
         state.segments.tail(next);
         let usable = state.superblock.segments - state.superblock.journal_segments();
-        (state.segments.free() + state.segments.lent_usable().count(), usable as usize)
+        (state.segments.free() + state.segments.lent_usable_count(), usable as usize)
     }
 
     /// Waits for what is being written and moves the durable tail as far as it goes, to the end if nothing is live, so that the next

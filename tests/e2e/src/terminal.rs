@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use crate::daemon::{binary, wait_for};
 use crate::folder::Folder;
@@ -18,6 +19,8 @@ pub struct Terminal {
     /// The terminal's own path.
     path: PathBuf,
     screen: Arc<Mutex<vt100::Parser>>,
+    /// Puts on the screen what the command says; ends when it has said all.
+    reader: Option<JoinHandle<()>>,
 }
 
 fn positive(value: u16) -> NonZeroU16 {
@@ -48,16 +51,15 @@ impl Terminal {
         let mut output = child.stdout.take().expect("it is piped");
         let screen = Arc::new(Mutex::new(vt100::Parser::new(positive(rows), positive(columns), 0)));
         let shown = screen.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // It ends with the command.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 shown.lock().expect("nobody fails holding it").process(&bytes[..count]);
             }
         });
         let path = wait_for("the terminal", || fs::read_to_string(&told).ok());
         let keys = child.stdin.take();
-        Terminal { child, keys, path: PathBuf::from(path.trim()), screen }
+        Terminal { child, keys, path: PathBuf::from(path.trim()), screen, reader: Some(reader) }
     }
 
     /// Presses keys.
@@ -86,10 +88,14 @@ impl Terminal {
         wait_for(what, || Some(self.text()).filter(|text| has(text)))
     }
 
-    /// Waits for the command's end; what it ended with.
+    /// Waits for the command's end, until all that it said is on the screen; what it ended with.
     pub fn wait(&mut self) -> ExitStatus {
         let child = &mut self.child;
-        wait_for("the command's end", || child.try_wait().expect("it is our child"))
+        let status = wait_for("the command's end", || child.try_wait().expect("it is our child"));
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("the emulator takes all that it is given");
+        }
+        status
     }
 }
 
