@@ -38,14 +38,22 @@ impl RealCoreSpec {
 }
 
 /// The longest look around that suits any machine, in nanoseconds. What is really spent follows the waits of the moment: a tenth of
-/// this where a client answers in a few microseconds, all of it only where waking one up takes that long (virtual machines).
-pub const SPIN_NS: u64 = 100_000;
+/// this where a client answers in a few microseconds, all of it only where waking one up takes that long (virtual machines). An SSD
+/// takes longer: a core that looked around for its answer would hold a processor for what a wake-up costs less than, and send its
+/// clients to another one, which is slower for both.
+pub const SPIN_NS: u64 = 40_000;
+
+/// Disk operations that are gathered before the kernel is told of them. Told of all at once, a device idles while a core works through
+/// what it has read from its clients, and then the core while the device does.
+const UNTOLD_MAX: usize = 4;
 
 /// What the handles of a core share.
 pub(super) struct Core {
     pub(super) pool: Pool,
     /// Disk operations that the kernel works on.
     pub(super) in_flight: Cell<usize>,
+    /// Disk operations put into the ring since the kernel was last told of some.
+    untold: Cell<usize>,
     /// `main` has ended.
     pub(super) closing: Cell<bool>,
     /// Polls of tasks so far: changes whenever the core did something.
@@ -78,6 +86,20 @@ impl Core {
         }
         batch.left -= 1;
         batch.numbers[batch.left]
+    }
+
+    /// Counts a disk operation that stands in the ring; tells the kernel once there are some.
+    pub(super) fn queued(&self) {
+        self.untold.set(self.untold.get() + 1);
+        if self.untold.get() == UNTOLD_MAX {
+            self.untold.set(0);
+            Runtime::with_current(|runtime| {
+                // It forgets that somebody woke the core; the next wait must not.
+                if runtime.flush() {
+                    runtime.waker().wake();
+                }
+            });
+        }
     }
 
     /// Runs `task` on this core.
@@ -143,6 +165,7 @@ where
     let core = Rc::new(Core {
         pool,
         in_flight: Cell::new(0),
+        untold: Cell::new(0),
         closing: Cell::new(false),
         polls: Cell::new(0),
         panic: RefCell::new(None),
@@ -160,6 +183,7 @@ where
         let waker = runtime.waker();
         let (mut spin, mut crowd) = (Spin::new(spec.spin_ns), Crowd::new());
         while !core.closing.get() {
+            core.untold.set(0);
             let more = runtime.run();
             if let Some(panic) = core.panic.take() {
                 core.closing.set(true);

@@ -138,13 +138,15 @@ pub(super) fn submit_detached<F: 'static, K: 'static>(
     mut operation: Operation<F, K>,
 ) -> Detached<F, K> {
     operation.counted_by = Some(core.clone());
-    Detached { core: core.clone(), submit: Some(submit(operation)) }
+    Detached { core: core.clone(), submit: Some(submit(operation)), is_queued: false }
 }
 
 /// Future of [`submit_detached`].
 pub(super) struct Detached<F: 'static, K: 'static> {
     core: Rc<Core>,
     submit: Option<Submit<Operation<F, K>>>,
+    /// It has been asked for once, and so stands in the ring.
+    is_queued: bool,
 }
 
 impl<F: 'static, K: 'static> Future for Detached<F, K> {
@@ -152,7 +154,12 @@ impl<F: 'static, K: 'static> Future for Detached<F, K> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let submit = self.submit.as_mut().expect("a future is not polled after its end");
-        let Poll::Ready(BufResult(result, operation)) = Pin::new(submit).poll(context) else { return Poll::Pending };
+        let Poll::Ready(BufResult(result, operation)) = Pin::new(submit).poll(context) else {
+            if !std::mem::replace(&mut self.is_queued, true) {
+                self.core.queued();
+            }
+            return Poll::Pending;
+        };
         self.submit = None;
         Poll::Ready((result, operation))
     }
