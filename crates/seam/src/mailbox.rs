@@ -1,4 +1,4 @@
-//! Messages between cores, and from the control thread to a core: bounded, from many senders, many to a wake-up.
+//! Messages between cores, and from the control thread to a core: bounded, from many senders.
 //!
 //! The queue itself is tokio's, which needs no runtime of tokio: it wakes whoever waits through the standard waker, across threads in the
 //! real world and on the one thread of the simulated one. Order is kept for each sender.
@@ -9,15 +9,6 @@ use tokio::sync::mpsc;
 pub fn mailbox<T>(room: usize) -> (Sender<T>, Receiver<T>) {
     let (sender, receiver) = mpsc::channel(room);
     (Sender { queue: sender }, Receiver { queue: receiver })
-}
-
-/// What became of a message that was not taken.
-#[derive(Debug, PartialEq, Eq)]
-pub enum NotSent<T> {
-    /// There is no room now.
-    Full(T),
-    /// The receiver is gone.
-    Closed(T),
 }
 
 /// An end that messages go in at; may be sent to other threads.
@@ -36,19 +27,6 @@ impl<T> Sender<T> {
     pub async fn send(&self, message: T) -> Result<(), T> {
         self.queue.send(message).await.map_err(|error| error.0)
     }
-
-    /// Sends if there is room now.
-    pub fn try_send(&self, message: T) -> Result<(), NotSent<T>> {
-        self.queue.try_send(message).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(message) => NotSent::Full(message),
-            mpsc::error::TrySendError::Closed(message) => NotSent::Closed(message),
-        })
-    }
-
-    /// Sends from a thread that may block (never a core's); the message comes back if the receiver is gone.
-    pub fn send_blocking(&self, message: T) -> Result<(), T> {
-        self.queue.blocking_send(message).map_err(|error| error.0)
-    }
 }
 
 /// The end that messages come out at; stays on one core.
@@ -60,11 +38,6 @@ impl<T> Receiver<T> {
     /// The next message; `None` when all senders are gone and nothing is left.
     pub async fn receive(&mut self) -> Option<T> {
         self.queue.recv().await
-    }
-
-    /// Waits for at least one message and appends up to `most` of those that are there. False: all senders are gone and nothing is left.
-    pub async fn receive_many(&mut self, into: &mut Vec<T>, most: usize) -> bool {
-        self.queue.recv_many(into, most).await > 0
     }
 
     /// The next message, if there is one now.

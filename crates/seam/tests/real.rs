@@ -302,31 +302,6 @@ fn a_shutdown_ends_a_pending_read() {
 }
 
 #[test]
-fn a_connection_moves_to_another_core() {
-    let folder = folder();
-    let at = Address::Unix(folder.path().join("socket"));
-    core(|seam| async move {
-        let (client, server) = pair(&seam, &at).await;
-        let fd = server.into_fd();
-        let other = std::thread::spawn(move || {
-            core(|_| async move {
-                let (mut reader, mut writer) = RealStream::from_fd(fd).split();
-                let (_, read) = reader.read(Vec::with_capacity(10)).await;
-                let mut gather = Gather::default();
-                gather.push_bytes(&read);
-                writer.send(gather).await.0.expect("sent");
-            });
-        });
-        let (mut reader, mut writer) = client.split();
-        let mut gather = Gather::default();
-        gather.push_bytes(b"hello");
-        writer.send(gather).await.0.expect("sent");
-        assert_eq!(reader.read(Vec::with_capacity(10)).await.1, b"hello");
-        other.join().expect("no panic");
-    });
-}
-
-#[test]
 fn a_task_that_panics_takes_its_core_with_it() {
     let outcome = std::thread::spawn(|| {
         core(|seam| async move {
@@ -363,11 +338,8 @@ fn two_cores_exchange_messages_without_losing_a_wake_up() {
     let (to_first, mut from_other) = mailbox::mailbox::<u64>(8);
     let other = std::thread::spawn(move || {
         core(|_| async move {
-            let mut batch = Vec::new();
-            while from_first.receive_many(&mut batch, 64).await {
-                for message in batch.drain(..) {
-                    to_first.send(message + 1).await.expect("the first core listens");
-                }
+            while let Some(message) = from_first.receive().await {
+                to_first.send(message + 1).await.expect("the first core listens");
             }
         });
     });
@@ -388,22 +360,6 @@ fn two_cores_exchange_messages_without_losing_a_wake_up() {
         assert_eq!(from_other.receive().await, None);
     });
     other.join().expect("no panic");
-}
-
-#[test]
-fn a_full_mailbox_says_so_and_a_thread_may_wait_for_it() {
-    let (sender, mut receiver) = mailbox::mailbox::<u32>(1);
-    sender.try_send(1).expect("room for one");
-    assert_eq!(sender.try_send(2), Err(mailbox::NotSent::Full(2)));
-    let control =
-        std::thread::spawn(move || (2..1000).for_each(|message| sender.send_blocking(message).expect("taken")));
-    core(|_| async move {
-        for message in 1..1000 {
-            assert_eq!(receiver.receive().await, Some(message));
-        }
-        assert_eq!(receiver.receive().await, None);
-    });
-    control.join().expect("no panic");
 }
 
 #[test]

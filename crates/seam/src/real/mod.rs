@@ -1,7 +1,6 @@
 //! The real world: io_uring through compio, direct I/O, aligned pooled buffers, one single-threaded core a thread.
 //!
-//! [`run_core`] turns a thread into a core. Nothing of a core leaves its thread but what [`crate::mailbox`] carries and a connection's
-//! descriptor ([`RealStream::into_fd`]).
+//! [`run_core`] turns a thread into a core. Nothing of a core leaves its thread but what [`crate::mailbox`] carries.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "here the seam meets the operating system")]
 

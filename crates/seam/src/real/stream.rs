@@ -25,13 +25,8 @@ pub struct RealStream {
 }
 
 impl RealStream {
-    /// The descriptor, to take the connection to another core ([`RealStream::from_fd`]).
-    pub fn into_fd(self) -> OwnedFd {
-        self.socket
-    }
-
     /// A connected stream socket, in blocking mode, as a stream of this core. Requests on TCP leave at once (TCP_NODELAY).
-    pub fn from_fd(socket: OwnedFd) -> RealStream {
+    pub(super) fn from_fd(socket: OwnedFd) -> RealStream {
         let yes: libc::c_int = 1;
         // SAFETY: the option's value is an int that outlives the call. A Unix socket refuses it, which does not matter.
         unsafe {
