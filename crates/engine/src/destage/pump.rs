@@ -215,10 +215,8 @@ impl<S: Seam> Shard<S> {
         if state.waits.is_empty() {
             return None;
         }
-        let after = state.waits.range(cursor.0..).map(|(block, _)| *block);
-        let before = state.waits.range(..cursor.0).map(|(block, _)| *block);
         let mut found = None;
-        for block in after.chain(before).take(LOOK_MAX) {
+        for block in state.waits.places_from(cursor.0).take(LOOK_MAX) {
             if state.is_busy(&(block..block + 1)) {
                 continue;
             }
@@ -366,7 +364,7 @@ impl<S: Seam> Shard<S> {
         let range = state.zeroes.get_mut(start).expect("chosen a moment ago");
         range.state = ZeroState::InFlight(operation);
         let may_unmap = range.may_unmap;
-        let waits = state.take_waits(blocks.clone());
+        let waits = state.waits.take(blocks.clone());
         Some(Job::Zero(ZeroJob { operation, blocks, may_unmap, waits }, permit))
     }
 
@@ -404,7 +402,7 @@ impl<S: Seam> Shard<S> {
             let data = slot.data.clone().expect("a slot in use has content");
             targets.push(Target { sent, data, present: slot.present });
         }
-        let waits = run.clone().map(|block| state.take_waits(block..block + 1)).collect();
+        let waits = run.clone().map(|block| state.waits.take(block..block + 1)).collect();
         Some(Job::Write(WriteJob { operation, first: run.start, targets, waits }, permit))
     }
 

@@ -144,7 +144,7 @@ impl<S: Seam> Shard<S> {
                     }
                 }
                 match (result, lost) {
-                    (Err(_), true) => state.waits.entry(block.0).or_default().extend(waits),
+                    (Err(_), true) => state.waits.put(block.0, waits),
                     _ => waits.iter().for_each(|wait| wait.finish_one(result.as_ref())),
                 }
             }
@@ -283,7 +283,7 @@ impl<S: Seam> Shard<S> {
             state.filling.remove(&block.0);
             if let Err(error) = &result {
                 state.failed.add(block.0, now);
-                let waits = state.take_waits(block.0..block.0 + 1);
+                let waits = state.waits.take(block.0..block.0 + 1);
                 waits.iter().for_each(|wait| wait.finish_one(Err(error)));
             }
         });

@@ -35,7 +35,7 @@ impl<S: Seam> Shard<S> {
                 for block in some {
                     let id = memory.find(self.number, BlockNo(*block));
                     if id.is_some_and(|id| memory.slot(id).dirty.is_some()) {
-                        state.await_write(*block, &wait);
+                        state.waits.add(*block, &wait);
                     }
                 }
             });

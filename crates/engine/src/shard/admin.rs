@@ -201,7 +201,7 @@ impl<S: Seam> Shard<S> {
             state.cut_zeroes(whole..u64::MAX);
             // Of a last block that is cut short the zeroes stay, and are still to be written.
             let stays = first < whole && state.zeroes.contains(BlockNo(first));
-            state.take_waits(if stays { whole } else { first }..u64::MAX)
+            state.waits.take(if stays { whole } else { first }..u64::MAX)
         });
         waits.iter().for_each(|wait| wait.finish_one(Ok(&())));
         self.progress.notify();

@@ -67,7 +67,7 @@ impl<S: Seam> Shard<S> {
                 let ranges = state.zeroes.iter().map(|(start, range)| (start, range.state));
                 let ranges: Vec<_> = ranges.filter(|(_, state)| !matches!(state, ZeroState::Written(_))).collect();
                 let dirty = ranges.iter().filter(|(_, range)| *range == ZeroState::Dirty);
-                dirty.for_each(|(start, _)| state.await_write(*start, &wait));
+                dirty.for_each(|(start, _)| state.waits.add(*start, &wait));
                 let sent = ranges.into_iter().filter_map(|(_, range)| match range {
                     ZeroState::InFlight(operation) => Some(operation),
                     _ => None,

@@ -3,7 +3,7 @@
 //! The only file that changes `dirty`, `in_flight` and `written` of a slot: each transition keeps the slot, the epochs'
 //! counts, the address order and the policy's pins in step.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use seam::{Nanos, Seam};
 
 use super::fill::Ticket;
 use super::flush::Flushing;
-use super::wait::WriteWait;
+use super::wait::{Waits, WriteWait};
 use crate::destage::epochs::{Epochs, OLDEST};
 use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
@@ -113,7 +113,7 @@ pub struct State {
     /// Fills and queries under way (R2).
     pub tickets: Vec<Rc<Ticket>>,
     /// Requests that wait for the next write of a block (by block).
-    pub waits: BTreeMap<u64, Vec<Rc<WriteWait>>>,
+    pub waits: Waits,
     /// Blocks and ranges (by first block) whose last write failed.
     pub failed: Failures,
     /// What lies in the flash log.
@@ -391,7 +391,7 @@ impl State {
             && stays
             && slot.present == Sectors::ALL
             && self.ledger.may_rest(block)
-            && !self.waits.contains_key(&block)
+            && !self.waits.contains(block)
             && !self.filling.contains(&block)
             && !self.is_busy(&(block..block + 1))
     }
@@ -465,9 +465,8 @@ impl State {
         // All of it is tried again, and whoever waits for a part waits for the whole.
         self.failed.remove(left);
         self.failed.remove(right);
-        if let Some(waits) = self.waits.remove(&right) {
-            self.waits.entry(left).or_default().extend(waits);
-        }
+        let waits = self.waits.take(right..right + 1);
+        self.waits.put(left, waits);
         Some(left)
     }
 
@@ -485,12 +484,11 @@ impl State {
             }
             self.failed.remove(*start);
             // Whoever waits for the range waits for every part that is left of it, and for what takes the place of the rest.
-            let Some(waits) = self.waits.get(start).cloned() else { continue };
+            let waits = self.waits.at(*start).to_vec();
             let right = cut.left.iter().filter(|(left, part)| left > start && part.end == range.end);
             let parts = right.map(|(left, _)| *left).chain((newer > *start).then_some(newer));
             for part in parts {
-                waits.iter().for_each(|wait| wait.expect_one());
-                self.waits.entry(part).or_default().extend(waits.iter().cloned());
+                waits.iter().for_each(|wait| self.waits.add(part, wait));
             }
         }
         for (start, range) in &cut.left {
@@ -537,10 +535,10 @@ impl State {
             waits.iter().for_each(|wait| wait.replace());
         }
         let places = if left.is_empty() { vec![blocks.start] } else { left };
-        for (number, place) in places.into_iter().enumerate() {
-            // Each has been expected once.
-            waits.iter().filter(|_| number > 0).for_each(|wait| wait.expect_one());
-            self.waits.entry(place).or_default().extend(waits.iter().cloned());
+        // Each has been expected once.
+        self.waits.put(places[0], waits.iter().cloned());
+        for place in &places[1..] {
+            waits.iter().for_each(|wait| self.waits.add(*place, wait));
         }
     }
 

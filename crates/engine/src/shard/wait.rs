@@ -1,6 +1,9 @@
-//! A request that is acknowledged only when its blocks are on the backing.
+//! A request that is acknowledged only when its blocks are on the backing, and which blocks those are.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
 
 use seam::DiskError;
 
@@ -47,5 +50,98 @@ impl WriteWait {
     pub async fn all(&self) -> Result<(), DiskError> {
         self.done.wait_for(|| (self.remaining.get() == 0).then_some(())).await;
         self.failure.borrow_mut().take().map_or(Ok(()), Err)
+    }
+}
+
+/// Who waits for a block to be written, or for the range of zeroes that begins there. Nobody is listed twice at a place: a range that is
+/// cut, each part waited for, and merged again would else have twice as many waiting each time.
+#[derive(Default)]
+pub struct Waits(BTreeMap<u64, Vec<Rc<WriteWait>>>);
+
+impl Waits {
+    /// True when nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// True when somebody waits at `place`.
+    pub fn contains(&self, place: u64) -> bool {
+        self.0.contains_key(&place)
+    }
+
+    /// Who waits at `place`.
+    pub fn at(&self, place: u64) -> &[Rc<WriteWait>] {
+        self.0.get(&place).map_or(&[], Vec::as_slice)
+    }
+
+    /// Places at which somebody waits, from `place` on, and then those before it.
+    pub fn places_from(&self, place: u64) -> impl Iterator<Item = u64> {
+        self.0.range(place..).chain(self.0.range(..place)).map(|(place, _)| *place)
+    }
+
+    /// One more part of what `wait` waits for is at `place`.
+    pub fn add(&mut self, place: u64, wait: &Rc<WriteWait>) {
+        let waits = self.0.entry(place).or_default();
+        if !waits.iter().any(|other| Rc::ptr_eq(other, wait)) {
+            wait.expect_one();
+            waits.push(Rc::clone(wait));
+        }
+    }
+
+    /// A part that each of `waits` expects already is at `place` now.
+    pub fn put(&mut self, place: u64, waits: impl IntoIterator<Item = Rc<WriteWait>>) {
+        for wait in waits {
+            let there = self.0.entry(place).or_default();
+            if there.iter().any(|other| Rc::ptr_eq(other, &wait)) {
+                // The two have become one, which is still to come.
+                wait.finish_one(Ok(&()));
+            } else {
+                there.push(wait);
+            }
+        }
+    }
+
+    /// Who waits at any of `places`, once for each; they do no more.
+    pub fn take(&mut self, places: Range<u64>) -> Vec<Rc<WriteWait>> {
+        let mut taken = Vec::new();
+        while let Some((place, _)) = self.0.range(places.clone()).next() {
+            let place = *place;
+            taken.extend(self.0.remove(&place).expect("just seen"));
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_and_merged_again_and_again_is_waited_for_once() {
+        let (mut waits, wait) = (Waits::default(), Rc::new(WriteWait::default()));
+        waits.add(0, &wait);
+        for _ in 0..64 {
+            let whole = waits.at(0).to_vec();
+            assert_eq!(whole.len(), 1);
+            [3, 5].into_iter().for_each(|part| whole.iter().for_each(|wait| waits.add(part, wait)));
+            for part in [3, 5] {
+                let merged = waits.take(part..part + 1);
+                waits.put(0, merged);
+            }
+        }
+        assert_eq!(wait.remaining.get(), 1);
+        waits.take(0..8).iter().for_each(|wait| wait.finish_one(Ok(&())));
+        assert!(wait.remaining.get() == 0 && waits.is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_several_places_is_told_of_each() {
+        let (mut waits, wait) = (Waits::default(), Rc::new(WriteWait::default()));
+        [1, 2, 9].into_iter().for_each(|place| waits.add(place, &wait));
+        assert_eq!(waits.places_from(2).collect::<Vec<_>>(), [2, 9, 1]);
+        let taken = waits.take(0..9);
+        assert_eq!((taken.len(), waits.contains(9), waits.contains(1)), (2, true, false));
+        taken.iter().for_each(|wait| wait.finish_one(Ok(&())));
+        assert_eq!(wait.remaining.get(), 1);
     }
 }

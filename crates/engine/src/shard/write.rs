@@ -1,7 +1,6 @@
 //! Writes: absorbed by memory as dirty blocks, whatever the policy; the policy decides when they are acknowledged and
 //! whether they stay. So there is one way to the backing, and overlapping writes reach it in their order.
 
-use std::ops::Range;
 use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Seam};
@@ -76,7 +75,7 @@ impl<S: Seam> Shard<S> {
                 let absorbed = self.with(|state, memory| {
                     self.absorb(state, memory, &span, source, how)?;
                     if let Some(wait) = &wait {
-                        state.await_write(span.block.0, wait);
+                        state.waits.add(span.block.0, wait);
                     }
                     Some(())
                 });
@@ -225,23 +224,5 @@ impl<S: Seam> Shard<S> {
             self.work.notify();
         }
         self.spill_if_full();
-    }
-}
-
-impl State {
-    /// Registers a request for the next write of a block.
-    pub fn await_write(&mut self, block: u64, wait: &Rc<WriteWait>) {
-        wait.expect_one();
-        self.waits.entry(block).or_default().push(Rc::clone(wait));
-    }
-
-    /// The requests that wait for a write of any of `blocks`.
-    pub fn take_waits(&mut self, blocks: Range<u64>) -> Vec<Rc<WriteWait>> {
-        let mut taken = Vec::new();
-        while let Some((block, _)) = self.waits.range(blocks.clone()).next() {
-            let block = *block;
-            taken.extend(self.waits.remove(&block).expect("just seen"));
-        }
-        taken
     }
 }

@@ -98,7 +98,7 @@ impl<S: Seam> Shard<S> {
                 return false;
             }
             if let Some(wait) = wait {
-                state.await_write(span.block.0, wait);
+                state.waits.add(span.block.0, wait);
             }
             true
         })
@@ -133,7 +133,7 @@ impl<S: Seam> Shard<S> {
             let range = ZeroRange { end: blocks.end, epoch, state: ZeroState::Dirty, since: now, may_unmap, owed };
             let start = state.add_zeroes(blocks.start, range);
             if let Some(wait) = wait {
-                state.await_write(start, wait);
+                state.waits.add(start, wait);
             }
         });
     }
