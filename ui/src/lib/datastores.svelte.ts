@@ -1,8 +1,8 @@
 // All datastores, asked for again and again while their view shows them: the stream tells sums over all volumes alone.
 
-import { live } from '../feed/live.svelte';
+import { again, Comparison, textOf } from './again';
 import { api } from './api';
-import { between, hitRatio, type Rates } from './rates';
+import type { Rates } from './rates';
 import type { Datastore } from './types';
 
 /** A datastore, and what its volumes did between the last two answers; before the second one nothing is known. */
@@ -23,45 +23,25 @@ class Datastores {
   looks = $state.raw<{ at: number; rows: Row[] }[]>([]);
   problem = $state('');
   rows = $derived(this.looks.at(-1)?.rows ?? []);
-  private before = new Map<string, Datastore>();
-  private atMs = 0;
+  private comparison = new Comparison<Datastore>(GAP_MS_MAX);
 
   /** Asks until what it returns is called. */
   watch(): () => void {
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    let isOver = false;
-    const again = async () => {
-      if (live.isVisible) await this.ask();
-      if (!isOver) timer = setTimeout(() => void again(), PAUSE_MS);
-    };
-    void again();
-    return () => {
-      isOver = true;
-      clearTimeout(timer);
-    };
+    return again(
+      () => this.ask(),
+      () => PAUSE_MS,
+    );
   }
 
   private async ask() {
     try {
-      const asked = Date.now();
-      const found = await api.datastores();
-      // The counts were taken in between: a first answer is late, while the page still loads.
-      const now = (asked + Date.now()) / 2;
-      const took = now - this.atMs;
-      const rows = found.map((datastore) => {
-        const before = this.before.get(datastore.name);
-        // Counts that fell are those of another life of the daemon, or of fewer volumes.
-        const isSame = before !== undefined && before.reads <= datastore.reads && before.writes <= datastore.writes;
-        const rates = isSame && took <= GAP_MS_MAX ? between(before, datastore, now, took) : null;
-        return { datastore, rates, hits: rates === null ? null : hitRatio(rates.sources) };
-      });
-      this.before = new Map(found.map((datastore) => [datastore.name, datastore]));
-      this.atMs = now;
-      this.looks = [...this.looks, { at: now / 1e3, rows }].slice(-LOOKS_KEPT);
+      const compared = await this.comparison.look(api.datastores);
+      const rows = compared.map(({ found, ...rest }) => ({ datastore: found, ...rest }));
+      this.looks = [...this.looks, { at: this.comparison.atMs / 1e3, rows }].slice(-LOOKS_KEPT);
       this.problem = '';
     } catch (error) {
       // What is shown stays, and the badge says how old everything is.
-      this.problem = error instanceof Error ? error.message : String(error);
+      this.problem = textOf(error);
     }
   }
 }
