@@ -1,3 +1,5 @@
+// How the page is built, and shown while it is changed.
+
 import { svelte } from '@sveltejs/vite-plugin-svelte';
 import { defineConfig } from 'vite';
 

@@ -1,3 +1,5 @@
+// Where the page begins: the stream is followed, and the frame put into its place.
+
 import { mount } from 'svelte';
 import App from './App.svelte';
 import { live } from './feed/live.svelte';
