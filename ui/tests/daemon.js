@@ -5,9 +5,10 @@ import { existsSync } from 'node:fs';
 import { mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { chromium } from 'playwright-core';
+import { serveInstead } from './front.js';
 
 const MIB = 1 << 20;
 const run = promisify(execFile);
@@ -44,7 +45,8 @@ export class Daemon {
     daemon.binary = process.env.HOTSET_BIN;
     if (!daemon.binary) throw new Error('HOTSET_BIN names no hotset to test');
     daemon.folder = await mkdtemp(join(process.env.HOTSET_E2E_DIR ?? tmpdir(), 'hotset-page-'));
-    daemon.url = `http://127.0.0.1:${await freePort()}/`;
+    const listen = `127.0.0.1:${await freePort()}`;
+    daemon.url = `http://${listen}/`;
     for (const device of ['flash-0', 'flash-1']) await daemon.sparse(device, 1024);
     // On models of disks, so that what the array does takes the time that it takes.
     const named = ['database', 'desktops', 'mail'].map(
@@ -63,11 +65,16 @@ export class Daemon {
       `[state]\ndirectory = "${at('state')}"\n[memory]\nsize = "256 MiB"\n` +
         `[flash]\ndevices = ["${at('flash-0')}", "${at('flash-1')}"]\nendurance_dwpd = 1\n` +
         `[[datastore]]\nname = "shelf"\n` +
-        `[control]\nsocket = "${at('control.sock')}"\n[api]\nlisten = "${new URL(daemon.url).host}"\n` +
+        `[control]\nsocket = "${at('control.sock')}"\n[api]\nlisten = "${listen}"\n` +
         `[nbd]\nlisten = ["unix:${at('nbd.sock')}"]\n${named.join('')}${files.join('')}`,
     );
     try {
       await daemon.serve();
+      if (process.env.HOTSET_PAGE) {
+        const folder = resolve(process.env.HOTSET_PAGE);
+        daemon.front = await serveInstead(folder, daemon.url);
+        daemon.url = `http://127.0.0.1:${daemon.front.address().port}/`;
+      }
     } catch (error) {
       await daemon.stop();
       throw error;
@@ -102,27 +109,39 @@ export class Daemon {
     await ended;
   }
 
+  /** What every load has in common. */
+  fio(name, seconds) {
+    return [
+      '--name=load',
+      // A process of one piece, that goes at once: without its daemon it would try for as long as it was told to work.
+      '--thread',
+      '--ioengine=nbd',
+      `--uri=nbd+unix:///${name}?socket=${join(this.folder, 'nbd.sock')}`,
+      '--bs=8k',
+      '--iodepth=4',
+      '--time_based',
+      `--runtime=${seconds}`,
+    ];
+  }
+
   /** Reads and writes for so long, most of them in a hot tenth of each volume. */
   load(seconds) {
     this.loads = ['database', 'desktops'].map((name, index) => {
-      // A process of one piece, that goes at once: without its daemon it would try for as long as it was told to work.
       const args = [
-        '--name=load',
-        '--thread',
-        '--ioengine=nbd',
-        `--uri=nbd+unix:///${name}?socket=${join(this.folder, 'nbd.sock')}`,
+        ...this.fio(name, seconds),
         '--rw=randrw',
         '--rwmixread=80',
-        '--bs=8k',
         '--size=256m',
-        '--iodepth=4',
         `--rate_iops=${index === 0 ? 400 : 150},${index === 0 ? 100 : 40}`,
         '--random_distribution=zipf:1.2',
-        '--time_based',
-        `--runtime=${seconds}`,
       ];
       return spawn('fio', args, { stdio: 'ignore' });
     });
+  }
+
+  /** A second of many reads that memory serves. */
+  async burst(name) {
+    await run('fio', [...this.fio(name, 1), '--rw=randread', '--size=1m', '--rate_iops=6000']);
   }
 
   async command(...args) {
@@ -135,6 +154,8 @@ export class Daemon {
   }
 
   async stop() {
+    this.front?.close();
+    this.front?.closeAllConnections();
     for (const load of this.loads ?? []) load.kill('SIGKILL');
     if (this.child.exitCode === null) await this.kill();
     if (!process.env.HOTSET_E2E_KEEP) await rm(this.folder, { recursive: true });

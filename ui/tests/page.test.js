@@ -3,9 +3,10 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
+import { badge, openPage, setVisible } from './browser.js';
 import { BROWSER, Daemon, hasBrowser, launch, until } from './daemon.js';
 
-const VIEWS = ['', '#/volumes', '#/volumes/database', '#/datastores', '#/flash'];
+const VIEWS = ['#/?range=1h', '#/volumes', '#/volumes/database', '#/datastores', '#/flash'];
 
 const skip = hasBrowser ? false : `there is no ${BROWSER}: apt-get install chromium`;
 let daemon, browser;
@@ -21,32 +22,9 @@ after(async () => {
   await daemon?.stop();
 });
 
-/** The page in a browser of its own, which has to run without an error. */
-async function open(t, view = '', options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
-  t.after(() => context.close());
-  const page = await context.newPage();
-  page.errors = [];
-  page.on('pageerror', (error) => page.errors.push(String(error)));
-  page.on('console', (message) => {
-    if (message.type() === 'error') page.errors.push(message.text());
-  });
-  await page.goto(daemon.url + view);
-  return page;
-}
-const badge = (page, kind) => page.waitForSelector(`[data-badge=${kind}]`, { timeout: 15_000 });
+const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const figure = async (page, key) => (await page.textContent(`[data-figure=${key}] b`)).trim();
 const rateOf = (text) => Number.parseFloat(text.replaceAll(',', ''));
-/** What a tab behind another is told; Playwright's own stay visible. */
-const setVisible = (page, isVisible) =>
-  page.evaluate(
-    (state) => {
-      Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });
-      document.dispatchEvent(new Event('visibilitychange'));
-    },
-    isVisible ? 'visible' : 'hidden',
-  );
-
 test('the overview shows the figures of the API, and others each second', { skip }, async (t) => {
   const page = await open(t);
   await badge(page, 'live');
@@ -232,6 +210,7 @@ test('no view has a serious finding of axe, in either colours', { skip }, async 
       const page = await open(t, view, { colorScheme });
       await badge(page, 'live');
       await page.waitForSelector('tbody td:not(.empty)');
+      await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
       await page.evaluate(axe);
       // A thousand rows are judged by their first: rules look at each alike.
       const { violations } = await page.evaluate(() =>
@@ -249,6 +228,7 @@ test('a page of 390 pixels has nothing beside it', { skip }, async (t) => {
     const page = await open(t, view, { viewport: { width: 390, height: 800 } });
     await badge(page, 'live');
     await page.waitForSelector('tbody td');
+    await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(width <= 390, `${view} is ${width} pixels wide`);
   }
