@@ -33,15 +33,20 @@ test('the overview shows the figures of the API, and others each second', { skip
   const reads = async () => (await daemon.json('status')).volumes.reduce((sum, volume) => sum + volume.reads, 0);
   const [from, began] = [await reads(), Date.now()];
   const seen = [];
+  // The load is even, and so may be its rate; how long requests take is not.
+  const others = new Set();
   while (Date.now() - began < 6_000) {
     seen.push(await figure(page, 'reads'));
+    others.add(await page.textContent('.figures'));
     await new Promise((done) => setTimeout(done, 250));
   }
   const told = ((await reads()) - from) / ((Date.now() - began) / 1e3);
   const shown = seen.reduce((sum, text) => sum + rateOf(text), 0) / seen.length;
-  t.diagnostic(`reads a second: page ${shown.toFixed(1)}, API ${told.toFixed(1)}; ${new Set(seen).size} values in 6 s`);
+  t.diagnostic(
+    `reads a second: page ${shown.toFixed(1)}, API ${told.toFixed(1)}; figures changed ${others.size} times in 6 s`,
+  );
   assert.ok(Math.abs(shown - told) < told * 0.25, `the page shows ${shown}, the API ${told}`);
-  assert.ok(new Set(seen).size >= 2, `in six seconds it showed ${[...new Set(seen)]}`);
+  assert.ok(others.size >= 2, `in six seconds it showed ${[...others]}`);
   assert.notEqual(await page.getAttribute('[data-verdict]', 'data-verdict'), 'idle');
   assert.deepEqual(page.errors, []);
 });
