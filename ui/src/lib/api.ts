@@ -1,6 +1,6 @@
 // Asking the daemon. Addresses are relative, so that a proxy may serve the page under a path.
 
-import type { Datastore, Flash, MissRatioCurve, SlowRequest, Volume } from './types';
+import type { Datastore, Flash, History, MissRatioCurve, SlowRequest, Volume } from './types';
 
 export class Refused extends Error {
   constructor(
@@ -40,6 +40,8 @@ export const api = {
   volume: (name: string) => ask<Volume>('GET', named(name)),
   curve: (name: string) => ask<MissRatioCurve>('GET', `${named(name)}/miss-ratio-curve`),
   slow: (name: string) => ask<SlowRequest[]>('GET', `${named(name)}/slow`),
+  /** What `pastOf` names. */
+  history: (path: string) => ask<History>('GET', path),
   act: (name: string, action: string) => ask<Volume>('POST', `${named(name)}/${action}`),
   setPolicy: (name: string, policy: string) => ask<Volume>('PATCH', named(name), { policy }),
   datastores: () => ask<Datastore[]>('GET', 'datastores'),
@@ -51,3 +53,10 @@ export const api = {
   login: (token: string) => ask<{ name: string; role: string }>('POST', 'login', { token }),
   logout: () => ask<null>('POST', 'logout'),
 };
+
+/** The address of figures over time, of a volume or of all together, as a script would ask for them. */
+export function pastOf(volume: string | undefined, query: Record<string, string>): string {
+  // Commas may stay: whoever reads it sees a list.
+  const text = new URLSearchParams(query).toString().replaceAll('%2C', ',');
+  return `${volume === undefined ? '' : `${named(volume)}/`}history?${text}`;
+}

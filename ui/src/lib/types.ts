@@ -144,3 +144,28 @@ export interface MissRatioCurve {
   memory: Curve;
   flash: Curve;
 }
+
+/** One figure over time: of a counter what came a second, of a level what it was. */
+export interface PastFigure {
+  mean: number[];
+  min: number[];
+  max: number[];
+}
+
+/** Latencies over time, in microseconds; null where nothing was asked. */
+export interface PastLatency {
+  p50_us: (number | null)[];
+  p99_us: (number | null)[];
+  /** Upper ends of the buckets; the last one has none. */
+  bounds_us: number[];
+  counts: number[][];
+}
+
+/** What the history tells, in columns; steps of which nothing is known are left out. */
+export interface History {
+  step_seconds: number;
+  at_unix_seconds: number[];
+  covered_seconds: number[];
+  series: Record<string, PastFigure>;
+  latency: Record<string, PastLatency>;
+}

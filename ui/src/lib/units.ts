@@ -39,6 +39,16 @@ export function duration(seconds: number): string {
   return `${Math.floor(seconds / 86_400)} d ${Math.floor((seconds % 86_400) / 3600)} h`;
 }
 
+/** A time of whole seconds, minutes, hours or days. */
+export function even(seconds: number): string {
+  const found = [
+    { unit: 'd', seconds: 86_400 },
+    { unit: 'h', seconds: 3_600 },
+    { unit: 'min', seconds: 60 },
+  ].find((of) => seconds % of.seconds === 0);
+  return found ? `${seconds / found.seconds} ${found.unit}` : `${seconds} s`;
+}
+
 export function percent(ratio: number | null): string {
   if (ratio === null) return '–';
   if (ratio > 0 && ratio < 0.005) return '< 1 %';
