@@ -11,6 +11,22 @@ export interface Series {
   dash?: number[];
 }
 
+/** What lay between the least and the most in each step, drawn behind the lines: else a spike would vanish in the mean of a long step. */
+export interface Band {
+  colour: Series['colour'];
+  least: (number | null)[];
+  most: (number | null)[];
+}
+
+/** What a chart draws, asked for whenever it does. */
+export interface Drawing {
+  /** From when to when; without it, as far as the data go. */
+  window: () => [number, number] | undefined;
+  bands: () => Band[];
+  /** Seconds that a point stands for. */
+  step: () => number;
+}
+
 /** The fill of an area: memory whole, flash in stripes, the array dotted. The legend's swatches are the same in CSS. */
 export function fillOf(name: Series['colour']): CanvasPattern | string {
   const size = 8 * devicePixelRatio;
@@ -39,12 +55,13 @@ export function fillOf(name: Series['colour']): CanvasPattern | string {
   return pen.createPattern(tile, 'repeat') ?? colour(name);
 }
 
-/** Sums from the last series upwards, so that each area stands on the next. */
-export function stacked(rows: (number | null)[][]): (number | null)[][] {
+/** Sums from the last series upwards, so that each area stands on the next; what is not shown has no height. */
+export function stacked(rows: (number | null)[][], isShown: boolean[]): (number | null)[][] {
   const sums: (number | null)[][] = [];
-  for (const row of rows.toReversed()) {
+  for (const [index, row] of [...rows.entries()].toReversed()) {
     const below = sums[0];
-    sums.unshift(row.map((value, at) => (value === null ? null : value + (below?.[at] ?? 0))));
+    const height = isShown[index] ? 1 : 0;
+    sums.unshift(row.map((value, at) => (value === null ? null : value * height + (below?.[at] ?? 0))));
   }
   return sums;
 }
@@ -58,12 +75,62 @@ const axis = (): uPlot.Axis => ({
 
 /** Steps of a scale of bytes are powers of two. */
 const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
-const clock = (seconds: number) => new Date(seconds * 1e3).toLocaleTimeString();
+const DAY = 86_400;
 
-/** The legend tells what is under the cursor, and without one the newest. */
-function shownAt(plot: uPlot, at: number | null, show: (at: number) => string): string {
-  const found = at ?? plot.data[0].length - 1;
-  return found < 0 ? '–' : show(found);
+/** A time on an axis: as fine as its steps are. */
+function tickOf(seconds: number, step: number): string {
+  const time = new Date(seconds * 1e3);
+  const isMidnight = time.getHours() === 0 && time.getMinutes() === 0;
+  if (step >= DAY || (step >= 3_600 && isMidnight)) {
+    return time.toLocaleDateString(undefined, { month: 'short', day: 'numeric' });
+  }
+  return step >= 60
+    ? time.toLocaleTimeString(undefined, { hour: '2-digit', minute: '2-digit' })
+    : time.toLocaleTimeString();
+}
+
+/** The bands, a step wide each; one that stands alone is seen, too. */
+function drawBands(plot: uPlot, drawing: Drawing) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.globalAlpha = 0.35;
+  const thin = Math.round(2 * devicePixelRatio);
+  for (const { colour: name, least, most } of drawing.bands()) {
+    ctx.fillStyle = colour(name);
+    for (const [index, at] of plot.data[0].entries()) {
+      const [low, high] = [least[index], most[index]];
+      if (low == null || high == null) continue;
+      // Whole pixels: neighbours touch, and none is too thin to be seen, not even the newest at the edge.
+      const x = (seconds: number) => Math.round(plot.valToPos(seconds, 'x', true));
+      const left = Math.min(x(at), bbox.left + bbox.width - thin);
+      const right = Math.max(x(at + drawing.step()), left + thin);
+      const [top, bottom] = [plot.valToPos(high, 'y', true), plot.valToPos(low, 'y', true)];
+      ctx.fillRect(left, top, right - left, Math.max(1, bottom - top));
+    }
+  }
+  ctx.restore();
+}
+
+/** The highest that is in sight, bands included. */
+function highest(plot: uPlot, max: number | null, drawing: Drawing): number {
+  const [from, to] = drawing.window() ?? [Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY];
+  let found = max ?? 0;
+  for (const { most } of drawing.bands()) {
+    for (const [index, at] of plot.data[0].entries()) {
+      if (at + drawing.step() > from && at <= to) found = Math.max(found, most[index] ?? 0);
+    }
+  }
+  return found;
+}
+
+/** Points that no line leads to. */
+function alone(plot: uPlot, series: number): number[] {
+  const values = plot.data[series] ?? [];
+  const isNone = (index: number) => values[index] == null;
+  return [...values.keys()].filter((index) => !isNone(index) && isNone(index - 1) && isNone(index + 1));
 }
 
 export function optionsOf(
@@ -71,23 +138,30 @@ export function optionsOf(
   isStacked: boolean,
   isLogarithmic: boolean,
   unit: (value: number) => string,
-  syncKey: string,
   size: { width: number; height: number },
-  values: (series: number, at: number) => number | null,
+  drawing: Drawing,
 ): uPlot.Options {
   return {
     ...size,
-    cursor: { sync: { key: syncKey }, drag: { x: false, y: false }, points: { size: 6 } },
-    legend: { show: true, live: true },
+    cursor: {
+      // All charts of a view have one cursor; what is marked in one is no business of the others until they all show it.
+      sync: { key: 'view', setSeries: false, filters: { pub: (type) => type === 'mousemove' } },
+      drag: { x: true, y: false, setScale: false, dist: 4 },
+      points: { size: 6 },
+    },
+    legend: { show: false },
     scales: {
-      x: { time: true },
+      x: drawing.window() === undefined ? { time: true } : { time: true, range: () => drawing.window()! },
       // Logarithms have no zero; what is shown of them begins at a microsecond.
       y: isLogarithmic
-        ? { distr: 3, range: (_, __, max) => [1, Math.max(10, 10 ** Math.ceil(Math.log10(max || 10)))] }
-        : { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1] },
+        ? {
+            distr: 3,
+            range: (plot, _, max) => [1, 10 ** Math.max(1, Math.ceil(Math.log10(highest(plot, max, drawing) || 10)))],
+          }
+        : { range: (plot, _, max) => [0, highest(plot, max, drawing) * 1.08 || 1] },
     },
     axes: [
-      { ...axis(), space: 90, values: (_, ticks) => ticks.map(clock) },
+      { ...axis(), size: 36, space: 90, values: (_, ticks, __, ___, step) => ticks.map((tick) => tickOf(tick, step)) },
       {
         ...axis(),
         size: 74,
@@ -97,21 +171,16 @@ export function optionsOf(
       },
     ],
     series: [
-      { label: 'At', value: (plot, _, __, at) => shownAt(plot, at, (found) => clock(plot.data[0][found] ?? 0)) },
-      ...series.map((one, index): uPlot.Series => ({
+      {},
+      ...series.map((one): uPlot.Series => ({
         label: one.label,
         stroke: colour(one.colour),
         width: isStacked ? 1 : 1.75,
         ...(isStacked ? { fill: fillOf(one.colour) } : {}),
         ...(one.dash === undefined ? {} : { dash: one.dash }),
-        points: { show: false },
-        // Of a stack the legend tells each part, not the sum that is drawn.
-        value: (plot, _, __, at) =>
-          shownAt(plot, at, (found) => {
-            const value = values(index, found);
-            return value === null ? '–' : unit(value);
-          }),
+        points: { show: true, size: 5, filter: (plot, index) => alone(plot, index) },
       })),
     ],
+    hooks: { drawAxes: [(plot) => drawBands(plot, drawing)] },
   };
 }
