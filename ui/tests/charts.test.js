@@ -1,0 +1,349 @@
+// The charts' ranges, zoom, cursor and export, in a real Chromium on the history of a real daemon under load.
+
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
+import { after, before, test } from 'node:test';
+import { promisify } from 'node:util';
+import { badge, openPage, setVisible } from './browser.js';
+import { BROWSER, Daemon, hasBrowser, launch, until } from './daemon.js';
+
+const skip = hasBrowser ? false : `there is no ${BROWSER}: apt-get install chromium`;
+const REQUESTS = 'Requests a second';
+const SOURCES = 'Reads a second, by source';
+/** How much of its colour a band has. */
+const BAND = 0.35;
+/** Samples that the stream keeps for who comes back. */
+const STREAM_SECONDS = 60;
+
+let daemon, browser, sleeper, sleptAt;
+
+const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
+const seconds = () => Math.floor(Date.now() / 1e3);
+const known = async (count) =>
+  until(
+    `${count} seconds of history`,
+    async () => {
+      const { series } = await daemon.json('history?from=-10min&step=1s&series=reads');
+      return series.reads.max.filter((reads) => reads > 0).length >= count;
+    },
+    90_000,
+  );
+
+before(async () => {
+  if (skip) return;
+  daemon = await Daemon.start();
+  daemon.load(600);
+  browser = await launch();
+  // It sleeps while the other tests run, for longer than the stream waits for it.
+  sleeper = await openPage({ daemon, browser });
+  await badge(sleeper, 'live');
+  await until('live points', async () => (await table(sleeper, REQUESTS)).length > 2);
+  await setVisible(sleeper, false);
+  await badge(sleeper, 'paused');
+  sleptAt = seconds();
+});
+after(async () => {
+  await browser?.close();
+  await daemon?.stop();
+});
+
+const chart = (page, title) => page.locator(`[data-chart="${title}"]`);
+const plot = (page, title) => chart(page, title).locator('.u-over');
+const legend = async (page, title, what) =>
+  (await chart(page, title).locator(`[data-legend="${what}"]`).innerText()).trim();
+/** From when to when the charts go. */
+const shown = async (page) => {
+  const ranges = page.locator('.ranges');
+  return [Number(await ranges.getAttribute('data-from')), Number(await ranges.getAttribute('data-to'))];
+};
+const stepOf = async (page, title) => Number(await chart(page, title).getAttribute('data-step'));
+const step = (page, title, wanted) => until(`steps of ${wanted} s`, async () => (await stepOf(page, title)) === wanted);
+
+/** Opens what a chart can be exported as. */
+async function exportOf(page, title) {
+  const details = chart(page, title).locator('details');
+  if ((await details.getAttribute('open')) === null) await details.locator('summary').click();
+  return details;
+}
+async function download(page, title, name) {
+  const button = (await exportOf(page, title)).getByRole('button', { name });
+  const [got] = await Promise.all([page.waitForEvent('download'), button.click()]);
+  return readFile(await got.path());
+}
+/** What a chart shows, a row a point. */
+async function table(page, title) {
+  const [head, ...lines] = String(await download(page, title, 'CSV'))
+    .trim()
+    .split('\n')
+    .map((line) => line.split(','));
+  return lines.map((line) => Object.fromEntries(head.map((name, at) => [name, Number(line[at])])));
+}
+/** Seconds that the history knows and a chart's rows lack; a busy machine may have left some out of both. */
+async function missing(rows, from, to) {
+  const { at_unix_seconds: known } = await daemon.json(`history?from=${from}&to=${to}&step=1s&series=reads`);
+  assert.ok(known.length > (to - from) / 2, `the history knows ${known.length} seconds from ${from} to ${to}`);
+  const shown = new Set(rows.map((row) => row.at_unix_seconds));
+  return known.filter((at) => !shown.has(at));
+}
+/** Drags from one part of a chart's width to another. */
+async function drag(page, title, from, to) {
+  await plot(page, title).scrollIntoViewIfNeeded();
+  const { x, y, width, height } = await plot(page, title).boundingBox();
+  await page.mouse.move(x + from * width, y + height / 2);
+  await page.mouse.down();
+  await page.mouse.move(x + to * width, y + height / 2, { steps: 5 });
+  await page.mouse.up();
+}
+async function hover(page, title, part) {
+  await plot(page, title).scrollIntoViewIfNeeded();
+  const { x, y, width, height } = await plot(page, title).boundingBox();
+  await page.mouse.move(x + part * width, y + height / 2);
+}
+/** How many pixels of a chart have a colour of the style sheet, thinned by `alpha` over the background. */
+const painted = (page, title, name, alpha) =>
+  chart(page, title)
+    .locator('canvas')
+    .evaluate(
+      (canvas, { name, alpha }) => {
+        const colour = (name) => {
+          const element = document.createElement('i');
+          element.style.color = `var(--${name})`;
+          document.body.append(element);
+          const { color } = getComputedStyle(element);
+          element.remove();
+          return color;
+        };
+        /** Pixels of what is drawn over the background, which the chart itself lacks. */
+        const pixels = (width, height, draw) => {
+          const pen = Object.assign(document.createElement('canvas'), { width, height }).getContext('2d');
+          pen.fillStyle = colour('surface');
+          pen.fillRect(0, 0, width, height);
+          draw(pen);
+          return pen.getImageData(0, 0, width, height).data;
+        };
+        const wanted = pixels(1, 1, (pen) => {
+          pen.globalAlpha = alpha;
+          pen.fillStyle = colour(name);
+          pen.fillRect(0, 0, 1, 1);
+        });
+        const found = pixels(canvas.width, canvas.height, (pen) => pen.drawImage(canvas, 0, 0));
+        const isWanted = (at) => [0, 1, 2].every((part) => Math.abs(found[at + part] - wanted[part]) <= 3);
+        return Array.from({ length: found.length / 4 }, (_, at) => 4 * at).filter(isWanted).length;
+      },
+      { name, alpha },
+    );
+
+test('a lone tab has the past that was before it', { skip }, async (t) => {
+  await known(15);
+  const opened = seconds();
+  const page = await open(t);
+  await badge(page, 'live');
+  await until('seconds before it and after', async () => {
+    const rows = await table(page, REQUESTS);
+    const before = rows.filter((row) => row.Reads > 0 && row.at_unix_seconds < opened - 2);
+    if (before.length < 10 || rows.at(-1).at_unix_seconds <= opened + 3) return false;
+    return (await missing(rows, opened - 10, opened + 3)).length === 0;
+  });
+  assert.deepEqual(page.errors, []);
+});
+
+test('a spike stands out of steps of any length, as a band', { skip }, async (t) => {
+  const page = await open(t);
+  await badge(page, 'live');
+  const before = seconds();
+  await daemon.burst('mail');
+  const top = await until('the spike', async () => {
+    const reads = (await table(page, REQUESTS))
+      .filter((row) => row.at_unix_seconds >= before)
+      .map(({ Reads }) => Reads);
+    return Math.max(...reads) > 2_000 && reads.at(-1) < 2_000 && Math.max(...reads);
+  });
+  assert.ok((await painted(page, REQUESTS, 'memory', BAND)) < 20, 'seconds have a band');
+  // A step that has just begun has hardly anything but the spike.
+  await until('seconds besides it', () => seconds() > before + 14);
+  for (const [range, wanted] of [
+    ['1h', 10],
+    ['6h', 60],
+    ['24h', 300],
+    ['30d', 7_200],
+  ]) {
+    await page.click(`[data-range="${range}"]`);
+    await step(page, REQUESTS, wanted);
+    const rows = await until('the spike', async () => {
+      const rows = await table(page, REQUESTS);
+      return rows.some((row) => row['Reads most'] >= top * 0.8) && rows;
+    });
+    const [mean, most] = ['Reads', 'Reads most'].map((name) => Math.max(...rows.map((row) => row[name])));
+    t.diagnostic(`${range}: a mean of ${mean.toFixed(0)}, at most ${most} a second`);
+    assert.ok(most < top * 1.3 && mean < most / 2, `${range}: mean ${mean}, most ${most}, seen ${top}`);
+    const pixels = await painted(page, REQUESTS, 'memory', BAND);
+    assert.ok(pixels >= 50, `${range}: ${pixels} pixels of a band`);
+  }
+  assert.deepEqual(page.errors, []);
+});
+
+test(
+  'a part that is marked stays as it is, through refreshes and a reload, until one steps back',
+  { skip },
+  async (t) => {
+    await known(45);
+    const page = await open(t);
+    await badge(page, 'live');
+    await until('a past', async () => (await table(page, REQUESTS)).length > 40);
+    const started = seconds();
+    await drag(page, REQUESTS, 0.93, 0.98);
+    const part = await shown(page);
+    assert.ok(part[0] > started - 60 && part[1] < started && part[1] - part[0] < 60, `${part} of ${started}`);
+    const middle = async () => {
+      await hover(page, SOURCES, 0.1);
+      await hover(page, REQUESTS, 0.5);
+      return legend(page, REQUESTS, 'at');
+    };
+    const there = await middle();
+    const values = new Set();
+    await until('other figures', async () => values.add(await page.textContent('[data-figure=reads]')).size > 3);
+    assert.deepEqual(await shown(page), part);
+    assert.equal(await middle(), there, 'a refresh moved the chart');
+    await page.reload();
+    await badge(page, 'live');
+    await until('the same part', async () => (await table(page, REQUESTS)).length > 20);
+    assert.deepEqual(await shown(page), part);
+    assert.equal(await middle(), there, 'a reload shows another part');
+    // Further in by keys alone.
+    await page.getByRole('group', { name: REQUESTS }).focus();
+    for (const key of ['ArrowLeft', 'ArrowLeft', ...Array.from({ length: 8 }, () => 'Shift+ArrowLeft'), 'Enter']) {
+      await page.keyboard.press(key);
+    }
+    const inner = await shown(page);
+    assert.ok(
+      inner[0] >= part[0] && inner[1] <= part[1] && inner[1] - inner[0] < part[1] - part[0],
+      `${inner} in ${part}`,
+    );
+    await page.getByRole('button', { name: 'Step back' }).click();
+    assert.deepEqual(await shown(page), part);
+    await page.goBack();
+    await until('what was before, by the browser', async () => String(await shown(page)) === String(inner));
+    await page.getByRole('group', { name: REQUESTS }).focus();
+    await page.keyboard.press('Escape');
+    assert.deepEqual(await shown(page), part);
+    await plot(page, REQUESTS).dblclick();
+    await until('now', async () => (await shown(page))[1] > started);
+    assert.ok(!page.url().includes('zoom'));
+    assert.deepEqual(page.errors, []);
+  },
+);
+
+test('the resolution follows the zoom', { skip }, async (t) => {
+  const page = await open(t, '#/?range=24h');
+  await step(page, REQUESTS, 300);
+  await drag(page, REQUESTS, 0.98, 1);
+  await step(page, REQUESTS, 5);
+  // As fine as seconds, where those are still kept.
+  await drag(page, SOURCES, 0.8, 1);
+  await step(page, SOURCES, 1);
+  await until('seconds', async () => (await table(page, SOURCES)).some(({ Memory }) => Memory > 0));
+  await page.getByRole('button', { name: 'Step back' }).click();
+  await step(page, SOURCES, 5);
+  assert.deepEqual(page.errors, []);
+});
+
+test('all charts of a view have one cursor and one range', { skip }, async (t) => {
+  await known(20);
+  const page = await open(t, '#/volumes/database?range=1min');
+  await badge(page, 'live');
+  const titles = await page.locator('[data-chart]').evaluateAll((all) => all.map((one) => one.dataset.chart));
+  assert.equal(titles.length, 4);
+  const times = () => Promise.all(titles.map((title) => legend(page, title, 'at')));
+  await until('a past', async () => (await table(page, REQUESTS)).length > 20);
+  // A part that is over: nothing in it moves but the cursor.
+  await drag(page, REQUESTS, 0.7, 0.95);
+  await page.mouse.move(0, 0);
+  const newest = await times();
+  await hover(page, titles[1], 0.4);
+  await until('one cursor', async () => new Set(await times()).size === 1);
+  assert.notEqual((await times())[0], newest[0]);
+  const starts = await page.locator('[data-chart]').evaluateAll((all) => all.map((one) => Number(one.dataset.from)));
+  assert.deepEqual(new Set(starts), new Set([(await shown(page))[0]]));
+  assert.deepEqual(page.errors, []);
+});
+
+test('a link brings back range, hidden lines and sort', { skip }, async (t) => {
+  const page = await open(t, '#/volumes/database');
+  await badge(page, 'live');
+  await page.click('[data-range="1h"]');
+  await step(page, SOURCES, 10);
+  await until('memory', async () => (await painted(page, SOURCES, 'memory', 1)) > 50);
+  const memory = (page) => chart(page, SOURCES).getByRole('button', { name: 'Memory' });
+  await memory(page).click();
+  const isHidden = async (page) => {
+    await until('no memory', async () => (await painted(page, SOURCES, 'memory', 1)) === 0);
+    assert.equal(await memory(page).getAttribute('aria-pressed'), 'false');
+    assert.equal(await page.getAttribute('[data-range="1h"]', 'aria-pressed'), 'true');
+    await step(page, SOURCES, 10);
+    await until('an array', async () => (await painted(page, SOURCES, 'array', 1)) > 0);
+  };
+  await isHidden(page);
+  const other = await open(t, new URL(page.url()).hash);
+  await badge(other, 'live');
+  await isHidden(other);
+  await memory(other).click();
+  await until('memory', async () => (await painted(other, SOURCES, 'memory', 1)) > 50);
+  // Another view shows the same time.
+  await page.locator('main').getByRole('link', { name: 'Volumes' }).click();
+  await page.getByRole('button', { name: 'Requests' }).click();
+  await page.reload();
+  await page.waitForSelector('th[aria-sort=descending] >> text=Requests');
+  assert.ok(page.url().includes('range=1h'), page.url());
+  assert.deepEqual(page.errors, []);
+});
+
+test('a chart is exported as a picture, as values, and as the command that gives the same', { skip }, async (t) => {
+  await known(30);
+  const page = await open(t, '#/volumes/database?range=1h');
+  await badge(page, 'live');
+  await step(page, REQUESTS, 10);
+  const picture = await download(page, REQUESTS, 'PNG');
+  assert.equal(picture.toString('latin1', 1, 4), 'PNG');
+  const canvas = chart(page, REQUESTS).locator('canvas');
+  assert.ok(picture.readUInt32BE(16) > (await canvas.evaluate((canvas) => canvas.width)));
+  assert.ok(picture.length > 3_000, `${picture.length} bytes`);
+  const curl = await (await exportOf(page, REQUESTS)).getByLabel('The same with curl').inputValue();
+  assert.match(curl, /^curl -s 'http.*\/api\/v1\/volumes\/database\/history\?from=-1h&step=10s&series=reads,writes'$/);
+  // The newest step still grows.
+  const whole = (rows) => rows.slice(-4, -1);
+  await until('the same figures', async () => {
+    const rows = whole(await table(page, REQUESTS));
+    const { stdout } = await promisify(execFile)('sh', ['-c', curl]);
+    const told = JSON.parse(stdout);
+    const { reads, writes } = told.series;
+    const same = told.at_unix_seconds.map((at, index) => ({
+      at_unix_seconds: at,
+      Reads: reads.mean[index],
+      'Reads least': reads.min[index],
+      'Reads most': reads.max[index],
+      Writes: writes.mean[index],
+      'Writes least': writes.min[index],
+      'Writes most': writes.max[index],
+    }));
+    const isSame = (row) =>
+      same.some((other) => Object.entries(other).every(([name, value]) => Math.abs(row[name] - value) <= 1e-9 * value));
+    return rows.length > 0 && rows.every(isSame);
+  });
+  assert.deepEqual(page.errors, []);
+});
+
+test('a tab that slept for longer than the stream waits wakes up without a gap', { skip }, async () => {
+  await until('a long sleep', () => seconds() > sleptAt + STREAM_SECONDS + 5, 90_000);
+  const asleep = await table(sleeper, REQUESTS);
+  assert.ok(asleep.at(-1).at_unix_seconds <= sleptAt + 2, 'a hidden tab goes on');
+  const woken = seconds();
+  await setVisible(sleeper, true);
+  await badge(sleeper, 'live');
+  await until('no gap', async () => {
+    const rows = await table(sleeper, REQUESTS);
+    if (rows.at(-1).at_unix_seconds <= woken + 3) return false;
+    return (await missing(rows, sleptAt - 2, woken + 3)).length === 0;
+  });
+  assert.deepEqual(sleeper.errors, []);
+});
