@@ -333,6 +333,30 @@ test('a chart is exported as a picture, as values, and as the command that gives
   assert.deepEqual(page.errors, []);
 });
 
+test('of a part that is zoomed into the page says what changed most', { skip }, async (t) => {
+  const from = seconds();
+  await daemon.burst('mail');
+  const to = Math.max(seconds() + 1, from + 5);
+  await until('what came after', () => seconds() > to + 2);
+  const page = await open(t, `#/?zoom=${from}-${to}`);
+  await badge(page, 'live');
+  await until('volumes', () => page.locator('.ranks tbody a').count());
+  await page.getByRole('button', { name: 'What changed?' }).click();
+  await page.waitForSelector('[data-changes=Volume] tbody tr');
+  const rows = (what) => page.locator(`[data-changes=${what}] tbody tr`).allInnerTexts();
+  const [volumes, figures] = [await rows('Volume'), await rows('Figure')];
+  t.diagnostic(`${volumes.join('; ')} | ${figures.join('; ')}`.replaceAll('\t', ' '));
+  assert.ok(volumes.length === 3 && volumes[0].startsWith('mail'), String(volumes));
+  assert.ok(
+    figures.slice(0, 3).some((row) => row.startsWith('Reads')),
+    String(figures),
+  );
+  await page.locator('[data-changes=Volume] tbody a').first().click();
+  await page.waitForSelector('h1:text-is("mail")');
+  assert.deepEqual(await shown(page), [from, to]);
+  assert.deepEqual(page.errors, []);
+});
+
 test('a tab that slept for longer than the stream waits wakes up without a gap', { skip }, async () => {
   await until('a long sleep', () => seconds() > sleptAt + STREAM_SECONDS + 5, 90_000);
   const asleep = await table(sleeper, REQUESTS);
