@@ -8,9 +8,9 @@ const folder = process.argv[2];
 if (!folder) throw new Error('say into which folder');
 await mkdir(folder, { recursive: true });
 const views = {
-  overview: '',
+  overview: '#/?range=1min',
   volumes: '#/volumes?sort=requests&down=1',
-  volume: '#/volumes/database',
+  volume: '#/volumes/database?range=1min',
   datastores: '#/datastores',
   flash: '#/flash',
 };

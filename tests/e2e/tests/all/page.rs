@@ -1,4 +1,4 @@
-//! The web page in a real Chromium: `ui/tests/page.test.js` on the real daemon.
+//! The web page in a real Chromium: `ui/tests` on the real daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
