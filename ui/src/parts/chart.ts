@@ -73,6 +73,14 @@ const axis = (): uPlot.Axis => ({
   font: '11px system-ui, sans-serif',
 });
 
+/** Lines at powers of ten alone: the nine between two of them say nothing that a number does not. */
+function tensOf(): Pick<uPlot.Axis, 'grid' | 'ticks'> {
+  const filter = (_: uPlot, values: number[]) =>
+    values.map((value) => (Number.isInteger(Math.log10(value)) ? value : null));
+  const { grid, ticks } = axis();
+  return { grid: { ...grid, filter }, ticks: { ...ticks, filter } };
+}
+
 /** Steps of a scale of bytes are powers of two. */
 const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
 const DAY = 86_400;
@@ -166,6 +174,7 @@ export function optionsOf(
         ...axis(),
         size: 74,
         ...(unit === bytes || unit === bytesRate ? { incrs: BINARY } : {}),
+        ...(isLogarithmic ? tensOf() : {}),
         // On a logarithmic scale null stands where a number would be too close to the next.
         values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tick === 0 ? '0' : unit(tick))),
       },
