@@ -7,10 +7,11 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Response, header};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
-use control::moment;
+use control::{Actor, moment};
 
-use crate::access::Who;
 use crate::access::rules::{is_forwarded, is_safe, judge, needed};
+use crate::access::{LINK_NAME, Who};
+use crate::asker::ACTOR;
 use crate::routes::Shared;
 
 /// The other end of a request's connection.
@@ -47,7 +48,7 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
     let mut response = match verdict {
         Ok(()) => {
             parts.extensions.insert(Asking(who.clone()));
-            next.run(Request::from_parts(parts, body)).await
+            ACTOR.scope(actor(who.as_ref(), peer), next.run(Request::from_parts(parts, body))).await
         }
         Err(problem) => problem.into_response(),
     };
@@ -66,6 +67,13 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
     }
     finish(&mut response);
     response
+}
+
+fn actor(who: Option<&Who>, peer: SocketAddr) -> Actor {
+    who.map_or(Actor::Unknown, |who| {
+        let name = if who.name == LINK_NAME { who.name.clone() } else { format!("token {}", who.name) };
+        Actor::Web { who: name, from: peer.ip().to_canonical() }
+    })
 }
 
 fn finish<B>(response: &mut Response<B>) {

@@ -2,6 +2,7 @@
 //!
 //! Every action is one message: the command line, tests and a web API send the same. The data path knows nothing of this crate.
 
+mod actor;
 pub mod answer;
 pub mod client;
 pub mod moment;
@@ -13,6 +14,7 @@ mod socket;
 pub mod token;
 mod wire;
 
+pub use actor::Actor;
 pub use answer::{Answer, ErrorKind, Failure, Progress, Reply};
 pub use client::{Client, ClientError};
 pub use report::{Counts, FlashReport, LatencyCountsReport, LatencyReport, StatusReport, VolumeReport, VolumeState};

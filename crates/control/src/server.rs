@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::wire::{REQUEST_BYTES_MAX, line, too_long};
-use crate::{Answer, ErrorKind, Failure, Progress, Reply, Request, socket};
+use crate::{Actor, Answer, ErrorKind, Failure, Progress, Reply, Request, socket};
 
 /// Why there is no control socket.
 #[derive(Debug, thiserror::Error)]
@@ -74,8 +74,13 @@ impl ProgressSender {
 
 /// What acts on requests.
 pub trait Handler: 'static {
-    /// Acts; may take long and say how far it is. Goes on to its end when the client leaves.
-    fn handle(&self, request: Request, progress: ProgressSender) -> impl Future<Output = Result<Answer, Failure>>;
+    /// Acts for `actor`; may take long and say how far it is. Goes on to its end when the client leaves.
+    fn handle(
+        &self,
+        request: Request,
+        actor: Actor,
+        progress: ProgressSender,
+    ) -> impl Future<Output = Result<Answer, Failure>>;
 }
 
 /// Listens at `path` until `stop` says true, then removes the socket's file. Answers under way are still sent. Runs inside
@@ -116,6 +121,7 @@ pub async fn serve<H: Handler>(
 }
 
 async fn converse<H: Handler>(stream: UnixStream, handler: Rc<H>, limits: Limits) -> io::Result<()> {
+    let actor = stream.peer_cred().map_or(Actor::Unknown, |peer| Actor::User(peer.uid()));
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     let mut text = Vec::new();
@@ -138,7 +144,7 @@ async fn converse<H: Handler>(stream: UnixStream, handler: Rc<H>, limits: Limits
                 continue;
             }
         };
-        let reply = act(handler.clone(), request, &mut writer, limits).await;
+        let reply = act(handler.clone(), request, actor.clone(), &mut writer, limits).await;
         send(&mut writer, &reply, limits).await?;
     }
 }
@@ -147,11 +153,12 @@ async fn converse<H: Handler>(stream: UnixStream, handler: Rc<H>, limits: Limits
 async fn act<H: Handler>(
     handler: Rc<H>,
     request: Request,
+    actor: Actor,
     writer: &mut (impl AsyncWriteExt + Unpin),
     limits: Limits,
 ) -> Reply {
     let (progress, mut said) = ProgressSender::new();
-    let mut action = tokio::task::spawn_local(async move { handler.handle(request, progress).await });
+    let mut action = tokio::task::spawn_local(async move { handler.handle(request, actor, progress).await });
     let mut listening = true;
     loop {
         tokio::select! {

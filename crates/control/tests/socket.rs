@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use control::{Answer, Client, ClientError, ErrorKind, Failure, Handler, Limits, ProgressSender, Request};
+use control::{Actor, Answer, Client, ClientError, ErrorKind, Failure, Handler, Limits, ProgressSender, Request};
 use tokio::sync::watch;
 
 /// Answers flushes after some progress, knows no volume named "missing", and counts what it finished.
@@ -19,8 +19,9 @@ struct Fake {
 }
 
 impl Handler for Fake {
-    async fn handle(&self, request: Request, progress: ProgressSender) -> Result<Answer, Failure> {
+    async fn handle(&self, request: Request, actor: Actor, progress: ProgressSender) -> Result<Answer, Failure> {
         match request {
+            Request::Reload {} => Ok(Answer::Said(vec![format!("{actor:?}")])),
             Request::VolumeFlush { name } if name == "missing" => Err(Failure::no_volume(&name)),
             Request::VolumeFlush { name } => {
                 for left in [2, 1] {
@@ -168,4 +169,14 @@ fn the_socket_is_for_its_owner_and_group() {
 fn no_daemon_is_said_clearly() {
     let Err(error) = Client::connect(Path::new("/nonexistent/control.sock")) else { panic!("nobody is there") };
     assert!(error.to_string().contains("start one with `hotset serve`"), "{error}");
+}
+
+#[test]
+fn who_asks_is_told_as_the_kernel_knows_it() {
+    use std::os::unix::fs::MetadataExt;
+    let server = start(Limits::default());
+    let mut client = Client::connect(&server.socket).expect("the server listens");
+    let own = std::fs::metadata(&server.socket).expect("it is there").uid();
+    let answer = client.ask(&Request::Reload {}, |_| ()).expect("it answers");
+    assert_eq!(answer, Answer::Said(vec![format!("{:?}", Actor::User(own))]));
 }

@@ -19,6 +19,8 @@ use self::secret::{Hash, Secret, hash_of, hex, same};
 pub const SESSION_TIME: Duration = Duration::from_secs(12 * 3600);
 /// How long a link can be used.
 pub const LINK_TIME: Duration = Duration::from_secs(15 * 60);
+/// What stands for the name of whoever logged in with a link; no token can be called so.
+pub const LINK_NAME: &str = "log-in link";
 /// Browsers that are logged in at once; the one that logged in first has to do so again.
 const SESSIONS_MAX: usize = 256;
 /// Links that wait to be used.
@@ -55,7 +57,7 @@ impl Token {
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
-    /// The token's name; of a link `log-in link`.
+    /// The token's name; of a link [`LINK_NAME`].
     pub name: String,
     /// What is permitted.
     pub role: Role,
@@ -151,7 +153,7 @@ impl Access {
             let at = held.links.iter().position(|link| same(&link.hash, &hash))?;
             held.links.remove(at)?.role
         };
-        let who = Who { name: "log-in link".to_owned(), role };
+        let who = Who { name: LINK_NAME.to_owned(), role };
         self.begin_as(who.clone(), None).map(|secret| (secret, who))
     }
 

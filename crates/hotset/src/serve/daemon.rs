@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control::{Answer, ErrorKind, Failure, Handler, ProgressSender, Request, Sampled};
+use control::{Actor, Answer, ErrorKind, Failure, Handler, ProgressSender, Request, Sampled};
 use seam::Geometry;
 use tokio::sync::watch;
 
@@ -245,7 +245,7 @@ impl Daemon {
 }
 
 impl Handler for Daemon {
-    async fn handle(&self, request: Request, progress: ProgressSender) -> Result<Answer, Failure> {
+    async fn handle(&self, request: Request, _actor: Actor, progress: ProgressSender) -> Result<Answer, Failure> {
         self.act(request, &progress).await
     }
 }
