@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{HistoryReport, SlowReport, TraceOpened, Traced};
+use crate::report::{AlertReport, EventsPage, HistoryReport, SlowReport, TraceOpened, Traced};
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
 
@@ -49,6 +49,10 @@ pub enum Answer {
     Slow(Vec<SlowReport>),
     /// Of `history` and `volume history`.
     History(Box<HistoryReport>),
+    /// Of `events`.
+    Events(EventsPage),
+    /// Of `alerts`, the most severe first.
+    Alerts(Vec<AlertReport>),
     /// Of `trace open`.
     TraceOpened(TraceOpened),
     /// Of `trace take`.

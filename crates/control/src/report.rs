@@ -1,6 +1,8 @@
 //! What is told of a volume and of the whole daemon; the fields carry their units in their names.
 
+mod alert;
 mod curve;
+mod event;
 mod history;
 mod latency;
 
@@ -10,7 +12,9 @@ use engine::{FlashStats, LatencySummary, VolumeStats};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use alert::{AlertKind, AlertReport, Severity, WebhookHealth};
 pub use curve::{Curve, MissRatioCurve, Point};
+pub use event::{EventKind, EventReport, EventsHealth, EventsPage};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
 pub use latency::{BackingRequests, Counts, CountsBelow, LatencyCountsReport};
 
@@ -573,6 +577,9 @@ pub struct FlashReport {
     pub volumes: Vec<String>,
     /// Volumes with data in the log that are not served.
     pub unclaimed: usize,
+    /// Devices of the configuration that are not in use, and why.
+    #[serde(default)]
+    pub absent: Vec<String>,
     /// What is being done to the devices.
     #[serde(default)]
     pub job: Option<FlashJobReport>,
@@ -607,7 +614,10 @@ impl StatusReport {
             volumes: Vec::new(),
             overrides: self.overrides.clone(),
             history: self.history.clone(),
+            events: self.events.clone(),
+            webhook: self.webhook.clone(),
             alerts: self.alerts.clone(),
+            active_alerts: self.active_alerts.clone(),
         }
     }
 }
@@ -647,6 +657,15 @@ pub struct StatusReport {
     /// How the history stands; absent where none is kept.
     #[serde(default)]
     pub history: Option<HistoryHealth>,
+    /// How the log of events stands.
+    #[serde(default)]
+    pub events: EventsHealth,
+    /// How alerts are delivered; absent where they are not.
+    #[serde(default)]
+    pub webhook: Option<WebhookHealth>,
     /// What is wrong now.
     pub alerts: Vec<String>,
+    /// The same with kind, severity, effect and remedy, the most severe first, as of the last second.
+    #[serde(default)]
+    pub active_alerts: Vec<AlertReport>,
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::Role;
+use crate::report::EventKind;
 
 /// An action. On the socket one JSON object on one line: `{"action":"volume-flush","name":"web01"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +123,31 @@ pub enum Request {
         #[serde(default)]
         series: Vec<String>,
     },
+    /// What has happened, the newest first.
+    Events {
+        /// How many at most.
+        limit: u32,
+        /// Those with smaller numbers.
+        #[serde(default)]
+        before: Option<u64>,
+        /// Those with larger numbers.
+        #[serde(default)]
+        after: Option<u64>,
+        /// From this second since 1970 on.
+        #[serde(default)]
+        since_unix_seconds: Option<u64>,
+        /// Before this second.
+        #[serde(default)]
+        until_unix_seconds: Option<u64>,
+        /// Of this volume or device.
+        #[serde(default)]
+        subject: Option<String>,
+        /// Of this kind.
+        #[serde(default)]
+        kind: Option<EventKind>,
+    },
+    /// What is wrong now.
+    Alerts {},
     /// Begin to record a volume's requests.
     TraceOpen {
         /// The volume.

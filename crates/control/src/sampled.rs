@@ -1,6 +1,7 @@
 //! What the daemon shows once a second, taken once for everybody who wants to know: the stream, the history, the alerts.
 
 use crate::StatusReport;
+use crate::report::EventReport;
 
 /// A sample.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -9,4 +10,6 @@ pub struct Sampled {
     pub at_unix_ms: u64,
     /// What was seen.
     pub status: StatusReport,
+    /// The newest events, the oldest first: some that were in the sample before as well.
+    pub events: Vec<EventReport>,
 }

@@ -75,6 +75,8 @@ enum Command {
         #[arg(long)]
         times: Option<u64>,
     },
+    /// Show what has happened and who did it
+    Events(commands::events::Options),
     /// Look at the flash log
     Flash {
         #[command(subcommand)]
@@ -165,6 +167,7 @@ impl Cli {
             Command::Demo { headless, seconds } => crate::demo::run(seconds, Show::new(headless, json)),
             Command::Status => commands::status::run(socket, json),
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
+            Command::Events(options) => commands::events::run(socket, options, json),
             Command::Flash { action } => commands::flash::run(socket, &action, json),
             Command::Token { action } => commands::token::run(socket, action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),

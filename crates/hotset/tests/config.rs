@@ -34,6 +34,23 @@ fn a_feature_that_this_version_lacks_is_named() {
 }
 
 #[test]
+fn alerts_have_bounds_a_date_and_an_address() {
+    let problems = problems_of(
+        "[alerts]\ndirty_age = \"old\"\nendurance_until = \"2030-02-30\"\nwebhook = \"https://a/\"\nvolume = 11\n",
+    );
+    for word in ["\"old\" is not a time", "\"2030-02-30\" is no date", "there is no TLS here", "unknown key \"volume\""]
+    {
+        assert!(problems.contains(word), "{word}: {problems}");
+    }
+    let parsed = |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("it is sound").alerts;
+    let whole = "[alerts]\ndirty_age = \"1h\"\nendurance_until = \"2030-12-31\"\nwebhook = \"http://h:9/x\"\n";
+    let alerts = parsed(&format!("{whole}{VOLUME}"));
+    assert_eq!((alerts.dirty_age.as_secs(), alerts.endurance_until), (3_600, Some(1_924_905_600)));
+    assert_eq!(alerts.webhook.map(|webhook| webhook.to_string()).as_deref(), Some("http://h:9/…"));
+    assert_eq!(parsed(VOLUME), hotset::config::AlertsConfig::default());
+}
+
+#[test]
 fn a_history_has_room_or_is_none() {
     assert_snapshot!(problems_of("[history]\nsize = \"1 MiB\"\nkeep = 3\n"));
     let size =

@@ -1,7 +1,8 @@
-//! The documentation of the configuration is made from the list of keys that the parser uses.
+//! The documentation of the configuration is made from the list of keys that the parser uses, that of alerts from the list that they are found by.
 
 use std::path::Path;
 
+use events::alerts::kinds::KINDS;
 use hotset::config::keys::{KEYS, Support, TABLES, show_table};
 
 const BEGIN: &str = "<!-- keys: made from the parser's own list -->\n";
@@ -34,17 +35,35 @@ fn keys_as_text() -> String {
     text + "\n"
 }
 
+fn alerts_as_text() -> String {
+    let mut text = "\n| alert | severity | when | what follows | what to do |\n|---|---|---|---|---|\n".to_owned();
+    for kind in &KINDS {
+        let (name, severity) = (kind.kind, kind.kind.severity());
+        text += &format!("| `{name}` | {severity} | {} | {} | {} |\n", kind.when, kind.effect, kind.remedy);
+    }
+    text + "\n"
+}
+
 /// Set `UPDATE_DOCS=1` to write the file instead of comparing it.
-#[test]
-fn every_key_is_documented_as_the_parser_knows_it() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+fn check(page: &str, begin: &str, end: &str, made: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
     let text = std::fs::read_to_string(&file).expect("the page is there");
-    let (before, rest) = text.split_once(BEGIN).expect("the page has the mark where keys begin");
-    let (keys, after) = rest.split_once(END).expect("the page has the mark where keys end");
+    let (before, rest) = text.split_once(begin).expect("the page has the mark where the list begins");
+    let (found, after) = rest.split_once(end).expect("the page has the mark where the list ends");
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&file, format!("{before}{BEGIN}{}{END}{after}", keys_as_text()))
-            .expect("the page can be written");
+        std::fs::write(&file, format!("{before}{begin}{made}{end}{after}")).expect("the page can be written");
         return;
     }
-    assert_eq!(keys, keys_as_text(), "docs/configuration.md is behind the list of keys; UPDATE_DOCS=1 writes it anew");
+    assert_eq!(found, made, "docs/{page} is behind the code; UPDATE_DOCS=1 writes it anew");
+}
+
+#[test]
+fn every_key_is_documented_as_the_parser_knows_it() {
+    check("configuration.md", BEGIN, END, &keys_as_text());
+}
+
+#[test]
+fn every_alert_is_documented_as_it_is_found() {
+    let begin = "<!-- alerts: made from the daemon's own list -->\n";
+    check("alerts.md", begin, "<!-- end of alerts -->", &alerts_as_text());
 }

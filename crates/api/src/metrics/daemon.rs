@@ -1,4 +1,4 @@
-//! Families of the daemon itself: memory, flash devices, alerts.
+//! Families of the daemon itself: memory, flash devices.
 
 use control::report::FlashDeviceReport;
 use control::{FlashReport, StatusReport};
@@ -14,7 +14,6 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     };
     one("hotset_uptime_seconds", "gauge", "Time since the daemon started.", status.uptime_seconds as f64);
     one("hotset_stopping", "gauge", "1 while the daemon is stopping.", f64::from(u8::from(status.stopping)));
-    one("hotset_alerts", "gauge", "What is wrong now, by number; status says what.", status.alerts.len() as f64);
     one(
         "hotset_metrics_volumes_left_out",
         "gauge",

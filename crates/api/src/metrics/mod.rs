@@ -1,5 +1,6 @@
 //! What Prometheus scrapes: a list of families, written in its text format.
 
+mod alerts;
 mod daemon;
 mod datastores;
 mod lines;
@@ -15,6 +16,7 @@ pub fn text(status: &StatusReport, volumes_max: usize) -> String {
     let mut lines = Lines::default();
     let left_out = if status.volumes.len() > volumes_max { status.volumes.len() } else { 0 };
     daemon::write(&mut lines, status, left_out);
+    alerts::write(&mut lines, status);
     datastores::write(&mut lines, status);
     if left_out == 0 {
         volumes::write(&mut lines, status);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::report::{BackingRequests, Counts, CountsBelow, FlashDeviceReport};
+use control::report::{AlertKind, AlertReport, BackingRequests, Counts, CountsBelow, FlashDeviceReport, WebhookHealth};
 use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::*;
@@ -177,4 +177,21 @@ fn whatever_a_label_is_called_the_text_stays_sound() {
     for name in ["vm=", "label_op=", "a_b=", "label_a_b=", "label_volume=", "label_le="] {
         assert!(series.contains(name), "{name} in {series}");
     }
+}
+
+#[test]
+fn every_kind_of_alert_has_a_series_and_none_grows_with_volumes() {
+    let mut status = status((0..50).map(|number| volume(&format!("v{number}"))).collect());
+    let alert = |subject: &VolumeReport| AlertReport {
+        kind: AlertKind::CachePaused,
+        subject: Some(subject.name.clone()),
+        ..AlertReport::default()
+    };
+    status.active_alerts = status.volumes.iter().map(alert).collect();
+    status.webhook = Some(WebhookHealth { failures: 3, ..WebhookHealth::default() });
+    let values = parse(&text(&status, 1000)).expect("it is sound");
+    assert_eq!(values["hotset_alerts{kind=\"cache-paused\",severity=\"info\"}"], 50.0);
+    assert_eq!(values["hotset_alerts{kind=\"flash-degraded\",severity=\"critical\"}"], 0.0);
+    assert_eq!(values.keys().filter(|series| series.starts_with("hotset_alerts{")).count(), AlertKind::ALL.len());
+    assert_eq!((values["hotset_webhook_failures_total"], values["hotset_events_lost_total"]), (3.0, 0.0));
 }

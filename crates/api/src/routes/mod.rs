@@ -1,8 +1,10 @@
 //! A file a route, and the one list of them. What is served is what is documented: both are made from the same list.
 
 mod actions;
+mod alerts;
 mod datastores;
 mod document;
+mod events;
 mod flash;
 mod health;
 mod history;
@@ -67,6 +69,8 @@ fn all() -> Routes {
         .merge(datastores::routes())
         .merge(flash::routes())
         .merge(jobs::routes())
+        .merge(events::routes())
+        .merge(alerts::routes())
         .merge(stream::routes())
         .merge(metrics::routes())
         .merge(health::routes())

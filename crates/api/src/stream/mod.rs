@@ -80,18 +80,22 @@ impl Hub {
     /// Keeps samples for as long as it is let, and there are any.
     pub async fn sample(self: Arc<Self>) {
         let mut samples = self.samples.clone();
+        let mut told = newest(&samples.borrow());
         while samples.changed().await.is_ok() {
             let is_alone = self.clients.available_permits() == CLIENTS_MAX;
             if is_alone && self.held().seen.is_none_or(|seen| seen.elapsed() > LINGER) {
                 self.held().ring.clear();
                 // Whoever comes is sent what was seen last, at once.
                 self.woken.notified().await;
+                // What happened meanwhile is asked for, not told.
+                told = newest(&samples.borrow());
             }
             let sampled = samples.borrow_and_update().clone();
             let mut held = self.held();
             held.wanted.retain(|_, want| want.clients > 0 || want.seen.elapsed() < LINGER);
             let wanted: BTreeSet<&str> = held.wanted.keys().map(String::as_str).collect();
-            let sample = Sample::new(&sampled, &wanted);
+            let sample = Sample::new(&sampled, told, &wanted);
+            told = newest(&sampled);
             let number = held.ring.push(sample);
             drop(held);
             self.newest.send_replace(number);
@@ -130,6 +134,11 @@ impl Hub {
             may_go_on().then_some((Ok(event), (follower, may_go_on)))
         }))
     }
+}
+
+/// Number of the newest event that a sample knows.
+fn newest(sampled: &Sampled) -> u64 {
+    sampled.events.last().map_or(0, |event| event.number)
 }
 
 impl Follower {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::body::Bytes;
 use control::Sampled;
+use control::report::EventReport;
 use serde::Serialize;
 
 use crate::totals::Totals;
@@ -18,21 +19,24 @@ pub struct Sample {
 }
 
 #[derive(Serialize)]
-struct Head {
+struct Head<'a> {
     at_unix_ms: u64,
     status: serde_json::Value,
     totals: Totals,
+    events: &'a [EventReport],
 }
 
 impl Sample {
-    /// Writes down what is told of the daemon, and in full what is told of the volumes that are `wanted`.
-    pub fn new(sampled: &Sampled, wanted: &BTreeSet<&str>) -> Sample {
+    /// Writes down what is told of the daemon, what has happened since the event `told`, and in full what is told of the volumes that are
+    /// `wanted`.
+    pub fn new(sampled: &Sampled, told: u64, wanted: &BTreeSet<&str>) -> Sample {
         let volumes = &sampled.status.volumes;
         let status = sampled.status.without_volumes();
         let mut whole = serde_json::to_value(&status).expect("reports have only text keys");
         // They are told beside it, and those alone that were asked for.
         whole.as_object_mut().map(|fields| fields.remove("volumes"));
-        let head = Head { at_unix_ms: sampled.at_unix_ms, status: whole, totals: Totals::of(volumes) };
+        let events = &sampled.events[sampled.events.partition_point(|event| event.number <= told)..];
+        let head = Head { at_unix_ms: sampled.at_unix_ms, status: whole, totals: Totals::of(volumes), events };
         let mut head = text(&head);
         head.truncate(head.len() - 1);
         head.push_str(",\"volumes\":{");
@@ -65,7 +69,9 @@ mod tests {
             |name: &str, reads| VolumeReport { reads, ..VolumeReport::idle(name, VolumeState::Active, "none", "/x") };
         let status =
             StatusReport { volumes: vec![volume("a", 3), volume("b", 4), volume("c\n\"", 5)], ..Default::default() };
-        let sample = Sample::new(&Sampled { at_unix_ms: 1, status }, &BTreeSet::from(["a", "c\n\""]));
+        let happened = |number| EventReport { number, ..EventReport::default() };
+        let events = vec![happened(4), happened(5), happened(7)];
+        let sample = Sample::new(&Sampled { at_unix_ms: 1, status, events }, 4, &BTreeSet::from(["a", "c\n\""]));
         let event = |volumes: &[&str]| {
             let volumes = volumes.iter().map(|name| (*name).to_owned()).collect();
             let text = String::from_utf8(sample.event("7-1", &volumes).to_vec()).expect("text");
@@ -77,6 +83,8 @@ mod tests {
         assert_eq!(event(&[])["volumes"], serde_json::json!({}));
         let told = event(&["a", "b", "c\n\"", "d"]);
         assert_eq!(told["totals"]["reads"], 12);
+        let numbers: Vec<_> = told["events"].as_array().expect("a list").iter().map(|event| &event["number"]).collect();
+        assert_eq!(numbers, [5, 7]);
         assert_eq!((&told["volumes"]["a"]["reads"], &told["volumes"]["c\n\""]["reads"]), (&3.into(), &5.into()));
         assert_eq!(told["volumes"].as_object().map(|volumes| volumes.len()), Some(2));
         assert!(told["status"]["volumes"].is_null());

@@ -6,6 +6,7 @@ use seam::Address;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::alerts::read_alerts;
 use super::api::read_api;
 use super::backing::split_host_port;
 use super::flash::read_flash;
@@ -65,6 +66,7 @@ fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut So
     let flash = read_flash(&Section::single(table, "flash", source), folder, source);
     let api = read_api(&Section::single(table, "api", source), source);
     let history = read_history(&Section::single(table, "history", source), source);
+    let alerts = read_alerts(&Section::single(table, "alerts", source), source);
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
     let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
@@ -81,6 +83,7 @@ fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut So
         control_socket,
         api,
         history,
+        alerts,
         nbd,
         arrays,
         datastores,

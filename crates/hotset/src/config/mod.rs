@@ -1,5 +1,6 @@
 //! The configuration file: read once, whole, into parsed types; every error found at once, with its place and remedy.
 
+mod alerts;
 mod api;
 pub mod array;
 pub mod backing;
@@ -20,6 +21,7 @@ use seam::Address;
 use seam::model::ArraySpec;
 
 use crate::share::{Most, Part};
+pub use alerts::AlertsConfig;
 pub use api::ApiConfig;
 pub use array::{default_array, show_array};
 pub use backing::BackingSpec;
@@ -194,6 +196,8 @@ pub struct Config {
     pub api: ApiConfig,
     /// What is kept of the past.
     pub history: HistoryConfig,
+    /// From when on something is wrong, and who is told.
+    pub alerts: AlertsConfig,
     /// Where NBD clients connect.
     pub nbd: NbdConfig,
     /// Modelled arrays.

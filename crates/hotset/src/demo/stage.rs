@@ -13,7 +13,9 @@ use seam::model::ArraySpec;
 use tempfile::TempDir;
 
 use crate::cli::Failure;
-use crate::config::{ApiConfig, BackingSpec, Config, Cores, HistoryConfig, NbdConfig, VolumeConfig, default_array};
+use crate::config::{
+    AlertsConfig, ApiConfig, BackingSpec, Config, Cores, HistoryConfig, NbdConfig, VolumeConfig, default_array,
+};
 use crate::serve::Background;
 
 /// The volume with the cache.
@@ -53,6 +55,7 @@ impl Stage {
             flash: None,
             api: ApiConfig { listen: Some(PAGE), ..ApiConfig::default() },
             history: HistoryConfig::default(),
+            alerts: AlertsConfig::default(),
             control_socket: folder.path().join("control.sock"),
             nbd: NbdConfig { listen: vec![Address::Unix(socket)], socket_owner: None, socket_mode: 0o600, tls: None },
             arrays: Vec::new(),

@@ -1,6 +1,7 @@
 //! Reports as text for a terminal: tables, units, colours where wanted.
 
 pub mod bars;
+pub mod events;
 pub mod past;
 pub mod screen;
 pub mod style;

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control::{Actor, Answer, ErrorKind, Failure, Handler, ProgressSender, Request, Sampled};
+use events::Wanted;
 use seam::Geometry;
 use tokio::sync::watch;
 
 use super::data_core::{CoreGone, DataCore};
+use super::events::Journal;
 use super::flash::{Before, Flash};
 use super::notify::Notifier;
 use super::stop::Stop;
@@ -80,6 +82,8 @@ pub struct Daemon {
     pub api: Cell<Option<SocketAddr>>,
     /// What is kept of the past.
     pub history: RefCell<Option<history::History>>,
+    /// What has happened, and what is wrong.
+    pub journal: Journal,
     /// What was seen last.
     pub samples: watch::Sender<Arc<Sampled>>,
     /// When the daemon started.
@@ -115,6 +119,7 @@ pub fn state_failed(error: StateError) -> Failure {
 impl Daemon {
     /// A daemon that serves nothing yet.
     pub fn new(config: Config, state: StateDir, cores: Vec<DataCore>, notifier: Notifier) -> Daemon {
+        let journal = Journal::open(state.path(), config.alerts.webhook.clone());
         Daemon {
             config: RefCell::new(config),
             state: RefCell::new(state),
@@ -127,6 +132,7 @@ impl Daemon {
             access: Arc::default(),
             api: Cell::default(),
             history: RefCell::default(),
+            journal,
             samples: watch::Sender::default(),
             started: Instant::now(),
             stop: Stop::default(),
@@ -189,11 +195,17 @@ impl Daemon {
         }
     }
 
-    async fn act(&self, request: Request, progress: &ProgressSender) -> Result<Answer, Failure> {
+    /// Does what `request` says.
+    pub(super) async fn act(&self, request: Request, progress: &ProgressSender) -> Result<Answer, Failure> {
         if self.stop.is_stopping()
             && !matches!(
                 request,
-                Request::Status {} | Request::VolumeList {} | Request::FlashList {} | Request::Stop { .. }
+                Request::Status {}
+                    | Request::VolumeList {}
+                    | Request::FlashList {}
+                    | Request::Events { .. }
+                    | Request::Alerts {}
+                    | Request::Stop { .. }
             )
         {
             return Err(Failure::new(ErrorKind::Unavailable, "the daemon is stopping"));
@@ -222,6 +234,19 @@ impl Daemon {
                 let is_known = volume.as_ref().is_some_and(|name| self.volumes.borrow().contains_key(name));
                 self.past(history::Question { volume, is_known, from, to, step, series }).await
             }
+            Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind } => {
+                let limit = limit as usize;
+                Ok(self.events_page(&Wanted {
+                    limit,
+                    before,
+                    after,
+                    since_unix_seconds,
+                    until_unix_seconds,
+                    subject,
+                    kind,
+                }))
+            }
+            Request::Alerts {} => Ok(Answer::Alerts(self.journal.active())),
             Request::TraceOpen { name } => self.open_trace(&name).await,
             Request::TraceTake { name, recorder } => self.take_trace(&name, recorder).await,
             Request::TraceClose { name, recorder } => self.close_trace(&name, recorder).await,
@@ -245,7 +270,7 @@ impl Daemon {
 }
 
 impl Handler for Daemon {
-    async fn handle(&self, request: Request, _actor: Actor, progress: ProgressSender) -> Result<Answer, Failure> {
-        self.act(request, &progress).await
+    async fn handle(&self, request: Request, actor: Actor, progress: ProgressSender) -> Result<Answer, Failure> {
+        self.act_for(&actor, request, &progress).await
     }
 }

@@ -8,6 +8,7 @@ mod api;
 mod attach;
 mod daemon;
 mod data_core;
+mod events;
 mod flash;
 mod listen;
 mod notify;
@@ -130,7 +131,10 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
         tokio::select! {
             () = daemon.stop.asked() => {}
             Some(core) = has_ended.recv() => {
-                log::error(format!("data core {core} has ended unexpectedly; what was flushed is safe, a restart is needed"));
+                let text = format!("data core {core} has ended unexpectedly; what was flushed is safe, a restart is needed");
+                log::error(&text);
+                daemon.journal.note_daemon(&text);
+                daemon.journal.events.flush();
                 std::process::exit(i32::from(EXIT_FAILED));
             }
         }
@@ -138,6 +142,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     daemon.stop.ask(false);
     let complete = daemon.drain().await;
     daemon.end_history().await;
+    daemon.end_events(complete);
     tokio::time::sleep(LAST_WORDS).await;
     // The server may have failed already.
     let _ = quit.send(true);
@@ -205,6 +210,7 @@ async fn start_serving(daemon: &Rc<Daemon>) -> Result<(), Failure> {
     let plural = if count == 1 { "" } else { "s" };
     let text = format!("serving {count} volume{plural} on {}", listening.join(", "));
     log::info(&text);
+    daemon.journal.begin_serving(&text, &daemon.look().await);
     daemon.notifier.say(&format!("READY=1\nSTATUS={text}"));
     Ok(())
 }
@@ -266,6 +272,7 @@ fn stop_or_exit(daemon: &Daemon, signal: &str, stopping: &mut bool) {
         None => "destaging what is dirty",
     };
     log::info(format!("{signal}: stopping; {how}, a second signal ends at once"));
+    daemon.journal.note_change(Some(signal.to_owned()), None, "stop".to_owned());
     daemon.stop.ask(false);
 }
 
@@ -274,7 +281,7 @@ async fn reload_by_signal(daemon: &Daemon) {
         return log::warn("SIGHUP: not obeyed, the daemon is stopping");
     }
     log::info("SIGHUP: reading the configuration again");
-    match daemon.reload().await {
+    match daemon.reload_for("SIGHUP").await {
         Ok(said) => said.iter().for_each(log::info),
         Err(failure) => {
             log::error(&failure.message);

@@ -171,6 +171,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("[flash]", old.flash != fresh.flash),
         ("[control] socket", old.control_socket != fresh.control_socket),
         ("[api]", old.api != fresh.api),
+        ("[alerts]", old.alerts != fresh.alerts),
         ("[nbd]", old.nbd != fresh.nbd),
         ("[[array]]", old.arrays != fresh.arrays),
     ];

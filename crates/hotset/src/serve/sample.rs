@@ -1,4 +1,4 @@
-//! Once a second everything is looked at once, for the stream and for the history; and the history as the daemon asks it.
+//! Once a second everything is looked at once, for the stream, for the history and for alerts; and the history as the daemon asks it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,9 +41,13 @@ impl Daemon {
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         while !self.stop.is_stopping() {
             tick.tick().await;
-            let status = self.status().await;
+            self.journal.begin_look();
+            let mut status = self.look().await;
             let at_unix_ms = moment::since_1970().as_millis() as u64;
-            let sampled = Arc::new(Sampled { at_unix_ms, status });
+            self.journal.look(at_unix_ms, &status, &self.alert_limits());
+            self.journal.tell_alerts(&mut status);
+            let events = self.journal.events.newest();
+            let sampled = Arc::new(Sampled { at_unix_ms, status, events });
             if let Some(history) = &*self.history.borrow() {
                 history.sample(sampled.clone());
             }

@@ -49,6 +49,13 @@ impl Daemon {
 
     /// `status`.
     pub async fn status(&self) -> StatusReport {
+        let mut status = self.look().await;
+        self.journal.tell_alerts(&mut status);
+        status
+    }
+
+    /// How everything stands now, before anybody has judged it.
+    pub async fn look(&self) -> StatusReport {
         let (cores, volumes) = self.reports().await;
         // When the counters were looked at, not when the rest of the report was ready.
         let uptime = self.started.elapsed();
@@ -64,7 +71,7 @@ impl Daemon {
         alerts.extend(failed.map(|why| format!("history cannot be written: {why}")));
         let silent = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
         alerts.extend(silent.map(|core| format!("data core {} does not answer", core.index())));
-        StatusReport {
+        let mut status = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: uptime.as_secs(),
@@ -80,7 +87,10 @@ impl Daemon {
             overrides: self.overrides(),
             history,
             alerts,
-        }
+            ..StatusReport::default()
+        };
+        self.journal.tell_health(&mut status);
+        status
     }
 
     /// Changes made by command that differ from the file.

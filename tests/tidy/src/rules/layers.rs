@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 19] = [
+const LAYERS: [(&str, u32); 20] = [
     ("seam", 0),
     ("qos", 0),
     ("nbd-protocol", 0),
@@ -19,6 +19,7 @@ const LAYERS: [(&str, u32); 19] = [
     ("iscsi", 3),
     ("vhost-user", 3),
     ("api", 4),
+    ("events", 4),
     ("history", 4),
     ("lab", 4),
     ("hotset", 5),

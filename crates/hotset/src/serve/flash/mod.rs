@@ -262,6 +262,7 @@ impl Daemon {
             report.devices.push(device);
         }
         report.alerts.extend(opened.absent.iter().cloned());
+        report.absent = opened.absent.clone();
         match (copies, allow_single_copy) {
             (0, _) => {
                 report.alerts.push("no flash device is left in service: flushes that need the log fail".to_owned())

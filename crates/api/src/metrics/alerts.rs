@@ -1,0 +1,29 @@
+//! Families of alerts, of their delivery, and of the log of events.
+
+use control::StatusReport;
+use control::report::AlertKind;
+
+use super::lines::{Labels, Lines};
+
+/// Writes all of them. Every kind has a series, raised or not, and none has a label that grows with volumes.
+pub fn write(lines: &mut Lines, status: &StatusReport) {
+    let none = Labels::default();
+    lines.family("hotset_alerts", "gauge", "What is wrong now, by kind: how many volumes, devices or parts have it.");
+    for kind in AlertKind::ALL {
+        let active = status.active_alerts.iter().filter(|alert| alert.kind == *kind).count();
+        let labels = none.with("kind", kind.name()).with("severity", kind.severity().name());
+        lines.sample(&labels, active as f64);
+    }
+    let mut one = |name, kind, help, value: u64| {
+        lines.family(name, kind, help);
+        lines.sample(&none, value as f64);
+    };
+    let events = &status.events;
+    one("hotset_events_lost_total", "counter", "Events that a restart will have forgotten.", events.lost);
+    if let Some(webhook) = &status.webhook {
+        one("hotset_webhook_delivered_total", "counter", "Messages to the webhook that were taken.", webhook.delivered);
+        one("hotset_webhook_failures_total", "counter", "Attempts at the webhook that failed.", webhook.failures);
+        one("hotset_webhook_dropped_total", "counter", "Messages to the webhook that were given up.", webhook.dropped);
+        one("hotset_webhook_waiting", "gauge", "Messages to the webhook that wait.", webhook.waiting);
+    }
+}

@@ -1,0 +1,27 @@
+//! `alerts`: what is wrong now, why, what follows from it, and what to do.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use control::report::AlertReport;
+use control::{Answer, Request};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared, unexpected};
+use crate::extract::Json;
+use crate::problem::Problem;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(list_alerts))
+}
+
+/// What is wrong now, the most severe first
+#[utoipa::path(get, path = "/api/v1/alerts", tag = "daemon",
+    responses((status = 200, description = "As of the last second", body = Vec<AlertReport>)))]
+async fn list_alerts(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<AlertReport>>, Problem> {
+    match shared.asker.ask(Request::Alerts {}).await? {
+        Answer::Alerts(alerts) => Ok(Json(alerts)),
+        _ => Err(unexpected()),
+    }
+}

@@ -1,0 +1,96 @@
+//! `events`: what has happened and who did it, page by page.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use control::report::{EventKind, EventsPage};
+use control::{Answer, Request, moment};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared, unexpected};
+use crate::extract::{Json, Question};
+use crate::problem::Problem;
+
+/// Events on a page where nothing is said.
+const LIMIT: u32 = 100;
+/// Events on a page at most.
+const LIMIT_MAX: u32 = 1000;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(list_events))
+}
+
+#[derive(Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Part {
+    /// How many, 1 to 1000; without it 100
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// Those before the event of this number: `next` of the page before
+    before: Option<u64>,
+    /// Those after the event of this number
+    after: Option<u64>,
+    /// Those from then on: `-1h`, `2026-11-22T05:51:03Z` or seconds since 1970
+    since: Option<String>,
+    /// Those before then, written the same way
+    until: Option<String>,
+    /// Those of this volume or device
+    subject: Option<String>,
+    /// Those of this kind
+    #[param(inline)]
+    kind: Option<EventKind>,
+}
+
+/// What has happened and who did it, the newest first
+#[utoipa::path(get, path = "/api/v1/events", tag = "daemon", params(Part),
+    responses((status = 200, description = "A page", body = EventsPage)))]
+async fn list_events(
+    State(shared): State<Arc<Shared>>,
+    Question(part): Question<Part>,
+) -> Result<Json<EventsPage>, Problem> {
+    let request = request(part, moment::since_1970().as_secs());
+    let request = request.map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
+    match shared.asker.ask(request).await? {
+        Answer::Events(page) => Ok(Json(page)),
+        _ => Err(unexpected()),
+    }
+}
+
+fn request(part: Part, now: u64) -> Result<Request, String> {
+    let Part { limit, before, after, since, until, subject, kind } = part;
+    let limit = limit.unwrap_or(LIMIT);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} events"));
+    }
+    let moment = |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose();
+    let (since_unix_seconds, until_unix_seconds) = (moment(since)?, moment(until)?);
+    Ok(Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_read_as_it_is_meant() {
+        let part = Part { since: Some("-1h".to_owned()), kind: Some(EventKind::Alert), ..Part::default() };
+        let wanted = Request::Events {
+            limit: 100,
+            before: None,
+            after: None,
+            since_unix_seconds: Some(6_400),
+            until_unix_seconds: None,
+            subject: None,
+            kind: Some(EventKind::Alert),
+        };
+        assert_eq!(request(part, 10_000), Ok(wanted));
+        assert!(request(Part { limit: Some(1001), ..Part::default() }, 7).is_err_and(|text| text.contains("1001")));
+        let soon = Part { until: Some("soon".to_owned()), ..Part::default() };
+        assert!(request(soon, 7).is_err_and(|text| text.contains("soon")));
+    }
+}

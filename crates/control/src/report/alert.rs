@@ -1,0 +1,166 @@
+//! What is wrong now: the one list of kinds, and how alerts are delivered.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Data is lost or at stake, or clients are not served.
+    Critical,
+    /// Somebody has to look at it soon.
+    Warning,
+    /// It is as somebody wanted it, or costs nothing but hits.
+    #[default]
+    Info,
+}
+
+impl Severity {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Critical => "critical",
+            Severity::Warning => "warning",
+            Severity::Info => "info",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
+    }
+}
+
+/// Writes the enum, its names and severities from one list.
+macro_rules! alert_kinds {
+    ($($(#[$doc:meta])* $kind:ident $name:literal $severity:ident;)*) => {
+        /// Kinds of alerts.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum AlertKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl AlertKind {
+            /// All of them, the most severe first.
+            pub const ALL: &'static [AlertKind] = &[$(AlertKind::$kind,)*];
+
+            /// Its name, as in JSON.
+            pub fn name(self) -> &'static str {
+                match self { $(AlertKind::$kind => $name,)* }
+            }
+
+            /// How bad it is.
+            pub fn severity(self) -> Severity {
+                match self { $(AlertKind::$kind => Severity::$severity,)* }
+            }
+        }
+    };
+}
+
+alert_kinds! {
+    /// A volume is not served.
+    VolumeRefused "volume-refused" Critical;
+    /// A data core does not answer.
+    CoreSilent "core-silent" Critical;
+    /// Dirty blocks of which no flash device has a good copy.
+    FlashDataLost "flash-data-lost" Critical;
+    /// No flash device is left in service.
+    NoCopy "no-copy" Critical;
+    /// Flash is configured and not in use.
+    FlashUnused "flash-unused" Critical;
+    /// A flash device is not in service.
+    FlashDegraded "flash-degraded" Critical;
+    /// Dirty data does not get to the backing.
+    DestageFailing "destage-failing" Critical;
+    /// The backing failed requests lately.
+    BackingErrors "backing-errors" Critical;
+    /// One flash device alone holds what is dirty.
+    SingleCopy "single-copy" Warning;
+    /// A write-back volume runs as write-through for want of a second copy.
+    PolicyReduced "policy-reduced" Warning;
+    /// Dirty data has waited for too long.
+    DirtyTooOld "dirty-too-old" Warning;
+    /// Many reads took longer than a second.
+    BackingSlow "backing-slow" Warning;
+    /// A flash device will be worn out before the date that was asked for.
+    Endurance "endurance" Warning;
+    /// The flash log holds data of volumes that are not served.
+    FlashUnclaimed "flash-unclaimed" Warning;
+    /// The history cannot be written.
+    HistoryDisk "history-disk" Warning;
+    /// The log of events cannot be written.
+    EventsDisk "events-disk" Warning;
+    /// Alerts cannot be delivered.
+    WebhookFailing "webhook-failing" Warning;
+    /// Something that no other kind tells.
+    #[default]
+    Other "other" Warning;
+    /// A volume is paused or frozen.
+    CachePaused "cache-paused" Info;
+    /// Flushes of a volume are answered from memory.
+    VolatileWrites "volatile-writes" Info;
+    /// Clean pages on flash were dropped.
+    PagesDropped "pages-dropped" Info;
+    /// More volumes than have metrics of their own.
+    MetricsLeftOut "metrics-left-out" Info;
+}
+
+impl fmt::Display for AlertKind {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
+    }
+}
+
+/// Something that is wrong now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AlertReport {
+    /// What kind.
+    pub kind: AlertKind,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The volume, device or part of the daemon that it is about; null for the whole.
+    pub subject: Option<String>,
+    /// Since when, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// What was seen.
+    pub cause: String,
+    /// What follows from it.
+    pub effect: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// How the delivery of alerts stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WebhookHealth {
+    /// Where they go, without what may be a secret.
+    pub to: String,
+    /// Messages that were taken.
+    pub delivered: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+    /// Messages that were given up.
+    pub dropped: u64,
+    /// Messages that wait.
+    pub waiting: u64,
+    /// Why the last attempt failed; null when it did not.
+    pub failed: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_has_one_name_everywhere_and_the_most_severe_come_first() {
+        for kind in AlertKind::ALL {
+            assert_eq!(serde_json::to_value(kind).expect("text"), kind.name());
+        }
+        assert!(AlertKind::ALL.is_sorted_by_key(|kind| kind.severity()) && AlertKind::ALL.is_sorted());
+    }
+}

@@ -1,0 +1,122 @@
+//! What has happened and who did it, and how the log of it stands.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Kinds of events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventKind {
+    /// Somebody had something changed, by command, over HTTP or in the configuration.
+    #[default]
+    Change,
+    /// A volume came, went, or is in another state, and nobody asked for it.
+    State,
+    /// A volume runs under another policy, and nobody asked for it.
+    Policy,
+    /// A volume's size or share is another one, and nobody asked for it.
+    Limit,
+    /// A flash device came, went, or is in another state; a change of the devices began or ended.
+    Device,
+    /// An alert was raised or cleared.
+    Alert,
+    /// The daemon started or stopped.
+    Daemon,
+}
+
+impl EventKind {
+    /// All of them.
+    pub const ALL: [EventKind; 7] = [
+        EventKind::Change,
+        EventKind::State,
+        EventKind::Policy,
+        EventKind::Limit,
+        EventKind::Device,
+        EventKind::Alert,
+        EventKind::Daemon,
+    ];
+
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            EventKind::Change => "change",
+            EventKind::State => "state",
+            EventKind::Policy => "policy",
+            EventKind::Limit => "limit",
+            EventKind::Device => "device",
+            EventKind::Alert => "alert",
+            EventKind::Daemon => "daemon",
+        }
+    }
+}
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.name())
+    }
+}
+
+impl FromStr for EventKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = EventKind::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| {
+            format!("\"{text}\" is no kind of event; there are {}", EventKind::ALL.map(Self::name).join(", "))
+        })
+    }
+}
+
+/// Something that has happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EventReport {
+    /// They count up, over restarts too.
+    pub number: u64,
+    /// When, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// What kind.
+    pub kind: EventKind,
+    /// The volume or device that it is about, if it is about one.
+    pub subject: Option<String>,
+    /// Who did it: `user NAME`, `token NAME from ADDRESS`, `configuration reload`; null where nobody did.
+    pub actor: Option<String>,
+    /// What it was.
+    pub text: String,
+}
+
+/// Events, the newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EventsPage {
+    /// As many as were asked for, or all that are left.
+    pub events: Vec<EventReport>,
+    /// What to give as `before` for the next page; null on the last one.
+    pub next: Option<u64>,
+}
+
+/// How the log of events stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EventsHealth {
+    /// Number of the newest event; 0 before there is one.
+    pub newest: u64,
+    /// Events since the start that a restart will have forgotten, because their disk did not take them in time.
+    pub lost: u64,
+    /// Why nothing can be written now.
+    pub failed: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_has_one_name_everywhere() {
+        for kind in EventKind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+            assert_eq!(serde_json::to_value(kind).expect("text"), kind.name());
+        }
+        assert!("colour".parse::<EventKind>().is_err_and(|text| text.contains("device")));
+    }
+}

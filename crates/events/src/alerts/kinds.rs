@@ -1,0 +1,373 @@
+//! The one list of kinds: how each is found, what follows from it, and what to do. `docs/alerts.md` is made from it.
+
+use std::time::Duration;
+
+use control::VolumeState;
+use control::report::AlertKind;
+
+use super::look::{Look, name_of};
+
+/// What is found: the subject, if it is not the whole, and the cause.
+pub type Found = Vec<(Option<String>, String)>;
+
+/// A kind of alerts.
+pub struct Kind {
+    /// Its name and severity.
+    pub kind: AlertKind,
+    /// When it is raised, for the documentation.
+    pub when: &'static str,
+    /// What follows from it.
+    pub effect: &'static str,
+    /// What to do.
+    pub remedy: &'static str,
+    /// It has to last for so long before it is raised.
+    pub(super) delay_ms: u64,
+    /// What the status says of it in words of its own: parts of its sentences. Empty where it says nothing.
+    pub(super) told: &'static [&'static str],
+    pub(super) find: fn(&Look<'_>, &mut Found),
+}
+
+const DAY_SECONDS: u64 = 86_400;
+/// What a volume and the flash log say of a core that is silent.
+const NO_ANSWER: &str = "data core does not answer";
+
+/// All kinds, in the order of [`AlertKind::ALL`].
+pub const KINDS: [Kind; AlertKind::ALL.len()] = [
+    Kind {
+        kind: AlertKind::VolumeRefused,
+        when: "a volume is not served: its backing cannot be opened, or is another one than before",
+        effect: "Clients cannot use the volume.",
+        remedy: "Do what the cause says; `hotset volume show NAME` repeats it. A reload or a restart tries again.",
+        delay_ms: 0,
+        told: &["not served: "],
+        find: |look, found| {
+            for volume in look.status.volumes.iter().filter(|volume| volume.state == VolumeState::Refused) {
+                found.push((Some(volume.name.clone()), volume.alerts.join("; ")));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::CoreSilent,
+        when: "a data core has not answered for three seconds",
+        effect: "Clients of its volumes may wait; nothing is known of what it does.",
+        remedy: "See whether the machine is overloaded; where it stays so, restart the daemon: what was flushed is safe.",
+        delay_ms: 3_000,
+        told: &[NO_ANSWER],
+        find: |look, found| {
+            let answers = |core: &usize| look.status.cores.iter().any(|report| report.core == *core);
+            for core in (0..look.limits.cores).filter(|core| !answers(core)) {
+                found.push((Some(format!("core {core}")), "it does not answer".to_owned()));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::FlashDataLost,
+        when: "dirty blocks have no good copy on any flash device",
+        effect: "Reading these blocks fails until they are written again; what they held is lost.",
+        remedy: "`hotset volume show NAME` lists them: restore them from a backup. Replace the devices that lost them.",
+        delay_ms: 0,
+        told: &["the scrub found ", "no flash device has a good copy"],
+        find: |look, found| {
+            for volume in look.status.volumes.iter().filter(|volume| volume.lost_bytes > 0) {
+                let cause = format!("{} KiB of it have no good copy on flash", volume.lost_bytes / 1024);
+                found.push((Some(volume.name.clone()), cause));
+            }
+            let scrubbed = look.flash().map_or(0, |flash| flash.scrub.lost);
+            if scrubbed > 0 {
+                let cause = format!("the scrub has found {scrubbed} blocks without a good copy since the start");
+                found.push((None, cause));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::NoCopy,
+        when: "no flash device is left in service",
+        effect: "Flushes that need the log fail, and so do reads of what lies on flash alone.",
+        remedy: "Bring a device back and restart, or `hotset stop --destage`: what is in memory goes to the backings.",
+        delay_ms: 0,
+        told: &["no flash device is left in service"],
+        find: |look, found| {
+            if look.flash().is_some_and(|flash| flash.copies == 0) {
+                found.push((None, "no flash device is in service".to_owned()));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::FlashUnused,
+        when: "`[flash]` is configured and cannot be used",
+        effect: "There is no flash cache; a flush waits for the backing. Volumes with data there are not served.",
+        remedy: "Do what the cause says, then restart.",
+        delay_ms: 0,
+        told: &["flash is not used: "],
+        find: |look, found| {
+            let unused = look.status.flash.as_ref().filter(|flash| !flash.in_use);
+            found.extend(unused.map(|flash| (None, flash.alerts.join("; "))));
+        },
+    },
+    Kind {
+        kind: AlertKind::FlashDegraded,
+        when: "a flash device is lost, stale, or cannot be used",
+        effect: "Its clean pages are gone, and what is dirty may lie in one copy alone.",
+        remedy: "Look at the device's health and cables; put another one into its place with `hotset flash replace`.",
+        delay_ms: 0,
+        told: &["flash device "],
+        find: |look, found| {
+            let Some(flash) = look.flash() else { return };
+            for device in flash.devices.iter().filter(|device| device.state != "in-service") {
+                let reason = if device.reason.is_empty() { String::new() } else { format!(": {}", device.reason) };
+                found.push((Some(name_of(device)), format!("it is {}{reason}", device.state)));
+            }
+            if !flash.absent.is_empty() {
+                found.push((Some("[flash] devices".to_owned()), flash.absent.join("; ")));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::DestageFailing,
+        when: "dirty data of a volume does not get to its backing",
+        effect: "It is kept and tried again; once the cache is full of it, writers wait.",
+        remedy: "Look at the backing and at the way there; the cause names its error.",
+        delay_ms: 0,
+        told: &["dirty data does not get to the backing"],
+        find: |look, found| {
+            for volume in &look.status.volumes {
+                let told =
+                    volume.alerts.iter().find(|alert| alert.starts_with("dirty data does not get to the backing"));
+                found.extend(told.map(|alert| (Some(volume.name.clone()), alert.clone())));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::BackingErrors,
+        when: "the backing of a volume has failed requests within the last five minutes",
+        effect: "Reads that are not cached fail; what is dirty is kept and tried again.",
+        remedy: "Look at the backing and at the way there; the daemon's log and the system's name the error.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            for (name, trouble) in look.troubled().filter(|(_, trouble)| look.at_unix_ms < trouble.told_until_ms) {
+                let cause = format!("its backing has failed requests lately, {} since it is served", trouble.errors);
+                found.push((Some(name.to_owned()), cause));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::SingleCopy,
+        when: "one flash device alone is in service",
+        effect: "If it fails, what was flushed and is not on its backing is lost; without `allow_single_copy` volumes run as write-through instead.",
+        remedy: "Add a second device: `hotset flash add PATH`.",
+        delay_ms: 0,
+        told: &["flushes are answered from one copy", "one flash device is in service"],
+        find: |look, found| {
+            if look.flash().is_some_and(|flash| flash.copies == 1) {
+                found.push((None, "one flash device is in service".to_owned()));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::PolicyReduced,
+        when: "a write-back volume runs as write-through for want of a second copy on flash",
+        effect: "Its writes and flushes wait for the backing.",
+        remedy: "Add or replace a flash device: the volume becomes write-back again by itself.",
+        delay_ms: 3_000,
+        told: &["runs as write-through: "],
+        find: |look, found| {
+            for volume in look.served() {
+                let told = volume.alerts.iter().find(|alert| alert.starts_with("runs as write-through: "));
+                found.extend(told.map(|alert| (Some(volume.name.clone()), alert.clone())));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::DirtyTooOld,
+        when: "the oldest dirty block of a volume is older than `[alerts] dirty_age`",
+        effect: "The backing is that far behind: what is dirty is in the cache alone.",
+        remedy: "See whether the backing is slow or fails; `hotset volume flush NAME` brings everything there now.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            let limit_ms = u64::try_from(look.limits.dirty_age.as_millis()).unwrap_or(u64::MAX);
+            for volume in look.served() {
+                let is_active = (look.is_active)(Some(&volume.name));
+                // Once it is raised, a tenth less is needed to be over it.
+                let limit_ms = if is_active { limit_ms - limit_ms / 10 } else { limit_ms };
+                if volume.dirty_age_ms > limit_ms {
+                    let age = Duration::from_secs(volume.dirty_age_ms / 1000);
+                    found.push((Some(volume.name.clone()), format!("its oldest dirty block is {age:?} old")));
+                }
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::BackingSlow,
+        when: "of a volume's reads in a minute more than one in a hundred, and three at least, took longer than a second",
+        effect: "Whoever reads what is not cached waits.",
+        remedy: "`hotset volume slow NAME` shows what the slowest requests waited for; see what else keeps the disks busy.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            for (name, trouble) in look.troubled() {
+                if let Some((slow, all)) = trouble.slow {
+                    let cause = format!("{slow} of {all} reads of a minute took longer than a second");
+                    found.push((Some(name.to_owned()), cause));
+                }
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::Endurance,
+        when: "at its mean pace so far, a flash device will have been written as much as it is rated for before `[alerts] endurance_until`",
+        effect: "The device may wear out before its time.",
+        remedy: "Lower `[flash] endurance_dwpd`, or plan its replacement.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            let Some(until) = look.limits.endurance_until else { return };
+            let wanted = until.saturating_sub(look.at_unix_ms / 1000) / DAY_SECONDS;
+            for device in look.flash().into_iter().flat_map(|flash| &flash.devices) {
+                let name = name_of(device);
+                // Once it is raised, a twentieth more is needed to be over it.
+                let limit = if (look.is_active)(Some(&name)) { wanted + wanted / 20 } else { wanted };
+                if let Some(days) = device.endurance_left_days.filter(|days| *days < limit) {
+                    let cause = format!("it will be worn out in {days} days, and is to last for {wanted}");
+                    found.push((Some(name), cause));
+                }
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::FlashUnclaimed,
+        when: "the flash log holds dirty data of volumes that are not served",
+        effect: "It takes room in the log, and their backings are not complete without it.",
+        remedy: "Serve these volumes again, or give their data up: `hotset volume adopt NAME`.",
+        delay_ms: 10_000,
+        told: &["the flash log holds data of "],
+        find: |look, found| {
+            if let Some(flash) = look.flash().filter(|flash| flash.unclaimed > 0) {
+                found.push((None, format!("the flash log holds data of {} such volumes", flash.unclaimed)));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::HistoryDisk,
+        when: "the history cannot be written",
+        effect: "Figures over time will have a gap if that lasts; volumes are served all the same.",
+        remedy: "Make room on the disk of the state directory, or make it writable: what waits is then written by itself.",
+        delay_ms: 0,
+        told: &["history cannot be written: "],
+        find: |look, found| {
+            let failed = look.status.history.as_ref().and_then(|history| history.failed.clone());
+            found.extend(failed.map(|why| (None, why)));
+        },
+    },
+    Kind {
+        kind: AlertKind::EventsDisk,
+        when: "the log of events cannot be written",
+        effect: "Events are told, and a restart will have forgotten them if that lasts; volumes are served all the same.",
+        remedy: "Make room on the disk of the state directory, or make it writable: what waits is then written by itself.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            let failed = look.status.events.failed.as_ref();
+            found.extend(failed.map(|why| (None, format!("events cannot be written: {why}"))));
+        },
+    },
+    Kind {
+        kind: AlertKind::WebhookFailing,
+        when: "for 30 seconds no alert could be delivered to `[alerts] webhook`",
+        effect: "Nobody is told of alerts there; those that wait are sent when it answers again, the newest 256.",
+        remedy: "See whether it listens and what it answers; the cause says so.",
+        delay_ms: 30_000,
+        told: &[],
+        find: |look, found| {
+            if let Some((webhook, why)) =
+                look.status.webhook.as_ref().and_then(|hook| Some((hook, hook.failed.as_ref()?)))
+            {
+                found.push((None, format!("alerts cannot be delivered to {}: {why}", webhook.to)));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::Other,
+        when: "the status says something of a volume or of flash that no other kind tells",
+        effect: "The cause says so.",
+        remedy: "The cause says what to do, where something can be done.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            let untold = |alerts: &[String]| {
+                let left = alerts.iter().filter(|alert| !is_told(alert)).map(String::as_str);
+                left.collect::<Vec<_>>().join("; ")
+            };
+            let volumes = look.status.volumes.iter().map(|volume| (volume.name.clone(), untold(&volume.alerts)));
+            let absent = |alert: &String| look.flash().is_some_and(|flash| flash.absent.contains(alert));
+            let flash = look.status.flash.iter().map(|flash| {
+                let left: Vec<String> = flash.alerts.iter().filter(|alert| !absent(alert)).cloned().collect();
+                ("flash".to_owned(), untold(&left))
+            });
+            let all = volumes.chain(flash).filter(|(_, cause)| !cause.is_empty());
+            found.extend(all.map(|(subject, cause)| (Some(subject), cause)));
+        },
+    },
+    Kind {
+        kind: AlertKind::CachePaused,
+        when: "a volume is paused or frozen",
+        effect: "Paused, everything is served by the backing; frozen, nothing new is cached.",
+        remedy: "`hotset volume resume NAME` when it is no longer wanted.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            let is_held = |state| matches!(state, VolumeState::Paused | VolumeState::Frozen);
+            for volume in look.served().filter(|volume| is_held(volume.state)) {
+                found.push((Some(volume.name.clone()), format!("it is {}", volume.state.name())));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::VolatileWrites,
+        when: "a volume has the policy `write-back-volatile`",
+        effect: "A crash loses what was written within that time, flushed or not.",
+        remedy: "Where that is not wanted: `hotset volume set NAME policy=write-back`.",
+        delay_ms: 0,
+        told: &["flushes are answered from memory: "],
+        find: |look, found| {
+            for volume in look.served() {
+                let told = volume.alerts.iter().find(|alert| alert.starts_with("flushes are answered from memory: "));
+                found.extend(told.map(|alert| (Some(volume.name.clone()), alert.clone())));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::PagesDropped,
+        when: "clean pages on flash could not be trusted after a start and were dropped",
+        effect: "Reads go to the backing until the pages are there again.",
+        remedy: "Nothing has to be done; the cause says why. It is told until the next restart.",
+        delay_ms: 0,
+        told: &["its pages on flash were dropped", "the clean pages from before the start were dropped"],
+        find: |look, found| {
+            found.extend(look.flash().and_then(|flash| flash.pages.dropped.clone()).map(|why| (None, why)));
+            for volume in look.served() {
+                let told = volume.alerts.iter().find(|alert| alert.contains("its pages on flash were dropped"));
+                found.extend(told.map(|alert| (Some(volume.name.clone()), alert.clone())));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::MetricsLeftOut,
+        when: "there are more volumes than `[api] metrics_volumes`",
+        effect: "`/metrics` tells sums of datastores alone: rules about single volumes see nothing.",
+        remedy: "Raise `[api] metrics_volumes`, if Prometheus can bear 60 series a volume.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            let volumes = look.status.volumes.len();
+            if let Some(most) = look.limits.metrics_volumes.filter(|most| volumes > *most) {
+                found.push((None, format!("{volumes} volumes are served, and {most} may have metrics of their own")));
+            }
+        },
+    },
+];
+
+fn is_told(alert: &str) -> bool {
+    KINDS.iter().flat_map(|kind| kind.told).any(|part| alert.contains(part))
+}

@@ -1,0 +1,241 @@
+//! Each kind where it is, none where nothing is wrong, and no flapping.
+
+use control::report::{CoreReport, Counts, CountsBelow, FlashDeviceReport, HistoryHealth, WebhookHealth};
+use control::{FlashReport, VolumeReport, VolumeState};
+
+use super::*;
+
+fn limits() -> Limits {
+    Limits {
+        dirty_age: Duration::from_secs(60),
+        endurance_until: Some(86_400 * 100),
+        metrics_volumes: Some(2),
+        cores: 1,
+    }
+}
+
+fn healthy() -> StatusReport {
+    let device = |number, days| FlashDeviceReport {
+        number,
+        device: format!("/dev/f{number}"),
+        state: "in-service".to_owned(),
+        endurance_left_days: Some(days),
+        ..FlashDeviceReport::default()
+    };
+    let devices = vec![device(0, 5_000), device(1, 5_000)];
+    let flash = FlashReport { in_use: true, copies: 2, segments: 9, devices, ..FlashReport::default() };
+    let volume = VolumeReport::idle("v", VolumeState::Active, "write-back", "/x");
+    let cores = vec![CoreReport::default()];
+    StatusReport { volumes: vec![volume], flash: Some(flash), cores, ..StatusReport::default() }
+}
+
+/// Looks at the same for a while, from a second after all was well on; what is active then.
+fn found_by(change: impl FnOnce(&mut StatusReport)) -> (Alerts, Vec<String>) {
+    let mut alerts = Alerts::default();
+    assert_eq!(alerts.look(1_000, &healthy(), &limits()), []);
+    let mut status = healthy();
+    change(&mut status);
+    for second in 2..=100 {
+        alerts.look(second * 1_000, &status, &limits());
+    }
+    let active = alerts.active();
+    assert!(active.iter().all(|alert| {
+        let texts = [&alert.cause, &alert.effect, &alert.remedy];
+        texts.iter().all(|text| !text.is_empty()) && alert.since_unix_ms >= 2_000
+    }));
+    let names = active.iter().map(|alert| format!("{} {}", alert.kind, alert.subject.as_deref().unwrap_or("-")));
+    let names = names.collect();
+    (alerts, names)
+}
+
+fn found(change: impl FnOnce(&mut StatusReport)) -> Vec<String> {
+    found_by(change).1
+}
+
+fn flash(change: fn(&mut FlashReport)) -> impl FnOnce(&mut StatusReport) {
+    move |status| status.flash.iter_mut().for_each(change)
+}
+
+fn volume(change: fn(&mut VolumeReport)) -> impl FnOnce(&mut StatusReport) {
+    move |status| status.volumes.iter_mut().for_each(change)
+}
+
+#[test]
+fn each_kind_is_found_where_it_is_and_a_healthy_daemon_has_none() {
+    assert_eq!(found(|_| ()), [""; 0]);
+    assert_eq!(found(|status| status.cores.clear()), ["core-silent core 0"]);
+    let lost: fn(&mut FlashReport) = |flash| flash.devices[1].state = "lost".to_owned();
+    assert_eq!(found(flash(lost)), ["flash-degraded /dev/f1"]);
+    let absent: fn(&mut FlashReport) = |flash| {
+        flash.absent = vec!["/dev/f2: no such device".to_owned()];
+        flash.alerts = flash.absent.clone();
+    };
+    assert_eq!(found(flash(absent)), ["flash-degraded [flash] devices"]);
+    assert_eq!(found(flash(|flash| flash.copies = 1)), ["single-copy -"]);
+    assert_eq!(found(flash(|flash| flash.copies = 0)), ["no-copy -"]);
+    assert_eq!(found(flash(|flash| flash.unclaimed = 3)), ["flash-unclaimed -"]);
+    assert_eq!(found(flash(|flash| flash.scrub.lost = 3)), ["flash-data-lost -"]);
+    assert_eq!(found(flash(|flash| flash.pages.dropped = Some("a crash".to_owned()))), ["pages-dropped -"]);
+    assert_eq!(found(flash(|flash| flash.devices[0].endurance_left_days = Some(98))), ["endurance /dev/f0"]);
+    let unused: fn(&mut FlashReport) = |flash| {
+        *flash = FlashReport { alerts: vec!["flash is not used: why".to_owned()], ..FlashReport::default() };
+    };
+    assert_eq!(found(flash(unused)), ["flash-unused -"]);
+    let refused: fn(&mut VolumeReport) = |volume| {
+        volume.state = VolumeState::Refused;
+        volume.alerts = vec!["not served: no such file".to_owned()];
+    };
+    assert_eq!(found(volume(refused)), ["volume-refused v"]);
+    assert_eq!(found(volume(|volume| volume.lost_bytes = 4096)), ["flash-data-lost v"]);
+    assert_eq!(found(volume(|volume| volume.dirty_age_ms = 60_001)), ["dirty-too-old v"]);
+    assert_eq!(found(volume(|volume| volume.backing_errors = 1)), ["backing-errors v"]);
+    assert_eq!(found(volume(|volume| volume.state = VolumeState::Frozen)), ["cache-paused v"]);
+    let slow: fn(&mut VolumeReport) = |volume| {
+        volume.latency_counts.read = Counts { below: vec![CountsBelow { us: 1e6, count: 96 }], all: 100, sum_us: 9e6 };
+    };
+    assert_eq!(found(volume(slow)), ["backing-slow v"]);
+    let history = HistoryHealth { failed: Some("the disk is full".to_owned()), ..HistoryHealth::default() };
+    assert_eq!(found(|status| status.history = Some(history)), ["history-disk -"]);
+    assert_eq!(found(|status| status.events.failed = Some("the disk is full".to_owned())), ["events-disk -"]);
+    let webhook = WebhookHealth { failed: Some("it answered 500".to_owned()), ..WebhookHealth::default() };
+    assert_eq!(found(|status| status.webhook = Some(webhook)), ["webhook-failing -"]);
+    let three = |status: &mut StatusReport| {
+        let volume = |name| VolumeReport::idle(name, VolumeState::Active, "none", "/x");
+        status.volumes = vec![volume("a"), volume("b"), volume("c")];
+    };
+    assert_eq!(found(three), ["metrics-left-out -"]);
+}
+
+#[test]
+fn what_the_status_says_in_words_has_a_kind_and_what_has_none_is_other() {
+    for (words, kind) in [
+        ("dirty data does not get to the backing (EIO); 4 KiB are kept and tried again", "destage-failing v"),
+        ("runs as write-through: fewer than two flash devices are in service", "policy-reduced v"),
+        ("flushes are answered from memory: a crash may lose up to 10s of writes", "volatile-writes v"),
+        ("the backing changed while the volume was not attached: its pages on flash were dropped", "pages-dropped v"),
+        ("something new", "other v"),
+    ] {
+        let (alerts, names) = found_by(|status| status.volumes[0].alerts.push(words.to_owned()));
+        assert_eq!(names, [kind]);
+        // None of these is said a second time.
+        assert_eq!(untold(&alerts.active()).count(), 0, "{words}");
+    }
+    for words in [
+        "flash device /dev/f1 is lost: it failed",
+        "no flash device is left in service: flushes that need the log fail",
+        "flushes are answered from one copy: the next failure loses what it holds",
+        "one flash device is in service, and allow_single_copy is not set: write-back volumes run as write-through",
+        "the flash log holds data of 2 volumes that are not served",
+        "its data core does not answer",
+        "the clean pages from before the start were dropped: a crash",
+        "the scrub found 3 blocks of which no copy on flash is good; those that were not overwritten since cannot be read",
+        "volume v (00): no flash device has a good copy of the 4 KiB at byte 0: reading them fails until they are written again",
+    ] {
+        assert_eq!(found(|status| status.flash.iter_mut().for_each(|f| f.alerts.push(words.to_owned()))), [""; 0]);
+    }
+    let (alerts, _) = found_by(volume(|volume| volume.dirty_age_ms = 60_001));
+    assert_eq!(untold(&alerts.active()).collect::<Vec<_>>(), ["v: its oldest dirty block is 60s old"]);
+}
+
+fn single() -> StatusReport {
+    let mut single = healthy();
+    flash(|flash| flash.copies = 1)(&mut single);
+    single
+}
+
+/// Seconds of `span` in which something is raised or cleared, where `is_wrong` says in which it is wrong.
+fn turns(alerts: &mut Alerts, span: std::ops::Range<u64>, is_wrong: impl Fn(u64) -> bool) -> Vec<(u64, Turn)> {
+    span.flat_map(|second| {
+        let status = if is_wrong(second) { single() } else { healthy() };
+        alerts.look(second * 1000, &status, &limits()).into_iter().map(move |change| (second, change.state))
+    })
+    .collect()
+}
+
+#[test]
+fn what_comes_and_goes_is_raised_once_and_cleared_when_it_stays_away() {
+    let mut alerts = Alerts::default();
+    assert_eq!(turns(&mut alerts, 0..60, |second| second % 3 == 0), [(0, Turn::Raised)]);
+    assert_eq!(turns(&mut alerts, 60..80, |_| false), [(62, Turn::Cleared)]);
+    assert!(alerts.active().is_empty());
+}
+
+#[test]
+fn what_comes_back_soon_has_to_stay_away_for_ever_longer() {
+    let mut alerts = Alerts::default();
+    // Wrong in one second of ten: without patience that were 720 turns.
+    let turns = turns(&mut alerts, 0..3_600, |second| second % 10 == 0);
+    assert_eq!(turns, [(0, Turn::Raised), (5, Turn::Cleared), (10, Turn::Raised)]);
+    // A quarter of an hour without it, and it is forgotten.
+    let calm = self::turns(&mut alerts, 3_600..4_600, |_| false);
+    assert_eq!(calm, [(3_600, Turn::Cleared)]);
+    let again = self::turns(&mut alerts, 4_600..4_610, |second| second == 4_600);
+    assert_eq!(again, [(4_600, Turn::Raised), (4_605, Turn::Cleared)]);
+}
+
+#[test]
+fn a_value_beside_its_bound_does_not_flap() {
+    let mut alerts = Alerts::default();
+    let mut look = |second: u64, age_ms| {
+        let mut status = healthy();
+        status.volumes[0].dirty_age_ms = age_ms;
+        alerts.look(second * 1000, &status, &limits()).len()
+    };
+    // Ten seconds under the bound, ten over it, for ten minutes.
+    let turns: usize = (0..600).map(|second| look(second, if second / 10 % 2 == 0 { 59_000 } else { 61_000 })).sum();
+    assert_eq!(turns, 1);
+    assert_eq!((600..620).map(|second| look(second, 53_000)).sum::<usize>(), 1);
+}
+
+#[test]
+fn errors_are_told_for_minutes_after_the_last_one() {
+    let mut alerts = Alerts::default();
+    let mut erred = healthy();
+    erred.volumes[0].backing_errors = 3;
+    let active: Vec<usize> = (1..400)
+        .map(|second| {
+            alerts.look(second * 1000, &erred, &limits());
+            alerts.active().len()
+        })
+        .collect();
+    assert_eq!(active.iter().sum::<usize>(), 300 + 4);
+}
+
+#[test]
+fn a_few_slow_reads_are_chance_and_a_slow_minute_is_told_for_a_minute() {
+    let mut alerts = Alerts::default();
+    let mut reads = Counts { below: vec![CountsBelow { us: 1e6, count: 0 }], all: 0, sum_us: 0.0 };
+    let mut minute = |alerts: &mut Alerts, minute: u64, fast: u64, slow: u64| {
+        reads.below[0].count += fast;
+        reads.all += fast + slow;
+        let mut status = healthy();
+        status.volumes[0].latency_counts.read = reads.clone();
+        (0..60).for_each(|second| drop(alerts.look((minute * 60 + second) * 1000, &status, &limits())));
+        alerts.active().len()
+    };
+    let told = [(100, 0), (0, 2), (1000, 9), (1000, 20), (1000, 0), (1000, 0)];
+    let told: Vec<usize> =
+        told.iter().zip(0..).map(|((fast, slow), at)| minute(&mut alerts, at, *fast, *slow)).collect();
+    assert_eq!(told, [0, 0, 0, 1, 0, 0]);
+}
+
+#[test]
+fn the_list_has_every_kind_in_the_order_of_their_severity() {
+    assert_eq!(KINDS.map(|kind| kind.kind), AlertKind::ALL);
+    assert!(KINDS.iter().all(|kind| !kind.when.is_empty() && kind.when.len() < 200));
+}
+
+#[test]
+fn what_is_active_is_bounded() {
+    let mut many = healthy();
+    let volume = |number| VolumeReport {
+        dirty_age_ms: 70_000,
+        ..VolumeReport::idle(&format!("v{number}"), VolumeState::Paused, "none", "/x")
+    };
+    many.volumes = (0..2 * ACTIVE_MAX).map(volume).collect();
+    let mut alerts = Alerts::default();
+    assert_eq!(alerts.look(1_000, &many, &limits()).len(), ACTIVE_MAX);
+    assert_eq!(alerts.look(2_000, &many, &limits()).len(), 0);
+    alerts.look(9_000, &healthy(), &limits());
+    assert_eq!((alerts.active().len(), alerts.cleared.len()), (0, ACTIVE_MAX));
+}

@@ -1,0 +1,105 @@
+//! What somebody asks to have changed, in words; what only looks is none of it.
+
+use control::Request;
+
+/// A change that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The volume that it is about, if it is about one.
+    pub volume: Option<String>,
+    /// The device that it is about, if it is about one.
+    pub device: Option<String>,
+    /// What it is.
+    pub what: String,
+}
+
+fn of(volume: &str, what: impl Into<String>) -> Option<Asked> {
+    Some(Asked { volume: Some(volume.to_owned()), device: None, what: what.into() })
+}
+
+fn of_device(device: &str, what: impl Into<String>) -> Option<Asked> {
+    Some(Asked { volume: None, device: Some(device.to_owned()), what: what.into() })
+}
+
+fn of_all(what: impl Into<String>) -> Option<Asked> {
+    Some(Asked { volume: None, device: None, what: what.into() })
+}
+
+fn range(from_bytes: u64, to_bytes: Option<u64>) -> String {
+    let to = to_bytes.map_or(String::new(), |to| to.to_string());
+    format!("{from_bytes}..{to} bytes")
+}
+
+/// What `request` asks to have changed.
+pub fn asked(request: &Request) -> Option<Asked> {
+    let anyway = |what: &str, force: bool| if force { format!("{what}, whatever it holds") } else { what.to_owned() };
+    let dirty = |what: String, discard: bool| if discard { format!("{what}, and discard what is dirty") } else { what };
+    match request {
+        Request::VolumeSet { name, settings } => {
+            let settings: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            of(name, format!("set {}", settings.join(" ")))
+        }
+        Request::VolumeFlush { name } => of(name, "flush"),
+        Request::VolumePause { name } => of(name, "pause"),
+        Request::VolumeFreeze { name } => of(name, "freeze"),
+        Request::VolumeResume { name } => of(name, "resume"),
+        Request::VolumePin { name, from_bytes, to_bytes } => of(name, format!("pin {}", range(*from_bytes, *to_bytes))),
+        Request::VolumeUnpin { name, from_bytes, to_bytes } => {
+            of(name, format!("unpin {}", range(*from_bytes, *to_bytes)))
+        }
+        Request::VolumeInvalidate { name, discard_dirty } => of(name, dirty("invalidate".to_owned(), *discard_dirty)),
+        Request::VolumeResize { name, size_bytes, discard_dirty } => {
+            let what = size_bytes.map_or_else(|| "resize".to_owned(), |bytes| format!("resize to {bytes} bytes"));
+            of(name, dirty(what, *discard_dirty))
+        }
+        Request::VolumeAdd { name, backing, policy, read_only, .. } => {
+            let policy = policy.as_ref().map_or(String::new(), |policy| format!(", {policy}"));
+            of(name, format!("add on {backing}{policy}{}", if *read_only { ", read-only" } else { "" }))
+        }
+        Request::VolumeRemove { name } => of(name, "remove"),
+        Request::VolumeAdopt { name } => of(name, "adopt the backing as it is now"),
+        Request::TraceOpen { name } => of(name, "record a trace"),
+        Request::FlashAdd { path, force } => of_device(path, anyway("add to the flash cache", *force)),
+        Request::FlashRemove { path } => of_device(path, "remove from the flash cache"),
+        Request::FlashReplace { old, new, force } => of_device(old, anyway(&format!("replace by {new}"), *force)),
+        Request::FlashPause {} => of_all("hold the change of the flash devices"),
+        Request::FlashResume {} => of_all("go on with the change of the flash devices"),
+        Request::FlashCancel {} => of_all("call the change of the flash devices off"),
+        Request::TokenCreate { name, role } => of_all(format!("make the token {name} ({role})")),
+        Request::TokenRevoke { name } => of_all(format!("revoke the token {name}")),
+        Request::TokenLink { role } => of_all(format!("make a log-in link ({role})")),
+        Request::Reload {} => of_all("read the configuration again"),
+        Request::Stop { destage } => of_all(if *destage { "stop, and destage everything" } else { "stop" }),
+        Request::Status {}
+        | Request::FlashList {}
+        | Request::VolumeList {}
+        | Request::VolumeShow { .. }
+        | Request::VolumeSlow { .. }
+        | Request::History { .. }
+        | Request::Events { .. }
+        | Request::Alerts {}
+        | Request::TraceTake { .. }
+        | Request::TraceClose { .. }
+        | Request::TokenList {} => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_with_all_that_was_asked_for_and_a_look_is_none() {
+        let settings =
+            [("policy", "none"), ("flash_max", "1 GiB")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let set = Request::VolumeSet { name: "v".to_owned(), settings: settings.into() };
+        assert_eq!(asked(&set), of("v", "set flash_max=1 GiB policy=none"));
+        let invalidate = Request::VolumeInvalidate { name: "v".to_owned(), discard_dirty: true };
+        assert_eq!(asked(&invalidate), of("v", "invalidate, and discard what is dirty"));
+        let add = Request::FlashAdd { path: "/dev/x".to_owned(), force: true };
+        assert_eq!(asked(&add), of_device("/dev/x", "add to the flash cache, whatever it holds"));
+        let pin = Request::VolumePin { name: "v".to_owned(), from_bytes: 7, to_bytes: None };
+        assert_eq!(asked(&pin), of("v", "pin 7.. bytes"));
+        assert_eq!(asked(&Request::Status {}), None);
+    }
+}

@@ -1,0 +1,315 @@
+//! What has changed from one sample to the next, whoever or whatever changed it; and what somebody had changed, with what it was before.
+//!
+//! A change that somebody asked for is told once, when it has ended, and with its actor: while it is under way, and in the sample that it ended in,
+//! its volume is not looked at here.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use control::report::{EventKind, FlashDeviceReport};
+use control::{StatusReport, VolumeReport};
+
+use super::log::Note;
+
+/// Facts of a volume that are followed: name, kind of event, how it is read.
+type Fact = (&'static str, EventKind, fn(&VolumeReport) -> Cow<'_, str>);
+
+const FACTS: [Fact; 7] = [
+    ("state", EventKind::State, |volume| volume.state.name().into()),
+    ("policy", EventKind::Policy, |volume| volume.policy.as_str().into()),
+    ("size", EventKind::Limit, |volume| format!("{} bytes", volume.size_bytes).into()),
+    ("memory_min", EventKind::Limit, |volume| volume.memory.min.as_str().into()),
+    ("memory_max", EventKind::Limit, |volume| volume.memory.max.as_str().into()),
+    ("flash_min", EventKind::Limit, |volume| volume.flash.min.as_str().into()),
+    ("flash_max", EventKind::Limit, |volume| volume.flash.max.as_str().into()),
+];
+
+/// What a change that somebody asked for is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Touched {
+    /// One volume.
+    Volume(String),
+    /// Any of them.
+    All,
+}
+
+type Facts = [String; FACTS.len()];
+
+fn facts(volume: &VolumeReport) -> Facts {
+    FACTS.map(|(_, _, read)| read(volume).into_owned())
+}
+
+/// Those that differ: kind, and `policy write-through, was write-back`.
+fn differences(before: &Facts, now: &VolumeReport) -> Vec<(EventKind, String)> {
+    let pairs = FACTS.iter().zip(before);
+    let differs = pairs.filter_map(|((name, kind, read), before)| {
+        let now = read(now);
+        (now != before.as_str()).then(|| (*kind, format!("{name} {now}, was {before}")))
+    });
+    differs.collect()
+}
+
+/// What was seen last.
+#[derive(Default)]
+pub struct Tracker {
+    seen: Option<Seen>,
+    /// Changes under way.
+    busy: Vec<Touched>,
+    /// What was being changed at some moment since this look began.
+    touched: BTreeSet<Touched>,
+}
+
+#[derive(Default)]
+struct Seen {
+    volumes: BTreeMap<String, Facts>,
+    /// By number: name and state.
+    devices: BTreeMap<u32, (String, String)>,
+    job: Option<String>,
+}
+
+impl Tracker {
+    /// A look begins: what is being changed from here on to [`Tracker::look`] is passed over.
+    pub fn begin_look(&mut self) {
+        self.touched = self.busy.iter().cloned().collect();
+    }
+
+    /// What has changed by itself since the look before. The first one has nothing to compare with.
+    pub fn look(&mut self, status: &StatusReport) -> Vec<Note> {
+        // A core that does not answer tells nothing of its volumes and devices.
+        let (cores, cores_answer) = (&status.cores, !status.cores.is_empty());
+        let answers = |volume: &VolumeReport| cores.iter().any(|core| core.core == volume.core);
+        let Some(seen) = &mut self.seen else {
+            if cores_answer {
+                let volumes = status.volumes.iter().filter(|volume| answers(volume));
+                let volumes = volumes.map(|volume| (volume.name.clone(), facts(volume))).collect();
+                self.seen = Some(Seen { volumes, devices: devices(status).unwrap_or_default(), job: job(status) });
+            }
+            return Vec::new();
+        };
+        let mut notes = Vec::new();
+        if !self.touched.contains(&Touched::All) {
+            let is_touched = |name: &String| self.touched.contains(&Touched::Volume(name.clone()));
+            let looked_at = |volume: &&VolumeReport| answers(volume) && !is_touched(&volume.name);
+            for volume in status.volumes.iter().filter(looked_at) {
+                let mut note = |kind, text| notes.push(Note::new(kind, Some(&volume.name), text));
+                match seen.volumes.get_mut(&volume.name) {
+                    None => {
+                        note(EventKind::State, format!("is there: {}, {}", volume.state.name(), volume.policy));
+                        seen.volumes.insert(volume.name.clone(), facts(volume));
+                    }
+                    Some(before) => {
+                        let differs = differences(before, volume);
+                        if !differs.is_empty() {
+                            *before = facts(volume);
+                            differs.into_iter().for_each(|(kind, text)| note(kind, text));
+                        }
+                    }
+                }
+            }
+            let now: BTreeSet<&String> = status.volumes.iter().map(|volume| &volume.name).collect();
+            seen.volumes.retain(|name, _| {
+                let stays = now.contains(name) || is_touched(name);
+                if !stays {
+                    notes.push(Note::new(EventKind::State, Some(name), "is gone"));
+                }
+                stays
+            });
+        }
+        if let Some(devices) = devices(status).filter(|_| cores_answer) {
+            let reasons = reasons(status);
+            for (number, (name, state)) in &devices {
+                let reason = reasons.get(number).map_or(String::new(), |reason| format!(": {reason}"));
+                let text = match seen.devices.get(number) {
+                    None => format!("is there: {state}{reason}"),
+                    Some((_, before)) if before != state => format!("{state}, was {before}{reason}"),
+                    Some(_) => continue,
+                };
+                notes.push(Note::new(EventKind::Device, Some(name), text));
+            }
+            for (number, (name, _)) in seen.devices.iter().filter(|(number, _)| !devices.contains_key(number)) {
+                let text = format!("is no flash device any more (it was number {number})");
+                notes.push(Note::new(EventKind::Device, Some(name), text));
+            }
+            seen.devices = devices;
+            let job = job(status);
+            if seen.job != job {
+                let told = |job: &String, what| Note::new(EventKind::Device, None, format!("{job} has {what}"));
+                notes.extend(seen.job.iter().map(|job| told(job, "ended")));
+                notes.extend(job.iter().map(|job| told(job, "begun")));
+                seen.job = job;
+            }
+        }
+        notes
+    }
+
+    /// Somebody has something changed.
+    pub fn begin(&mut self, touched: Touched) {
+        self.touched.insert(touched.clone());
+        self.busy.push(touched);
+    }
+
+    /// That has ended.
+    pub fn end(&mut self, touched: &Touched) {
+        if let Some(at) = self.busy.iter().position(|busy| busy == touched) {
+            self.busy.swap_remove(at);
+        }
+    }
+
+    /// How a volume is after somebody had it changed: what is different, in words.
+    pub fn compare(&mut self, now: &VolumeReport) -> Vec<String> {
+        let Some(seen) = &mut self.seen else { return Vec::new() };
+        let before = seen.volumes.insert(now.name.clone(), facts(now));
+        before.map_or(Vec::new(), |before| differences(&before, now).into_iter().map(|(_, text)| text).collect())
+    }
+
+    /// A volume that somebody has removed.
+    pub fn forget(&mut self, name: &str) {
+        self.seen.iter_mut().for_each(|seen| drop(seen.volumes.remove(name)));
+    }
+
+    /// These are the volumes after a change of any of them.
+    pub fn learn(&mut self, volumes: &[VolumeReport]) {
+        let all = volumes.iter().map(|volume| (volume.name.clone(), facts(volume)));
+        if let Some(seen) = &mut self.seen {
+            seen.volumes = all.collect();
+        }
+    }
+}
+
+fn name_of(device: &FlashDeviceReport) -> String {
+    if device.device.is_empty() { format!("number {}", device.number) } else { device.device.clone() }
+}
+
+/// The flash devices; none where nothing is known of them.
+fn devices(status: &StatusReport) -> Option<BTreeMap<u32, (String, String)>> {
+    let flash = status.flash.as_ref().filter(|flash| flash.in_use && !flash.devices.is_empty())?;
+    Some(flash.devices.iter().map(|device| (device.number, (name_of(device), device.state.clone()))).collect())
+}
+
+fn reasons(status: &StatusReport) -> BTreeMap<u32, &str> {
+    let devices = status.flash.iter().flat_map(|flash| &flash.devices);
+    let reasons = devices.filter(|device| !device.reason.is_empty());
+    reasons.map(|device| (device.number, device.reason.as_str())).collect()
+}
+
+fn job(status: &StatusReport) -> Option<String> {
+    let job = status.flash.as_ref()?.job.as_ref()?;
+    Some(format!("{} of flash device {}", job.kind, job.device))
+}
+
+#[cfg(test)]
+mod tests {
+    use control::VolumeState::{Active, Paused};
+    use control::report::{CoreReport, FlashJobReport};
+    use control::{FlashReport, VolumeState};
+
+    use super::*;
+
+    fn status(volumes: &[(&str, VolumeState, &str)], devices: &[(u32, &str)], job: Option<&str>) -> StatusReport {
+        let volume = |(name, state, policy): &(&str, VolumeState, &str)| VolumeReport::idle(name, *state, policy, "/x");
+        let device = |(number, state): &(u32, &str)| FlashDeviceReport {
+            number: *number,
+            device: format!("/dev/f{number}"),
+            state: (*state).to_owned(),
+            reason: if *state == "lost" { "it failed".to_owned() } else { String::new() },
+            ..FlashDeviceReport::default()
+        };
+        let job = job.map(|kind| FlashJobReport { kind: kind.to_owned(), ..FlashJobReport::default() });
+        let devices = devices.iter().map(device).collect();
+        let flash = FlashReport { in_use: true, devices, job, ..FlashReport::default() };
+        let (volumes, cores) = (volumes.iter().map(volume).collect(), vec![CoreReport::default()]);
+        StatusReport { volumes, cores, flash: Some(flash), ..StatusReport::default() }
+    }
+
+    fn look(tracker: &mut Tracker, status: &StatusReport) -> Vec<String> {
+        tracker.begin_look();
+        told(tracker.look(status))
+    }
+
+    fn told(notes: Vec<Note>) -> Vec<String> {
+        let told = |note: Note| format!("{} {}: {}", note.kind, note.subject.as_deref().unwrap_or("-"), note.text);
+        notes.into_iter().map(told).collect()
+    }
+
+    #[test]
+    fn every_change_is_told_once_and_what_stays_is_not() {
+        let before = status(
+            &[("a", Active, "write-back"), ("b", Active, "none"), ("c", Active, "none")],
+            &[(0, "in-service"), (1, "in-service")],
+            None,
+        );
+        let mut now = status(
+            &[("a", Active, "write-through"), ("b", Paused, "none"), ("d", Active, "none")],
+            &[(0, "lost"), (2, "in-service")],
+            Some("add"),
+        );
+        now.volumes[1].flash.max = "1 GiB".to_owned();
+        let mut tracker = Tracker::default();
+        assert_eq!(look(&mut tracker, &before), [""; 0]);
+        assert_eq!(
+            look(&mut tracker, &now),
+            [
+                "policy a: policy write-through, was write-back",
+                "state b: state paused, was active",
+                "limit b: flash_max 1 GiB, was ",
+                "state d: is there: active, none",
+                "state c: is gone",
+                "device /dev/f0: lost, was in-service: it failed",
+                "device /dev/f2: is there: in-service",
+                "device /dev/f1: is no flash device any more (it was number 1)",
+                "device -: add of flash device  has begun",
+            ]
+        );
+        assert_eq!(look(&mut tracker, &now), [""; 0]);
+    }
+
+    #[test]
+    fn what_somebody_has_changed_is_theirs_alone_whenever_samples_are_taken() {
+        let old = status(&[("a", Active, "write-back"), ("b", Active, "none")], &[], None);
+        let new = status(&[("a", Active, "none"), ("b", Paused, "none")], &[], None);
+        let a = Touched::Volume("a".to_owned());
+        let mut tracker = Tracker::default();
+        look(&mut tracker, &old);
+        tracker.begin(a.clone());
+        // Under way, it shows already.
+        assert_eq!(look(&mut tracker, &new), ["state b: state paused, was active"]);
+        // It ends while a sample is taken that still has what was before.
+        tracker.begin_look();
+        assert_eq!(tracker.compare(&new.volumes[0]), ["policy none, was write-back"]);
+        tracker.end(&a);
+        let stale = status(&[("a", Active, "write-back"), ("b", Paused, "none")], &[], None);
+        assert_eq!(tracker.look(&stale), []);
+        assert_eq!(look(&mut tracker, &new), [""; 0]);
+        // The next one is nobody's.
+        assert_eq!(look(&mut tracker, &stale), ["policy a: policy write-back, was none"]);
+    }
+
+    #[test]
+    fn volumes_that_somebody_removes_or_reloads_do_not_go_by_themselves() {
+        let both = status(&[("a", Active, "none"), ("b", Active, "none")], &[], None);
+        let one = status(&[("b", Paused, "none")], &[], None);
+        let mut tracker = Tracker::default();
+        look(&mut tracker, &both);
+        tracker.begin(Touched::Volume("a".to_owned()));
+        assert_eq!(look(&mut tracker, &status(&[("b", Active, "none")], &[], None)), [""; 0]);
+        tracker.forget("a");
+        tracker.end(&Touched::Volume("a".to_owned()));
+        tracker.begin(Touched::All);
+        assert_eq!(look(&mut tracker, &one), [""; 0]);
+        tracker.learn(&one.volumes);
+        tracker.end(&Touched::All);
+        assert_eq!(look(&mut tracker, &one), [""; 0]);
+    }
+
+    #[test]
+    fn a_core_that_does_not_answer_changes_nothing() {
+        let sound = status(&[("a", Active, "write-back")], &[(0, "in-service")], None);
+        let mut silent = status(&[("a", Active, "none")], &[], None);
+        silent.cores.clear();
+        let mut tracker = Tracker::default();
+        look(&mut tracker, &silent);
+        assert_eq!(look(&mut tracker, &sound), [""; 0]);
+        assert_eq!(look(&mut tracker, &silent), [""; 0]);
+        assert_eq!(look(&mut tracker, &sound), [""; 0]);
+    }
+}

@@ -1,0 +1,305 @@
+//! The newest events in memory, where they are asked for. What is noted here is handed to the thread of `file.rs`.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use control::moment;
+use control::report::{EventKind, EventReport, EventsHealth, EventsPage};
+
+use super::file::{self, Message, WAITING_MAX};
+
+/// Events that are kept.
+const KEPT: usize = 10_000;
+/// Bytes of what an event says.
+const TEXT_BYTES_MAX: usize = 400;
+/// Bytes of whom it is about, and of who did it.
+const NAME_BYTES_MAX: usize = 160;
+/// Events that a sample tells: a client that sees one sample a second misses none as long as fewer come.
+pub const EVENTS_TOLD: usize = 64;
+/// Time that the last lines have at the end.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Something that has happened, before it has a number and a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Note {
+    /// What kind.
+    pub kind: EventKind,
+    /// The volume or device that it is about.
+    pub subject: Option<String>,
+    /// Who did it.
+    pub actor: Option<String>,
+    /// What it was.
+    pub text: String,
+}
+
+impl Note {
+    /// One that nobody did.
+    pub fn new(kind: EventKind, subject: Option<&str>, text: impl Into<String>) -> Note {
+        Note { kind, subject: subject.map(str::to_owned), actor: None, text: text.into() }
+    }
+}
+
+/// Which events are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// At most so many.
+    pub limit: usize,
+    /// With smaller numbers.
+    pub before: Option<u64>,
+    /// With larger numbers.
+    pub after: Option<u64>,
+    /// From this second since 1970 on.
+    pub since_unix_seconds: Option<u64>,
+    /// Before this second.
+    pub until_unix_seconds: Option<u64>,
+    /// Of this volume or device.
+    pub subject: Option<String>,
+    /// Of this kind.
+    pub kind: Option<EventKind>,
+}
+
+impl Wanted {
+    fn is(&self, event: &EventReport) -> bool {
+        let at = event.at_unix_ms;
+        self.before.is_none_or(|before| event.number < before)
+            && self.after.is_none_or(|after| event.number > after)
+            && self.since_unix_seconds.is_none_or(|since| at >= since.saturating_mul(1000))
+            && self.until_unix_seconds.is_none_or(|until| at < until.saturating_mul(1000))
+            && self.subject.as_ref().is_none_or(|subject| event.subject.as_ref() == Some(subject))
+            && self.kind.is_none_or(|kind| event.kind == kind)
+    }
+}
+
+/// The log.
+pub struct Events {
+    held: Mutex<Held>,
+    writer: SyncSender<Message>,
+    health: Arc<Mutex<EventsHealth>>,
+}
+
+struct Held {
+    events: VecDeque<EventReport>,
+    next: u64,
+}
+
+impl Events {
+    /// Reads what is left of those before. Where there can be no thread or no file they are kept in memory alone, and its health says so.
+    pub fn open(folder: &Path) -> Events {
+        let events = file::read(folder, KEPT);
+        let next = events.back().map_or(1, |last| last.number + 1);
+        let health = Arc::new(Mutex::new(EventsHealth::default()));
+        let (writer, messages) = sync_channel(WAITING_MAX);
+        let (folder, told) = (folder.to_owned(), health.clone());
+        let body = move || file::write(&messages, &folder, &told);
+        if let Err(error) = std::thread::Builder::new().name("events".to_owned()).spawn(body) {
+            let failed = Some(format!("its thread cannot be started: {error}"));
+            health.lock().unwrap_or_else(PoisonError::into_inner).failed = failed;
+        }
+        Events { held: Mutex::new(Held { events, next }), writer, health }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        // What is held is whole between any two statements.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn health_mut(&self) -> MutexGuard<'_, EventsHealth> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes one; it is numbered and timed here.
+    pub fn note(&self, note: Note) {
+        let Note { kind, subject, actor, text } = note;
+        let name = |name: Option<String>| name.map(|name| one_line(&name, NAME_BYTES_MAX));
+        let (subject, actor, text) = (name(subject), name(actor), one_line(&text, TEXT_BYTES_MAX));
+        let at_unix_ms = moment::since_1970().as_millis() as u64;
+        let mut held = self.held();
+        let event = EventReport { number: held.next, at_unix_ms, kind, subject, actor, text };
+        held.next += 1;
+        let line = serde_json::to_string(&event).expect("an event has only text keys");
+        if held.events.len() == KEPT {
+            held.events.pop_front();
+        }
+        held.events.push_back(event);
+        // Under the lock, so that lines are in the order of their numbers. It never waits: a disk that hangs costs the events alone.
+        if self.writer.try_send(Message::Line(line)).is_err() {
+            self.health_mut().lost += 1;
+        }
+    }
+
+    /// The newest that are wanted.
+    pub fn page(&self, wanted: &Wanted) -> EventsPage {
+        let held = self.held();
+        let mut found = held.events.iter().rev().filter(|event| wanted.is(event));
+        let events: Vec<EventReport> = found.by_ref().take(wanted.limit).cloned().collect();
+        let next = found.next().and(events.last()).map(|last| last.number);
+        EventsPage { events, next }
+    }
+
+    /// The newest of all, the oldest of them first.
+    pub fn newest(&self) -> Vec<EventReport> {
+        let held = self.held();
+        held.events.range(held.events.len().saturating_sub(EVENTS_TOLD)..).cloned().collect()
+    }
+
+    /// The last one of a kind.
+    pub fn last(&self, kind: EventKind) -> Option<EventReport> {
+        self.held().events.iter().rev().find(|event| event.kind == kind).cloned()
+    }
+
+    /// How it stands.
+    pub fn health(&self) -> EventsHealth {
+        let newest = self.held().events.back().map_or(0, |event| event.number);
+        EventsHealth { newest, ..self.health_mut().clone() }
+    }
+
+    /// Waits a moment for the last lines to be in the file.
+    pub fn flush(&self) {
+        let (done, is_done) = sync_channel(1);
+        if self.writer.try_send(Message::Flush(done)).is_ok() {
+            // Either way there is nothing more to be done.
+            let _ = is_done.recv_timeout(LAST_PATIENCE);
+        }
+    }
+}
+
+/// `text` without what would move a terminal's cursor, and no longer than `bytes_max`.
+fn one_line(text: &str, bytes_max: usize) -> String {
+    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if line.len() > bytes_max {
+        let mark = "…";
+        let mut end = bytes_max - mark.len();
+        while !line.is_char_boundary(end) {
+            end -= 1;
+        }
+        line.truncate(end);
+        line.push_str(mark);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::{FILE_BYTES, NEW, OLD};
+    use super::*;
+
+    fn note(events: &Events, kind: EventKind, subject: &str, text: &str) {
+        events.note(Note::new(kind, Some(subject), text));
+    }
+
+    fn all(limit: usize) -> Wanted {
+        Wanted { limit, ..Wanted::default() }
+    }
+
+    fn texts(page: &EventsPage) -> Vec<&str> {
+        page.events.iter().map(|event| event.text.as_str()).collect()
+    }
+
+    #[test]
+    fn they_are_there_after_a_crash_and_go_on_counting_past_a_line_that_broke_off() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path().join("events");
+        let events = Events::open(&folder);
+        note(&events, EventKind::State, "v", "one");
+        events.note(Note { actor: Some("user root".to_owned()), ..Note::new(EventKind::Change, None, "two") });
+        events.flush();
+        drop(events);
+        let path = folder.join(NEW);
+        let mut text = std::fs::read(&path).expect("it was written");
+        // A batch that was written again, and a line that a crash cut short.
+        let again = text.clone();
+        text.extend(again);
+        text.extend(b"{\"number\":3,\"at_un\0\0\0");
+        std::fs::write(&path, text).expect("it is written");
+        let events = Events::open(&folder);
+        assert_eq!(events.last(EventKind::Change).and_then(|event| event.actor).as_deref(), Some("user root"));
+        note(&events, EventKind::State, "v", "three");
+        events.flush();
+        drop(events);
+        let page = Events::open(&folder).page(&all(10));
+        assert_eq!((texts(&page), page.next), (vec!["three", "two", "one"], None));
+        assert_eq!(page.events.iter().map(|event| event.number).collect::<Vec<_>>(), [3, 2, 1]);
+    }
+
+    #[test]
+    fn pages_hold_every_event_once_and_filters_what_they_say() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let events = Events::open(folder.path());
+        for at in 0..25 {
+            let kind = if at % 5 == 0 { EventKind::Alert } else { EventKind::State };
+            note(&events, kind, if at % 2 == 0 { "a" } else { "b" }, &at.to_string());
+        }
+        let (mut seen, mut before) = (Vec::new(), None);
+        loop {
+            let page = events.page(&Wanted { before, subject: Some("a".to_owned()), ..all(7) });
+            seen.extend(page.events.iter().map(|event| event.text.clone()));
+            before = page.next;
+            if before.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, (0..25).rev().filter(|at| at % 2 == 0).map(|at| at.to_string()).collect::<Vec<_>>());
+        let of_kind = events.page(&Wanted { kind: Some(EventKind::Alert), ..all(100) });
+        assert_eq!(texts(&of_kind), ["20", "15", "10", "5", "0"]);
+        assert_eq!(texts(&events.page(&Wanted { after: Some(23), ..all(100) })), ["24", "23"]);
+        let now = moment::since_1970().as_secs();
+        assert_eq!(events.page(&Wanted { since_unix_seconds: Some(now + 60), ..all(9) }), EventsPage::default());
+        assert_eq!(events.page(&Wanted { until_unix_seconds: Some(now - 60), ..all(9) }), EventsPage::default());
+        let lately = Wanted { since_unix_seconds: Some(now - 60), until_unix_seconds: Some(now + 60), ..all(100) };
+        assert_eq!(events.page(&lately).events.len(), 25);
+        assert_eq!(events.newest().last().map(|event| event.text.clone()).as_deref(), Some("24"));
+    }
+
+    #[test]
+    fn neither_memory_nor_files_grow_without_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let events = Events::open(folder.path());
+        for at in 0..24_000 {
+            note(&events, EventKind::State, &"s".repeat(999), &format!("{at}\n\x1b[2J{}", "ä".repeat(1000)));
+            if at % 400 == 0 {
+                events.flush();
+            }
+        }
+        events.flush();
+        assert_eq!(events.held().events.len(), KEPT);
+        assert_eq!(events.newest().len(), EVENTS_TOLD);
+        let last = events.newest().pop().expect("there is one");
+        assert!(last.text.len() <= TEXT_BYTES_MAX && last.text.starts_with("23999  [2Jää"), "{}", last.text);
+        assert_eq!(last.subject.map(|subject| subject.len()), Some(NAME_BYTES_MAX));
+        for name in [NEW, OLD] {
+            let bytes = std::fs::metadata(folder.path().join(name)).expect("it is there").len();
+            assert!(bytes <= FILE_BYTES + (WAITING_MAX * 2 * TEXT_BYTES_MAX) as u64, "{name}: {bytes}");
+        }
+        assert_eq!(events.health().newest, 24_000);
+    }
+
+    #[test]
+    fn a_disk_that_takes_nothing_costs_the_files_alone_and_is_told_until_it_takes_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // A file stands where the folder should be.
+        let place = folder.path().join("events");
+        std::fs::write(&place, "").expect("it is written");
+        let events = Events::open(&place);
+        for at in 0..WAITING_MAX + 10 {
+            note(&events, EventKind::State, "v", &at.to_string());
+            if at % 100 == 0 {
+                events.flush();
+            }
+        }
+        events.flush();
+        let health = events.health();
+        assert!(health.failed.is_some_and(|why| why.contains("events")));
+        assert_eq!((health.lost, events.page(&all(1)).events[0].text.as_str()), (10, "1009"));
+        std::fs::remove_file(&place).expect("it was there");
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        while events.health().failed.is_some() {
+            assert!(std::time::Instant::now() < end, "it is never tried again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(events);
+        assert_eq!(Events::open(&place).page(&all(5_000)).events.len(), WAITING_MAX);
+    }
+}

@@ -1,0 +1,99 @@
+//! `hotset events`: what has happened and who did it, and what happens.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+use control::report::{EventKind, EventReport, EventsPage};
+use control::{Answer, Client, ClientError, ErrorKind, Request, moment};
+
+use super::daemon::{connect, socket, unexpected};
+use crate::cli::{Failure, print_json};
+use crate::render::events;
+use crate::render::style::Style;
+
+/// Pause between two looks at what is new.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Events that are asked for at once while they are followed.
+const FOLLOWED_MAX: u32 = 1_000;
+
+/// Which events.
+#[derive(Args)]
+pub struct Options {
+    /// Go on with events as they come, over restarts of the daemon too; with --json an object a line
+    #[arg(long, short)]
+    follow: bool,
+    /// Those from then on: -1h, 2026-11-22T05:51:03Z or seconds since 1970
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
+    since: Option<String>,
+    /// Those before then, written the same way
+    #[arg(long, value_name = "WHEN", allow_hyphen_values = true, conflicts_with = "follow")]
+    until: Option<String>,
+    /// Those of this volume or device
+    #[arg(long, value_name = "NAME")]
+    subject: Option<String>,
+    /// Those of this kind: change, state, policy, limit, device, alert or daemon
+    #[arg(long)]
+    kind: Option<EventKind>,
+    /// How many at most, the newest
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    limit: u32,
+}
+
+/// Prints them, the oldest first; as JSON a page, the newest first, unless they are followed.
+pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Failure> {
+    let now = moment::since_1970().as_secs();
+    let moment = |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose().map_err(Failure::usage);
+    let (since, until) = (moment(options.since)?, moment(options.until)?);
+    let Options { subject, kind, limit, follow, .. } = options;
+    let ask = |client: &mut Client, limit, after: Option<u64>| -> Result<EventsPage, ClientError> {
+        let (since_unix_seconds, until_unix_seconds) = if after.is_none() { (since, until) } else { (None, None) };
+        let (before, subject) = (None, subject.clone());
+        let request = Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind };
+        match client.ask(&request, |_| ())? {
+            Answer::Events(page) => Ok(page),
+            _ => Err(control::Failure::new(ErrorKind::Failed, unexpected().message).into()),
+        }
+    };
+    let failed = |error: ClientError| Failure::failed(error.to_string());
+    let mut client = connect(named)?;
+    let first = ask(&mut client, limit, None).map_err(failed)?;
+    if json && !follow {
+        return print_json(&first);
+    }
+    let mut seen = show(&first, json)?;
+    if !follow {
+        return Ok(());
+    }
+    let (socket, mut client, mut is_away) = (socket(named), Some(client), false);
+    loop {
+        std::thread::sleep(PAUSE);
+        let asked = match client.take() {
+            Some(client) => Ok(client),
+            None => Client::connect(&socket),
+        };
+        let page = asked.and_then(|mut client| Ok((ask(&mut client, FOLLOWED_MAX, seen)?, client)));
+        match page {
+            Ok((page, asked)) => {
+                seen = show(&page, json)?.or(seen);
+                (client, is_away) = (Some(asked), false);
+            }
+            Err(error) if !std::mem::replace(&mut is_away, true) => eprintln!("hotset: {error}; waiting for it"),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Prints a page, the oldest first; the number of the newest.
+fn show(page: &EventsPage, json: bool) -> Result<Option<u64>, Failure> {
+    let line = |event: &EventReport| match json {
+        true => serde_json::to_string(event).map_err(|error| Failure::failed(error.to_string())),
+        false => Ok(events::line(event, Style::of_stdout())),
+    };
+    for event in page.events.iter().rev() {
+        println!("{}", line(event)?);
+    }
+    std::io::stdout().flush().map_err(|error| Failure::failed(error.to_string()))?;
+    Ok(page.events.first().map(|event| event.number))
+}

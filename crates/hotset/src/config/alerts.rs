@@ -1,0 +1,51 @@
+//! `[alerts]`: from when on something is wrong, and who is told.
+
+use std::time::Duration;
+
+use control::moment;
+use events::Address;
+
+use super::problem::Source;
+use super::read::{At, Section};
+
+/// Age of dirty data where nothing is said.
+const DIRTY_AGE: Duration = Duration::from_secs(900);
+
+/// From when on something is wrong, and who is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AlertsConfig {
+    /// Dirty data that is older is too old.
+    pub dirty_age: Duration,
+    /// Flash devices are to last until this second since 1970.
+    pub endurance_until: Option<u64>,
+    /// Who is told.
+    pub webhook: Option<Address>,
+}
+
+impl Default for AlertsConfig {
+    fn default() -> Self {
+        AlertsConfig { dirty_age: DIRTY_AGE, endurance_until: None, webhook: None }
+    }
+}
+
+pub(super) fn read_alerts(section: &Section<'_>, source: &mut Source<'_>) -> AlertsConfig {
+    let dirty_age = section.get("dirty_age", source).map_or(DIRTY_AGE, |age| age.value);
+    let endurance_until = section.get::<String>("endurance_until", source).and_then(|At { value, span }| {
+        let date = moment::parse(&format!("{value}T00:00:00Z"), 0).ok();
+        if date.is_none() {
+            source.problem(&span, format!("\"{value}\" is no date"), "write it like \"2030-12-31\"");
+        }
+        date
+    });
+    let webhook = section.get::<String>("webhook", source).and_then(|At { value, span }| match value.parse() {
+        Ok(address) => Some(address),
+        Err(error) => {
+            let error: String = error;
+            let (what, remedy) =
+                error.split_once("; ").unwrap_or((&error, "write it like \"http://127.0.0.1:9000/hook\""));
+            source.problem(&span, what, remedy);
+            None
+        }
+    });
+    AlertsConfig { dirty_age, endurance_until, webhook }
+}
