@@ -271,7 +271,7 @@ fn a_flash_device_that_does_not_exist_is_named_with_what_to_do() {
 }
 
 /// Loop devices that fail when told to; none, with a word on the terminal, where none may be made.
-fn failing(site: &Site, names: &[&str]) -> Option<Vec<LoopDevice>> {
+pub fn failing(site: &Site, names: &[&str]) -> Option<Vec<LoopDevice>> {
     let made = names.iter().map(|name| LoopDevice::attach(&path(site, name), 64 * MIB, 512)).collect();
     if let Err(reason) = &made {
         // Past the capture of a passing test's output: who reads it has to know that nothing was tested.
@@ -280,7 +280,7 @@ fn failing(site: &Site, names: &[&str]) -> Option<Vec<LoopDevice>> {
     made.ok()
 }
 
-fn flash_on(site: &mut Site, devices: &[&Path]) {
+pub fn flash_on(site: &mut Site, devices: &[&Path]) {
     let devices: Vec<_> = devices.iter().map(|device| format!("\"{}\"", device.display())).collect();
     site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", devices.join(", "));
 }

@@ -157,11 +157,11 @@ fn kills_while_it_is_written_leave_it_readable_and_lose_ten_seconds_at_most() {
     daemon.stop();
 }
 
-/// A small disk of its own under the history, gone when dropped; none where this user may not make one.
-struct SmallDisk(std::path::PathBuf);
+/// A small disk of its own under a part of the state directory, gone when dropped; none where this user may not make one.
+pub struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
-    fn mount(place: &Path) -> Option<SmallDisk> {
+    pub fn mount(place: &Path) -> Option<SmallDisk> {
         std::fs::create_dir_all(place).expect("the folder can be made");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(place).output();
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
@@ -171,7 +171,7 @@ impl SmallDisk {
         None
     }
 
-    fn remount(&self, options: &str) {
+    pub fn remount(&self, options: &str) {
         let done = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.0).status();
         assert!(done.is_ok_and(|done| done.success()), "{options}");
     }

@@ -8,6 +8,7 @@ mod chained;
 mod checker;
 mod clients;
 mod configuration;
+mod events;
 mod filesystem;
 mod fio;
 mod flash;

@@ -218,7 +218,7 @@ fn the_rules_pass_their_own_tests_and_those_can_fail() {
     test().ok();
     for (name, from, to) in [
         ("hotset.alerts.yml", "< 0.1", "< 0.05"),
-        ("hotset.alerts.yml", "hotset_alerts > 0", "hotset_alerts > 2"),
+        ("hotset.alerts.yml", "severity!=\"info\"}) > 0", "severity!=\"info\"}) > 2"),
         ("hotset.rules.yml", "source=~\"memory|flash\"", "source=~\"memory\""),
     ] {
         let sound = read(name);

@@ -1,0 +1,414 @@
+//! What happened, who did it, what is wrong and who is told: over HTTP, by command, on the stream, after kills, on disks that fail.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, binary, wait_for};
+use e2e::http::Http;
+use e2e::site::Site;
+use serde_json::{Value, json};
+
+use crate::flash::{failing, flash_on};
+use crate::history::SmallDisk;
+
+const MIB: u64 = 1 << 20;
+
+fn site() -> Site {
+    let mut site = Site::with_volume(16 * MIB);
+    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    site
+}
+
+/// What is asked for of the events, the newest first.
+fn events(http: &Http, question: &str) -> Vec<Value> {
+    let page = http.get(&format!("/api/v1/events?limit=1000{question}")).json();
+    page["events"].as_array().expect("a list").clone()
+}
+
+/// The newest of them whose text has `word`, once there is one.
+fn event(http: &Http, question: &str, word: &str) -> Value {
+    let is = |event: &Value| event["text"].as_str().is_some_and(|text| text.contains(word));
+    wait_for(word, || events(http, question).into_iter().find(is))
+}
+
+/// Kinds and subjects of what is wrong.
+fn alerts(http: &Http) -> Vec<(String, String)> {
+    let alerts = http.get("/api/v1/alerts").json();
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let alerts = alerts.as_array().expect("a list").iter();
+    alerts.map(|alert| (text(&alert["kind"]), text(&alert["subject"]))).collect()
+}
+
+fn has(http: &Http, kind: &str, subject: &str) -> bool {
+    alerts(http).contains(&(kind.to_owned(), subject.to_owned()))
+}
+
+fn status(daemon: &Daemon) -> Value {
+    serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON")
+}
+
+#[test]
+fn a_change_is_told_once_and_with_who_asked_for_it() {
+    let site = site();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let token = daemon.command(&["token", "create", "ops", "--role", "operate"]).trim().to_owned();
+    event(&http, "&kind=daemon", "serving 1 volume");
+    let mut follower = http.follow("/api/v1/stream", &[]);
+    follower.event();
+    let patched = http.ask_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-through"}"#);
+    assert_eq!(patched.status, 200);
+    let by_token = event(&http, "&subject=v&kind=change", "policy");
+    assert_eq!(by_token["actor"], "token ops from 127.0.0.1", "{by_token}");
+    let text = "set policy=write-through: policy write-through, was write-back";
+    assert_eq!((&by_token["text"], &by_token["kind"]), (&text.into(), &"change".into()));
+    let told = (0..5).find_map(|_| {
+        let (_, data) = follower.event();
+        let events = data["events"].as_array().expect("a list").clone();
+        events.into_iter().find(|event| event["text"] == text)
+    });
+    assert_eq!(told.as_ref(), Some(&by_token), "on the stream");
+    // What is refused changes nothing, and what only looks is no change.
+    assert_eq!(http.ask_as(&token, "POST", "/api/v1/volumes/v/invalidate", "").status, 403);
+    assert_eq!(http.ask_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"fast"}"#).status, 400);
+    let made = event(&http, "&kind=change", "make the token ops (operate)");
+    daemon.command(&["volume", "pause", "v"]);
+    let by_user = event(&http, "&subject=v&kind=change", "pause");
+    assert_eq!(by_user["text"], "pause: state paused, was active");
+    assert!(by_user["actor"].as_str().is_some_and(|actor| actor.starts_with("u")), "{by_user}");
+    assert_eq!(by_user["actor"], made["actor"]);
+    let text = site.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
+    fs::write(site.config(), text).expect("the folder can be written");
+    daemon.signal("HUP");
+    let reloaded = event(&http, "&subject=v", "policy write-back became none");
+    assert_eq!(reloaded["actor"], "configuration reload (SIGHUP)");
+    // Samples that come later find nothing that was not told.
+    std::thread::sleep(Duration::from_millis(2_500));
+    for kind in ["policy", "state", "limit"] {
+        assert_eq!(events(&http, &format!("&kind={kind}")), [Value::Null; 0], "{kind}");
+    }
+    assert_eq!(events(&http, "&subject=v&kind=change").len(), 3);
+    // Commands tell the same.
+    let commanded = daemon.command(&["events", "--subject", "v", "--kind", "change", "--json"]);
+    let page = http.get("/api/v1/events?subject=v&kind=change").json();
+    assert_eq!(serde_json::from_str::<Value>(&commanded).expect("JSON"), page);
+    let lines = daemon.command(&["events", "--since", "-10min"]);
+    let at =
+        |word: &str| lines.lines().position(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {lines}"));
+    assert!(at("started: ") < at("(token ops from 127.0.0.1)") && at("policy") < at("pause"), "{lines}");
+    // Pages hold each once.
+    let (mut numbers, mut question) = (Vec::new(), String::new());
+    loop {
+        let page = http.get(&format!("/api/v1/events?limit=2{question}")).json();
+        let events = page["events"].as_array().expect("a list");
+        numbers.extend(events.iter().map(|event| event["number"].as_u64().expect("a number")));
+        match page["next"].as_u64() {
+            Some(next) => question = format!("&before={next}"),
+            None => break,
+        }
+    }
+    assert!(numbers.len() > 6 && numbers.is_sorted_by(|one, next| one > next), "{numbers:?}");
+    for wrong in ["limit=0", "limit=1001", "kind=colour", "since=soon", "before=-1", "colour=1"] {
+        assert_eq!(http.get(&format!("/api/v1/events?{wrong}")).status, 400, "{wrong}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn events_before_a_kill_are_there_after_it_and_go_on_counting() {
+    let site = site();
+    let daemon = site.start();
+    daemon.command(&["volume", "freeze", "v"]);
+    let file = site.folder.join("state/events/events.jsonl");
+    wait_for("the event in the file", || fs::read_to_string(&file).ok().filter(|text| text.contains("freeze")));
+    let before = events(&Http::of(&daemon), "");
+    daemon.kill();
+    // What the kill cut short.
+    let mut torn = fs::File::options().append(true).open(&file).expect("it is there");
+    torn.write_all(b"{\"number\":99,\"at_unix_ms\":1").expect("it is written");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let after = events(&http, "");
+    let known = |number: &Value| after.iter().find(|event| event["number"] == *number);
+    let frozen = before.iter().find(|event| event["text"].as_str().is_some_and(|text| text.starts_with("freeze")));
+    let frozen = frozen.expect("it was told");
+    assert_eq!(known(&frozen["number"]), Some(frozen));
+    event(&http, "&kind=daemon", "did not say that it stopped");
+    daemon.stop();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let daemons = events(&http, "&kind=daemon");
+    let texts: Vec<&str> = daemons.iter().filter_map(|event| event["text"].as_str()).collect();
+    assert!(texts.iter().any(|text| text.starts_with("stopped; the backings are complete")), "{texts:?}");
+    let started = texts.iter().find(|text| text.starts_with("started: ")).expect("it was told");
+    assert!(!started.contains("did not say"), "{texts:?}");
+    assert_eq!(event(&http, "&kind=change", "stop")["actor"], "SIGTERM");
+    daemon.stop();
+}
+
+#[test]
+fn an_alert_is_everywhere_while_it_is_active_and_nowhere_afterwards() {
+    let site = site();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let series = "hotset_alerts{kind=\"cache-paused\",severity=\"info\"}";
+    let metric = || {
+        let text = http.get("/metrics").body;
+        text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<u64>().ok()).expect("it is there")
+    };
+    assert_eq!((alerts(&http), metric()), (Vec::new(), 0));
+    daemon.command(&["volume", "pause", "v"]);
+    wait_for("the alert", || has(&http, "cache-paused", "v").then_some(()));
+    assert_eq!(metric(), 1);
+    let status = status(&daemon);
+    let alert = &status["active_alerts"][0];
+    assert_eq!((&alert["kind"], &alert["severity"]), (&"cache-paused".into(), &"info".into()), "{status}");
+    for field in ["cause", "effect", "remedy"] {
+        assert!(alert[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {alert}");
+    }
+    assert!(alert["since_unix_ms"].as_u64() > Some(1_700_000_000_000), "{alert}");
+    assert_eq!(status["alerts"], json!(["v: it is paused"]));
+    assert!(daemon.command(&["status"]).contains("v: it is paused"));
+    let raised = event(&http, "&kind=alert", "cache-paused raised (info): it is paused");
+    assert_eq!(raised["subject"], "v");
+    daemon.command(&["volume", "resume", "v"]);
+    event(&http, "&kind=alert&subject=v", "cache-paused cleared");
+    assert_eq!((alerts(&http), metric()), (Vec::new(), 0));
+    assert_eq!(events(&http, "&kind=alert").len(), 2);
+    daemon.stop();
+}
+
+#[test]
+fn a_flash_device_that_is_missing_raises_alerts_and_one_in_its_place_clears_them() {
+    let mut site = site();
+    let api = site.tables.clone();
+    let flash = |names: &[&str]| {
+        let devices: Vec<_> = names.iter().map(|name| format!("\"{}\"", site.folder.join(name).display())).collect();
+        format!("{api}\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"\nallow_single_copy = true\n", devices.join(", "))
+    };
+    let (two, one) = (flash(&["f0", "f1"]), flash(&["f1"]));
+    site.tables = two;
+    site.start().stop();
+    site.tables = one;
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    wait_for("the alerts", || {
+        (has(&http, "flash-degraded", "number 0") && has(&http, "single-copy", "-")).then_some(())
+    });
+    let new = site.folder.join("f2");
+    let new = new.to_string_lossy();
+    daemon.command(&["flash", "replace", "0", &new]);
+    wait_for("no alert", || alerts(&http).is_empty().then_some(()));
+    event(&http, "&kind=alert&subject=number%200", "flash-degraded cleared");
+    event(&http, "&kind=alert", "single-copy cleared");
+    event(&http, "&kind=change&subject=0", &format!("replace by {new}"));
+    event(&http, &format!("&kind=device&subject={}", new.replace('/', "%2F")), "is there: in-service");
+    daemon.stop();
+}
+
+#[test]
+fn a_flash_device_that_fails_raises_an_alert_and_one_in_its_place_clears_it() {
+    let mut site = Site::with_volume(16 * MIB);
+    let Some(devices) = failing(&site, &["loop"]) else { return };
+    let (file, spare) = (site.folder.join("f1"), site.folder.join("f2"));
+    flash_on(&mut site, &[devices[0].path(), &file]);
+    site.tables += "[api]\nlisten = \"127.0.0.1:0\"\n";
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let failed = devices[0].path().to_string_lossy().into_owned();
+    let asked = failed.replace('/', "%2F");
+    // A sample that knows the device as it was.
+    let mut follower = http.follow("/api/v1/stream", &[]);
+    (0..3).for_each(|_| drop(follower.event()));
+    assert!(!has(&http, "flash-degraded", &failed));
+    devices[0].fail();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    wait_for("the alert", || {
+        client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("it writes");
+        has(&http, "flash-degraded", &failed).then_some(())
+    });
+    event(&http, &format!("&kind=alert&subject={asked}"), "flash-degraded raised (critical)");
+    event(&http, &format!("&kind=device&subject={asked}"), "lost, was in-service");
+    // Nobody asked for this.
+    let through = event(&http, "&kind=policy&subject=v", "policy write-through, was write-back");
+    assert_eq!(through["actor"], Value::Null);
+    daemon.command(&["flash", "replace", &failed, &spare.to_string_lossy()]);
+    event(&http, &format!("&kind=alert&subject={asked}"), "flash-degraded cleared");
+    wait_for("no alert", || alerts(&http).is_empty().then_some(()));
+    event(&http, "&kind=policy&subject=v", "policy write-back, was write-through");
+    daemon.stop();
+}
+
+/// A receiver that answers each POST as `answers` says, and goes on with the last one.
+fn receiver(answers: &'static [u16]) -> (String, Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it has one");
+    let (seen, bodies) = channel();
+    std::thread::spawn(move || {
+        let answers = answers.iter().chain(std::iter::repeat(answers.last().expect("an answer")));
+        for (stream, answer) in listener.incoming().map_while(Result::ok).zip(answers) {
+            let mut reader = BufReader::new(stream.try_clone().expect("a descriptor is left"));
+            let (mut length, mut line) = (0, String::new());
+            while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 2) {
+                length =
+                    line.strip_prefix("Content-Length: ").map_or(length, |text| text.trim().parse().expect("a number"));
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).expect("the whole body");
+            write!(&stream, "HTTP/1.1 {answer} X\r\nContent-Length: 0\r\n\r\n").expect("it listens");
+            if seen.send(serde_json::from_slice(&body).expect("JSON")).is_err() {
+                return;
+            }
+        }
+    });
+    (format!("http://{address}/hook?secret=s3cret"), bodies)
+}
+
+#[test]
+fn the_webhook_is_told_again_after_a_500_and_when_it_is_over() {
+    let (url, bodies) = receiver(&[500, 204]);
+    let mut site = site();
+    site.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\n");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let body = || bodies.recv_timeout(Duration::from_secs(60)).expect("a POST");
+    daemon.command(&["volume", "pause", "v"]);
+    let (first, again) = (body(), body());
+    assert_eq!(first, again);
+    let alert = &first["alerts"][0];
+    assert_eq!(
+        (&alert["state"], &alert["kind"], &alert["subject"], &alert["severity"]),
+        (&"raised".into(), &"cache-paused".into(), &"v".into(), &"info".into()),
+        "{first}"
+    );
+    assert!(first["version"] == 1 && alert["remedy"].as_str().is_some_and(|text| text.contains("resume")), "{first}");
+    daemon.command(&["volume", "resume", "v"]);
+    assert_eq!(body()["alerts"][0]["state"], "cleared");
+    let health = wait_for("what was delivered", || {
+        let health = status(&daemon)["webhook"].clone();
+        (health["delivered"] == 2).then_some(health)
+    });
+    assert_eq!((&health["failures"], &health["failed"], &health["waiting"]), (&1.into(), &Value::Null, &0.into()));
+    assert!(http.get("/metrics").body.contains("\nhotset_webhook_failures_total 1\n"));
+    // What may be a secret is told nowhere.
+    assert!(!status(&daemon).to_string().contains("s3cret") && !daemon.log().contains("s3cret"));
+    daemon.stop();
+}
+
+#[test]
+fn a_webhook_that_nobody_answers_is_an_alert_and_costs_nobody_anything() {
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    let mut site = site();
+    site.tables += &format!("\n[alerts]\nwebhook = \"http://{closed}/\"\n");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    daemon.command(&["volume", "pause", "v"]);
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    wait_for("the alert", || {
+        client.write(0, &[1; 4096]).expect("it writes");
+        has(&http, "webhook-failing", "-").then_some(())
+    });
+    daemon.stop();
+}
+
+#[test]
+fn the_log_is_bounded_and_a_full_one_makes_room() {
+    let site = site();
+    let folder = site.folder.join("state/events");
+    fs::create_dir_all(&folder).expect("the folder can be made");
+    let line = |number: u64| {
+        let text = "x".repeat(200);
+        json!({ "number": number, "at_unix_ms": number, "kind": "state", "subject": "v", "actor": null, "text": text })
+    };
+    let text: String = (1..=20_000).map(|number| format!("{}\n", line(number))).collect();
+    assert!(text.len() > 5 << 20);
+    fs::write(folder.join("events.jsonl"), &text).expect("the folder can be written");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let (mut count, mut question) = (0, String::new());
+    loop {
+        let page = http.get(&format!("/api/v1/events?limit=1000{question}")).json();
+        count += page["events"].as_array().expect("a list").len();
+        match page["next"].as_u64() {
+            Some(next) => question = format!("&before={next}"),
+            None => break,
+        }
+    }
+    assert!((9_990..=10_000).contains(&count), "{count}");
+    daemon.command(&["volume", "freeze", "v"]);
+    wait_for("another file", || {
+        let bytes = |name: &str| fs::metadata(folder.join(name)).map(|meta| meta.len()).ok();
+        (bytes("events.old.jsonl")? > 5 << 20 && bytes("events.jsonl")? < MIB).then_some(())
+    });
+    daemon.stop();
+}
+
+#[test]
+fn a_disk_of_events_that_is_full_or_read_only_costs_the_events_alone_and_is_told() {
+    let site = site();
+    let Some(disk) = SmallDisk::mount(&site.folder.join("state/events")) else { return };
+    let filler = site.folder.join("state/events/filler");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    assert!(!has(&http, "events-disk", "-"));
+    // What fails to be written says that the disk is full: that is what is wanted.
+    assert!(fs::write(&filler, vec![1; 2 << 20]).is_err());
+    let mut write = |number: u8| {
+        client.write(0, &[number; 4096]).and_then(|()| client.flush()).expect("it writes");
+        assert_eq!(client.read(0, 4096).expect("it reads"), [number; 4096]);
+    };
+    wait_for("the alert", || {
+        // Events that find the file's last page full.
+        daemon.command(&["volume", "freeze", "v"]);
+        daemon.command(&["volume", "resume", "v"]);
+        write(1);
+        has(&http, "events-disk", "-").then_some(())
+    });
+    fs::remove_file(&filler).expect("it is there");
+    wait_for("the end of the alert", || (!has(&http, "events-disk", "-")).then_some(()));
+    let told = events(&http, "&subject=v").len();
+    daemon.stop();
+    disk.remount("ro");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    // What could not be written then was kept.
+    assert!(events(&http, "&subject=v").len() >= told);
+    wait_for("the alert", || has(&http, "events-disk", "-").then_some(()));
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.write(0, &[2; 4096]).and_then(|()| client.flush()).expect("it writes");
+    disk.remount("rw");
+    wait_for("the end of the alert", || (!has(&http, "events-disk", "-")).then_some(()));
+    daemon.stop();
+}
+
+#[test]
+fn events_are_followed_over_a_restart() {
+    let site = site();
+    let daemon = site.start();
+    let mut command = Command::new(binary());
+    command.args(["events", "--follow", "--json", "--since", "now", "--socket"]).arg(site.folder.join("control.sock"));
+    let mut following = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let (seen, lines) = channel();
+    let out = BufReader::new(following.stdout.take().expect("it is piped"));
+    std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| seen.send(line)));
+    let wait = |word: &str| {
+        let line =
+            std::iter::from_fn(|| lines.recv_timeout(Duration::from_secs(60)).ok()).find(|line| line.contains(word));
+        let line = line.unwrap_or_else(|| panic!("no {word}"));
+        serde_json::from_str::<Value>(&line).expect("an object a line")
+    };
+    daemon.command(&["volume", "pause", "v"]);
+    assert_eq!(wait("pause")["subject"], "v");
+    daemon.stop();
+    let daemon = site.start();
+    assert_eq!(wait("started: ")["kind"], "daemon");
+    following.kill().and_then(|()| following.wait()).expect("it is our child");
+    daemon.stop();
+}
