@@ -105,13 +105,28 @@ export interface Flash {
   alerts: string[];
 }
 
+export type Severity = 'critical' | 'warning' | 'info';
+
+/** What is wrong now. */
+export interface Alert {
+  kind: string;
+  severity: Severity;
+  /** A volume, a device or a part of the daemon; null for the whole. */
+  subject: string | null;
+  since_unix_ms: number;
+  cause: string;
+  effect: string;
+  remedy: string;
+}
+
 export interface Status {
   version: string;
   uptime_seconds: number;
   stopping: boolean;
   memory_bytes: number;
   flash: Flash | null;
-  alerts: string[];
+  /** The most severe first. */
+  active_alerts: Alert[];
 }
 
 /** One event of the stream. */
