@@ -75,3 +75,87 @@ test('an alert of flash stands on its view, and leads to it', { skip }, async (t
   assert.equal(await page.locator('[data-alert=volume-refused]').count(), 0);
   assert.deepEqual(page.errors, []);
 });
+
+const rows = (page) =>
+  page.locator('[data-event]').evaluateAll((all) => all.map((one) => ({ ...one.dataset, text: one.innerText })));
+const numbers = async (page) => (await rows(page)).map(({ event }) => Number(event));
+
+test(
+  'events come live, the newest first, with who did it, and a link brings their filters back',
+  { skip },
+  async (t) => {
+    const page = await open(t, '', { timezoneId: 'Asia/Tokyo', locale: 'en-GB' });
+    await badge(page, 'live');
+    await page.getByRole('navigation').getByRole('link', { name: 'Events' }).click();
+    await page.waitForSelector('[data-event]');
+    const before = await rows(page);
+    assert.deepEqual(
+      before.map(({ event }) => Number(event)),
+      (await daemon.json('events')).events.map(({ number }) => number),
+    );
+    await daemon.command('volume', 'set', 'desktops', 'policy=write-around');
+    const first = () => page.locator('[data-event]').first();
+    await until('the change', async () => (await first().innerText()).includes('set policy=write-around'));
+    const [told] = (await daemon.json('events?subject=desktops&kind=change')).events;
+    const text = (await first().innerText()).replaceAll(/\s+/g, ' ');
+    for (const part of ['◆ change', 'desktops', `by ${told.actor}`]) assert.ok(text.includes(part), `${part}: ${text}`);
+    const inTokyo = new Date(told.at_unix_ms).toLocaleTimeString('en-GB', { timeZone: 'Asia/Tokyo' });
+    assert.ok(text.includes(inTokyo), `${inTokyo}: ${text}`);
+    await page.getByLabel('Kind').selectOption('change');
+    await page.getByLabel('About').fill('desktops');
+    await page.getByLabel('About').press('Enter');
+    await until('one event', async () => (await rows(page)).length === 1);
+    const other = await open(t, new URL(page.url()).hash);
+    await other.waitForSelector('[data-event]');
+    assert.deepEqual(await numbers(other), [told.number]);
+    // What does not fit stays away, what fits comes.
+    await daemon.command('volume', 'set', 'mail', 'policy=write-around');
+    await daemon.command('volume', 'set', 'desktops', 'policy=write-back');
+    await until('another event', async () => (await rows(other)).length > 1);
+    assert.ok((await rows(other)).every((row) => row.kind === 'change' && row.text.includes('desktops')));
+    await other.getByLabel('About').fill('nobody');
+    await other.getByLabel('About').press('Enter');
+    await other.waitForSelector('.empty:has-text("about “nobody”")');
+    await other.goBack();
+    await until('what was before', async () => (await rows(other)).length > 1);
+    await other.locator('[data-event] a').first().click();
+    await other.waitForSelector('h1:text-is("desktops")');
+    assert.deepEqual([...page.errors, ...other.errors], []);
+  },
+);
+
+test('older events come by pages, and none is left out while many happen at once', { skip }, async (t) => {
+  const page = await open(t, '#/events?subject=volume-0000');
+  await badge(page, 'live');
+  // More than the stream tells in one sample, and than a page has.
+  const token = await daemon.command('token', 'create', 'many', '--role', 'operate');
+  const headers = { Authorization: `Bearer ${token}` };
+  for (let round = 0; round < 110; round++) {
+    await fetch(`${daemon.url}api/v1/volumes/volume-0000/flush`, { method: 'POST', headers });
+  }
+  const told = (await daemon.json('events?subject=volume-0000&limit=1000')).events.map(({ number }) => number);
+  assert.ok(told.length >= 110);
+  await until('all of them, live', async () => String(await numbers(page)) === String(told));
+  assert.match((await rows(page))[0].text, /by token many/);
+  await page.reload();
+  await page.waitForSelector('[data-event]');
+  assert.deepEqual(await numbers(page), told.slice(0, 100));
+  // With keys alone.
+  await page.getByRole('button', { name: 'Show older ones' }).focus();
+  await page.keyboard.press('Enter');
+  await until('all of them, by pages', async () => String(await numbers(page)) === String(told));
+  await page.waitForSelector('text=That is all that is kept');
+  assert.deepEqual(page.errors, []);
+});
+
+test('a refused or unreachable list of events says so and comes back', { skip }, async (t) => {
+  const page = await open(t, '#/volumes');
+  await badge(page, 'live');
+  const pattern = '**/api/v1/events?*';
+  await page.route(pattern, (route) => route.abort());
+  await page.getByRole('navigation').getByRole('link', { name: 'Events' }).click();
+  await page.waitForSelector('[role=alert]:has-text("cannot be reached")');
+  await page.unroute(pattern);
+  await page.waitForSelector('[data-event]');
+  assert.equal(await page.locator('[role=alert]').count(), 0);
+});

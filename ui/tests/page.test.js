@@ -6,7 +6,7 @@ import { after, before, test } from 'node:test';
 import { badge, openPage, setVisible } from './browser.js';
 import { BROWSER, Daemon, hasBrowser, launch, until } from './daemon.js';
 
-const VIEWS = ['#/?range=1h', '#/volumes', '#/volumes/database', '#/datastores', '#/flash'];
+const VIEWS = ['#/?range=1h', '#/volumes', '#/volumes/database', '#/datastores', '#/flash', '#/events'];
 
 const skip = hasBrowser ? false : `there is no ${BROWSER}: apt-get install chromium`;
 let daemon, browser;
@@ -214,7 +214,7 @@ test('no view has a serious finding of axe, in either colours', { skip }, async 
     for (const view of VIEWS) {
       const page = await open(t, view, { colorScheme });
       await badge(page, 'live');
-      await page.waitForSelector('tbody td:not(.empty)');
+      await page.waitForSelector('tbody td:not(.empty), .events li');
       await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
       await page.evaluate(axe);
       // A thousand rows are judged by their first: rules look at each alike.
@@ -232,7 +232,7 @@ test('a page of 390 pixels has nothing beside it', { skip }, async (t) => {
   for (const view of VIEWS) {
     const page = await open(t, view, { viewport: { width: 390, height: 800 } });
     await badge(page, 'live');
-    await page.waitForSelector('tbody td');
+    await page.waitForSelector('tbody td, .events li');
     await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(width <= 390, `${view} is ${width} pixels wide`);

@@ -13,6 +13,7 @@ const views = {
   volume: '#/volumes/database?range=1min',
   datastores: '#/datastores',
   flash: '#/flash',
+  events: '#/events',
 };
 
 const daemon = await Daemon.start(12);

@@ -1,6 +1,6 @@
 // Asking the daemon. Addresses are relative, so that a proxy may serve the page under a path.
 
-import type { Datastore, Flash, History, MissRatioCurve, SlowRequest, Volume } from './types';
+import type { Datastore, Event, Flash, History, MissRatioCurve, SlowRequest, Volume } from './types';
 
 export class Refused extends Error {
   constructor(
@@ -42,6 +42,7 @@ export const api = {
   slow: (name: string) => ask<SlowRequest[]>('GET', `${named(name)}/slow`),
   /** What `pastOf` names. */
   history: (path: string) => ask<History>('GET', path),
+  events: (query: URLSearchParams) => ask<{ events: Event[]; next: number | null }>('GET', `events?${query}`),
   act: (name: string, action: string) => ask<Volume>('POST', `${named(name)}/${action}`),
   setPolicy: (name: string, policy: string) => ask<Volume>('PATCH', named(name), { policy }),
   datastores: () => ask<Datastore[]>('GET', 'datastores'),

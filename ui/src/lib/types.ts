@@ -119,6 +119,19 @@ export interface Alert {
   remedy: string;
 }
 
+/** Something that happened. */
+export interface Event {
+  /** They count up, over restarts too. */
+  number: number;
+  at_unix_ms: number;
+  kind: string;
+  /** A volume or a device; null for the whole. */
+  subject: string | null;
+  /** Who did it; null where nobody did. */
+  actor: string | null;
+  text: string;
+}
+
 export interface Status {
   version: string;
   uptime_seconds: number;
@@ -127,6 +140,7 @@ export interface Status {
   flash: Flash | null;
   /** The most severe first. */
   active_alerts: Alert[];
+  events: { newest: number };
 }
 
 /** One event of the stream. */
@@ -136,6 +150,8 @@ export interface Sample {
   at_unix_ms: number;
   status: Status;
   totals: Totals;
+  /** What has happened since the sample before, or the newest part of it. */
+  events: Event[];
   volumes: Record<string, Volume>;
 }
 
