@@ -298,6 +298,57 @@ test('a link brings back range, hidden lines and sort', { skip }, async (t) => {
   assert.deepEqual(page.errors, []);
 });
 
+test('events are marked on every chart: a volume has its own and the daemon’s', { skip }, async (t) => {
+  const titles = (page) => page.locator('[data-chart]').evaluateAll((all) => all.map((one) => one.dataset.chart));
+  /** Pixels of marks, of each chart; each has to have some, or none has to. */
+  const marked = (page, wanted) =>
+    until(`${wanted ? 'marks' : 'no mark'} on every chart`, async () => {
+      const all = await Promise.all((await titles(page)).map((title) => painted(page, title, 'event', 1)));
+      return all.length === 4 && all.every((pixels) => (wanted ? pixels > 40 : pixels === 0));
+    });
+  const from = seconds() + 1;
+  await until('seconds before it', () => seconds() > from + 1);
+  await daemon.command('volume', 'set', 'desktops', 'policy=write-around');
+  const [{ at_unix_ms }] = (await daemon.json('events?subject=desktops&kind=change')).events;
+  await daemon.command('volume', 'set', 'desktops', 'policy=write-back');
+  await until('seconds after it', () => seconds() > from + 8);
+  const zoom = `zoom=${from}-${from + 8}`;
+  const page = await open(t, `#/?${zoom}`);
+  await badge(page, 'live');
+  await marked(page, true);
+  await page.goto(`${daemon.url}#/volumes/database?${zoom}`);
+  await page.waitForSelector('h1:text-is("database")');
+  await until('a past', async () => (await table(page, REQUESTS)).length > 3);
+  await marked(page, false);
+  await page.goto(`${daemon.url}#/volumes/desktops?${zoom}`);
+  await page.waitForSelector('h1:text-is("desktops")');
+  await marked(page, true);
+  // The mouse on its line tells it, in the chart that it is over.
+  const told = (title) => chart(page, title).getByRole('status').innerText();
+  await hover(page, REQUESTS, (at_unix_ms / 1e3 - from) / 8);
+  await until('its text', async () =>
+    /change desktops: set policy=write-around.*, by user /.test(await told(REQUESTS)),
+  );
+  assert.equal(await told(SOURCES), '');
+  await hover(page, REQUESTS, 0.02);
+  await until('no text', async () => (await told(REQUESTS)) === '');
+  await page.mouse.move(0, 0);
+  // With keys alone.
+  await page.getByRole('group', { name: SOURCES }).focus();
+  await page.keyboard.press('e');
+  await until('its text', async () => /set policy=write-back/.test(await told(SOURCES)));
+  // What the daemon as a whole has is marked on a volume's charts too, and comes live.
+  const live = await open(t, '#/volumes/database?range=1min');
+  await badge(live, 'live');
+  await until('a past', async () => (await table(live, REQUESTS)).length > 10);
+  const marks = async () => Number(await chart(live, REQUESTS).getAttribute('data-marks'));
+  const before = await marks();
+  await daemon.command('token', 'create', `marked-${from}`, '--role', 'read');
+  await until('one more', async () => (await marks()) > before);
+  await marked(live, true);
+  assert.deepEqual([...page.errors, ...live.errors], []);
+});
+
 test('a chart is exported as a picture, as values, and as the command that gives the same', { skip }, async (t) => {
   await known(30);
   const page = await open(t, '#/volumes/database?range=1h');

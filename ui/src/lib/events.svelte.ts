@@ -56,15 +56,16 @@ export class Events {
   /** Another question has another turn: what an older one answers is of no use any more. */
   private turn = 0;
 
-  /** `want` is asked for what is wanted now; `key` names it, so that a span that only moves on is no other question. */
+  /** `want` is asked what is wanted when that is another `key`: a span that only moves on is no other question. */
   constructor(
-    private readonly want: () => { key: string; wanted: Wanted },
+    private readonly keyOf: () => string,
+    private readonly want: () => Wanted,
     private readonly limit: number,
   ) {}
 
   /** Keeps up until what it returns is called. */
   follow(): () => void {
-    void this.want().key;
+    void this.keyOf();
     return again(
       () => untrack(() => this.keepUp()),
       () => TICK_MS,
@@ -82,12 +83,12 @@ export class Events {
 
   private async keepUp() {
     if (Date.now() - this.failedMs < RETRY_MS) return;
-    const { key, wanted } = this.want();
+    const key = this.keyOf();
     const newest = live.status?.events.newest ?? this.newest;
     // Numbers that fell are those of a log that was begun anew.
     if (key !== this.key || !this.isLoaded || newest < this.newest) {
       const isOther = key !== this.key;
-      [this.key, this.wanted] = [key, wanted];
+      [this.key, this.wanted] = [key, this.want()];
       if (isOther) [this.found, this.isLoaded, this.next] = [[], false, null];
       this.turn += 1;
       await this.ask({}, ({ events, next }) => {

@@ -4,6 +4,7 @@ import { untrack } from 'svelte';
 import { live } from '../feed/live.svelte';
 import { again, textOf } from './again';
 import { api, pastOf } from './api';
+import { Happened } from './happened.svelte';
 import { FIGURES, joined, pointsOf } from './points';
 import { ratesOf } from './rates';
 import { span } from './span.svelte';
@@ -17,6 +18,8 @@ const TRIES = 3;
 
 export class Past {
   problem = $state('');
+  /** Events that its charts are marked with. */
+  readonly happened: Happened;
   private report = $state.raw<History>();
   private samples: Sample[] = $derived.by(() => live.samples.filter((sample) => this.of(sample) !== undefined));
   /** What came live. */
@@ -33,15 +36,21 @@ export class Past {
   constructor(
     private readonly of: (sample: Sample) => Counters | undefined,
     readonly volume?: string,
-  ) {}
+  ) {
+    this.happened = new Happened(volume);
+  }
 
   /** Asks as long as it has to, until what it returns is called; another span is another question. */
   follow(): () => void {
     void [span.range, span.zoom];
-    return again(
-      () => untrack(() => this.ask()),
-      () => TICK_MS,
-    );
+    const ends = [
+      again(
+        () => untrack(() => this.ask()),
+        () => TICK_MS,
+      ),
+      this.happened.follow(),
+    ];
+    return () => ends.forEach((end) => end());
   }
 
   /** Where the figures of these names are found. */

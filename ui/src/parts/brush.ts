@@ -32,7 +32,7 @@ export function brushable(options: uPlot.Options, { into, back }: Brushed): uPlo
   };
 }
 
-/** Keys on a chart: arrows move the cursor, with Shift they mark, Enter zooms in, Escape forgets what is marked or steps back. */
+/** Keys on a chart: arrows move the cursor, with Shift they mark, Enter zooms in, Escape forgets what is marked or steps back; E moves to the event before. */
 export class Keys {
   /** Where marking began, in seconds since 1970: what is shown may move meanwhile. */
   private mark: number | null = null;
@@ -40,10 +40,12 @@ export class Keys {
   constructor(
     private readonly plot: () => uPlot | undefined,
     private readonly brushed: Brushed,
+    /** When events were, in seconds since 1970, the oldest first. */
+    private readonly events: () => number[],
   ) {}
 
   /** True where the key was one of these. */
-  press({ key, shiftKey }: KeyboardEvent): boolean {
+  press({ key, shiftKey, ctrlKey, altKey, metaKey }: KeyboardEvent): boolean {
     const plot = this.plot();
     const at = plot?.data[0] ?? [];
     if (plot === undefined || at.length === 0) return false;
@@ -53,11 +55,13 @@ export class Keys {
       const next = at[Math.min(at.length - 1, Math.max(0, here + step))]!;
       this.mark = shiftKey ? (this.mark ?? at[here]!) : null;
       const left = (seconds: number) => plot.valToPos(seconds, 'x');
-      // The third argument, which its types lack, tells the other charts.
-      const setCursor = plot.setCursor as (to: { left: number; top: number }, fire: boolean, tell: boolean) => void;
-      setCursor({ left: left(next), top: plot.over.clientHeight / 2 }, true, true);
+      this.moveTo(plot, next);
       const [from, to] = this.marked(next);
       plot.setSelect({ left: left(from), top: 0, width: left(to) - left(from), height: plot.over.clientHeight }, false);
+      return true;
+    }
+    if (key.toLowerCase() === 'e' && !ctrlKey && !altKey && !metaKey) {
+      this.toEvent(plot, shiftKey);
       return true;
     }
     if (key === 'Enter' && this.mark !== null) {
@@ -70,6 +74,25 @@ export class Keys {
     if (this.mark === null) this.brushed.back();
     this.forget(plot);
     return true;
+  }
+
+  private moveTo(plot: uPlot, seconds: number) {
+    // The third argument, which its types lack, tells the other charts.
+    const setCursor = plot.setCursor as (to: { left: number; top: number }, fire: boolean, tell: boolean) => void;
+    setCursor({ left: plot.valToPos(seconds, 'x'), top: plot.over.clientHeight / 2 }, true, true);
+  }
+
+  /** To the event before the cursor, or behind it; from the end on where there is no cursor. */
+  private toEvent(plot: uPlot, isBehind: boolean) {
+    const width = plot.over.clientWidth;
+    const left = plot.cursor.left ?? -1;
+    const here = left < 0 ? (isBehind ? -1 : width + 1) : left;
+    // A pixel is nearer than anybody sees.
+    const inSight = this.events().filter((at) => plot.valToPos(at, 'x') >= 0 && plot.valToPos(at, 'x') <= width);
+    const next = isBehind
+      ? inSight.find((at) => plot.valToPos(at, 'x') > here + 1)
+      : inSight.findLast((at) => plot.valToPos(at, 'x') < here - 1);
+    if (next !== undefined) this.moveTo(plot, next);
   }
 
   private marked(here: number): [number, number] {

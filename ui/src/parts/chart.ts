@@ -3,6 +3,7 @@
 import uPlot from 'uplot';
 import { colour } from '../lib/theme.svelte';
 import { bytes, bytesRate } from '../lib/units';
+import { drawMarks, type Marked } from './marks';
 
 export interface Series {
   label: string;
@@ -25,6 +26,7 @@ export interface Drawing {
   bands: () => Band[];
   /** Seconds that a point stands for. */
   step: () => number;
+  marks: () => Marked[];
 }
 
 /** The fill of an area: memory whole, flash in stripes, the array dotted. The legend's swatches are the same in CSS. */
@@ -190,6 +192,6 @@ export function optionsOf(
         points: { show: true, size: 5, filter: (plot, index) => alone(plot, index) },
       })),
     ],
-    hooks: { drawAxes: [(plot) => drawBands(plot, drawing)] },
+    hooks: { drawAxes: [(plot) => drawBands(plot, drawing)], draw: [(plot) => drawMarks(plot, drawing.marks())] },
   };
 }
