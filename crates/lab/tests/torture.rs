@@ -22,10 +22,11 @@ fn two_thousand_seeds_with_crashes_and_faults_break_no_promise() {
 
 /// Seeds that once broke a promise, or seemed to. Most have drawn other runs since; what they showed is in `cases/torture_found.rs`.
 #[rustfmt::skip]
-const FOUND: [u64; 30] = [
+const FOUND: [u64; 34] = [
     0, 30, 111, 172, 256, 1_047, 1_514, 2_648, 3_681, 4_401, 18_845, 30_824, 52_107, 710_692, 2_023_375, 3_019_900,
     6_033_915, 10_063_722, 10_067_613, 10_149_725, 20_094_254, 30_002_058, 40_033_668, 40_035_815, 70_129_087,
     91_001_431, 130_000_490, 140_002_369, 140_006_584, 200_038_683,
+    230_051_936, 250_005_369, 250_007_818, 260_023_487,
 ];
 
 #[test]

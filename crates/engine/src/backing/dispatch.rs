@@ -139,6 +139,11 @@ impl Dispatch {
         class.in_flight.get() >= class.limit.get()
     }
 
+    /// How many requests of this cause may be under way.
+    pub fn places(&self, cause: Cause) -> usize {
+        self.class(cause).limit.get() as usize
+    }
+
     /// True when nothing that clients wait for is under way.
     pub fn is_idle(&self) -> bool {
         [Cause::ClientRead, Cause::Destage, Cause::Readahead]

@@ -36,7 +36,7 @@ enum Job<B, M> {
     Write(WriteJob<B>, Permit),
     Zero(ZeroJob, Permit),
     /// A partial block that the backing cannot take in parts.
-    Fill(BlockNo, Permit),
+    Fill(BlockNo),
     /// Blocks that rest on flash, into these buffers.
     Recall(Range<u64>, Vec<M>),
     Sync,
@@ -94,9 +94,9 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move { shard.zero_out(job, permit).await });
             }
-            Job::Fill(block, permit) => {
+            Job::Fill(block) => {
                 let shard = Rc::clone(&shard);
-                shard.seam().clone().spawn(async move { shard.fill_for_destage(block, permit).await });
+                shard.seam().clone().spawn(async move { shard.fill_for_destage(block).await });
             }
             Job::Recall(blocks, buffers) => {
                 let shard = Rc::clone(&shard);
@@ -338,7 +338,13 @@ impl<S: Seam> Shard<S> {
         }
         let id = memory.find(self.number, block).expect("what is dirty has a slot");
         let whole = memory.slot(id).present == Sectors::ALL;
-        whole || self.takes_sectors() || !state.filling.contains(&block.0)
+        whole || self.takes_sectors() || self.may_fill(state, block)
+    }
+
+    /// True when what a partial block lacks may be read now: there are no more such fills, and buffers for them, than places in the
+    /// backing's queue.
+    fn may_fill(&self, state: &State, block: BlockNo) -> bool {
+        !state.filling.contains(&block.0) && state.filling.len() < self.dispatch.places(Cause::Destage)
     }
 
     /// True when the backing takes single sectors.
@@ -388,9 +394,8 @@ impl<S: Seam> Shard<S> {
         } else if self.takes_sectors() {
             anchor.0..anchor.0 + 1
         } else {
-            let permit = self.dispatch.try_enter(Cause::Destage)?;
             state.filling.insert(anchor.0);
-            return Some(Job::Fill(anchor, permit));
+            return Some(Job::Fill(anchor));
         };
         let permit = self.dispatch.try_enter(Cause::Destage)?;
         let operation = state.begin_operation(run.clone());

@@ -276,8 +276,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reads what a partial block lacks, for a backing that takes whole blocks only.
-    pub async fn fill_for_destage(self: &ShardRef<S>, block: BlockNo, permit: Permit) {
-        let result = self.fill_partial(block.0, permit).await;
+    pub async fn fill_for_destage(self: &ShardRef<S>, block: BlockNo) {
+        let result = self.fill_partial(block.0).await;
         let now = self.seam().now();
         self.with(|state, _| {
             state.filling.remove(&block.0);

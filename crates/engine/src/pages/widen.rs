@@ -108,7 +108,7 @@ impl<S: Seam> Shard<S> {
             let whole = state.issue_ticket(memory, self.number, blocks.clone(), false);
             (whole, state.issue_ticket(memory, self.number, run.clone(), true))
         });
-        let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead, None).await;
+        let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead).await;
         let Ok(content) = read else {
             // A bad sector elsewhere in the page is nothing to this client.
             self.return_tickets([&whole, &ticket]);

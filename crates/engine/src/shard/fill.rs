@@ -8,7 +8,7 @@ use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Piece, Seam};
 
 use super::state::State;
 use super::{Shard, Span};
-use crate::backing::{Cause, Op, Permit};
+use crate::backing::{Cause, Op};
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
@@ -145,17 +145,17 @@ impl<S: Seam> Shard<S> {
             true => state.issue_recall(blocks.clone()),
             false => state.issue_ticket(memory, self.number, blocks.clone(), true),
         });
-        let result = self.fill_under(&ticket, blocks, how, cause, None).await;
+        let result = self.fill_under(&ticket, blocks, how, cause).await;
         self.state.borrow_mut().return_ticket(&ticket);
         result
     }
 
-    /// Reads what a partial block lacks, with a place in the backing's queue that is held already: so there are never more such
-    /// fills, and buffers for them, than places.
-    pub async fn fill_partial(&self, block: u64, permit: Permit) -> Result<(), DiskError> {
+    /// Reads what a partial block lacks. A place in the backing's queue is taken with the buffer in hand: fills that wait for
+    /// buffers in all places would keep out the whole blocks whose writing makes room.
+    pub async fn fill_partial(&self, block: u64) -> Result<(), DiskError> {
         let blocks = block..block + 1;
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), true));
-        let result = self.fill_under(&ticket, blocks, None, Cause::Destage, Some(permit)).await;
+        let result = self.fill_under(&ticket, blocks, None, Cause::Destage).await;
         self.state.borrow_mut().return_ticket(&ticket);
         result.map(drop)
     }
@@ -166,7 +166,6 @@ impl<S: Seam> Shard<S> {
         blocks: Range<u64>,
         how: Option<Admit>,
         cause: Cause,
-        permit: Option<Permit>,
     ) -> Result<Filled<S>, DiskError> {
         // What nobody waits for takes no buffers from those who wait.
         let patient = cause != Cause::Readahead;
@@ -174,13 +173,13 @@ impl<S: Seam> Shard<S> {
             return Err(DiskError::Io("no memory is free to read ahead".into()));
         };
         let mut found = self.read_from_flash(blocks.clone(), buffers).await;
-        let (missing, mut permit) = (found.missing(), permit);
+        let missing = found.missing();
         let from_backing: usize = missing.iter().map(Range::len).sum();
         for run in missing {
             let first = blocks.start + run.start as u64;
             let taken =
                 run.clone().map(|place| found.buffers[place].take().expect("a block without content has a buffer"));
-            let read = self.read_blocks(first, taken.collect(), cause, permit.take()).await?;
+            let read = self.read_blocks(first, taken.collect(), cause).await?;
             run.zip(read).for_each(|(place, block)| found.content[place] = Some(block));
         }
         let content: Vec<_> = found.content.into_iter().map(|block| block.expect("read from here or there")).collect();
@@ -199,7 +198,6 @@ impl<S: Seam> Shard<S> {
         first: u64,
         buffers: Vec<S::BlockMut>,
         cause: Cause,
-        permit: Option<Permit>,
     ) -> Result<Vec<S::Block>, DiskError> {
         if first + buffers.len() as u64 > self.blocks() {
             // The volume was shrunk, or is gone, since this was asked for.
@@ -208,10 +206,7 @@ impl<S: Seam> Shard<S> {
         let of_block = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
         let pieces: Vec<_> = (first..).zip(buffers).map(of_block).collect();
         let bytes = seam::block::pieces_len(&pieces) as u64;
-        let permit = match permit {
-            Some(permit) => permit,
-            None => self.dispatch.enter(cause).await,
-        };
+        let permit = self.dispatch.enter(cause).await;
         let (result, pieces) = self.disk.read(first * BLOCK_BYTES as u64, pieces).await;
         drop(permit);
         self.counters.backing(Op::Read, cause, bytes, result.is_ok());
