@@ -1,7 +1,6 @@
 // What somebody has the daemon do: what is under way, how it ended, and whether it takes a log-in.
 
-import { textOf } from './again';
-import { Refused } from './api';
+import { Refused, textOf } from './api';
 
 export class Action {
   /** What is under way; empty when nothing is. */

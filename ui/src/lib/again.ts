@@ -53,5 +53,3 @@ export class Comparison<T extends Counters & { name: string }> {
     return compared;
   }
 }
-
-export const textOf = (error: unknown) => (error instanceof Error ? error.message : String(error));

@@ -11,6 +11,9 @@ export class Refused extends Error {
   }
 }
 
+/** What to show of something that went wrong. */
+export const textOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
+
 async function ask<T>(method: string, path: string, body?: unknown): Promise<T> {
   const init: RequestInit = { method, cache: 'no-store' };
   if (body !== undefined) {

@@ -1,7 +1,7 @@
 // All datastores, asked for again and again while their view shows them: the stream tells sums over all volumes alone.
 
-import { again, Comparison, textOf } from './again';
-import { api } from './api';
+import { again, Comparison } from './again';
+import { api, textOf } from './api';
 import type { Rates } from './rates';
 import type { Datastore } from './types';
 

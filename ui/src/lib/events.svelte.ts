@@ -2,23 +2,24 @@
 
 import { untrack } from 'svelte';
 import { live } from '../feed/live.svelte';
-import { again, textOf } from './again';
-import { api } from './api';
+import { again } from './again';
+import { api, textOf } from './api';
 import type { Event } from './types';
 
-/** Kinds of events, what each is called, and the mark that tells it from others where colours do not. */
-export const KINDS: Record<string, { label: string; mark: Mark }> = {
-  change: { label: 'change', mark: 'diamond' },
-  alert: { label: 'alert', mark: 'triangle' },
-  daemon: { label: 'daemon', mark: 'circle' },
-  device: { label: 'device', mark: 'square' },
-  state: { label: 'state', mark: 'square' },
-  policy: { label: 'policy', mark: 'square' },
-  limit: { label: 'limit', mark: 'square' },
+/** The marks of kinds of events, which tell them apart where colours do not. */
+const MARKS: Record<string, Mark> = {
+  change: 'diamond',
+  alert: 'triangle',
+  daemon: 'circle',
+  device: 'square',
+  state: 'square',
+  policy: 'square',
+  limit: 'square',
 };
+export const KINDS = Object.keys(MARKS);
 export type Mark = 'diamond' | 'triangle' | 'circle' | 'square';
 export const SIGNS: Record<Mark, string> = { diamond: '◆', triangle: '▲', circle: '●', square: '■' };
-export const markOf = (kind: string): Mark => KINDS[kind]?.mark ?? 'square';
+export const markOf = (kind: string): Mark => MARKS[kind] ?? 'square';
 
 /** Which events are wanted. */
 export interface Wanted {

@@ -2,8 +2,8 @@
 
 import { untrack } from 'svelte';
 import { live } from '../feed/live.svelte';
-import { again, textOf } from './again';
-import { api, pastOf } from './api';
+import { again } from './again';
+import { api, pastOf, textOf } from './api';
 import { Happened } from './happened.svelte';
 import { FIGURES, joined, pointsOf } from './points';
 import { ratesOf } from './rates';

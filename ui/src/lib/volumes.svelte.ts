@@ -1,7 +1,7 @@
 // All volumes, asked for again and again while a view shows them: the stream tells in full only those that a page names.
 
-import { again, Comparison, textOf } from './again';
-import { api } from './api';
+import { again, Comparison } from './again';
+import { api, textOf } from './api';
 import type { Rates } from './rates';
 import type { Volume } from './types';
 

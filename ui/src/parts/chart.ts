@@ -12,6 +12,9 @@ export interface Series {
   dash?: number[];
 }
 
+/** A title or a label, as addresses and names of files have it. */
+export const slug = (text: string) => text.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-');
+
 /** What lay between the least and the most in each step, drawn behind the lines: else a spike would vanish in the mean of a long step. */
 export interface Band {
   colour: Series['colour'];
