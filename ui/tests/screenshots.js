@@ -12,7 +12,7 @@ const views = {
   volumes: '#/volumes?sort=requests&down=1',
   volume: '#/volumes/database?range=1min',
   datastores: '#/datastores',
-  flash: '#/flash',
+  flash: '#/flash?range=1min',
   events: '#/events',
 };
 

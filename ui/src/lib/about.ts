@@ -1,7 +1,7 @@
 // What alerts and events are about, and where the page shows that.
 
 import { linkTo } from './route.svelte';
-import type { Alert } from './types';
+import type { Alert, Event } from './types';
 
 /** Kinds of alerts that are about flash, whatever their subject is. */
 const OF_FLASH = [
@@ -21,8 +21,8 @@ const isFlashAlone = (kind: string, subject: string | null) => kind === 'other' 
 const isVolume = (subject: string) => !/[ /[\]]/.test(subject);
 const isDevice = (subject: string | null) => subject !== null && /^\/|^number \d/.test(subject);
 
-export const isOfFlash = ({ kind, subject }: Pick<Alert, 'kind' | 'subject'>) =>
-  OF_FLASH.includes(kind) || isFlashAlone(kind, subject) || isDevice(subject);
+export const isOfFlash = ({ kind, subject }: Pick<Alert | Event, 'kind' | 'subject'>) =>
+  kind === 'device' || OF_FLASH.includes(kind) || isFlashAlone(kind, subject) || isDevice(subject);
 
 export interface About {
   text: string;
@@ -36,7 +36,7 @@ export function aboutOf(kind: string, subject: string | null): About {
   if (subject !== null && isVolume(subject) && kind !== 'device' && !isFlashAlone(kind, subject)) {
     return { text: subject, href: linkTo(subject), isVolume: true };
   }
-  if (kind === 'device' || isOfFlash({ kind, subject })) {
+  if (isOfFlash({ kind, subject })) {
     return { text: subject ?? 'flash', href: '#/flash', isVolume: false };
   }
   return { text: subject ?? 'the daemon', isVolume: false };

@@ -1,7 +1,7 @@
 // What changed in a part of time against as much time before it.
 
 import { api, pastOf } from './api';
-import { FIGURES } from './points';
+import { FIGURES } from './loads';
 import { quantileOf } from './rates';
 import { stepOf, type Part } from './span.svelte';
 import type { Counts, History, PastLatency } from './types';

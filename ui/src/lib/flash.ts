@@ -1,6 +1,7 @@
-// What is written to flash, a second, by cause; and what of a device's rated life is left.
+// What is written to flash, a second, and what lies there; and what of a device's rated life is left.
 
-import { tookMs } from './rates';
+import type { Source } from './points';
+import { neighbours } from './rates';
 import type { Flash, FlashDevice, Sample } from './types';
 
 /** Bytes a second, of all devices together. */
@@ -10,24 +11,58 @@ export interface Writes {
   journal: number;
 }
 
+/** What the history knows of flash: what was written for all causes together, and what was free or taken. */
+export interface FlashFigures {
+  /** Unix time in seconds. */
+  at: number;
+  /** Bytes a second, to all devices. */
+  writtenBytes: number;
+  pages: number;
+  freeSegments: number;
+}
+
 const sum = (flash: Flash, of: (device: FlashDevice) => number) =>
   flash.devices.reduce((all, device) => all + of(device), 0);
 
-/** Between neighbouring samples; null where they say nothing of the time between. */
-export function writesOf(samples: Sample[]): (Writes | null)[] {
-  return samples.slice(1).map((sample, index) => {
-    const before = samples[index]!;
-    const [from, to, took] = [before.status.flash, sample.status.flash, tookMs(before, sample)];
-    if (!from || !to || took === null) return null;
-    // A device that goes takes its counts along: no rate is below zero.
-    const rate = (of: (device: FlashDevice) => number) => Math.max(0, ((sum(to, of) - sum(from, of)) / took) * 1e3);
-    return {
-      promotion: rate((device) => device.promotion_bytes),
-      dirty: rate((device) => device.log_bytes),
-      journal: rate((device) => device.journal_bytes),
-    };
-  });
+function writesBetween(before: Sample, sample: Sample, tookMs: number): Writes | null {
+  const [from, to] = [before.status.flash, sample.status.flash];
+  if (!from || !to) return null;
+  // A device that goes takes its counts along: no rate is below zero.
+  const rate = (of: (device: FlashDevice) => number) => Math.max(0, ((sum(to, of) - sum(from, of)) / tookMs) * 1e3);
+  return {
+    promotion: rate((device) => device.promotion_bytes),
+    dirty: rate((device) => device.log_bytes),
+    journal: rate((device) => device.journal_bytes),
+  };
 }
+
+/** Between neighbouring samples; null where they say nothing of the time between. */
+export const writesOf = (samples: Sample[]) => neighbours(samples, writesBetween);
+
+export const FLASH: Source<FlashFigures> = {
+  figures: ['flash_device_bytes', 'flash_pages', 'flash_log_free_segments'],
+  told: (report, index, kind) => {
+    const of = (name: string) => report.series[name]?.[kind][index] ?? 0;
+    return {
+      at: report.at_unix_seconds[index]!,
+      writtenBytes: of('flash_device_bytes'),
+      pages: of('flash_pages'),
+      freeSegments: of('flash_log_free_segments'),
+    };
+  },
+  isIn: ({ status }) => status.flash !== null,
+  between: (before, sample, tookMs) => {
+    const writes = writesBetween(before, sample, tookMs);
+    const flash = sample.status.flash;
+    if (!writes || !flash) return null;
+    return {
+      at: sample.at_unix_ms / 1e3,
+      writtenBytes: writes.promotion + writes.dirty + writes.journal,
+      pages: flash.pages.pages,
+      freeSegments: flash.free_segments,
+    };
+  },
+};
 
 /** What to call a device by: its path, and its number where it is not there. */
 export const deviceName = ({ device, number }: FlashDevice) => (device === '' ? `number ${number}` : device);

@@ -5,10 +5,10 @@ import { live } from '../feed/live.svelte';
 import { again } from './again';
 import { api, pastOf, textOf } from './api';
 import { Happened } from './happened.svelte';
-import { FIGURES, joined, pointsOf } from './points';
-import { ratesOf } from './rates';
+import { joined, pointsOf, type Source } from './points';
+import { neighbours } from './rates';
 import { span } from './span.svelte';
-import type { Counters, History, Sample } from './types';
+import type { Event, History, Sample } from './types';
 
 const TICK_MS = 1_000;
 /** Time until long steps are asked for again: not each second, for what they show moves slowly. */
@@ -16,28 +16,29 @@ const REFRESH_MS = { min: 5_000, max: 60_000 };
 /** How often the history is asked for the seconds before what came live; it may be a second behind. */
 const TRIES = 3;
 
-export class Past {
+export class Past<T extends { at: number }> {
   problem = $state('');
   /** Events that its charts are marked with. */
   readonly happened: Happened;
   private report = $state.raw<History>();
-  private samples: Sample[] = $derived.by(() => live.samples.filter((sample) => this.of(sample) !== undefined));
+  private samples: Sample[] = $derived.by(() => live.samples.filter(this.source.isIn));
   /** What came live. */
-  rates = $derived.by(() => ratesOf(this.samples, this.of));
-  private past = $derived(this.report ? pointsOf(this.report) : []);
+  live = $derived.by(() => neighbours(this.samples, this.source.between));
+  private past = $derived.by(() => (this.report ? pointsOf(this.report, this.source) : []));
   /** Seconds that a point stands for. The history may know it less finely than is asked for. */
   step = $derived(this.report?.step_seconds ?? 1);
-  points = $derived(joined(this.past, this.step, this.rates, span.from, span.to));
+  points = $derived(joined(this.past, this.step, this.live, span.from, span.to));
 
   /** What the report answers, when it was asked for, and what it cannot tell yet. */
   private asked = { path: '', atMs: 0, opening: 0, tries: 0 };
 
-  /** Of a volume, or of all together. */
+  /** Of all together with the events that are `marked`; or of a volume, with its own and those of the daemon as a whole. */
   constructor(
-    private readonly of: (sample: Sample) => Counters | undefined,
+    private readonly source: Source<T>,
     readonly volume?: string,
+    marked?: (event: Event) => boolean,
   ) {
-    this.happened = new Happened(volume);
+    this.happened = new Happened(volume, marked);
   }
 
   /** Asks as long as it has to, until what it returns is called; another span is another question. */
@@ -62,7 +63,7 @@ export class Past {
   }
 
   private async ask() {
-    const path = this.path(FIGURES);
+    const path = this.path(this.source.figures);
     const opening = this.opening();
     if (path === this.asked.path && !this.isDue(opening)) return;
     const tries = path === this.asked.path && opening === this.asked.opening ? this.asked.tries + 1 : 1;
@@ -79,7 +80,7 @@ export class Past {
 
   /** The newest second at which live figures began, after a pause or with the page: what came before has to come from the history. */
   private opening(): number {
-    const begin = this.rates.findLastIndex((rates) => rates === null);
+    const begin = this.live.findLastIndex((figures) => figures === null);
     const first = this.samples[begin + 1];
     return first === undefined ? 0 : Math.floor(first.at_unix_ms / 1e3);
   }

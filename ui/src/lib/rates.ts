@@ -35,19 +35,16 @@ const GAP_MS_MIN = 300;
 
 const life = (sample: Sample) => sample.id.split('-')[0];
 
-/** Milliseconds between two samples; null where they say nothing of the time between. */
-export function tookMs(before: Sample, sample: Sample): number | null {
-  const took = sample.at_unix_ms - before.at_unix_ms;
-  return life(before) === life(sample) && took >= GAP_MS_MIN && took <= GAP_MS_MAX ? took : null;
-}
-
-/** Rates between neighbouring samples of what `of` finds in them; `null` where they say nothing of the time between. */
-export function ratesOf(samples: Sample[], of: (sample: Sample) => Counters | undefined): (Rates | null)[] {
+/** What is found between neighbouring samples; null where they say nothing of the time between. */
+export function neighbours<T>(
+  samples: Sample[],
+  found: (before: Sample, sample: Sample, tookMs: number) => T | null,
+): (T | null)[] {
   return samples.slice(1).map((sample, index) => {
     const before = samples[index]!;
-    const [from, to] = [of(before), of(sample)];
-    const took = tookMs(before, sample);
-    return from !== undefined && to !== undefined && took !== null ? between(from, to, sample.at_unix_ms, took) : null;
+    const took = sample.at_unix_ms - before.at_unix_ms;
+    const isTold = life(before) === life(sample) && took >= GAP_MS_MIN && took <= GAP_MS_MAX;
+    return isTold ? found(before, sample, took) : null;
   });
 }
 
