@@ -6,9 +6,8 @@ import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
 import { badge, openPage, setVisible } from './browser.js';
-import { BROWSER, Daemon, hasBrowser, launch, until } from './daemon.js';
+import { begin, end, skip, until } from './daemon.js';
 
-const skip = hasBrowser ? false : `there is no ${BROWSER}: apt-get install chromium`;
 const REQUESTS = 'Requests a second';
 const SOURCES = 'Reads a second, by source';
 /** How much of its colour a band has. */
@@ -31,10 +30,9 @@ const known = async (count) =>
   );
 
 before(async () => {
+  ({ daemon, browser } = await begin());
   if (skip) return;
-  daemon = await Daemon.start();
   daemon.load(600);
-  browser = await launch();
   // It sleeps while the other tests run, for longer than the stream waits for it.
   sleeper = await openPage({ daemon, browser });
   await badge(sleeper, 'live');
@@ -43,10 +41,7 @@ before(async () => {
   await badge(sleeper, 'paused');
   sleptAt = seconds();
 });
-after(async () => {
-  await browser?.close();
-  await daemon?.stop();
-});
+after(() => end({ daemon, browser }));
 
 const chart = (page, title) => page.locator(`[data-chart="${title}"]`);
 const plot = (page, title) => chart(page, title).locator('.u-over');

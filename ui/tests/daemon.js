@@ -13,8 +13,9 @@ import { serveInstead } from './front.js';
 const MIB = 1 << 20;
 const run = promisify(execFile);
 
-export const BROWSER = process.env.HOTSET_CHROMIUM ?? '/usr/bin/chromium';
-export const hasBrowser = existsSync(BROWSER);
+const BROWSER = process.env.HOTSET_CHROMIUM ?? '/usr/bin/chromium';
+/** Why tests of the page cannot run; false where they can. */
+export const skip = existsSync(BROWSER) ? false : `there is no ${BROWSER}: apt-get install chromium`;
 
 /** Launches the browser. Root may not use Chromium's sandbox; the page comes from our own daemon alone. */
 export const launch = () =>
@@ -36,6 +37,16 @@ export async function until(what, check, patienceMs = 20_000) {
     if (Date.now() > end) throw new Error(`waited ${patienceMs} ms in vain for ${what}`);
     await new Promise((done) => setTimeout(done, 100));
   }
+}
+
+/** What the tests of a file have in common: a daemon with so many idle volumes, and a browser. */
+export async function begin(idle = 0) {
+  return skip ? {} : { daemon: await Daemon.start(idle), browser: await launch() };
+}
+
+export async function end({ daemon, browser }) {
+  await browser?.close();
+  await daemon?.stop();
 }
 
 export class Daemon {

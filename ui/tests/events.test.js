@@ -5,20 +5,12 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { badge, openPage } from './browser.js';
-import { BROWSER, Daemon, hasBrowser, launch, until } from './daemon.js';
+import { begin, Daemon, end, skip, until } from './daemon.js';
 
-const skip = hasBrowser ? false : `there is no ${BROWSER}: apt-get install chromium`;
 let daemon, browser;
 
-before(async () => {
-  if (skip) return;
-  daemon = await Daemon.start(1);
-  browser = await launch();
-});
-after(async () => {
-  await browser?.close();
-  await daemon?.stop();
-});
+before(async () => ({ daemon, browser } = await begin(1)));
+after(() => end({ daemon, browser }));
 
 /** The page tells all that the API tells of an alert. */
 async function saysAll(daemon, page, kind, mark) {

@@ -4,27 +4,22 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
 import { badge, openPage, setVisible } from './browser.js';
-import { BROWSER, Daemon, hasBrowser, launch, until } from './daemon.js';
+import { begin, end, skip, until } from './daemon.js';
 
 const VIEWS = ['#/?range=1h', '#/volumes', '#/volumes/database', '#/datastores', '#/flash', '#/events'];
 
-const skip = hasBrowser ? false : `there is no ${BROWSER}: apt-get install chromium`;
 let daemon, browser;
 
 before(async () => {
-  if (skip) return;
-  daemon = await Daemon.start(17);
-  daemon.load(600);
-  browser = await launch();
+  ({ daemon, browser } = await begin(17));
+  daemon?.load(600);
 });
-after(async () => {
-  await browser?.close();
-  await daemon?.stop();
-});
+after(() => end({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const figure = async (page, key) => (await page.textContent(`[data-figure=${key}] b`)).trim();
 const rateOf = (text) => Number.parseFloat(text.replaceAll(',', ''));
+
 test('the overview shows the figures of the API, and others each second', { skip }, async (t) => {
   const page = await open(t);
   await badge(page, 'live');
