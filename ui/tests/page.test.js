@@ -6,7 +6,7 @@ import { after, before, test } from 'node:test';
 import { badge, openPage, setVisible } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
-const VIEWS = ['#/?range=1h', '#/volumes', '#/volumes/database', '#/datastores', '#/flash', '#/events'];
+const VIEWS = ['#/?range=1h', '#/volumes', '#/volumes/database', '#/datastores', '#/flash', '#/events', '#/settings'];
 
 let daemon, browser;
 
@@ -209,7 +209,7 @@ test('no view has a serious finding of axe, in either colours', { skip }, async 
     for (const view of VIEWS) {
       const page = await open(t, view, { colorScheme });
       await badge(page, 'live');
-      await page.waitForSelector('tbody td:not(.empty), .events li');
+      await page.waitForSelector('tbody td:not(.empty), .events li, .settings li');
       await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
       await page.evaluate(axe);
       // A thousand rows are judged by their first: rules look at each alike.
@@ -227,7 +227,7 @@ test('a page of 390 pixels has nothing beside it', { skip }, async (t) => {
   for (const view of VIEWS) {
     const page = await open(t, view, { viewport: { width: 390, height: 800 } });
     await badge(page, 'live');
-    await page.waitForSelector('tbody td, .events li');
+    await page.waitForSelector('tbody td, .events li, .settings li');
     await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(width <= 390, `${view} is ${width} pixels wide`);

@@ -14,6 +14,7 @@ const views = {
   datastores: '#/datastores',
   flash: '#/flash?range=1min',
   events: '#/events',
+  settings: '#/settings',
 };
 
 const daemon = await Daemon.start(12);

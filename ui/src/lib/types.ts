@@ -49,7 +49,10 @@ export interface Volume extends Counters {
   backing: string;
   datastore: string;
   read_only: boolean;
-  flash: { pages: number; cached_bytes: number; not_hit: Record<string, number> };
+  labels: Record<string, string>;
+  /** Sizes, percent or `none`, as they are written; empty while it is refused. */
+  memory: { min: string; max: string };
+  flash: { pages: number; cached_bytes: number; not_hit: Record<string, number>; min: string; max: string };
   alerts: string[];
 }
 
@@ -132,10 +135,29 @@ export interface Event {
   text: string;
 }
 
+/** A change made by command, or over HTTP, that differs from the file. */
+export interface Override {
+  volume: string;
+  key: string;
+  value: string;
+  /** What the file says. */
+  file: string;
+}
+
 export interface Status {
   version: string;
   uptime_seconds: number;
   stopping: boolean;
+  /** The configuration's file. */
+  configuration: string;
+  /** Where clients connect. */
+  listen: string[];
+  /** Where the HTTP interface is. */
+  api: string;
+  overrides: Override[];
+  history?: { limit_bytes: number } | null;
+  /** `to` is without what may be a secret. */
+  webhook: { to: string } | null;
   memory_bytes: number;
   flash: Flash | null;
   /** The most severe first. */

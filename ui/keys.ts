@@ -1,0 +1,47 @@
+// The configuration's keys for the page, which explains them: out of docs/configuration.md, whose tables are made from the daemon's own list.
+
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import type { Plugin } from 'vite';
+
+const FILE = fileURLToPath(new URL('../docs/configuration.md', import.meta.url));
+const [BEGIN, END] = ['<!-- keys: ', '<!-- end of keys -->'];
+const NAME = 'virtual:keys';
+// Others keep their hands off names that begin so.
+const MADE = `\0${NAME}`;
+
+/** `### [memory]` and the rows below it: `| key | written | without it | meaning |`. */
+function tablesOf(text: string) {
+  const listed = text.slice(text.indexOf(BEGIN), text.indexOf(END));
+  const sections = listed.split(/^### /m).slice(1);
+  // What comes without rows lists what this version lacks.
+  return sections.map(tableOf).filter(({ keys }) => keys.length > 0);
+}
+
+function tableOf(section: string) {
+  const [title = '', ...lines] = section.split('\n');
+  const rows = lines.filter((line) => /^\| `/.test(line)).map((line) => line.slice(2, -2).split(' | '));
+  const keys = rows.map(([name = '', form = '', without = '', ...meaning]) => ({
+    name: name.replaceAll('`', ''),
+    form: form.replaceAll('`', ''),
+    without,
+    // A link leads nowhere from the page; who has the documentation finds the file.
+    text: meaning.join(' | ').replaceAll(/\[([^\]]+)\]\([^)]+\)/g, '`docs/$1`'),
+  }));
+  return { name: title.trim(), keys };
+}
+
+/** Makes the module `virtual:keys`. */
+export function keys(): Plugin {
+  return {
+    name: 'keys',
+    resolveId: (id) => (id === NAME ? MADE : undefined),
+    load(id) {
+      if (id !== MADE) return undefined;
+      this.addWatchFile(FILE);
+      const tables = tablesOf(readFileSync(FILE, 'utf8'));
+      if (tables.length === 0) throw new Error(`${FILE} has no tables of keys`);
+      return `export const TABLES = ${JSON.stringify(tables)};`;
+    },
+  };
+}

@@ -1,0 +1,124 @@
+// The view of settings in a real Chromium, on a real daemon whose configuration is not the default.
+
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { badge, openPage } from './browser.js';
+import { begin, end, skip, until } from './daemon.js';
+
+let daemon, browser;
+
+before(async () => ({ daemon, browser } = await begin(1)));
+after(() => end({ daemon, browser }));
+
+const open = (t, view) => openPage({ daemon, browser, t }, view);
+const setting = (page, key) => page.locator(`[data-setting="${key}"]`);
+const holds = async (page, key) => (await setting(page, key).locator('.holds b').innerText()).trim();
+const isDefault = async (page, key) => (await setting(page, key).getAttribute('data-different')) === '0';
+const keys = (page) => page.locator('[data-setting]').evaluateAll((all) => all.map((one) => one.dataset.setting));
+
+test(
+  'each key says what holds, whether that is the default, what it does and when a change counts',
+  { skip },
+  async (t) => {
+    const page = await open(t);
+    await badge(page, 'live');
+    await page.getByRole('navigation').getByRole('link', { name: 'Settings' }).click();
+    await page.waitForSelector('[data-setting]');
+    // All that are documented, and no other.
+    const docs = await readFile(new URL('../../docs/configuration.md', import.meta.url), 'utf8');
+    const listed = docs.split('<!-- keys: ')[1].split('<!-- end of keys -->')[0];
+    const documented = [...listed.matchAll(/^\| `(\w+)` \| .* \| (.*) \|$/gm)];
+    assert.ok(documented.length > 30, `${documented.length} keys are documented`);
+    assert.deepEqual(
+      (await keys(page)).map((key) => key.split('.').at(-1)),
+      documented.map(([, name]) => name),
+    );
+    const at = (name) => join(daemon.folder, name);
+    for (const [key, value, isUsual] of [
+      ['memory.size', '256 MiB', false],
+      ['flash.devices', `${at('flash-0')}, ${at('flash-1')}`, false],
+      ['flash.allow_single_copy', 'false', true],
+      ['nbd.listen', `unix:${at('nbd.sock')}`, false],
+      ['history.size', '1 GiB', true],
+      ['alerts.webhook', 'none', true],
+      ['volume.name', '4 volumes', true],
+      ['datastore.name', 'shelf', true],
+      ['volume.policy', 'write-back', true],
+      ['volume.datastore', '2 of 4 volumes differ', false],
+    ]) {
+      assert.equal(await holds(page, key), value, key);
+      assert.equal(await isDefault(page, key), isUsual, key);
+      assert.equal((await setting(page, key).innerText()).includes('not the default'), !isUsual, key);
+    }
+    assert.match(await setting(page, 'volume.datastore').innerText(), /database: shelf, desktops: shelf/);
+    const size = (await setting(page, 'memory.size').innerText()).replaceAll(/\s+/g, ' ');
+    for (const part of ['Default: 1 GiB', 'All memory that caching may take', 'Written "4 GiB"', 'after a restart']) {
+      assert.ok(size.includes(part), `${part} is not in: ${size}`);
+    }
+    assert.match(await setting(page, 'volume.labels').innerText(), /when the file is read again/);
+    assert.match(
+      await setting(page, 'volume.policy').innerText(),
+      /at once in the view of the volume and by hotset volume set/,
+    );
+    // What the daemon does not tell is not made up.
+    assert.match(await setting(page, 'flash.scrub').locator('.holds').innerText(), /^not told/);
+    assert.ok((await page.locator('main').innerText()).includes(at('hotset.toml')));
+    assert.deepEqual(page.errors, []);
+  },
+);
+
+test('what was changed by command stands there with what the file says, live', { skip }, async (t) => {
+  const page = await open(t, '#/settings');
+  await badge(page, 'live');
+  await page.waitForSelector('.empty:has-text("as the file says")');
+  await daemon.command('volume', 'set', 'mail', 'memory_max=50%', 'policy=write-through');
+  const row = page.locator('[data-override="mail.memory_max"]');
+  await row.waitFor();
+  assert.deepEqual(await row.locator('td').allInnerTexts(), ['mail', 'memory_max', '50%', 'none']);
+  await until('the volume', async () => /mail: 50%/.test(await setting(page, 'volume.memory_max').innerText()));
+  assert.equal(await holds(page, 'volume.policy'), '1 of 4 volumes differ');
+  await row.getByRole('link', { name: 'mail' }).click();
+  await page.waitForSelector('h1:text-is("mail")');
+  await daemon.command('volume', 'set', 'mail', 'memory_max=none', 'policy=write-back');
+  await page.goBack();
+  await page.waitForSelector('.empty:has-text("as the file says")');
+  assert.deepEqual(page.errors, []);
+});
+
+test(
+  'settings are found by name, by what they do, and by being no default, and a link brings that back',
+  { skip },
+  async (t) => {
+    const page = await open(t, '#/settings');
+    await page.waitForSelector('[data-setting]');
+    await page.getByRole('searchbox').fill('MEMORY_M');
+    await until('two keys', async () => String(await keys(page)) === 'volume.memory_min,volume.memory_max');
+    await page.getByRole('searchbox').fill('silent damage');
+    await until('one key', async () => String(await keys(page)) === 'flash.scrub');
+    await page.getByLabel('Only what is not the default').check();
+    await page.waitForSelector('.empty:has-text("is the default")');
+    await page.getByRole('searchbox').fill('listen');
+    await until('two keys', async () => String(await keys(page)) === 'api.listen,nbd.listen');
+    await page.reload();
+    await until('the same keys', async () => String(await keys(page)) === 'api.listen,nbd.listen');
+    await page.getByLabel('Only what is not the default').uncheck();
+    await page.getByRole('searchbox').fill('nonsense');
+    await page.waitForSelector('.empty:has-text("“nonsense”")');
+    assert.deepEqual(page.errors, []);
+  },
+);
+
+test('without an answer about volumes the rest is shown, and it is asked again', { skip }, async (t) => {
+  const page = await open(t, '#/events');
+  await badge(page, 'live');
+  await page.route('**/api/v1/volumes?*', (route) => route.abort());
+  await page.goto(`${daemon.url}#/settings`);
+  await page.waitForSelector('[role=alert]:has-text("What volumes have is not shown")');
+  assert.equal(await holds(page, 'memory.size'), '256 MiB');
+  assert.match(await setting(page, 'volume.policy').locator('.holds').innerText(), /^not told/);
+  await page.unroute('**/api/v1/volumes?*');
+  await until('the volumes', async () => (await setting(page, 'volume.policy').locator('.holds b').count()) === 1);
+  assert.equal(await page.locator('[role=alert]').count(), 0);
+});
