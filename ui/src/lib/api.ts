@@ -47,7 +47,8 @@ export const api = {
   history: (path: string) => ask<History>('GET', path),
   events: (query: URLSearchParams) => ask<{ events: Event[]; next: number | null }>('GET', `events?${query}`),
   act: (name: string, action: string) => ask<Volume>('POST', `${named(name)}/${action}`),
-  setPolicy: (name: string, policy: string) => ask<Volume>('PATCH', named(name), { policy }),
+  /** Keys and values as the configuration has them. */
+  set: (name: string, settings: Record<string, string>) => ask<Volume>('PATCH', named(name), settings),
   datastores: () => ask<Datastore[]>('GET', 'datastores'),
   /** One more device, or one in another one's place; both answer when that is done. */
   addDevice: (path: string, force: boolean, replace?: string) =>

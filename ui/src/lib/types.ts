@@ -52,7 +52,17 @@ export interface Volume extends Counters {
   labels: Record<string, string>;
   /** Sizes, percent or `none`, as they are written; empty while it is refused. */
   memory: { min: string; max: string };
-  flash: { pages: number; cached_bytes: number; not_hit: Record<string, number>; min: string; max: string };
+  flash: {
+    pages: number;
+    cached_bytes: number;
+    not_hit: Record<string, number>;
+    min: string;
+    max: string;
+    pinned_pages: number;
+    pinned_whole_pages: number;
+    /** Why the last one that is not there could not be brought. */
+    pin_waits: string;
+  };
   alerts: string[];
 }
 

@@ -1,0 +1,135 @@
+// What the view of a volume lets one try and change, in a real Chromium on a real daemon under load.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { badge, openPage } from './browser.js';
+import { begin, end, skip, until } from './daemon.js';
+
+let daemon, browser;
+
+before(async () => {
+  ({ daemon, browser } = await begin());
+  daemon?.load(600);
+});
+after(() => end({ daemon, browser }));
+
+const open = (t, view) => openPage({ daemon, browser, t }, view);
+const percentOf = (text) => Number.parseFloat(text.match(/([\d.]+) %/)?.[1] ?? (/< 1 %/.test(text) ? '0' : 'NaN'));
+
+test(
+  'a slider along the miss-ratio curve says what a size would miss, and a link brings it back',
+  { skip },
+  async (t) => {
+    const told = await until('a curve that falls', async () => {
+      const curve = await daemon.json('volumes/database/miss-ratio-curve');
+      const { points } = curve.memory;
+      return points.length > 10 && points.at(-1).miss_ratio < points[0].miss_ratio - 0.3 && curve;
+    });
+    const { points } = told.memory;
+    // The load goes on: this one stays.
+    const openFixed = async (hash) => {
+      const page = await open(t, '#/events');
+      await page.route('**/miss-ratio-curve', (route) => route.fulfill({ json: told }));
+      await page.goto(daemon.url + hash);
+      await badge(page, 'live');
+      return page;
+    };
+    const page = await openFixed('#/volumes/database');
+    const memory = page.locator('[data-curve=memory]');
+    const slider = memory.getByLabel('A size to try');
+    await slider.waitFor();
+    const said = async () => (await memory.getByRole('status').innerText()).trim();
+    const tried = async () => Number(await memory.locator('[data-tried]').getAttribute('data-tried'));
+    const marked = async () => Number(await memory.locator('rect').getAttribute('x'));
+    await slider.focus();
+    const isSaid = async ({ size_bytes, miss_ratio }) => {
+      await until(`${size_bytes} bytes`, async () => (await tried()) === size_bytes);
+      assert.ok(Math.abs(percentOf(await said()) - miss_ratio * 100) <= 1, `${await said()}, and not ${miss_ratio}`);
+    };
+    await slider.press('Home');
+    await isSaid(points[0]);
+    const left = await marked();
+    await slider.press('End');
+    await isSaid(points.at(-1));
+    assert.ok((await marked()) > left + 100, 'the mark stays where it was');
+    await slider.press('Home');
+    // Between the ends it lies on the line.
+    for (let step = 0; step < 60; step++) await slider.press('ArrowRight');
+    const chosen = await tried();
+    const [below, above] = [
+      points.findLast((of) => of.size_bytes <= chosen),
+      points.find((of) => of.size_bytes >= chosen),
+    ];
+    const missed = percentOf(await said());
+    assert.ok(missed <= below.miss_ratio * 100 + 1 && missed >= above.miss_ratio * 100 - 1, `${missed} at ${chosen}`);
+    assert.equal(await slider.getAttribute('aria-valuetext'), await said());
+    const other = await openFixed(new URL(page.url()).hash);
+    const shown = other.locator('[data-curve=memory] [data-tried]');
+    await shown.waitFor();
+    assert.equal(Number(await shown.getAttribute('data-tried')), chosen);
+    assert.deepEqual([...page.errors, ...other.errors], []);
+  },
+);
+
+test(
+  'shares of memory and flash are changed by who may, and what makes no sense is refused with a reason',
+  { skip },
+  async (t) => {
+    const page = await open(t, '#/volumes/mail');
+    await badge(page, 'live');
+    const share = (key) => page.locator(`[data-share=${key}]`);
+    const field = (key, name) => share(key).getByLabel(name);
+    const change = (key) => share(key).getByRole('button', { name: 'Change' });
+    await share('memory').waitFor();
+    assert.ok(await change('memory').isDisabled(), 'nothing was typed');
+    await field('memory', 'at most').fill('50%');
+    await change('memory').click();
+    await page.getByLabel('Token').fill(await daemon.command('token', 'create', 'shares', '--role', 'operate'));
+    await page.getByRole('button', { name: 'Log in' }).click();
+    await page.waitForSelector('text=Logged in');
+    assert.equal((await daemon.json('volumes/mail')).memory.max, 'none');
+    await change('memory').click();
+    await page.waitForSelector('text=Memory: done.');
+    const told = async () => {
+      const { memory, flash } = await daemon.json('volumes/mail');
+      return [memory.min, memory.max, flash.min, flash.max];
+    };
+    assert.deepEqual(await told(), ['0', '50%', '0', 'none']);
+    await until('what holds', async () => (await field('memory', 'at most').getAttribute('placeholder')) === '50%');
+    assert.equal(await field('memory', 'at most').inputValue(), '');
+    await field('flash', 'at least').fill('64 MiB');
+    await field('flash', 'at most').fill('20%');
+    await change('flash').click();
+    await page.waitForSelector('text=Flash: done.');
+    assert.deepEqual(await told(), ['0', '50%', '64 MiB', '20%']);
+    await field('memory', 'at least').fill('lots');
+    await change('memory').click();
+    await page.waitForSelector('[data-controls] [role=alert]:has-text("lots")');
+    assert.deepEqual(await told(), ['0', '50%', '64 MiB', '20%']);
+    // The refusals are the browser's only complaints.
+    assert.deepEqual(
+      page.errors.map((error) => error.match(/\b4\d\d\b/)?.[0]),
+      ['401', '400'],
+    );
+  },
+);
+
+test(
+  'what is pinned stands there with how much of it is on flash, and goes when it is unpinned',
+  { skip },
+  async (t) => {
+    const page = await open(t, '#/volumes/mail');
+    await badge(page, 'live');
+    const pins = page.locator('[data-pins]');
+    await pins.waitFor();
+    const text = async () => (await pins.innerText()).replaceAll(/\s+/g, ' ');
+    assert.match(await text(), /Nothing of it is\..*hotset volume pin mail/);
+    await daemon.command('volume', 'pin', 'mail', '64MiB..66MiB');
+    await until('the range', async () => (await pins.getAttribute('data-pins')) === '1');
+    assert.deepEqual(await pins.locator('td').allInnerTexts(), ['64 MiB', '66 MiB', '2 MiB']);
+    await until('its pages', async () => (await text()).includes('32 of 32 pages are there.'), 60_000);
+    await daemon.command('volume', 'unpin', 'mail');
+    await until('nothing', async () => (await pins.getAttribute('data-pins')) === '0');
+    assert.deepEqual(page.errors, []);
+  },
+);
