@@ -1,5 +1,20 @@
 // What tests of the page do with a browser.
 
+import { readFile } from 'node:fs/promises';
+
+const AXE = new URL('../node_modules/axe-core/axe.min.js', import.meta.url);
+
+/** What axe calls serious or critical of what is shown. */
+export async function graveFindings(page) {
+  await page.evaluate(await readFile(AXE, 'utf8'));
+  // A thousand rows are judged by their first: rules look at each alike.
+  const { violations } = await page.evaluate(() =>
+    window.axe.run({ exclude: [['.wide tbody tr:nth-child(n+20)']] }, { resultTypes: ['violations'] }),
+  );
+  const grave = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
+  return grave.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3)}`);
+}
+
 /** The page in a browser of its own, which has to run without an error. */
 export async function openPage({ daemon, browser, t }, view = '', options = {}) {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });

@@ -81,6 +81,12 @@ function bare(written: string): string {
   return text === 'none' ? '' : text;
 }
 
+/** `memory.size`; what stands at the top of the file has no table. */
+const keyOf = (table: string, name: string) => (table.startsWith('[') ? `${bare(table)}.${name}` : name);
+
+/** All of them. */
+export const KEYS = TABLES.flatMap(({ name, keys }) => keys.map((key) => keyOf(name, key.name)));
+
 /** What tells a key, and where that is not what holds without it. */
 function found(
   key: string,
@@ -106,8 +112,7 @@ export function settingsOf(status: Status, volumes: Volume[] | null): Table[] {
   return TABLES.map((table) => ({
     name: table.name,
     settings: table.keys.map(({ name, form, without, text }) => {
-      const of = bare(table.name);
-      const key = table.name.startsWith('[') ? `${of}.${name}` : name;
+      const key = keyOf(table.name, name);
       const told = found(key, without, status, volumes);
       return { key, name, form, without: bare(without) || 'none', text, ...told, takesEffect: takesEffect(key) };
     }),

@@ -54,7 +54,7 @@ fn the_page_shows_what_is_and_does_what_it_says() {
     }
     // It waits for a browser again and again, on a machine that does other things, too.
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "600", "npm", "test"]).env("HOTSET_BIN", binary()).current_dir(ui());
+    command.args(["--kill-after=5", "900", "npm", "test"]).env("HOTSET_BIN", binary()).current_dir(ui());
     let output = command.output().expect("npm runs");
     assert!(output.status.success(), "{}", text_of(&output));
 }

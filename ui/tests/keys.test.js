@@ -1,0 +1,133 @@
+// Going anywhere, and help, by keys alone, in a real Chromium on a real daemon.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { badge, graveFindings, openPage } from './browser.js';
+import { begin, end, skip, until } from './daemon.js';
+
+let daemon, browser;
+
+before(async () => ({ daemon, browser } = await begin(20)));
+after(() => end({ daemon, browser }));
+
+const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
+const shownIn = (page) => page.locator('main').getAttribute('data-view');
+const isIn = (page, view) => until(view, async () => (await shownIn(page)) === view);
+/** What has the focus, as people call it. */
+const focused = (page) => page.evaluate(() => document.activeElement?.textContent?.trim().split(/\s+/)[0] ?? '');
+
+test('Ctrl+K goes to every view, to volumes, datastores and settings, from anywhere', { skip }, async (t) => {
+  const page = await open(t, '#/?range=1h');
+  await badge(page, 'live');
+  const dialog = page.getByRole('dialog', { name: 'Go to' });
+  const go = async (text) => {
+    await page.keyboard.press('Control+k');
+    await dialog.waitFor();
+    await page.keyboard.type(text);
+  };
+  for (const link of await page.locator('nav a').all()) {
+    const label = (await link.innerText()).trim();
+    await go(label.slice(0, 4).toLowerCase());
+    await until(`${label} first`, async () => (await dialog.locator('li').first().innerText()).startsWith(label));
+    await page.keyboard.press('Enter');
+    await isIn(page, label.toLowerCase());
+    assert.equal(await dialog.count(), 0, 'it stays open');
+    // The same time is shown there.
+    assert.ok(page.url().endsWith('?range=1h'), page.url());
+  }
+  await go('0017');
+  await until('the volume', async () => /volume-0017/.test(await dialog.locator('li').first().innerText()));
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('h1:text-is("volume-0017")');
+  await go('shelf');
+  await page.keyboard.press('Enter');
+  await isIn(page, 'volumes');
+  await until('its volumes', async () => (await page.locator('tbody tr').count()) === 2);
+  // Out of a field, too; and arrows choose another one.
+  await page.getByRole('searchbox').focus();
+  await go('memory');
+  await until('settings', async () => (await dialog.locator('li').count()) >= 3);
+  await page.keyboard.press('ArrowDown');
+  const [first, second] = await dialog
+    .locator('li a')
+    .evaluateAll((all) => all.map((a) => a.textContent.split(' ')[0]));
+  assert.equal(await focused(page), first);
+  await page.keyboard.press('ArrowDown');
+  assert.equal(await focused(page), second);
+  await page.keyboard.press('Enter');
+  await isIn(page, 'settings');
+  await until('the key alone', async () => (await page.locator(`[data-setting="${second}"]`).count()) === 1);
+  await go('nonsense');
+  await dialog.getByText('Nothing has “nonsense” in its name.').waitFor();
+  await page.keyboard.press('Escape');
+  await until('no dialog', async () => (await dialog.count()) === 0);
+  assert.deepEqual(page.errors, []);
+});
+
+test('? shows which keys do what, and nothing where one is typing', { skip }, async (t) => {
+  const page = await open(t, '#/settings');
+  await page.waitForSelector('[data-setting]');
+  const help = page.getByRole('dialog', { name: 'Keys' });
+  await page.keyboard.press('/');
+  await page.keyboard.type('a?/');
+  assert.equal(await page.getByRole('searchbox').inputValue(), 'a?/');
+  assert.equal(await help.count(), 0);
+  await page.getByRole('searchbox').fill('');
+  await page.getByRole('heading', { name: 'Settings' }).click();
+  await page.keyboard.press('?');
+  await help.waitFor();
+  const text = (await help.innerText()).replaceAll(/\s+/g, ' ');
+  for (const part of [
+    'go to a view, volume',
+    'of a volume or of flash',
+    'into the filter of volumes and settings',
+    'slider',
+  ]) {
+    assert.ok(text.includes(part), `${part} is not in: ${text}`);
+  }
+  // From one to the other.
+  await page.keyboard.press('Control+k');
+  await page.getByRole('dialog', { name: 'Go to' }).waitFor();
+  assert.equal(await help.count(), 0);
+  await page.keyboard.press('Escape');
+  // With a mouse, as well.
+  await page.getByRole('button', { name: 'Keys' }).click();
+  await help.waitFor();
+  await help.getByRole('button', { name: 'Close' }).click();
+  await until('no help', async () => (await help.count()) === 0);
+  await page.getByRole('button', { name: 'Go to…' }).click();
+  await page.getByRole('dialog', { name: 'Go to' }).waitFor();
+  assert.deepEqual(page.errors, []);
+});
+
+test('both have no serious finding of axe and fit into 390 pixels, in either colours', { skip }, async (t) => {
+  for (const colorScheme of ['light', 'dark']) {
+    const page = await open(t, '#/events', { colorScheme, viewport: { width: 390, height: 800 } });
+    await badge(page, 'live');
+    for (const [key, text] of [
+      ['Control+k', 'vol'],
+      ['?', ''],
+    ]) {
+      await page.keyboard.press(key);
+      await page.getByRole('dialog').waitFor();
+      await page.keyboard.type(text);
+      assert.deepEqual(await graveFindings(page), [], `${key} ${colorScheme}`);
+      const { x, width } = await page.getByRole('dialog').boundingBox();
+      assert.ok(x >= 0 && x + width <= 390, `${key}: from ${x}, ${width} wide`);
+      await page.keyboard.press('Escape');
+      await until('no dialog', async () => (await page.getByRole('dialog').count()) === 0);
+    }
+  }
+});
+
+test('without an answer about volumes the rest can be gone to', { skip }, async (t) => {
+  const page = await open(t, '#/events');
+  await badge(page, 'live');
+  await page.route('**/api/v1/volumes?*', (route) => route.abort());
+  await page.keyboard.press('Control+k');
+  const dialog = page.getByRole('dialog', { name: 'Go to' });
+  await dialog.getByText('The daemon does not tell its volumes now.').waitFor();
+  await page.keyboard.type('flash');
+  await page.keyboard.press('Enter');
+  await isIn(page, 'flash');
+});
