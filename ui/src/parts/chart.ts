@@ -2,7 +2,7 @@
 
 import uPlot from 'uplot';
 import { colour } from '../lib/theme.svelte';
-import { bytes, bytesRate } from '../lib/units';
+import { bytes, bytesRate, count } from '../lib/units';
 import { drawMarks, type Marked } from './marks';
 
 export interface Series {
@@ -88,6 +88,8 @@ function tensOf(): Pick<uPlot.Axis, 'grid' | 'ticks'> {
 
 /** Steps of a scale of bytes are powers of two. */
 const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
+/** Those of what is counted are whole. */
+const WHOLE = Array.from({ length: 15 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 const DAY = 86_400;
 
 /** A time on an axis: as fine as its steps are. */
@@ -178,7 +180,7 @@ export function optionsOf(
       {
         ...axis(),
         size: 74,
-        ...(unit === bytes || unit === bytesRate ? { incrs: BINARY } : {}),
+        ...(unit === bytes || unit === bytesRate ? { incrs: BINARY } : unit === count ? { incrs: WHOLE } : {}),
         ...(isLogarithmic ? tensOf() : {}),
         // On a logarithmic scale null stands where a number would be too close to the next.
         values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tick === 0 ? '0' : unit(tick))),
