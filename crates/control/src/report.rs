@@ -481,6 +481,13 @@ pub struct FlashDeviceReport {
     pub reason: String,
 }
 
+impl FlashDeviceReport {
+    /// What it is called: by its path, and while it is not there by its number.
+    pub fn name(&self) -> String {
+        if self.device.is_empty() { format!("number {}", self.number) } else { self.device.clone() }
+    }
+}
+
 /// A change of the flash devices that is under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlashJobReport {

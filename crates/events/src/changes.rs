@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::report::{EventKind, FlashDeviceReport};
+use control::report::EventKind;
 use control::{StatusReport, VolumeReport};
 
 use super::log::Note;
@@ -176,14 +176,10 @@ impl Tracker {
     }
 }
 
-fn name_of(device: &FlashDeviceReport) -> String {
-    if device.device.is_empty() { format!("number {}", device.number) } else { device.device.clone() }
-}
-
 /// The flash devices; none where nothing is known of them.
 fn devices(status: &StatusReport) -> Option<BTreeMap<u32, (String, String)>> {
     let flash = status.flash.as_ref().filter(|flash| flash.in_use && !flash.devices.is_empty())?;
-    Some(flash.devices.iter().map(|device| (device.number, (name_of(device), device.state.clone()))).collect())
+    Some(flash.devices.iter().map(|device| (device.number, (device.name(), device.state.clone()))).collect())
 }
 
 fn reasons(status: &StatusReport) -> BTreeMap<u32, &str> {
@@ -200,7 +196,7 @@ fn job(status: &StatusReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use control::VolumeState::{Active, Paused};
-    use control::report::{CoreReport, FlashJobReport};
+    use control::report::{CoreReport, FlashDeviceReport, FlashJobReport};
     use control::{FlashReport, VolumeState};
 
     use super::*;

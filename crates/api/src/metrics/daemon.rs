@@ -51,11 +51,7 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
     one("hotset_flash_log_free_segments", "Segments of the flash log that are free.", flash.free_segments as f64);
     one("hotset_flash_pages", "Clean pages on flash.", flash.pages.pages as f64);
     one("hotset_flash_page_slots", "Clean pages that fit on flash.", flash.pages.slots as f64);
-    // One that is not there has no path.
-    let label = |device: &FlashDeviceReport| match device.device.as_str() {
-        "" => none.with("device", &format!("number {}", device.number)),
-        path => none.with("device", path),
-    };
+    let label = |device: &FlashDeviceReport| none.with("device", &device.name());
     lines.family("hotset_flash_device_in_service", "gauge", "1 while the device is in service.");
     for device in &flash.devices {
         lines.sample(&label(device), f64::from(u8::from(device.state == "in-service")));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use control::VolumeState;
 use control::report::AlertKind;
 
-use super::look::{Look, name_of};
+use super::look::Look;
 
 /// What is found: the subject, if it is not the whole, and the cause.
 pub type Found = Vec<(Option<String>, String)>;
@@ -115,7 +115,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             let Some(flash) = look.flash() else { return };
             for device in flash.devices.iter().filter(|device| device.state != "in-service") {
                 let reason = if device.reason.is_empty() { String::new() } else { format!(": {}", device.reason) };
-                found.push((Some(name_of(device)), format!("it is {}{reason}", device.state)));
+                found.push((Some(device.name()), format!("it is {}{reason}", device.state)));
             }
             if !flash.absent.is_empty() {
                 found.push((Some("[flash] devices".to_owned()), flash.absent.join("; ")));
@@ -225,7 +225,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             let Some(until) = look.limits.endurance_until else { return };
             let wanted = until.saturating_sub(look.at_unix_ms / 1000) / DAY_SECONDS;
             for device in look.flash().into_iter().flat_map(|flash| &flash.devices) {
-                let name = name_of(device);
+                let name = device.name();
                 // Once it is raised, a twentieth more is needed to be over it.
                 let limit = if (look.is_active)(Some(&name)) { wanted + wanted / 20 } else { wanted };
                 if let Some(days) = device.endurance_left_days.filter(|days| *days < limit) {

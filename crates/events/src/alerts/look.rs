@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::report::FlashDeviceReport;
 use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::Limits;
@@ -44,11 +43,6 @@ impl<'a> Look<'a> {
     pub fn troubled(&self) -> impl Iterator<Item = (&'a str, &'a Trouble)> + use<'a> {
         self.memory.volumes.iter().map(|(name, trouble)| (name.as_str(), trouble))
     }
-}
-
-/// What a device is called.
-pub fn name_of(device: &FlashDeviceReport) -> String {
-    if device.device.is_empty() { format!("number {}", device.number) } else { device.device.clone() }
 }
 
 /// What is remembered of each volume.

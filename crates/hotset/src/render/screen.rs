@@ -97,7 +97,7 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
         );
     }
     for device in &now.devices {
-        let name = if device.device.is_empty() { format!("number {}", device.number) } else { device.device.clone() };
+        let name = device.name();
         let role = if device.role == "pages" { ", clean pages alone" } else { "" };
         text += &match device.state.as_str() {
             "in-service" => format!("         {name}, {}, in service{role}\n", show_bytes(device.size_bytes)),
