@@ -12,6 +12,7 @@ mod sampled;
 pub mod server;
 mod socket;
 pub mod token;
+pub mod users;
 mod wire;
 
 pub use actor::Actor;

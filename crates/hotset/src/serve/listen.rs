@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::rc::Rc;
 
+use control::users;
 use seam::real::RealSeam;
 use seam::{Address, Nanos, Seam};
 
@@ -79,16 +80,14 @@ fn set_access(path: &Path, owner: Option<u32>, mode: u32) -> Result<(), String> 
     std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|error| error.to_string())
 }
 
-/// The number of a user, by name or as a number. System users stand in /etc/passwd.
+/// The number of a user, by name or as a number.
 fn find_user(name: &str) -> Result<u32, String> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
-    let users = std::fs::read_to_string("/etc/passwd").map_err(|error| format!("cannot read /etc/passwd: {error}"))?;
-    let found = users.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == name);
-    let number = found.and_then(|fields| fields.get(2)?.parse().ok());
-    number.ok_or_else(|| {
-        format!("socket_owner \"{name}\" is no user of this machine; name one of /etc/passwd, or its number")
+    let list = users::read().map_err(|error| format!("cannot read {}: {error}", users::LIST))?;
+    users::number_of(&list, name).ok_or_else(|| {
+        format!("socket_owner \"{name}\" is no user of this machine; name one of {}, or its number", users::LIST)
     })
 }
 
