@@ -5,10 +5,12 @@ use std::time::Duration;
 use control::VolumeState;
 use control::report::AlertKind;
 
-use super::look::Look;
+use super::look::{Look, sentences};
 
-/// What is found: the subject, if it is not the whole, and the cause.
-pub type Found = Vec<(Option<String>, String)>;
+/// The subject, if it is not the whole, and what is wrong with it.
+pub type Cause = (Option<String>, String);
+/// What is found.
+pub type Found = Vec<Cause>;
 
 /// A kind of alerts.
 pub struct Kind {
@@ -130,11 +132,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 0,
         told: &["dirty data does not get to the backing"],
         find: |look, found| {
-            for volume in &look.status.volumes {
-                let told =
-                    volume.alerts.iter().find(|alert| alert.starts_with("dirty data does not get to the backing"));
-                found.extend(told.map(|alert| (Some(volume.name.clone()), alert.clone())));
-            }
+            found.extend(sentences(look.status.volumes.iter(), "dirty data does not get to the backing"));
         },
     },
     Kind {
@@ -172,10 +170,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 3_000,
         told: &["runs as write-through: "],
         find: |look, found| {
-            for volume in look.served() {
-                let told = volume.alerts.iter().find(|alert| alert.starts_with("runs as write-through: "));
-                found.extend(told.map(|alert| (Some(volume.name.clone()), alert.clone())));
-            }
+            found.extend(sentences(look.served(), "runs as write-through: "));
         },
     },
     Kind {
@@ -331,10 +326,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 0,
         told: &["flushes are answered from memory: "],
         find: |look, found| {
-            for volume in look.served() {
-                let told = volume.alerts.iter().find(|alert| alert.starts_with("flushes are answered from memory: "));
-                found.extend(told.map(|alert| (Some(volume.name.clone()), alert.clone())));
-            }
+            found.extend(sentences(look.served(), "flushes are answered from memory: "));
         },
     },
     Kind {
@@ -346,10 +338,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         told: &["its pages on flash were dropped", "the clean pages from before the start were dropped"],
         find: |look, found| {
             found.extend(look.flash().and_then(|flash| flash.pages.dropped.clone()).map(|why| (None, why)));
-            for volume in look.served() {
-                let told = volume.alerts.iter().find(|alert| alert.contains("its pages on flash were dropped"));
-                found.extend(told.map(|alert| (Some(volume.name.clone()), alert.clone())));
-            }
+            found.extend(sentences(look.served(), "its pages on flash were dropped"));
         },
     },
     Kind {

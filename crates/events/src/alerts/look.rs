@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::Limits;
+use super::kinds::Cause;
 
 /// Failed requests are told for so long after the last one.
 const TOLD_MS: u64 = 300_000;
@@ -43,6 +44,14 @@ impl<'a> Look<'a> {
     pub fn troubled(&self) -> impl Iterator<Item = (&'a str, &'a Trouble)> + use<'a> {
         self.memory.volumes.iter().map(|(name, trouble)| (name.as_str(), trouble))
     }
+}
+
+/// Of each of `volumes` the sentence of its own that has `part` in it: the volume as the subject, the sentence as the cause.
+pub fn sentences<'a>(volumes: impl Iterator<Item = &'a VolumeReport>, part: &str) -> impl Iterator<Item = Cause> {
+    volumes.filter_map(move |volume| {
+        let sentence = volume.alerts.iter().find(|alert| alert.contains(part))?;
+        Some((Some(volume.name.clone()), sentence.clone()))
+    })
 }
 
 /// What is remembered of each volume.
