@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 use control::{Actor, moment};
 
-use crate::access::rules::{is_forwarded, is_safe, judge, needed};
+use crate::access::rules::{Ours, is_forwarded, is_safe, judge, needed};
 use crate::access::{LINK_NAME, Who};
 use crate::asker::ACTOR;
 use crate::routes::Shared;
@@ -41,7 +41,8 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
         unreachable!("the server tells the peer of every request")
     };
     let (mut parts, body) = request.into_parts();
-    let (who, verdict) = judge(&shared.access, &shared.options.names, &parts, peer);
+    let ours = Ours { names: &shared.options.names, is_tls: shared.options.tls.is_some() };
+    let (who, verdict) = judge(&shared.access, ours, &parts, peer);
     let asked = (!is_safe(&parts.method)).then(|| (parts.method.clone(), parts.uri.path().to_owned()));
     let is_login = needed(&parts.method, parts.uri.path()).is_none();
     let through = if is_forwarded(&parts.headers) { " (forwarded)" } else { "" };

@@ -25,4 +25,4 @@ mod stream;
 pub mod totals;
 
 pub use access::{Access, LINK_TIME, Token};
-pub use server::{Options, listen, serve};
+pub use server::{Options, encrypted, listen, serve};

@@ -12,8 +12,11 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
 
 use crate::access::Access;
 use crate::asker::{self, Asker};
@@ -30,6 +33,10 @@ const BACKLOG: u32 = 128;
 const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Headers of a request.
 const HEADERS_MAX: usize = 64;
+/// Time for a handshake of TLS.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// The one protocol that is spoken under TLS, as clients are told in its handshake.
+const PROTOCOL: &[u8] = b"http/1.1";
 /// Time for a request's headers, and for the next request on a connection.
 const HEADER_PATIENCE: Duration = Duration::from_secs(10);
 /// Time for which a client may take nothing of what it asked for.
@@ -42,8 +49,16 @@ pub struct Options {
     pub names: Vec<String>,
     /// Volumes with metrics of their own, at most.
     pub metrics_volumes: usize,
+    /// What connections are encrypted with, of now; without it they are not.
+    pub tls: Option<watch::Receiver<Arc<ServerConfig>>>,
     /// Takes a line for the daemon's log.
     pub log: fn(&str),
+}
+
+/// What connections are encrypted with, made from a server's certificate and key.
+pub fn encrypted(mut config: ServerConfig) -> Arc<ServerConfig> {
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    Arc::new(config)
 }
 
 /// Listens at `address`.
@@ -68,6 +83,7 @@ pub async fn serve<H: Handler>(
     tokio::task::spawn_local(asker::answer(questions, handler));
     let hub = Arc::new(Hub::new(samples));
     let sampling = tokio::task::spawn_local(hub.clone().sample());
+    let tls = options.tls.clone();
     let router = routes::router(Arc::new(Shared { asker, access, hub, options }));
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -82,8 +98,9 @@ pub async fn serve<H: Handler>(
         match accepted {
             Ok((permit, stream, peer)) => {
                 let (router, stop) = (router.clone(), stop.clone());
+                let tls = tls.as_ref().map(|tls| tls.borrow().clone());
                 tokio::task::spawn_local(async move {
-                    converse(stream, peer, router, stop).await;
+                    welcome(stream, peer, tls, router, stop).await;
                     drop(permit);
                 });
             }
@@ -94,9 +111,34 @@ pub async fn serve<H: Handler>(
     sampling.abort();
 }
 
-async fn converse(stream: TcpStream, peer: SocketAddr, router: Router, mut stop: watch::Receiver<bool>) {
+async fn welcome(
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<Arc<ServerConfig>>,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+) {
     // Answers are written whole; waiting for more helps nobody.
     let _ = stream.set_nodelay(true);
+    let stream = Patient::new(stream, WRITE_PATIENCE);
+    let Some(config) = tls else { return converse(stream, peer, router, stop).await };
+    let handshake = tokio::time::timeout(HANDSHAKE_PATIENCE, TlsAcceptor::from(config).accept(stream));
+    let shaken = tokio::select! {
+        shaken = handshake => shaken,
+        _ = stop.wait_for(|stop| *stop) => return,
+    };
+    // Who took too long, speaks no TLS or does not trust the certificate is gone, and that is all.
+    if let Ok(Ok(stream)) = shaken {
+        converse(stream, peer, router, stop).await;
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: SocketAddr,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(Peer(peer));
@@ -107,7 +149,7 @@ async fn converse(stream: TcpStream, peer: SocketAddr, router: Router, mut stop:
         .header_read_timeout(HEADER_PATIENCE)
         .max_buf_size(HEADER_BYTES_MAX)
         .max_headers(HEADERS_MAX)
-        .serve_connection(TokioIo::new(Patient::new(stream, WRITE_PATIENCE)), service);
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     // An error is a client that left or broke the rules: its connection is closed, and that is all.
     tokio::select! {

@@ -18,4 +18,4 @@ mod tls;
 pub use exports::{Export, Exports, Listed};
 pub use options::Options;
 pub use server::{Server, ServerStats};
-pub use tls::{Tls, TlsError};
+pub use tls::Tls;

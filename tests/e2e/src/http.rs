@@ -3,8 +3,11 @@
 use std::cell::OnceCell;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use serde_json::Value;
 
 use crate::daemon::Daemon;
@@ -14,9 +17,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Where the document is.
 const DOCUMENT: &str = "/api/v1/openapi.json";
 
+/// What a request goes over.
+trait Wire: Read + Write {}
+
+impl<T: Read + Write> Wire for T {}
+
+type Connection = BufReader<Box<dyn Wire>>;
+
 /// A daemon's HTTP interface.
 pub struct Http {
     address: String,
+    /// With TLS, and whom it trusts; without it is plain.
+    tls: Option<Arc<ClientConfig>>,
     document: OnceCell<Value>,
 }
 
@@ -58,7 +70,12 @@ impl Http {
 
     /// Another server's; only [`Http::send`] asks without holding answers against a document.
     pub fn at(address: &str) -> Http {
-        Http { address: address.to_owned(), document: OnceCell::new() }
+        Http { address: address.to_owned(), tls: None, document: OnceCell::new() }
+    }
+
+    /// The same over TLS.
+    pub fn over(self, tls: Arc<ClientConfig>) -> Http {
+        Http { tls: Some(tls), ..self }
     }
 
     /// Where it is.
@@ -103,10 +120,30 @@ impl Http {
         head.expect("it answers").0
     }
 
-    fn begin(&self, method: &str, path: &str, headers: &[&str], body: &str) -> io::Result<BufReader<TcpStream>> {
-        let mut stream = TcpStream::connect(&self.address)?;
+    /// A connection on which several things can be asked for, one after the other.
+    pub fn keep(&self) -> io::Result<Kept<'_>> {
+        Ok(Kept { http: self, stream: self.connect()? })
+    }
+
+    fn connect(&self) -> io::Result<Connection> {
+        let stream = TcpStream::connect(&self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+        let Some(config) = &self.tls else { return Ok(BufReader::new(Box::new(stream))) };
+        let name = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host).to_owned();
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
+        let session = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
+        Ok(BufReader::new(Box::new(StreamOwned::new(session, stream))))
+    }
+
+    fn begin(&self, method: &str, path: &str, headers: &[&str], body: &str) -> io::Result<Connection> {
+        let mut stream = self.connect()?;
+        let headers = [headers, &["Connection: close"]].concat();
+        self.write(stream.get_mut(), method, path, &headers, body);
+        Ok(stream)
+    }
+
+    fn write(&self, stream: &mut dyn Wire, method: &str, path: &str, headers: &[&str], body: &str) {
+        let mut request = format!("{method} {path} HTTP/1.1\r\n");
         if !headers.iter().any(|header| header.starts_with("Host:")) {
             request += &format!("Host: {}\r\n", self.address);
         }
@@ -114,7 +151,6 @@ impl Http {
         request += &format!("Content-Length: {}\r\n\r\n", body.len());
         // Who refuses a request may hang up before all of it was sent, and has answered all the same.
         let _ = stream.write_all(request.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
-        Ok(BufReader::new(stream))
     }
 
     /// What is answered has to be in the document.
@@ -145,9 +181,23 @@ impl Http {
     }
 }
 
+/// A connection that is kept.
+pub struct Kept<'a> {
+    http: &'a Http,
+    stream: Connection,
+}
+
+impl Kept<'_> {
+    /// Asks for what can be read by anybody here.
+    pub fn get(&mut self, path: &str) -> io::Result<Reply> {
+        self.http.write(self.stream.get_mut(), "GET", path, &[], "");
+        read(&mut self.stream)
+    }
+}
+
 /// Somebody who follows the stream.
 pub struct Follower {
-    stream: BufReader<TcpStream>,
+    stream: Connection,
     text: String,
 }
 

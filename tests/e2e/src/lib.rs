@@ -4,6 +4,7 @@
 //! [`client::Client`] a small NBD client of the tests' own, and [`ledger::Ledger`] what a crash may and may not take away.
 
 pub mod cache_disk;
+pub mod certificate;
 pub mod client;
 pub mod daemon;
 pub mod folder;

@@ -21,9 +21,11 @@ pub fn is_ours(authority: &str, names: &[String]) -> bool {
     is_loopback || names.iter().any(|name| name.eq_ignore_ascii_case(bare))
 }
 
-/// True when a page from `origin` is one of ours: it came under the same name as the request.
-pub fn is_own_origin(origin: &str, authority: &str) -> bool {
-    let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+/// True when a page from `origin` is one of ours: it came under the same name as the request. Where there is TLS, what came without it is
+/// anybody's; where there is none, a proxy in front may have it.
+pub fn is_own_origin(origin: &str, authority: &str, is_tls: bool) -> bool {
+    let plain = || if is_tls { None } else { origin.strip_prefix("http://") };
+    let own = origin.strip_prefix("https://").or_else(plain);
     own.is_some_and(|own| own.eq_ignore_ascii_case(authority))
 }
 
@@ -71,12 +73,14 @@ mod tests {
 
     #[test]
     fn an_origin_is_ours_under_the_very_same_name() {
-        assert!(is_own_origin("http://127.0.0.1:7400", "127.0.0.1:7400"));
-        assert!(is_own_origin("https://Cache.example", "cache.example"));
+        for is_tls in [false, true] {
+            assert_eq!(is_own_origin("http://127.0.0.1:7400", "127.0.0.1:7400", is_tls), !is_tls);
+            assert!(is_own_origin("https://Cache.example", "cache.example", is_tls));
+        }
         for other in
             ["null", "", "http://127.0.0.1:7401", "http://evil.example", "127.0.0.1:7400", "ftp://127.0.0.1:7400"]
         {
-            assert!(!is_own_origin(other, "127.0.0.1:7400"), "{other}");
+            assert!(!is_own_origin(other, "127.0.0.1:7400", false), "{other}");
         }
     }
 }

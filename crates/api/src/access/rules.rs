@@ -51,14 +51,23 @@ pub fn needed(method: &Method, path: &str) -> Option<Role> {
     })
 }
 
+/// What is known to be ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Ours<'a> {
+    /// Names of hosts, besides loopback's.
+    pub names: &'a [String],
+    /// Connections are encrypted.
+    pub is_tls: bool,
+}
+
 /// Judges a request: who asks, as far as that is known, and why not, if so.
-pub fn judge(access: &Access, names: &[String], parts: &Parts, peer: SocketAddr) -> (Option<Who>, Result<(), Problem>) {
-    let host = match check_host(parts, names) {
+pub fn judge(access: &Access, ours: Ours<'_>, parts: &Parts, peer: SocketAddr) -> (Option<Who>, Result<(), Problem>) {
+    let host = match check_host(parts, ours.names) {
         Ok(host) => host,
         Err(problem) => return (None, Err(problem)),
     };
     let Some(needed) = needed(&parts.method, parts.uri.path()) else {
-        return (None, check_origin(&parts.headers, host, false));
+        return (None, check_origin(&parts.headers, host, ours, false));
     };
     let (who, by_cookie) = match identify(access, &parts.headers) {
         Ok(identified) => identified,
@@ -73,7 +82,7 @@ pub fn judge(access: &Access, names: &[String], parts: &Parts, peer: SocketAddr)
             );
             Err(Problem::new(StatusCode::FORBIDDEN, text))
         }
-        Some(_) if by_cookie && !is_safe(&parts.method) => check_origin(&parts.headers, host, true),
+        Some(_) if by_cookie && !is_safe(&parts.method) => check_origin(&parts.headers, host, ours, true),
         Some(_) => Ok(()),
     };
     (who, verdict)
@@ -134,9 +143,9 @@ pub fn session(headers: &HeaderMap) -> Option<&str> {
     pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
 }
 
-fn check_origin(headers: &HeaderMap, host: &str, required: bool) -> Result<(), Problem> {
+fn check_origin(headers: &HeaderMap, host: &str, ours: Ours<'_>, required: bool) -> Result<(), Problem> {
     let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
-    if origin.map_or(!required, |origin| is_own_origin(origin, host)) {
+    if origin.map_or(!required, |origin| is_own_origin(origin, host, ours.is_tls)) {
         return Ok(());
     }
     let from = origin.unwrap_or("none");

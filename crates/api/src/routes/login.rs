@@ -48,7 +48,7 @@ async fn login(
 ) -> Result<Response, Problem> {
     let (session, who) = begin(&shared, peer, || shared.access.begin(login.token.trim()))?;
     let shown = Json(LoggedIn { name: who.name, role: who.role });
-    Ok(([(header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs()))], shown).into_response())
+    Ok(([(header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs(), &shared))], shown).into_response())
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -70,7 +70,7 @@ async fn follow(
 ) -> Result<Response, Problem> {
     let (session, _) = begin(&shared, peer, || shared.access.begin_with_link(&link.key))?;
     let headers = [
-        (header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs())),
+        (header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs(), &shared)),
         // Relative, so that a proxy may serve it under a path.
         (header::LOCATION, HeaderValue::from_static("./")),
     ];
@@ -83,7 +83,7 @@ async fn logout(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Respon
     if let Some(session) = session(&headers) {
         shared.access.end(session);
     }
-    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie("", 0))]).into_response()
+    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie("", 0, &shared))]).into_response()
 }
 
 /// Begins a session, unless too many have failed; either is noted in the log.
@@ -112,7 +112,9 @@ fn begin(
     begun.ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, text))
 }
 
-fn cookie(session: &str, seconds: u64) -> HeaderValue {
-    let text = format!("{COOKIE}={session}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}");
+fn cookie(session: &str, seconds: u64, shared: &Shared) -> HeaderValue {
+    // Under TLS no browser is to send it without.
+    let secure = if shared.options.tls.is_some() { "; Secure" } else { "" };
+    let text = format!("{COOKIE}={session}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
     HeaderValue::from_str(&text).expect("hexadecimal digits and plain words")
 }

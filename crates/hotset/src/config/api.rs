@@ -1,6 +1,7 @@
 //! `[api]`: the HTTP interface.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use super::problem::Source;
 use super::read::{At, Section};
@@ -17,15 +18,25 @@ pub struct ApiConfig {
     pub names: Vec<String>,
     /// Volumes with metrics of their own, at most.
     pub metrics_volumes: u32,
+    /// What it shows itself with under TLS; without it is plain HTTP.
+    pub tls: Option<tls::Files>,
+}
+
+impl ApiConfig {
+    /// Whether what differs takes a restart. Other files for TLS do not, as long as there is TLS before and after.
+    pub fn differs_for_good(&self, fresh: &ApiConfig) -> bool {
+        let kept = ApiConfig { tls: None, ..self.clone() };
+        kept != ApiConfig { tls: None, ..fresh.clone() } || self.tls.is_some() != fresh.tls.is_some()
+    }
 }
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        ApiConfig { listen: None, names: Vec::new(), metrics_volumes: METRICS_VOLUMES }
+        ApiConfig { listen: None, names: Vec::new(), metrics_volumes: METRICS_VOLUMES, tls: None }
     }
 }
 
-pub(super) fn read_api(section: &Section<'_>, source: &mut Source<'_>) -> ApiConfig {
+pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> ApiConfig {
     let listen = section.get::<String>("listen", source).and_then(|At { value, span }| {
         let address = value.parse().ok();
         if address.is_none() {
@@ -45,5 +56,15 @@ pub(super) fn read_api(section: &Section<'_>, source: &mut Source<'_>) -> ApiCon
     }
     let names = names.into_iter().map(|name| name.value).collect();
     let metrics_volumes = section.get("metrics_volumes", source).map_or(METRICS_VOLUMES, |count| count.value);
-    ApiConfig { listen, names, metrics_volumes }
+    ApiConfig { listen, names, metrics_volumes, tls: read_tls(section, folder, source) }
+}
+
+fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<tls::Files> {
+    let keys = ["tls_certificate", "tls_key"];
+    if !keys.iter().any(|key| section.has(key)) {
+        return None;
+    }
+    // One without the other must not become plain HTTP.
+    let [certificate, key] = keys.map(|key| section.require::<String>(key, source).map(|text| folder.join(text.value)));
+    Some(tls::Files { certificate: certificate?, key: key?, client_ca: None })
 }

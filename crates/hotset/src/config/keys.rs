@@ -184,6 +184,14 @@ pub const KEYS: &[Key] = &[
         "With more volumes than this `/metrics` tells sums alone, and how many volumes were left out.",
     ),
     key(
+        "api",
+        "tls_certificate",
+        r#""/etc/hotset/api.crt""#,
+        "none",
+        "HTTP over TLS alone, with this certificate chain, PEM; needs `tls_key`. A reload (SIGHUP) takes over what the files hold then.",
+    ),
+    key("api", "tls_key", r#""/etc/hotset/api.key""#, "none", "The key of `tls_certificate`, PEM."),
+    key(
         "history",
         "size",
         r#""1 GiB""#,

@@ -64,7 +64,7 @@ fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut So
     let control_socket = path(&Section::single(table, "control", source), "socket", DEFAULT_SOCKET, folder, source);
     let memory_bytes = read_memory(&Section::single(table, "memory", source), source);
     let flash = read_flash(&Section::single(table, "flash", source), folder, source);
-    let api = read_api(&Section::single(table, "api", source), source);
+    let api = read_api(&Section::single(table, "api", source), folder, source);
     let history = read_history(&Section::single(table, "history", source), source);
     let alerts = read_alerts(&Section::single(table, "alerts", source), source);
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
@@ -202,7 +202,8 @@ fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Op
         let remedy = "add tls_certificate = \"…\" and tls_key = \"…\"";
         source.problem(&span, "TLS needs a certificate and its key", remedy);
     }
-    Some(TlsConfig { required: mode == TlsMode::Required, certificate: certificate?, key: key?, client_ca })
+    let files = tls::Files { certificate: certificate?, key: key?, client_ca };
+    Some(TlsConfig { required: mode == TlsMode::Required, files })
 }
 
 fn parse_listen(text: &str, folder: &Path) -> Result<Address, (String, String)> {

@@ -62,12 +62,8 @@ pub enum TlsMode {
 pub struct TlsConfig {
     /// Refuse clients without.
     pub required: bool,
-    /// Certificate chain, PEM.
-    pub certificate: PathBuf,
-    /// Its key, PEM.
-    pub key: PathBuf,
-    /// Authorities of client certificates, PEM; clients need none without it.
-    pub client_ca: Option<PathBuf>,
+    /// What the server shows itself with.
+    pub files: tls::Files,
 }
 
 /// Where NBD clients connect.

@@ -1,6 +1,6 @@
 //! The control thread's picture of the daemon: what is served where, and one action a message.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -12,6 +12,7 @@ use events::Wanted;
 use seam::Geometry;
 use tokio::sync::watch;
 
+use super::api::Encryption;
 use super::data_core::{CoreGone, DataCore};
 use super::events::Journal;
 use super::flash::{Before, Flash};
@@ -80,6 +81,8 @@ pub struct Daemon {
     pub access: Arc<api::Access>,
     /// Where the HTTP interface listens, once it does.
     pub api: Cell<Option<SocketAddr>>,
+    /// What its connections are encrypted with, if they are.
+    pub(super) tls: OnceCell<Encryption>,
     /// What is kept of the past.
     pub history: RefCell<Option<history::History>>,
     /// What has happened, and what is wrong.
@@ -131,6 +134,7 @@ impl Daemon {
             listen: RefCell::default(),
             access: Arc::default(),
             api: Cell::default(),
+            tls: OnceCell::new(),
             history: RefCell::default(),
             journal,
             samples: watch::Sender::default(),

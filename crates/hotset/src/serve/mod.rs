@@ -179,13 +179,8 @@ async fn start_cores(config: &Config, ended: mpsc::UnboundedSender<usize>) -> Re
 }
 
 fn load_tls(config: &TlsConfig) -> Result<nbd::Tls, Failure> {
-    let read = |path: &Path| {
-        std::fs::read(path).map_err(|error| Failure::failed(format!("[nbd] TLS: {}: {error}", path.display())))
-    };
-    let (certificate, key) = (read(&config.certificate)?, read(&config.key)?);
-    let client_ca = config.client_ca.as_deref().map(read).transpose()?;
-    nbd::Tls::new(&certificate, &key, client_ca.as_deref(), config.required)
-        .map_err(|error| Failure::failed(format!("[nbd] TLS: {error}")))
+    let identity = config.files.read().map_err(|error| Failure::failed(format!("[nbd] TLS: {error}")))?;
+    Ok(nbd::Tls::new(identity.config, config.required))
 }
 
 /// Attaches the volumes and opens the door to clients. A volume that cannot be served keeps nobody else from being served.

@@ -28,8 +28,13 @@ impl Daemon {
         for volume in &fresh.volumes {
             said.extend(self.reload_volume(volume).await);
         }
+        let mut api = old.api.clone();
+        if api.tls.is_some() {
+            said.extend(self.reload_certificate(&fresh.api));
+            api.tls = fresh.api.tls.or(api.tls);
+        }
         // What cannot be changed live stays as it was started, so that the next reload names it again.
-        *self.config.borrow_mut() = Config { volumes: fresh.volumes, datastores: fresh.datastores, ..old };
+        *self.config.borrow_mut() = Config { volumes: fresh.volumes, datastores: fresh.datastores, api, ..old };
         if said.is_empty() {
             said.push("the configuration was read again; nothing has changed".to_owned());
         }
@@ -186,7 +191,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("[memory] size", *memory_bytes != fresh.memory_bytes),
         ("[flash]", *flash != fresh.flash),
         ("[control] socket", *control_socket != fresh.control_socket),
-        ("[api]", *api != fresh.api),
+        ("[api]", api.differs_for_good(&fresh.api)),
         ("[history]", *history != fresh.history),
         ("[alerts]", *alerts != fresh.alerts),
         ("[nbd]", *nbd != fresh.nbd),
@@ -215,6 +220,7 @@ mod tests {
             ("[flash]\ndevices = [\"/dev/f0\", \"/dev/f1\"]", "[flash]"),
             ("[control]\nsocket = \"/elsewhere.sock\"", "[control] socket"),
             ("[api]\nnames = [\"cache.example\"]", "[api]"),
+            ("[api]\ntls_certificate = \"/a.crt\"\ntls_key = \"/a.key\"", "[api]"),
             ("[history]\nsize = \"64 MiB\"", "[history]"),
             ("[alerts]\ndirty_age = \"1min\"", "[alerts]"),
             ("[alerts]\nwebhook = \"http://127.0.0.1:9000/hook\"", "[alerts]"),
@@ -229,6 +235,8 @@ mod tests {
 
     #[test]
     fn what_is_applied_live_is_not_said_to_need_a_restart() {
+        let tls = |name| config(&format!("[api]\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\""));
+        assert_eq!(not_live(&tls("a"), &tls("b")), Vec::<String>::new());
         let fresh =
             config("[[datastore]]\nname = \"shelf\"\n[[volume]]\nname = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n");
         assert_eq!(not_live(&config(""), &fresh), Vec::<String>::new());

@@ -78,7 +78,8 @@ impl Daemon {
             true => format!("localhost:{}", address.port()),
             false => address.to_string(),
         };
-        let page = format!("http://{host}/");
+        let scheme = if self.tls.get().is_some() { "https" } else { "http" };
+        let page = format!("{scheme}://{host}/");
         log::info(format!("a log-in link ({role}) was made by command"));
         let link = format!("{page}login?key={key}");
         Ok(Answer::Link(LoginLink { page, link, valid_seconds: api::LINK_TIME.as_secs() }))

@@ -22,6 +22,7 @@ mod powercut;
 mod prometheus;
 mod protocol;
 mod tls;
+mod tls_http;
 mod top;
 mod traces;
 mod workload;

@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 20] = [
+const LAYERS: [(&str, u32); 21] = [
     ("seam", 0),
     ("qos", 0),
     ("nbd-protocol", 0),
@@ -15,6 +15,7 @@ const LAYERS: [(&str, u32); 20] = [
     ("flash", 1),
     ("engine", 2),
     ("control", 3),
+    ("tls", 3),
     ("nbd", 3),
     ("iscsi", 3),
     ("vhost-user", 3),

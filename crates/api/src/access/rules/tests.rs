@@ -33,7 +33,9 @@ impl World {
         let (parts, ()) = request.body(()).expect("a request").into_parts();
         let peer = SocketAddr::new(peer.parse().expect("an address"), 50_000);
         let names = ["cache.example".to_owned()];
-        judge(&self.access, &names, &parts, peer).1.map_or_else(|problem| problem.status(), |()| 200)
+        judge(&self.access, Ours { names: &names, is_tls: false }, &parts, peer)
+            .1
+            .map_or_else(|problem| problem.status(), |()| 200)
     }
 }
 

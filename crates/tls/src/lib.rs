@@ -1,0 +1,221 @@
+//! TLS as a server offers it: certificates and keys from files, for NBD and HTTP alike, and what is wrong with them in words.
+//!
+//! No connection and no executor: who serves runs the handshake on streams of its own.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{Error, InconsistentKeys, RootCertStore};
+
+/// A certificate, as it is sent.
+pub type Certificate = CertificateDer<'static>;
+
+/// Bytes of a file at most: the largest lists of authorities have a quarter of it.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Why TLS cannot be offered, or nobody can be trusted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{} cannot be read: {cause}; name a file that is there and that the daemon may read", .path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        cause: String,
+    },
+    /// A file is too long to be what it should be.
+    #[error("{} is longer than {FILE_BYTES_MAX} bytes, so it is not what it should be; name a file in PEM form", .0.display())]
+    Long(PathBuf),
+    /// A file's form is broken.
+    #[error("{} is no valid PEM ({cause}); write it anew from where it was made", .path.display())]
+    Pem {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        cause: String,
+    },
+    /// No certificate is where one should be.
+    #[error("{} holds no certificate in PEM form; give it as -----BEGIN CERTIFICATE-----", .0.display())]
+    NoCertificate(PathBuf),
+    /// No key is where one should be.
+    #[error("{} holds no private key in PEM form, or one that takes a password, which nobody could be asked for; give one without, for the daemon alone to read", .0.display())]
+    NoKey(PathBuf),
+    /// Certificate and key are of different pairs.
+    #[error("the key in {} is not the one of the first certificate in {}; give those that were made together, the server's own certificate before the others", .key.display(), .certificate.display())]
+    Mismatch {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The key's.
+        key: PathBuf,
+    },
+    /// They cannot be used for another reason.
+    #[error("{} cannot be used: {cause}; have it made anew", .path.display())]
+    Unusable {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        cause: String,
+    },
+}
+
+/// What a server shows itself with, in files in PEM form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The server's certificate, and those that lead from it to an authority.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Authorities of client certificates; clients need none without it.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// The files' content, ready for use.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// What connections are made with.
+    pub config: ServerConfig,
+    /// The certificates that clients are shown.
+    pub chain: Vec<Certificate>,
+}
+
+impl Files {
+    /// Reads them as they are now.
+    pub fn read(&self) -> Result<Identity, TlsError> {
+        let chain = certificates(&self.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|error| match error {
+            pem::Error::NoItemsFound => TlsError::NoKey(self.key.clone()),
+            error => TlsError::Pem { path: self.key.clone(), cause: error.to_string() },
+        })?;
+        let provider = provider();
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("the provider has ciphers for both versions");
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                let roots = Arc::new(roots(path)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+                builder.with_client_cert_verifier(verifier.map_err(|error| unusable(path, error))?)
+            }
+        };
+        let config = builder.with_single_cert(chain.clone(), key).map_err(|error| match error {
+            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                TlsError::Mismatch { certificate: self.certificate.clone(), key: self.key.clone() }
+            }
+            Error::InvalidCertificate(error) => unusable(&self.certificate, error),
+            error => unusable(&self.key, error),
+        })?;
+        Ok(Identity { config, chain })
+    }
+}
+
+/// The ciphers that everything here is made with.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// The certificates in a file in PEM form; one at least.
+pub fn certificates(path: &Path) -> Result<Vec<Certificate>, TlsError> {
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    let parsed = parsed.map_err(|error| TlsError::Pem { path: path.to_owned(), cause: error.to_string() })?;
+    if parsed.is_empty() { Err(TlsError::NoCertificate(path.to_owned())) } else { Ok(parsed) }
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| unusable(path, error))?;
+    }
+    Ok(roots)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let failed = |error: io::Error| TlsError::Read { path: path.to_owned(), cause: error.to_string() };
+    let mut content = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(failed)?;
+    if content.len() as u64 > FILE_BYTES_MAX { Err(TlsError::Long(path.to_owned())) } else { Ok(content) }
+}
+
+fn unusable(path: &Path, cause: impl std::fmt::Display) -> TlsError {
+    TlsError::Unusable { path: path.to_owned(), cause: cause.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+
+    use super::*;
+
+    /// A certificate and its key, in PEM form.
+    fn pair() -> (String, String) {
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(["localhost".to_owned()]).expect("a plain name");
+        (cert.pem(), signing_key.serialize_pem())
+    }
+
+    fn read_from(certificate: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> Result<Identity, String> {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let write = |name: &str, content: &[u8]| {
+            let path = folder.path().join(name);
+            fs::write(&path, content).expect("the folder can be written");
+            path
+        };
+        let (certificate, key) = (write("server.crt", certificate), write("server.key", key));
+        let files = Files { certificate, key, client_ca: client_ca.map(|content| write("clients.crt", content)) };
+        files.read().map_err(|error| error.to_string())
+    }
+
+    /// Certificate, key, authorities of clients, and what is said of them.
+    type Case<'a> = (&'a [u8], &'a [u8], Option<&'a [u8]>, &'a str);
+
+    #[test]
+    fn a_certificate_with_its_key_is_taken_and_shown_whole() {
+        let ((certificate, key), (other, _)) = (pair(), pair());
+        let identity = read_from((certificate.clone() + &other).as_bytes(), key.as_bytes(), Some(other.as_bytes()));
+        assert_eq!(identity.map(|identity| identity.chain.len()), Ok(2));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let certificate = folder.path().join("none.crt");
+        let files = Files { certificate, key: folder.path().join("none.key"), client_ca: None };
+        let text = files.read().map(|_| ()).map_err(|error| error.to_string());
+        assert!(text.as_ref().is_err_and(|text| text.contains("none.crt cannot be read: No such file")), "{text:?}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_the_file_and_what_to_do() {
+        let ((certificate, key), (_, other)) = (pair(), pair());
+        let (certificate, key, other) = (certificate.as_bytes(), key.as_bytes(), other.as_bytes());
+        let broken = b"-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n";
+        let nonsense = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let secret = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        let long = vec![b'\n'; FILE_BYTES_MAX as usize + 1];
+        let cases: [Case<'_>; 8] = [
+            (b"", key, None, "server.crt holds no certificate"),
+            (key, key, None, "server.crt holds no certificate"),
+            (broken, key, None, "server.crt is no valid PEM"),
+            (&long, key, None, "server.crt is longer than"),
+            (nonsense, key, None, "server.crt cannot be used"),
+            (certificate, secret, None, "server.key holds no private key"),
+            (certificate, other, None, "server.key is not the one of the first certificate in"),
+            (certificate, key, Some(nonsense), "clients.crt cannot be used"),
+        ];
+        for (certificate, key, client_ca, expected) in cases {
+            let text = read_from(certificate, key, client_ca).map(|_| ());
+            assert!(text.as_ref().is_err_and(|text| text.contains(expected) && text.contains("; ")), "{text:?}");
+        }
+    }
+}

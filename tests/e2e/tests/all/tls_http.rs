@@ -1,0 +1,187 @@
+//! The HTTP interface under TLS: who is let in, what a cookie may, certificates that change, and who never ends a handshake.
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpStream;
+
+use e2e::certificate::Certificate;
+use e2e::client::Client;
+use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::http::Http;
+use e2e::site::Site;
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+/// Connections that the daemon has at once.
+const CONNECTIONS_MAX: usize = 256;
+
+/// A site with TLS whose files are to be written into its folder.
+fn site() -> Site {
+    let mut site = Site::with_volume(4 * MIB);
+    let folder = site.folder.path().display();
+    site.tables = format!(
+        "[api]\nlisten = \"127.0.0.1:0\"\ntls_certificate = \"{folder}/server.crt\"\ntls_key = \"{folder}/server.key\"\n"
+    );
+    site
+}
+
+fn site_with(certificate: &Certificate) -> Site {
+    let site = site();
+    certificate.write(site.folder.path());
+    site
+}
+
+fn https(daemon: &Daemon, trusted: &Certificate) -> Http {
+    Http::of(daemon).over(trusted.trusted())
+}
+
+/// Has the configuration read again until `word` was said: all that was said since.
+fn reload(daemon: &Daemon, word: &str) -> String {
+    let before = daemon.log().len();
+    daemon.signal("HUP");
+    wait_for(word, || daemon.log().get(before..).filter(|said| said.contains(word)).map(str::to_owned))
+}
+
+#[test]
+fn who_trusts_the_certificate_is_served_and_nobody_else_learns_anything() {
+    let (certificate, other) = (Certificate::new("ours"), Certificate::new("another"));
+    let site = site_with(&certificate);
+    let daemon = site.start();
+    let http = https(&daemon, &certificate);
+    assert_eq!(http.get("/api/v1/volumes").json()["volumes"][0]["name"], "v");
+    let mut kept = http.keep().expect("it is trusted");
+    for path in ["/healthz", "/metrics", "/api/v1/status"] {
+        assert_eq!(kept.get(path).expect("the connection is kept").status, 200, "{path}");
+    }
+    let (first, _) = http.follow("/api/v1/stream?volumes=v", &[]).event();
+    assert!(!first.is_empty());
+    assert!(https(&daemon, &other).send("GET", "/api/v1/status", &[], "").is_err());
+    // Not a word in the clear, not even a redirect.
+    let plain = Http::of(&daemon).send("GET", "/", &[], "");
+    assert!(plain.is_err(), "{plain:?}");
+    daemon.stop();
+}
+
+#[test]
+fn a_session_under_tls_is_never_sent_without_and_pages_without_may_nothing() {
+    let certificate = Certificate::new("ours");
+    let site = site_with(&certificate);
+    let daemon = site.start();
+    let http = https(&daemon, &certificate);
+    let token = daemon.command(&["token", "create", "ops", "--role", "operate"]).trim().to_owned();
+    let headers = ["Content-Type: application/json"];
+    let logged_in = http.ask("POST", "/api/v1/login", &headers, &json!({ "token": token }).to_string());
+    let cookie = logged_in.header("set-cookie");
+    for word in ["HttpOnly", "SameSite=Strict", "Secure"] {
+        assert!(cookie.split("; ").any(|part| part == word), "{cookie}");
+    }
+    let session = format!("Cookie: {}", cookie.split(';').next().expect("a pair"));
+    let pause = |scheme: &str| {
+        let origin = format!("Origin: {scheme}://{}", http.address());
+        http.ask("POST", "/api/v1/volumes/v/pause", &[&session, &origin], "").status
+    };
+    assert_eq!((pause("http"), pause("https")), (403, 200));
+    let gone = http.ask("POST", "/api/v1/logout", &[&session, &format!("Origin: https://{}", http.address())], "");
+    assert!(gone.header("set-cookie").ends_with("; Secure"), "{gone:?}");
+    let link: Value = serde_json::from_str(&daemon.command(&["token", "link", "--json"])).expect("JSON");
+    let page = format!("https://{}/", http.address());
+    assert_eq!(link["page"], page.as_str());
+    let path = link["link"].as_str().and_then(|link| link.strip_prefix(page.as_str())).expect("a link to the page");
+    assert_eq!(http.ask("GET", &format!("/{path}"), &[], "").status, 303);
+    daemon.stop();
+}
+
+#[test]
+fn a_certificate_that_changed_on_disk_is_taken_over_at_a_reload_and_one_that_is_wrong_is_not() {
+    let (first, second, third) = (Certificate::new("first"), Certificate::new("second"), Certificate::new("third"));
+    let site = site_with(&first);
+    let daemon = site.start();
+    let serves = |certificate: &Certificate| https(&daemon, certificate).send("GET", "/healthz", &[], "").is_ok();
+    let before = https(&daemon, &first);
+    let mut kept = before.keep().expect("it is trusted");
+    assert_eq!(kept.get("/healthz").expect("it is served").status, 200);
+    reload(&daemon, "nothing has changed");
+    let [certificate, key] = second.write(site.folder.path());
+    assert!(serves(&first) && !serves(&second), "nothing is taken over unasked");
+    let said = reload(&daemon, "server.crt was taken over");
+    assert!(!said.contains("restart"), "{said}");
+    assert!(serves(&second) && !serves(&first));
+    assert_eq!(kept.get("/healthz").expect("connections that are open go on").status, 200);
+    // The key of another certificate, none at all, and a file that is not there.
+    fs::write(&key, &first.pem.1).expect("the folder can be written");
+    let said = reload(&daemon, "the certificate stays the one before: the key in");
+    assert!(said.contains("made together"), "{said}");
+    fs::write(&key, "").expect("the folder can be written");
+    reload(&daemon, "holds no private key in PEM form");
+    fs::remove_file(&certificate).expect("it is there");
+    reload(&daemon, "server.crt cannot be read: No such file");
+    assert!(serves(&second));
+    // Other files, named in the configuration.
+    let folder = site.folder.join("new");
+    fs::create_dir(&folder).expect("the folder can be made");
+    third.write(&folder);
+    let text = site.config_text().replace("/server.", "/new/server.");
+    fs::write(site.config(), text).expect("the folder can be written");
+    let said = reload(&daemon, "new/server.crt was taken over");
+    assert!(!said.contains("restart"), "{said}");
+    assert!(serves(&third) && !serves(&second));
+    // Without TLS is a matter for a restart, never for a slip in the file.
+    let plain = site.config_text().lines().filter(|line| !line.starts_with("tls_")).collect::<Vec<_>>().join("\n");
+    fs::write(site.config(), plain).expect("the folder can be written");
+    reload(&daemon, "[api] has changed: that needs a restart");
+    assert!(serves(&third));
+    daemon.stop();
+}
+
+#[test]
+fn files_that_are_wrong_at_the_start_cost_the_interface_alone_until_they_are_right() {
+    let (certificate, other) = (Certificate::new("ours"), Certificate::new("another"));
+    let site = site();
+    let daemon = site.start();
+    Client::connect(&site.endpoint(), "v").expect("volumes are served all the same");
+    let api = || serde_json::from_str::<Value>(&daemon.command(&["status", "--json"])).expect("JSON")["api"].clone();
+    assert!(daemon.log().contains("server.crt cannot be read: No such file"), "{}", daemon.log());
+    assert_eq!(api(), "");
+    certificate.write(site.folder.path());
+    fs::write(site.folder.join("server.key"), &other.pem.1).expect("the folder can be written");
+    wait_for("a word on the wrong key", || {
+        daemon.log().contains("is not the one of the first certificate").then_some(())
+    });
+    assert_eq!(api(), "");
+    certificate.write(site.folder.path());
+    wait_for("the interface", || (api() != "").then_some(()));
+    assert_eq!(https(&daemon, &certificate).get("/healthz").status, 200);
+    daemon.stop();
+}
+
+#[test]
+fn a_certificate_without_a_key_is_a_mistake_and_never_plain_http() {
+    let site = site();
+    for (key, missing) in [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")] {
+        let kept = |line: &&str| !line.starts_with(missing);
+        let text: String = site.config_text().lines().filter(kept).flat_map(|line| [line, "\n"]).collect();
+        fs::write(site.config(), text).expect("the folder can be written");
+        let checked = hotset(&["check-config", &site.config().to_string_lossy()]);
+        let said = text_of(&checked);
+        assert_eq!(checked.status.code(), Some(2), "{key}: {said}");
+        assert!(said.contains(&format!("[api] without \"{missing}\"")), "{key}: {said}");
+    }
+}
+
+#[test]
+fn who_never_ends_a_handshake_is_hung_up_on_and_keeps_nobody_out_for_good() {
+    let certificate = Certificate::new("ours");
+    let site = site_with(&certificate);
+    let daemon = site.start();
+    let http = https(&daemon, &certificate);
+    let silent = || TcpStream::connect(http.address()).expect("it listens");
+    let mut crowd: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| silent()).collect();
+    // There is no place until one of them has been given up.
+    assert_eq!(http.get("/healthz").status, 200);
+    for stream in &mut crowd {
+        let mut rest = Vec::new();
+        let end = stream.read_to_end(&mut rest);
+        assert!(end.is_err() || rest.is_empty(), "{rest:?}");
+    }
+    daemon.stop();
+}
