@@ -8,7 +8,7 @@
 //! asked.rs      what somebody asks to have changed, in words
 //! changes.rs    what has changed from one sample to the next, and what somebody had changed
 //! alerts/       what is wrong: the list of kinds, what is remembered to find them, when they are raised and cleared
-//! webhook.rs    alerts on their way to whoever wants to be told
+//! webhook/      alerts on their way to whoever wants to be told
 //! ```
 //!
 //! Invariants:
@@ -27,4 +27,4 @@ mod webhook;
 pub use asked::{Asked, asked};
 pub use changes::{Touched, Tracker};
 pub use log::{EVENTS_TOLD, Events, Note, Wanted};
-pub use webhook::{Address, Webhook};
+pub use webhook::{Address, Receiver, Webhook};

@@ -36,17 +36,22 @@ fn a_feature_that_this_version_lacks_is_named() {
 #[test]
 fn alerts_have_bounds_a_date_and_an_address() {
     let problems = problems_of(
-        "[alerts]\ndirty_age = \"old\"\nendurance_until = \"2030-02-30\"\nwebhook = \"https://a/\"\nvolume = 11\n",
+        "[alerts]\ndirty_age = \"old\"\nendurance_until = \"2030-02-30\"\nwebhook = \"ftp://a/\"\nvolume = 11\n",
     );
-    for word in ["\"old\" is not a time", "\"2030-02-30\" is no date", "there is no TLS here", "unknown key \"volume\""]
-    {
+    for word in [
+        "\"old\" is not a time",
+        "\"2030-02-30\" is no date",
+        "\"ftp://a/\" is no address that alerts can be sent to",
+        "unknown key \"volume\"",
+    ] {
         assert!(problems.contains(word), "{word}: {problems}");
     }
     let parsed = |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("it is sound").alerts;
-    let whole = "[alerts]\ndirty_age = \"1h\"\nendurance_until = \"2030-12-31\"\nwebhook = \"http://h:9/x\"\n";
+    let whole = "[alerts]\ndirty_age = \"1h\"\nendurance_until = \"2030-12-31\"\nwebhook = \"https://h:9/x\"\nwebhook_ca = \"ca.crt\"\n";
     let alerts = parsed(&format!("{whole}{VOLUME}"));
     assert_eq!((alerts.dirty_age.as_secs(), alerts.endurance_until), (3_600, Some(1_924_905_600)));
-    assert_eq!(alerts.webhook.map(|webhook| webhook.to_string()).as_deref(), Some("http://h:9/…"));
+    let webhook = alerts.webhook.map(|webhook| (webhook.address.to_string(), webhook.authorities));
+    assert_eq!(webhook, Some(("https://h:9/…".to_owned(), Some("/etc/hotset/ca.crt".into()))));
     assert_eq!(parsed(VOLUME), hotset::config::AlertsConfig::default());
 }
 

@@ -217,7 +217,14 @@ pub const KEYS: &[Key] = &[
         "webhook",
         r#""http://127.0.0.1:9000/hook""#,
         "none",
-        "Where alerts are sent when they are raised and cleared, as JSON in a POST ([alerts.md](alerts.md#webhook)); HTTP alone.",
+        "Where alerts are sent when they are raised and cleared, as JSON in a POST ([alerts.md](alerts.md#webhook)); `https://` for TLS.",
+    ),
+    key(
+        "alerts",
+        "webhook_ca",
+        r#""/etc/hotset/receiver-ca.crt""#,
+        "those that the system trusts",
+        "Authorities that may have signed the certificate of an `https://` webhook, PEM.",
     ),
     key(
         "array",

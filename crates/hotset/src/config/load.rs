@@ -66,7 +66,7 @@ fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut So
     let flash = read_flash(&Section::single(table, "flash", source), folder, source);
     let api = read_api(&Section::single(table, "api", source), folder, source);
     let history = read_history(&Section::single(table, "history", source), source);
-    let alerts = read_alerts(&Section::single(table, "alerts", source), source);
+    let alerts = read_alerts(&Section::single(table, "alerts", source), folder, source);
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
     let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);

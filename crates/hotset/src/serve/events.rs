@@ -6,7 +6,7 @@ use std::path::Path;
 use control::report::{AlertReport, EventKind};
 use control::{Actor, Answer, ErrorKind, Failure, ProgressSender, Request, StatusReport};
 use events::alerts::{Alerts, Limits, untold};
-use events::{Address, Events, Note, Touched, Tracker, Wanted, Webhook, asked};
+use events::{Events, Note, Receiver, Touched, Tracker, Wanted, Webhook, asked};
 
 use super::daemon::Daemon;
 use crate::log;
@@ -43,9 +43,9 @@ impl Drop for UnderWay<'_> {
 
 impl Journal {
     /// Opens the log in the state directory, and notes the start.
-    pub fn open(state: &Path, webhook: Option<Address>) -> Journal {
+    pub fn open(state: &Path, webhook: Option<Receiver>) -> Journal {
         let host = std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned();
-        let start = |address| match Webhook::start(address, host) {
+        let start = |receiver| match Webhook::start(receiver, host) {
             Ok(webhook) => Some(webhook),
             Err(error) => {
                 log::error(format!("[alerts] webhook: its thread cannot be started: {error}"));

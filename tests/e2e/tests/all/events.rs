@@ -255,9 +255,9 @@ fn receiver(answers: &'static [u16]) -> (String, Receiver<Value>) {
             let mut reader = BufReader::new(stream.try_clone().expect("a descriptor is left"));
             let (mut length, mut line) = (0, String::new());
             while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 2) {
-                length =
-                    line.strip_prefix("Content-Length: ").map_or(length, |text| text.trim().parse().expect("a number"));
-                line.clear();
+                let head = std::mem::take(&mut line).to_lowercase();
+                let told = head.strip_prefix("content-length: ");
+                length = told.map_or(length, |text| text.trim().parse().expect("a number"));
             }
             let mut body = vec![0; length];
             reader.read_exact(&mut body).expect("the whole body");

@@ -1,0 +1,255 @@
+//! The webhook against servers of its own, with TLS and without: what is tried again, what is given up, whom it trusts.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+
+use control::report::AlertReport;
+use rcgen::{CertificateParams, DnType, KeyPair};
+use rustls::{ServerConnection, StreamOwned};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::super::alerts::Turn;
+use super::*;
+
+const QUICK: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(10)];
+
+/// A request: its head in small letters, and its body.
+type Request = (String, Value);
+
+/// A server that answers each request as `answers` says and goes on with the last one, on connections as `wrap` makes them: its address and
+/// port, and the requests. Connections on which nothing is asked are passed over.
+fn serve<S: Read + Write>(
+    answers: &'static [&'static str],
+    wrap: impl Fn(TcpStream) -> S + Send + 'static,
+) -> (u16, mpsc::Receiver<Request>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it has one").port();
+    let (seen, requests) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut answers = answers.iter().chain(std::iter::repeat(answers.last().expect("an answer")));
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut stream = BufReader::new(wrap(stream));
+            let Ok(request) = read(&mut stream) else { continue };
+            let answer = answers.next().expect("it has no end");
+            stream.get_mut().write_all(answer.as_bytes()).expect("it listens");
+            stream.get_mut().flush().expect("it listens");
+            if seen.send(request).is_err() {
+                return;
+            }
+        }
+    });
+    (port, requests)
+}
+
+fn read(stream: &mut impl BufRead) -> io::Result<Request> {
+    let (mut head, mut line) = (String::new(), String::new());
+    while stream.read_line(&mut line)? > 2 {
+        head.push_str(&std::mem::take(&mut line).to_lowercase());
+    }
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.and_then(|length| length.parse().ok()).ok_or(io::ErrorKind::InvalidData)?];
+    stream.read_exact(&mut body)?;
+    Ok((head, serde_json::from_slice(&body)?))
+}
+
+/// The same without TLS.
+fn server(answers: &'static [&'static str]) -> (String, mpsc::Receiver<Request>) {
+    let (port, requests) = serve(answers, |stream| stream);
+    (format!("http://127.0.0.1:{port}/hook"), requests)
+}
+
+/// A certificate for `name` that is its own authority, in a folder that goes away with it.
+struct Certificate {
+    folder: TempDir,
+}
+
+impl Certificate {
+    fn new(name: &str) -> Certificate {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let key = KeyPair::generate().expect("random");
+        let mut params = CertificateParams::new([name.to_owned()]).expect("a plain name");
+        params.distinguished_name.push(DnType::CommonName, name);
+        let certificate = params.self_signed(&key).expect("a sound key").pem();
+        fs::write(folder.path().join("server.crt"), certificate).expect("the folder can be written");
+        fs::write(folder.path().join("server.key"), key.serialize_pem()).expect("the folder can be written");
+        Certificate { folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("server.crt")
+    }
+
+    /// A server that shows it.
+    fn server(&self, answers: &'static [&'static str]) -> (u16, mpsc::Receiver<Request>) {
+        let key = self.folder.path().join("server.key");
+        let identity = tls::Files { certificate: self.path(), key, client_ca: None }.read().expect("they fit");
+        let config = Arc::new(identity.config);
+        let wrap = move |stream| StreamOwned::new(ServerConnection::new(config.clone()).expect("sound"), stream);
+        serve(answers, wrap)
+    }
+}
+
+fn change(cause: &str) -> Change {
+    Change { state: Turn::Raised, alert: AlertReport { cause: cause.to_owned(), ..AlertReport::default() } }
+}
+
+fn quick(address: &str) -> Webhook {
+    quick_trusting(address, None)
+}
+
+fn quick_trusting(address: &str, authorities: Option<PathBuf>) -> Webhook {
+    let receiver = Receiver { address: address.parse().expect("an address"), authorities };
+    let health = Arc::new(Mutex::new(WebhookHealth::default()));
+    let (messages, received) = sync_channel(WAITING_MAX);
+    let delivery = Delivery { receiver, health: health.clone(), waiting: VecDeque::new(), failed: 0, refused: 0 };
+    std::thread::spawn(move || delivery.run(&received, &QUICK));
+    Webhook { messages, health, host: "here".to_owned() }
+}
+
+fn wait_for(webhook: &Webhook, done: impl Fn(&WebhookHealth) -> bool) -> WebhookHealth {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let health = webhook.health();
+        if done(&health) {
+            return health;
+        }
+        assert!(Instant::now() < end, "{health:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn what_is_not_taken_is_sent_again_and_everything_arrives_in_order() {
+    let (address, requests) = server(&["HTTP/1.1 500 No\r\n\r\n", "nonsense\r\n", "", "HTTP/1.1 204 Yes\r\n\r\n"]);
+    let webhook = quick(&address);
+    webhook.send(7, &[change("one"), change("two")]);
+    webhook.send(8, &[change("three")]);
+    let got: Vec<_> = (0..5).map(|_| requests.recv_timeout(Duration::from_secs(30)).expect("a request")).collect();
+    let head = &got[0].0;
+    assert!(head.starts_with("post /hook http/1.1\r\n") && head.contains("content-type: application/json"), "{head}");
+    let causes = |body: &Value| -> Vec<String> {
+        let alerts = body["alerts"].as_array().expect("a list");
+        alerts.iter().map(|alert| format!("{} {}", alert["state"].as_str().unwrap_or("?"), alert["cause"])).collect()
+    };
+    let first = ["raised \"one\"", "raised \"two\""];
+    for (_, body) in &got[..4] {
+        assert_eq!(
+            (causes(body), &body["host"], &body["at_unix_ms"]),
+            (first.map(str::to_owned).to_vec(), &"here".into(), &7.into())
+        );
+    }
+    assert_eq!(causes(&got[4].1), ["raised \"three\""]);
+    let health = wait_for(&webhook, |health| health.delivered == 2);
+    assert_eq!((health.failures, health.dropped, health.waiting, health.failed), (3, 0, 0, None));
+}
+
+#[test]
+fn a_message_that_is_refused_does_not_hold_up_the_others_for_ever() {
+    let (address, requests) = server(&[
+        "HTTP/1.1 400 No\r\n\r\n",
+        "HTTP/1.1 400 No\r\n\r\n",
+        "HTTP/1.1 404 No\r\n\r\n",
+        "HTTP/1.1 400 No\r\n\r\n",
+        "HTTP/1.1 400 No\r\n\r\n",
+        "HTTP/1.1 200 Yes\r\n\r\n",
+    ]);
+    let webhook = quick(&address);
+    webhook.send(1, &[change("wrong")]);
+    webhook.send(2, &[change("right")]);
+    let health = wait_for(&webhook, |health| health.delivered == 1);
+    assert_eq!((health.failures, health.dropped, health.waiting), (5, 1, 0));
+    let last = requests.iter().take(6).last().expect("six requests").1;
+    assert_eq!(last["alerts"][0]["cause"], "right");
+}
+
+#[test]
+fn while_nobody_answers_the_newest_are_kept_and_nobody_waits() {
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    let webhook = quick(&format!("http://{closed}/"));
+    let began = Instant::now();
+    for number in 0..3 * WAITING_MAX as u64 {
+        webhook.send(number, &[change("x")]);
+    }
+    assert!(began.elapsed() < Duration::from_secs(5));
+    let sent = 3 * WAITING_MAX as u64;
+    let health = wait_for(&webhook, |health| health.dropped + health.waiting == sent && health.failures > 1);
+    assert!(health.failed.is_some() && health.delivered == 0 && health.waiting <= 2 * WAITING_MAX as u64, "{health:?}");
+}
+
+#[test]
+fn a_receiver_with_tls_is_told_when_its_authority_is_trusted() {
+    let certificate = Certificate::new("localhost");
+    let (port, requests) = certificate.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
+    let webhook = quick_trusting(&format!("https://localhost:{port}/hook?key=s3cret"), Some(certificate.path()));
+    webhook.send(1, &[change("one")]);
+    let (head, body) = requests.recv_timeout(Duration::from_secs(30)).expect("a request");
+    assert!(head.starts_with("post /hook?key=s3cret http/1.1\r\n"), "{head}");
+    assert_eq!(body["alerts"][0]["cause"], "one");
+    let health = wait_for(&webhook, |health| health.delivered == 1);
+    assert_eq!((health.failures, health.failed), (0, None));
+}
+
+#[test]
+fn who_shows_a_certificate_that_is_not_trusted_is_told_nothing_and_the_reason_is_told() {
+    let (trusted, strange, elsewhere) =
+        (Certificate::new("localhost"), Certificate::new("localhost"), Certificate::new("mail.example"));
+    let missing = trusted.folder.path().join("none.crt");
+    let authority = "by an authority that is not trusted here; name that one in [alerts] webhook_ca";
+    let cases = [
+        (&strange, trusted.path(), authority),
+        (&elsewhere, trusted.path(), authority),
+        (&elsewhere, elsewhere.path(), "its certificate is refused: "),
+        (&trusted, missing, "none.crt cannot be read: No such file"),
+    ];
+    for (shown, authorities, expected) in cases {
+        let (port, requests) = shown.server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
+        let webhook = quick_trusting(&format!("https://localhost:{port}/s3cret"), Some(authorities));
+        webhook.send(1, &[change("one")]);
+        let health = wait_for(&webhook, |health| health.failures > 2);
+        let why = health.failed.expect("it failed");
+        assert!(why.contains(expected) && !why.contains("s3cret"), "{why}");
+        assert_eq!((health.delivered, health.waiting, requests.try_recv().ok()), (0, 1, None));
+    }
+}
+
+#[test]
+fn who_speaks_no_tls_or_sends_elsewhere_is_told_nothing_more() {
+    let (port, _) = serve(&["HTTP/1.1 200 Yes\r\n\r\n"], |mut stream| {
+        // What it answers is no TLS, whatever it was asked.
+        let _ = stream.write_all(b"HTTP/1.1 400 No\r\n\r\n");
+        stream
+    });
+    let certificate = Certificate::new("localhost");
+    let webhook = quick_trusting(&format!("https://localhost:{port}/"), Some(certificate.path()));
+    webhook.send(1, &[change("one")]);
+    let health = wait_for(&webhook, |health| health.failures > 0);
+    assert!(health.failed.as_ref().is_some_and(|why| why.contains("does not speak TLS")), "{health:?}");
+    let (other, elsewhere) = server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
+    let moved: &'static str = format!("HTTP/1.1 307 Moved\r\nLocation: {other}\r\n\r\n").leak();
+    let (address, _requests) = server(vec![moved].leak());
+    let webhook = quick(&address);
+    webhook.send(1, &[change("one")]);
+    let health = wait_for(&webhook, |health| health.dropped == 1);
+    assert_eq!((health.failures, health.failed.as_deref()), (5, Some("it answered 307")));
+    assert_eq!(elsewhere.try_recv().ok(), None);
+}
+
+#[test]
+fn who_never_answers_is_given_up_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = format!("http://{}/", listener.local_addr().expect("it has one"));
+    let receiver = Receiver { address: address.parse().expect("an address"), authorities: None };
+    let held = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("it connects");
+        stream.write_all(b"HTTP/1.1 200 Yes\r\nX: ").expect("it listens");
+        // A byte now and then is no answer; it ends when the other side has hung up.
+        while stream.write_all(b"y").is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    assert_eq!(receiver.post("{}"), Err(Failed::Later("it did not answer in time".to_owned())));
+    held.join().expect("it hung up");
+}
