@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{AlertReport, EventsPage, HistoryReport, SlowReport, TraceOpened, Traced};
+use crate::report::{AdvicePage, AlertReport, EventsPage, HistoryReport, SlowReport, TraceOpened, Traced};
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
 
@@ -53,6 +53,8 @@ pub enum Answer {
     Events(EventsPage),
     /// Of `alerts`, the most severe first.
     Alerts(Vec<AlertReport>),
+    /// Of `advise` of a volume.
+    Advice(Box<AdvicePage>),
     /// Of `trace open`.
     TraceOpened(TraceOpened),
     /// Of `trace take`.

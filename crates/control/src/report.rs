@@ -1,5 +1,6 @@
 //! What is told of a volume and of the whole daemon; the fields carry their units in their names.
 
+mod advice;
 mod alert;
 mod curve;
 mod event;
@@ -12,6 +13,7 @@ use engine::{FlashStats, LatencySummary, VolumeStats};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use advice::{AdvicePage, Assumptions, AssumptionsReport, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
 pub use alert::{AlertKind, AlertReport, Severity, WebhookHealth};
 pub use curve::{Curve, MissRatioCurve, Point};
 pub use event::{EventKind, EventReport, EventsHealth, EventsPage};

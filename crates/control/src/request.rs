@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::Role;
-use crate::report::EventKind;
+use crate::report::{Assumptions, EventKind};
 
 /// An action. On the socket one JSON object on one line: `{"action":"volume-flush","name":"web01"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +148,20 @@ pub enum Request {
     },
     /// What is wrong now.
     Alerts {},
+    /// What further memory and flash would bring the volumes, by name.
+    Advice {
+        /// How many volumes at most.
+        limit: u32,
+        /// Those whose names come after this one.
+        #[serde(default)]
+        after: Option<String>,
+        /// This one alone.
+        #[serde(default)]
+        volume: Option<String>,
+        /// What is assumed.
+        #[serde(default)]
+        assumptions: Assumptions,
+    },
     /// Begin to record a volume's requests.
     TraceOpen {
         /// The volume.

@@ -80,6 +80,7 @@ pub fn asked(request: &Request) -> Option<Asked> {
         | Request::Alerts {}
         | Request::TraceTake { .. }
         | Request::TraceClose { .. }
+        | Request::Advice { .. }
         | Request::TokenList {} => None,
     }
 }

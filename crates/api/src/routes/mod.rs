@@ -1,6 +1,7 @@
 //! A file a route, and the one list of them. What is served is what is documented: both are made from the same list.
 
 mod actions;
+mod advice;
 mod alerts;
 mod datastores;
 mod document;
@@ -65,6 +66,7 @@ fn all() -> Routes {
         .merge(volumes::routes())
         .merge(volume::routes())
         .merge(history::routes())
+        .merge(advice::routes())
         .merge(actions::routes())
         .merge(datastores::routes())
         .merge(flash::routes())

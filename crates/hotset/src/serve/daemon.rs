@@ -251,6 +251,9 @@ impl Daemon {
                 }))
             }
             Request::Alerts {} => Ok(Answer::Alerts(self.journal.active())),
+            Request::Advice { limit, after, volume, assumptions } => {
+                self.advise(limit as usize, after.as_deref(), volume.as_deref(), &assumptions).await
+            }
             Request::TraceOpen { name } => self.open_trace(&name).await,
             Request::TraceTake { name, recorder } => self.take_trace(&name, recorder).await,
             Request::TraceClose { name, recorder } => self.close_trace(&name, recorder).await,

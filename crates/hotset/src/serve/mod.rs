@@ -4,6 +4,7 @@
 //! their own and never wait for it; every action reaches them as a message.
 
 mod actions;
+mod advice;
 mod api;
 mod attach;
 mod daemon;

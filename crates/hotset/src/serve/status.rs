@@ -36,10 +36,14 @@ impl Daemon {
         let reports = self.volume_reports().await;
         let report = reports.into_iter().find(|report| report.name == name);
         let mut report = report.ok_or_else(|| Failure::no_volume(name))?;
-        let curve = self.with_volume(name, |volume| MissRatioCurve::new(&volume.curves(), volume.age().as_millis()));
-        // One that is refused has none.
-        report.miss_ratio_curve = tokio::time::timeout(CORE_PATIENCE, curve).await.ok().and_then(Result::ok);
+        report.miss_ratio_curve = self.curve(name).await;
         Ok(Answer::Volume(Box::new(report)))
+    }
+
+    /// What a volume would miss with other sizes; none of one that is refused, or whose core does not answer.
+    pub(super) async fn curve(&self, name: &str) -> Option<MissRatioCurve> {
+        let curve = self.with_volume(name, |volume| MissRatioCurve::new(&volume.curves(), volume.age().as_millis()));
+        tokio::time::timeout(CORE_PATIENCE, curve).await.ok().and_then(Result::ok)
     }
 
     /// `volume list`.

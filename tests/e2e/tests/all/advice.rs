@@ -1,6 +1,7 @@
-//! `hotset advise` of a live volume: what its clients ask draws the curve.
+//! Advice for live volumes: what their clients ask draws the curve, and the command and the HTTP interface read it alike.
 
 use e2e::client::Client;
+use e2e::http::Http;
 use e2e::site::Site;
 use serde_json::Value;
 
@@ -38,5 +39,68 @@ fn a_live_volume_is_advised_to_buy_what_its_clients_use_again_and_again() {
     assert!(picture.contains("prefers-color-scheme: dark") && picture.contains("today"), "{picture}");
     assert!(daemon.command(&["advise", "v"]).contains("worth buying: memory "));
     drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn the_command_and_the_http_interface_give_the_same_advice_page_by_page() {
+    let mut site = Site::new();
+    site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n".to_owned();
+    ["a", "b", "idle"].iter().for_each(|name| site.volume(name, 8 * MIB, ""));
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    for name in ["a", "b"] {
+        let mut client = Client::connect(&site.endpoint(), name).expect("the daemon serves");
+        for _ in 0..4 {
+            (0..2 * MIB).step_by(16_384).for_each(|at| drop(client.read(at, 16_384).expect("it reads")));
+        }
+    }
+    // The mean rate goes on with the time, and nothing else does.
+    let still = |mut advice: Value| {
+        let fields = advice.as_object_mut().expect("an object");
+        assert!(fields.remove("requests_per_s").is_some_and(|rate| rate.as_f64() > Some(0.0)), "{fields:?}");
+        for side in ["memory", "flash"] {
+            for step in fields[side]["steps"].as_array_mut().expect("a list") {
+                let saved = step.as_object_mut().and_then(|step| step.remove("saved_spindles"));
+                assert!(saved.is_some_and(|saved| saved.is_f64()), "a rate is known");
+            }
+        }
+        advice
+    };
+    let assumed = "spindle_iops=75&array_latency_us=12000";
+    for name in ["a", "b"] {
+        let options = ["advise", name, "--json", "--spindle-iops", "75", "--array-latency", "12ms"];
+        let told: Value = serde_json::from_str(&daemon.command(&options)).expect("JSON");
+        let page = http.get(&format!("/api/v1/advice?volume={name}&{assumed}")).json();
+        assert_eq!((&page["next"], &page["assumptions"]), (&Value::Null, &told["assumptions"]));
+        let mut advice = page["volumes"][0].clone();
+        assert_eq!(advice.as_object_mut().and_then(|fields| fields.remove("nothing")), Some(Value::Null));
+        let mut told = still(told);
+        told.as_object_mut().expect("an object").remove("assumptions");
+        assert_eq!(still(advice), told);
+        let best = told["memory"]["steps"].as_array().and_then(|steps| steps.last()).expect("a step");
+        assert!(best["hit_ratio"].as_f64() > Some(0.7) && best["latency_us"].as_f64() < Some(4_000.0), "{best}");
+    }
+    let (mut names, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = http.get(&format!("/api/v1/advice?limit=2{after}")).json();
+        for advice in page["volumes"].as_array().expect("a list") {
+            names.push((advice["volume"].as_str().expect("a name").to_owned(), advice["nothing"].is_null()));
+        }
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(names, [("a", true), ("b", true), ("idle", false)].map(|(name, said)| (name.to_owned(), said)));
+    for (question, status) in [
+        ("limit=0", 400),
+        ("limit=101", 400),
+        ("limit=many", 400),
+        ("spindle_iops=0", 400),
+        ("array_latency_us=-1", 400),
+        ("size=1", 400),
+        ("volume=none", 404),
+    ] {
+        assert_eq!(http.get(&format!("/api/v1/advice?{question}")).status, status, "{question}");
+    }
     daemon.stop();
 }

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use control::report::MissRatioCurve;
-use control::{Answer, Request, VolumeReport};
-use lab::advice::{Advice, Assumptions, Live, Side, Step, Today, of_trace, of_volume};
+use control::report::{Assumptions, AssumptionsReport, SideAdvice, VolumeAdvice};
+use control::{Answer, Request};
+use lab::advice::of_trace;
 use lab::replay::recording::BLOCK_BYTES;
 use serde::Serialize;
 use trace::Format;
 
 use super::daemon::{ask, unexpected};
 use super::simulate::{parse_format, read};
+use crate::advice::{assumed, side};
 use crate::cli::{Failure, print_json};
 use crate::units::{parse_time, show_bytes, show_count, show_micros};
 
@@ -56,41 +57,9 @@ struct Output {
     requests: u64,
     footprint_bytes: u64,
     requests_per_s: Option<f64>,
-    assumptions: Assumed,
-    memory: Curve,
-    flash: Curve,
-}
-
-#[derive(Serialize)]
-struct Assumed {
-    spindle_requests_per_s: f64,
-    array_latency_us: f64,
-    flash_latency_us: f64,
-    memory_latency_us: f64,
-}
-
-#[derive(Serialize)]
-struct Curve {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    today: Option<Had>,
-    knee_bytes: Option<u64>,
-    steps: Vec<Point>,
-}
-
-#[derive(Serialize)]
-struct Had {
-    size_bytes: u64,
-    hit_ratio: f64,
-}
-
-#[derive(Serialize)]
-struct Point {
-    size_bytes: u64,
-    hit_ratio: f64,
-    miss_ratio: f64,
-    lru_miss_ratio: f64,
-    latency_us: f64,
-    saved_spindles: Option<f64>,
+    assumptions: AssumptionsReport,
+    memory: SideAdvice,
+    flash: SideAdvice,
 }
 
 /// What is advised, and on what.
@@ -101,14 +70,17 @@ struct Advised {
     requests: u64,
     /// Of a volume, what was asked for lately.
     footprint_bytes: u64,
-    advice: Advice,
+    /// Requests a second, on average; `None` where nothing is known of times.
+    rate: Option<f64>,
+    memory: SideAdvice,
+    flash: SideAdvice,
 }
 
 /// Works it out, prints it, and draws it where that was asked for.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let assumptions = Assumptions {
-        spindle_rate: f64::from(options.spindle_iops),
+        spindle_iops: options.spindle_iops,
         array_ns: nanos(options.array_latency),
         flash_ns: nanos(options.flash_latency),
         memory_ns: nanos(options.memory_latency),
@@ -119,7 +91,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     if let Some(path) = &options.svg {
         let file = Path::new(&advised.name).file_name();
         let title = file.map_or(advised.name.clone(), |file| file.to_string_lossy().into_owned());
-        let picture = svg::draw(&title, &advised.advice);
+        let picture = svg::draw(&title, &advised.memory, &advised.flash);
         std::fs::write(path, picture).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     }
     if json {
@@ -131,98 +103,57 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
 
 fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<Advised, Failure> {
     let recording = read(path, options.format, options.lenient)?;
+    let advice = of_trace(&recording, &assumed(assumptions));
     Ok(Advised {
         name: path.display().to_string(),
         live: false,
         requests: recording.requests.len() as u64,
         footprint_bytes: u64::from(recording.blocks.distinct) * BLOCK_BYTES,
-        advice: of_trace(&recording, assumptions),
+        rate: advice.rate,
+        memory: side(&advice.memory),
+        flash: side(&advice.flash),
     })
 }
 
 fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Result<Advised, Failure> {
-    let asked = ask(socket, &Request::VolumeShow { name: name.to_owned() });
+    let (volume, assumptions) = (Some(name.to_owned()), *assumptions);
+    let asked = ask(socket, &Request::Advice { limit: 1, after: None, volume, assumptions });
     let answer = asked.map_err(|failure| Failure {
         message: format!("{} (there is no file \"{name}\" either)", failure.message),
         ..failure
     })?;
-    let Answer::Volume(report) = answer else { return Err(unexpected()) };
-    let Some(curve) = &report.miss_ratio_curve else {
-        return Err(Failure::failed(format!("volume {name} is {}: it has no miss-ratio curve", report.state.name())));
-    };
-    let requests = report.reads + report.writes;
-    if requests == 0 {
-        return Err(Failure::failed(format!(
-            "volume {name}: nothing was read or written yet, so there is nothing to say"
-        )));
-    }
-    let footprint_bytes = curve.memory.working_set_bytes;
-    let advice = of_volume(&live(&report, curve), assumptions);
-    Ok(Advised { name: name.to_owned(), live: true, requests, footprint_bytes, advice })
-}
-
-fn live(report: &VolumeReport, curve: &MissRatioCurve) -> Live {
-    let ratio = |hits: u64| hits as f64 / report.reads.max(1) as f64;
-    let seconds = curve.observed_ms as f64 / 1e3;
-    Live {
-        curves: curve.curves(),
-        rate: (seconds > 0.0).then(|| (report.reads + report.writes) as f64 / seconds),
-        memory: Today { size_bytes: report.memory_bytes, hit_ratio: ratio(report.memory_hits) },
-        flash: Today { size_bytes: report.flash.cached_bytes, hit_ratio: ratio(report.flash_hits) },
+    let Answer::Advice(page) = answer else { return Err(unexpected()) };
+    let [advice] = <[VolumeAdvice; 1]>::try_from(page.volumes).map_err(|_| unexpected())?;
+    let VolumeAdvice { volume: name, nothing, requests, footprint_bytes, requests_per_s: rate, memory, flash } = advice;
+    match nothing {
+        Some(why) => Err(Failure::failed(format!("volume {name}: {why}"))),
+        None => Ok(Advised { name, live: true, requests, footprint_bytes, rate, memory, flash }),
     }
 }
 
 fn output(advised: Advised, assumptions: &Assumptions) -> Output {
-    let Advised { name, live, requests, footprint_bytes, advice } = advised;
+    let Advised { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
     Output {
         trace: (!live).then(|| name.clone()),
         volume: live.then_some(name),
         requests,
         footprint_bytes,
-        requests_per_s: advice.rate,
-        assumptions: assumed(assumptions),
-        memory: curve(&advice.memory),
-        flash: curve(&advice.flash),
+        requests_per_s: rate,
+        assumptions: (*assumptions).into(),
+        memory,
+        flash,
     }
-}
-
-fn assumed(assumptions: &Assumptions) -> Assumed {
-    let micros = |nanos: u64| nanos as f64 / 1e3;
-    Assumed {
-        spindle_requests_per_s: assumptions.spindle_rate,
-        array_latency_us: micros(assumptions.array_ns),
-        flash_latency_us: micros(assumptions.flash_ns),
-        memory_latency_us: micros(assumptions.memory_ns),
-    }
-}
-
-fn curve(side: &Side) -> Curve {
-    let point = |step: &Step| Point {
-        size_bytes: step.size_bytes,
-        hit_ratio: step.hit_ratio,
-        miss_ratio: step.miss_ratio,
-        lru_miss_ratio: step.lru_miss_ratio,
-        latency_us: step.latency_ns / 1e3,
-        saved_spindles: step.saved_spindles,
-    };
-    let today = side.today.map(|Today { size_bytes, hit_ratio }| Had { size_bytes, hit_ratio });
-    let knee_bytes = knee(side).map(|step| step.size_bytes);
-    Curve { today, knee_bytes, steps: side.steps.iter().map(point).collect() }
-}
-
-fn knee(side: &Side) -> Option<&Step> {
-    side.knee.map(|at| &side.steps[at])
 }
 
 /// The steps worth a line: each a quarter larger than the last one and a hundredth better, the knee and the largest.
-fn lines(side: &Side) -> Vec<usize> {
+fn lines(side: &SideAdvice) -> Vec<usize> {
     let mut lines: Vec<usize> = Vec::new();
     for (at, step) in side.steps.iter().enumerate() {
         let more = lines.last().is_none_or(|last| {
             let last = &side.steps[*last];
             step.size_bytes * 4 >= last.size_bytes * 5 && step.hit_ratio >= last.hit_ratio + 0.01
         });
-        if more || side.knee == Some(at) || at + 1 == side.steps.len() {
+        if more || side.knee_bytes == Some(step.size_bytes) || at + 1 == side.steps.len() {
             lines.push(at);
         }
     }
@@ -230,10 +161,10 @@ fn lines(side: &Side) -> Vec<usize> {
 }
 
 fn print(advised: &Advised, assumptions: &Assumptions) {
-    let Advised { name, live, requests, footprint_bytes, advice } = advised;
+    let Advised { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
     let what = if *live { "lately used" } else { "footprint" };
     println!("{name}: {} requests, {what} {}", show_count(*requests), show_bytes(*footprint_bytes));
-    for (name, side) in [("memory", &advice.memory), ("flash", &advice.flash)] {
+    for (name, side) in [("memory", memory), ("flash", flash)] {
         println!("\n{:>12} {:>12} {:>9} {:>11} {:>9}", name, "served whole", "more", "latency", "spindles");
         let mut before = 0.0;
         for at in lines(side) {
@@ -244,8 +175,8 @@ fn print(advised: &Advised, assumptions: &Assumptions) {
                 show_bytes(step.size_bytes),
                 step.hit_ratio * 100.0,
                 (step.hit_ratio - before) * 100.0,
-                show_micros(step.latency_ns / 1e3),
-                if side.knee == Some(at) { "  <- more pays less from here on" } else { "" }
+                show_micros(step.latency_us),
+                if side.knee_bytes == Some(step.size_bytes) { "  <- more pays less from here on" } else { "" }
             );
             before = step.hit_ratio;
         }
@@ -254,24 +185,24 @@ fn print(advised: &Advised, assumptions: &Assumptions) {
             println!("       today: {}, which served {served:.1} % of the reads whole", show_bytes(today.size_bytes));
         }
     }
-    let worth = |side: &Side| {
-        knee(side).map_or("none: it grows evenly with the size".to_owned(), |step| show_bytes(step.size_bytes))
+    let worth = |side: &SideAdvice| {
+        side.knee().map_or("none: it grows evenly with the size".to_owned(), |step| show_bytes(step.size_bytes))
     };
-    println!("\nworth buying: memory {}, or flash {}", worth(&advice.memory), worth(&advice.flash));
+    println!("\nworth buying: memory {}, or flash {}", worth(memory), worth(flash));
     let micros = |nanos: u64| show_micros(nanos as f64 / 1e3);
     println!(
         "assumed: an answer of the array {}, of flash {}, of memory {}; {} requests/s a disk; each kind of cache alone",
         micros(assumptions.array_ns),
         micros(assumptions.flash_ns),
         micros(assumptions.memory_ns),
-        assumptions.spindle_rate
+        assumptions.spindle_iops
     );
     if *live {
         println!(
             "of a volume the curves are an LRU's, and a request counts as served whole as often as its blocks are found"
         );
     }
-    match advice.rate {
+    match rate {
         Some(rate) => println!("the mean rate is {rate:.0} requests/s; spindles are counted for that"),
         None => println!("the trace has no times, so nothing can be said of spindles"),
     }

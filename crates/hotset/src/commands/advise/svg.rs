@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use lab::advice::{Advice, Side, Step};
+use control::report::{SideAdvice, StepAdvice};
 
 use crate::units::show_bytes;
 
@@ -31,10 +31,8 @@ struct Axis {
 }
 
 impl Axis {
-    fn of(advice: &Advice) -> Axis {
-        let sizes = || {
-            [&advice.memory, &advice.flash].into_iter().flat_map(|side| &side.steps).map(|step| step.size_bytes as f64)
-        };
+    fn of(sides: [&SideAdvice; 2]) -> Axis {
+        let sizes = || sides.into_iter().flat_map(|side| &side.steps).map(|step| step.size_bytes as f64);
         let (low, high) = (sizes().fold(f64::MAX, f64::min), sizes().fold(1.0, f64::max));
         Axis { low: low.min(high / 2.0), high }
     }
@@ -56,15 +54,15 @@ fn y(ratio: f64) -> f64 {
 }
 
 /// Draws both curves; `title` is any text.
-pub fn draw(title: &str, advice: &Advice) -> String {
-    let axis = Axis::of(advice);
+pub fn draw(title: &str, memory: &SideAdvice, flash: &SideAdvice) -> String {
+    let axis = Axis::of([memory, flash]);
     let mut picture = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\n\
          <style>\n{STYLE}</style>\n<rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
          <text class=\"title\" x=\"{LEFT}\" y=\"30\">{}</text>\n\
          <text class=\"faint\" x=\"{LEFT}\" y=\"52\">{}</text>\n",
         escaped(title),
-        legend(advice)
+        legend(memory)
     );
     for percent in (0..=100).step_by(20) {
         let at = y(f64::from(percent) / 100.0);
@@ -77,8 +75,8 @@ pub fn draw(title: &str, advice: &Advice) -> String {
         text(&mut picture, "faint middle", (at, BOTTOM + 20.0), &show_bytes(size));
     }
     text(&mut picture, "faint middle", ((LEFT + RIGHT) / 2.0, BOTTOM + 44.0), "size of the cache");
-    let ends = ends(advice);
-    for (name, side, end) in [("memory", &advice.memory, ends.0), ("flash", &advice.flash, ends.1)] {
+    let ends = ends(memory, flash);
+    for (name, side, end) in [("memory", memory, ends.0), ("flash", flash, ends.1)] {
         curve(&mut picture, name, side, &axis);
         text(&mut picture, name, (RIGHT + 10.0, end), name);
     }
@@ -87,17 +85,17 @@ pub fn draw(title: &str, advice: &Advice) -> String {
 }
 
 /// What is to be seen.
-fn legend(advice: &Advice) -> &'static str {
-    match advice.memory.today {
+fn legend(memory: &SideAdvice) -> &'static str {
+    match memory.today {
         Some(_) => "Share of hits, by the size of the cache. Ring: past it more pays less. Dot: what there is today.",
         None => "Share of hits, by the size of the cache. Dashed: an LRU's. Ring: past it more pays less.",
     }
 }
 
 /// Where the names at the curves' ends stand, apart enough to be read.
-fn ends(advice: &Advice) -> (f64, f64) {
-    let end = |side: &Side| side.steps.last().map_or(BOTTOM, |step| y(1.0 - step.miss_ratio)) + 4.0;
-    let (memory, flash) = (end(&advice.memory), end(&advice.flash));
+fn ends(memory: &SideAdvice, flash: &SideAdvice) -> (f64, f64) {
+    let end = |side: &SideAdvice| side.steps.last().map_or(BOTTOM, |step| y(1.0 - step.miss_ratio)) + 4.0;
+    let (memory, flash) = (end(memory), end(flash));
     if (memory - flash).abs() >= 16.0 {
         return (memory, flash);
     }
@@ -105,8 +103,8 @@ fn ends(advice: &Advice) -> (f64, f64) {
     if memory < flash { (middle - 8.0, middle + 8.0) } else { (middle + 8.0, middle - 8.0) }
 }
 
-fn curve(picture: &mut String, name: &str, side: &Side, axis: &Axis) {
-    let points = |ratio: fn(&Step) -> f64| {
+fn curve(picture: &mut String, name: &str, side: &SideAdvice, axis: &Axis) {
+    let points = |ratio: fn(&StepAdvice) -> f64| {
         side.steps
             .iter()
             .map(|step| format!("{:.1},{:.1}", axis.x(step.size_bytes), y(1.0 - ratio(step))))
@@ -126,7 +124,7 @@ fn curve(picture: &mut String, name: &str, side: &Side, axis: &Axis) {
             .expect("a string takes everything");
         text(picture, &format!("{name} middle"), (x, y + if name == "memory" { 20.0 } else { -12.0 }), "today");
     }
-    if let Some(step) = side.knee.map(|at| &side.steps[at]) {
+    if let Some(step) = side.knee() {
         let (x, y) = (axis.x(step.size_bytes), y(1.0 - step.miss_ratio));
         writeln!(picture, "<circle class=\"{name}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>")
             .expect("a string takes everything");
@@ -155,23 +153,24 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn side(sizes: &[(u64, f64)], knee: Option<usize>) -> Side {
-        let step = |(size_bytes, hits): &(u64, f64)| Step {
+    fn side(sizes: &[(u64, f64)], knee: Option<usize>) -> SideAdvice {
+        let step = |(size_bytes, hits): &(u64, f64)| StepAdvice {
             size_bytes: *size_bytes,
             hit_ratio: *hits,
             miss_ratio: 1.0 - hits,
             lru_miss_ratio: 1.0 - hits / 2.0,
-            latency_ns: 1.0,
+            latency_us: 1.0,
             saved_spindles: None,
         };
-        Side { steps: sizes.iter().map(step).collect(), knee, today: None }
+        let knee_bytes = knee.map(|at| sizes[at].0);
+        SideAdvice { steps: sizes.iter().map(step).collect(), knee_bytes, today: None }
     }
 
     #[test]
     fn a_picture_has_both_curves_their_knees_and_both_grounds() {
         let memory = side(&[(1 << 20, 0.1), (8 << 20, 0.7), (64 << 20, 0.75)], Some(1));
         let flash = side(&[(1 << 20, 0.3), (64 << 20, 0.74)], None);
-        let picture = draw("a<b & c", &Advice { rate: None, memory, flash });
+        let picture = draw("a<b & c", &memory, &flash);
         assert!(picture.contains("a&lt;b &amp; c") && picture.contains("prefers-color-scheme: dark"));
         assert_eq!(picture.matches("<polyline").count(), 4);
         assert_eq!(picture.matches("<circle").count(), 1);
@@ -181,7 +180,7 @@ mod tests {
     #[test]
     fn a_trace_of_one_block_is_drawn_too() {
         let one = || side(&[(4_096, 0.0)], None);
-        let picture = draw("one", &Advice { rate: None, memory: one(), flash: one() });
+        let picture = draw("one", &one(), &one());
         assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
     }
 }

@@ -1,0 +1,104 @@
+//! `advice`: what each further step of memory and flash would bring the volumes, page by page.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use control::report::{AdvicePage, Assumptions};
+use control::{Answer, Request};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared, unexpected};
+use crate::extract::{Json, Question};
+use crate::problem::Problem;
+
+/// Volumes on a page where nothing is said.
+const LIMIT: u32 = 20;
+/// Volumes on a page at most: the curves of each are drawn for it.
+const LIMIT_MAX: u32 = 100;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(advise))
+}
+
+#[derive(Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Wanted {
+    /// How many volumes, 1 to 100; without it 20
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u32>,
+    /// Those whose names come after this one: `next` of the page before
+    after: Option<String>,
+    /// This volume alone
+    volume: Option<String>,
+    /// Assumed: requests a second of one disk; without it 180
+    #[param(minimum = 1)]
+    spindle_iops: Option<u32>,
+    /// Assumed: latency of a request that the array answers; without it 8000
+    array_latency_us: Option<u32>,
+    /// Assumed: latency of one that flash answers; without it 200
+    flash_latency_us: Option<u32>,
+    /// Assumed: latency of one that memory answers; without it 20
+    memory_latency_us: Option<u32>,
+}
+
+/// What further memory and flash would bring the volumes, by name, page by page
+#[utoipa::path(get, path = "/api/v1/advice", tag = "volumes", params(Wanted),
+    responses((status = 200, description = "A page", body = AdvicePage),
+        (status = 404, description = "There is no such volume", body = Problem, content_type = "application/problem+json")))]
+async fn advise(
+    State(shared): State<Arc<Shared>>,
+    Question(wanted): Question<Wanted>,
+) -> Result<Json<AdvicePage>, Problem> {
+    let request = request(wanted).map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
+    match shared.asker.ask(request).await? {
+        Answer::Advice(page) => Ok(Json(*page)),
+        _ => Err(unexpected()),
+    }
+}
+
+fn request(wanted: Wanted) -> Result<Request, String> {
+    let limit = wanted.limit.unwrap_or(LIMIT);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} volumes"));
+    }
+    let usual = Assumptions::default();
+    let nanos = |micros: Option<u32>, usual: u64| micros.map_or(usual, |micros| u64::from(micros) * 1_000);
+    let assumptions = Assumptions {
+        spindle_iops: wanted.spindle_iops.unwrap_or(usual.spindle_iops),
+        array_ns: nanos(wanted.array_latency_us, usual.array_ns),
+        flash_ns: nanos(wanted.flash_latency_us, usual.flash_ns),
+        memory_ns: nanos(wanted.memory_latency_us, usual.memory_ns),
+    };
+    Ok(Request::Advice { limit, after: wanted.after, volume: wanted.volume, assumptions })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_read_as_it_is_meant() {
+        let asked = |volume: Option<&str>, assumptions| {
+            let volume = volume.map(str::to_owned);
+            Ok(Request::Advice { limit: 20, after: None, volume, assumptions })
+        };
+        assert_eq!(request(Wanted::default()), asked(None, Assumptions::default()));
+        let wanted = Wanted {
+            volume: Some("v".to_owned()),
+            spindle_iops: Some(75),
+            array_latency_us: Some(12_000),
+            ..Wanted::default()
+        };
+        let assumptions = Assumptions { spindle_iops: 75, array_ns: 12_000_000, ..Assumptions::default() };
+        assert_eq!(request(wanted), asked(Some("v"), assumptions));
+        for limit in [0, 101] {
+            let refused = request(Wanted { limit: Some(limit), ..Wanted::default() });
+            assert!(refused.is_err_and(|text| text.contains("1 to 100")));
+        }
+    }
+}
