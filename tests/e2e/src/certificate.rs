@@ -1,18 +1,19 @@
 //! Throw-away certificates: each is its own authority, so that a client trusts one and no other.
 
 use std::fs;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rcgen::{CertificateParams, DnType, KeyPair};
-use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 /// A certificate for this machine's loopback.
 pub struct Certificate {
     /// It and its key, in PEM form.
     pub pem: (String, String),
-    der: CertificateDer<'static>,
+    der: (CertificateDer<'static>, PrivateKeyDer<'static>),
 }
 
 impl Certificate {
@@ -22,7 +23,9 @@ impl Certificate {
         let mut params = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()]).expect("plain names");
         params.distinguished_name.push(DnType::CommonName, name);
         let certificate = params.self_signed(&key).expect("a sound key");
-        Certificate { pem: (certificate.pem(), key.serialize_pem()), der: certificate.der().clone() }
+        let pem = (certificate.pem(), key.serialize_pem());
+        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+        Certificate { pem, der: (certificate.der().clone(), key) }
     }
 
     /// Writes it and its key as `server.crt` and `server.key`.
@@ -36,10 +39,20 @@ impl Certificate {
     /// A client that trusts it alone.
     pub fn trusted(&self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
-        roots.add(self.der.clone()).expect("a certificate");
+        roots.add(self.der.0.clone()).expect("a certificate");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.expect("both versions").with_root_certificates(roots);
         Arc::new(builder.with_no_client_auth())
+    }
+
+    /// A server's side of a connection, which shows it.
+    pub fn server(&self) -> impl Fn(TcpStream) -> StreamOwned<ServerConnection, TcpStream> + Send + use<> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.expect("both versions").with_no_client_auth();
+        let (certificate, key) = (self.der.0.clone(), self.der.1.clone_key());
+        let config = Arc::new(builder.with_single_cert(vec![certificate], key).expect("they fit"));
+        move |stream| StreamOwned::new(ServerConnection::new(config.clone()).expect("a sound configuration"), stream)
     }
 }

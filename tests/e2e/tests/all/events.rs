@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use e2e::certificate::Certificate;
 use e2e::client::Client;
 use e2e::daemon::{Daemon, binary, wait_for};
 use e2e::http::Http;
@@ -246,13 +247,22 @@ fn a_flash_device_that_fails_raises_an_alert_and_one_in_its_place_clears_it() {
 
 /// A receiver that answers each POST as `answers` says, and goes on with the last one.
 fn receiver(answers: &'static [u16]) -> (String, Receiver<Value>) {
+    let (address, bodies) = receiver_on(answers, |stream| stream);
+    (format!("http://{address}/hook?secret=s3cret"), bodies)
+}
+
+/// The same on connections as `wrap` makes them; those on which nothing is asked are passed over.
+fn receiver_on<S: Read + Write>(
+    answers: &'static [u16],
+    wrap: impl Fn(TcpStream) -> S + Send + 'static,
+) -> (SocketAddr, Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("it has one");
     let (seen, bodies) = channel();
     std::thread::spawn(move || {
-        let answers = answers.iter().chain(std::iter::repeat(answers.last().expect("an answer")));
-        for (stream, answer) in listener.incoming().map_while(Result::ok).zip(answers) {
-            let mut reader = BufReader::new(stream.try_clone().expect("a descriptor is left"));
+        let mut answers = answers.iter().chain(std::iter::repeat(answers.last().expect("an answer")));
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(wrap(stream));
             let (mut length, mut line) = (0, String::new());
             while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 2) {
                 let head = std::mem::take(&mut line).to_lowercase();
@@ -260,14 +270,19 @@ fn receiver(answers: &'static [u16]) -> (String, Receiver<Value>) {
                 length = told.map_or(length, |text| text.trim().parse().expect("a number"));
             }
             let mut body = vec![0; length];
-            reader.read_exact(&mut body).expect("the whole body");
-            write!(&stream, "HTTP/1.1 {answer} X\r\nContent-Length: 0\r\n\r\n").expect("it listens");
+            if length == 0 || reader.read_exact(&mut body).is_err() {
+                continue;
+            }
+            let answer = answers.next().expect("it has no end");
+            let stream = reader.get_mut();
+            write!(stream, "HTTP/1.1 {answer} X\r\nContent-Length: 0\r\n\r\n").expect("it listens");
+            stream.flush().expect("it listens");
             if seen.send(serde_json::from_slice(&body).expect("JSON")).is_err() {
                 return;
             }
         }
     });
-    (format!("http://{address}/hook?secret=s3cret"), bodies)
+    (address, bodies)
 }
 
 #[test]
@@ -298,6 +313,33 @@ fn the_webhook_is_told_again_after_a_500_and_when_it_is_over() {
     assert!(http.get("/metrics").body.contains("\nhotset_webhook_failures_total 1\n"));
     // What may be a secret is told nowhere.
     assert!(!status(&daemon).to_string().contains("s3cret") && !daemon.log().contains("s3cret"));
+    daemon.stop();
+}
+
+#[test]
+fn a_webhook_with_tls_is_told_by_who_trusts_it_and_by_nobody_else() {
+    let (certificate, other) = (Certificate::new("receiver"), Certificate::new("another"));
+    let (address, bodies) = receiver_on(&[204], certificate.server());
+    let site_trusting = |trusted: &Certificate| {
+        let mut site = site();
+        let [authority, _] = trusted.write(site.folder.path());
+        let (url, authority) = (format!("https://{address}/hook?secret=s3cret"), authority.display());
+        site.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\nwebhook_ca = \"{authority}\"\n");
+        site
+    };
+    let wary = site_trusting(&other);
+    let daemon = wary.start();
+    daemon.command(&["volume", "pause", "v"]);
+    let why = wait_for("a refusal", || status(&daemon)["webhook"]["failed"].as_str().map(str::to_owned));
+    assert!(why.contains("an authority that is not trusted here"), "{why}");
+    assert!(bodies.try_recv().is_err() && !status(&daemon).to_string().contains("s3cret"));
+    daemon.stop();
+    let trusting = site_trusting(&certificate);
+    let daemon = trusting.start();
+    daemon.command(&["volume", "pause", "v"]);
+    let body = bodies.recv_timeout(Duration::from_secs(60)).expect("a POST");
+    assert_eq!((&body["alerts"][0]["kind"], &body["alerts"][0]["subject"]), (&"cache-paused".into(), &"v".into()));
+    wait_for("what was delivered", || (status(&daemon)["webhook"]["delivered"] == 1).then_some(()));
     daemon.stop();
 }
 
