@@ -97,6 +97,8 @@ enum Command {
         #[command(subcommand)]
         action: commands::trace::Action,
     },
+    /// Write what the cache gained over a time into one page for a browser, from the history
+    Report(commands::report::Options),
     /// Say what sizes of memory and flash are worth buying for a volume, or for a block trace
     Advise(commands::advise::Options),
     /// Play a block trace against caches of given sizes, the policies alone
@@ -172,6 +174,7 @@ impl Cli {
             Command::Token { action } => commands::token::run(socket, action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),
+            Command::Report(options) => commands::report::run(socket, &options, json),
             Command::Advise(options) => commands::advise::run(socket, &options, json),
             Command::Simulate(options) => commands::simulate::run(&options, json),
             Command::Workload { action } => commands::workload::run(action, json),

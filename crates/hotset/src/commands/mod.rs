@@ -8,6 +8,7 @@ pub mod flash;
 mod flash_offline;
 mod history;
 pub mod lab;
+pub mod report;
 pub mod shell;
 pub mod simulate;
 pub mod status;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use e2e::client::Client;
-use e2e::daemon::{Daemon, wait_for};
+use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::http::Http;
 use e2e::site::Site;
 use e2e::tool::tool;
@@ -62,6 +62,21 @@ fn the_history_of_a_known_run_agrees_with_what_the_volume_shows_and_with_fio() {
         assert_eq!(sum(&report, series), shown[series].as_u64().expect("a number"), "{series}");
     }
     assert_eq!(numbers(&report["latency"]["read"]["count"]).iter().sum::<u64>(), reads);
+    let page = site.folder.join("gain.html");
+    let gain = daemon.command(&["report", "--from", "-10min", "--out", &page.to_string_lossy(), "--json"]);
+    let gain: Value = serde_json::from_str(&gain).expect("JSON");
+    for figure in ["reads", "writes", "memory_hits", "flash_hits", "backing_reads", "backing_read_bytes"] {
+        assert_eq!(gain[figure], shown[figure], "{figure}");
+    }
+    let page = std::fs::read_to_string(page).expect("it was written");
+    assert!(page.contains("reads were served by the cache") && page.contains("<td>v<td>"), "{page}");
+    assert!(!page.contains("http:") && !page.contains("<script") && !page.contains("src="), "{page}");
+    for (args, why) in
+        [(["--from", "-1h", "--to", "-2h"], "nothing lies between"), (["--from", "soon", "--to", "now"], "soon")]
+    {
+        let refused = daemon.try_command(&[&["report", "--out", "x.html"], args.as_slice()].concat());
+        assert!(!refused.status.success() && text_of(&refused).contains(why), "{refused:?}");
+    }
     let whole = http.get("/api/v1/history?from=-10min&step=1&series=reads,write_latency,volumes").json();
     assert_eq!((sum(&whole, "reads"), &whole["series"].as_object().map(|series| series.len())), (reads, &Some(2)));
     assert_eq!(numbers(&whole["latency"]["write"]["count"]).iter().sum::<u64>(), writes);
