@@ -139,6 +139,10 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let failed = |error: io::Error| TlsError::Read { path: path.to_owned(), cause: error.to_string() };
+    // What is no file may keep whoever opens it waiting for ever.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(failed(io::Error::other("it is no regular file")));
+    }
     let mut content = Vec::new();
     let file = File::open(path).map_err(failed)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(failed)?;
@@ -184,6 +188,17 @@ mod tests {
         let ((certificate, key), (other, _)) = (pair(), pair());
         let identity = read_from((certificate.clone() + &other).as_bytes(), key.as_bytes(), Some(other.as_bytes()));
         assert_eq!(identity.map(|identity| identity.chain.len()), Ok(2));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_before_anybody_waits_for_it() {
+        let (_, key) = pair();
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let path = folder.path().join("server.key");
+        fs::write(&path, key).expect("the folder can be written");
+        let files = Files { certificate: folder.path().to_owned(), key: path, client_ca: None };
+        let text = files.read().map(|_| ()).map_err(|error| error.to_string());
+        assert!(text.as_ref().is_err_and(|text| text.contains("it is no regular file")), "{text:?}");
     }
 
     #[test]

@@ -26,10 +26,9 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Address, String> {
+        // What was written may hold a password or a secret path, and is not shown.
         let wrong = || {
-            format!(
-                "\"{text}\" is no address that alerts can be sent to; write it like \"https://alerts.example/hook\" or \"http://127.0.0.1:9000/hook\""
-            )
+            "this is no address that alerts can be sent to; write it like \"https://alerts.example/hook\" or \"http://127.0.0.1:9000/hook\"".to_owned()
         };
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let is_web = uri.scheme().is_some_and(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));

@@ -1,5 +1,7 @@
 //! What further memory and flash would bring, volume by volume: for the command and for the HTTP interface.
 
+use std::collections::BTreeSet;
+
 use control::report::{AdvicePage, Assumptions};
 use control::{Answer, ErrorKind, Failure, VolumeReport, VolumeState};
 
@@ -32,16 +34,24 @@ impl Daemon {
         }
         let (reports, next) = part(reports, limit, after, volume);
         let mut volumes = Vec::with_capacity(reports.len());
-        // Once a core does not answer, the others of the page are not asked: each would be waited for.
-        let mut silent = false;
+        // Once a core does not answer, its others are not asked: each would be waited for.
+        let mut silent = BTreeSet::new();
         for report in &reports {
-            let is_asked = report.state != VolumeState::Refused && !silent;
-            let curve = if is_asked { self.curve(&report.name).await } else { None };
-            silent |= is_asked && curve.is_none();
-            volumes.push(match curve {
-                Some(curve) => advice::of_volume(report, &curve, assumptions),
-                None => advice::of_nothing(report),
-            });
+            if report.state == VolumeState::Refused {
+                volumes.push(advice::of_nothing(report));
+                continue;
+            }
+            // A volume may go while others are asked.
+            let Ok(placed) = self.placed(&report.name) else { continue };
+            let curve = if silent.contains(&placed.core) { None } else { self.curve(&report.name).await };
+            match curve {
+                Some(curve) => volumes.push(advice::of_volume(report, &curve, assumptions)),
+                None if self.placed(&report.name).is_err() => {}
+                None => {
+                    silent.insert(placed.core);
+                    volumes.push(advice::of_nothing(report));
+                }
+            }
         }
         let assumptions = (*assumptions).into();
         Ok(Answer::Advice(Box::new(AdvicePage { assumptions, volumes, next })))

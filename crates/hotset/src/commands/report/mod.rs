@@ -58,6 +58,8 @@ struct Found {
     volumes: Vec<VolumeGain>,
     /// Volumes that were looked at.
     volumes_seen: usize,
+    /// Volumes that were not: there are too many.
+    volumes_unseen: usize,
     alerts: EventsPage,
 }
 
@@ -95,7 +97,7 @@ fn find(client: &mut Client, from: u64, to: u64) -> Result<Found, Failure> {
         let history = past(client, Some(&volume.name), from, to)?;
         volumes.push(VolumeGain { volume: volume.name.clone(), gain: Gain::of(&history) });
     }
-    let volumes_seen = volumes.len();
+    let (volumes_seen, volumes_unseen) = (volumes.len(), known.len() - volumes.len());
     volumes.sort_by_key(|volume| std::cmp::Reverse(volume.gain.reads));
     volumes.truncate(VOLUMES_SHOWN);
     let request = Request::Events {
@@ -108,7 +110,7 @@ fn find(client: &mut Client, from: u64, to: u64) -> Result<Found, Failure> {
         kind: Some(EventKind::Alert),
     };
     let Answer::Events(alerts) = ask_on(client, &request)? else { return Err(unexpected()) };
-    Ok(Found { version, history, gain, volumes, volumes_seen, alerts })
+    Ok(Found { version, history, gain, volumes, volumes_seen, volumes_unseen, alerts })
 }
 
 /// Asked the same way for all.

@@ -138,8 +138,11 @@ fn volumes(found: &Found) -> String {
     };
     let rows: String = found.volumes.iter().map(row).collect();
     let left_out = found.volumes_seen - found.volumes.len();
-    let more =
-        if left_out > 0 { format!("<p class=\"faint\">{left_out} more had fewer reads.</p>\n") } else { String::new() };
+    let line = |count: usize, what: &str| match count {
+        0 => String::new(),
+        _ => format!("<p class=\"faint\">{count} more {what}.</p>\n"),
+    };
+    let more = line(left_out, "had fewer reads") + &line(found.volumes_unseen, "were not looked at");
     format!(
         "<h2>Volumes</h2>\n<table>\n<tr><th>volume<th>reads<th>writes<th>memory<th>flash<th>requests spared<th>99 % of reads within\n{rows}</table>\n{more}"
     )
@@ -192,6 +195,7 @@ mod tests {
             gain: gain.clone(),
             volumes: vec![VolumeGain { volume: "a\"<script>".to_owned(), gain }],
             volumes_seen: 3,
+            volumes_unseen: 4,
             alerts: EventsPage { events: vec![event], next: Some(1) },
         }
     }
@@ -199,9 +203,14 @@ mod tests {
     #[test]
     fn a_page_says_what_was_gained_and_asks_nobody_for_more() {
         let page = write(&found());
-        for part in
-            ["80.0 % of 100 reads were served", "2 more had fewer", "raised &amp; cleared", "&lt;b&gt;", "older ones"]
-        {
+        for part in [
+            "80.0 % of 100 reads were served",
+            "2 more had fewer",
+            "4 more were not looked at",
+            "raised &amp; cleared",
+            "&lt;b&gt;",
+            "older ones",
+        ] {
             assert!(page.contains(part), "{part}: {page}");
         }
         for foreign in ["<script", "src=", "href=", "url(", "http:", "https:", "@import", "NaN"] {
