@@ -1,11 +1,14 @@
 //! Dirty blocks that rest on flash: flash and not memory bounds what is dirty, nothing is read for a volume to be served, and what is
 //! older never comes back over them.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use engine::{CoreSpec, Volume, VolumeSpec};
 use lab::rig::{Rig, durable, read, write};
 use lab::torture::flash::FlashOptions;
-use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
-use seam::{DiskOpen, Seam};
+use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, Timing, When, WorldSpec};
+use seam::{DiskOpen, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 /// Blocks of memory: 2 MiB.
@@ -152,4 +155,153 @@ fn a_flush_of_zeroes_keeps_the_record_of_what_was_written_over_them_until_that_i
         let allowed: &[u64] = if flushed { &[2] } else { &[0, 1, 2] };
         assert!(allowed.iter().any(|tag| content == [*tag; 8]), "cut at I/O {io}: {content:?}");
     }
+}
+
+/// Clients that never pause: every round twenty blocks are written again, and one that never will be.
+fn worked(seed: u64, rounds: u64) -> (Rig, Volume<SimSeam>) {
+    let (rig, volume) = first_life(seed);
+    rig.world.block_on(async {
+        // So long after the start that what is recalled counts as old.
+        rig.seam.sleep(Nanos::from_secs(1_000)).await;
+        for round in 0..rounds {
+            for hot in 0..20 {
+                write(&volume, hot * 8, 8, 10_000 + round).await.unwrap();
+            }
+            write(&volume, (100 + round) * 8, 8, 7).await.unwrap();
+            volume.flush().await.unwrap();
+            rig.seam.sleep(Nanos::from_millis(20)).await;
+        }
+    });
+    (rig, volume)
+}
+
+#[test]
+fn what_is_written_again_stays_in_the_log_and_what_is_not_goes_to_the_backing() {
+    let rounds = 2_000;
+    let (rig, volume) = worked(11, rounds);
+    let written = volume.stats().backing_write_bytes / 4096;
+    let disk = rig.world.disk("disk").unwrap();
+    let brought = (0..rounds).filter(|round| durable(&disk, (100 + round) * 8, 8) == [7; 8]).count() as u64;
+    println!("{written} blocks of {} to the backing, {brought} of {rounds} cold ones are there", 21 * rounds);
+    assert!(brought > rounds / 2, "{brought} of those that are not written again have made room");
+    assert!(written < brought + 20 * rounds / 10, "nine in ten writes of the others were spared: {written}");
+    let dirty = volume.stats().flash_dirty_bytes;
+    assert!(dirty < log().segments * log().segment_bytes / 4, "{dirty} bytes: most of flash is for clean pages");
+    drop(volume);
+    let rig = rig.crash(CrashMode::LoseAll, world(12));
+    let volume = serve(&rig, false);
+    rig.world.block_on(async {
+        for hot in 0..20 {
+            assert_eq!(read(&volume, hot * 8, 8).await.unwrap(), [10_000 + rounds - 1; 8]);
+        }
+        for round in 0..rounds {
+            assert_eq!(read(&volume, (100 + round) * 8, 8).await.unwrap(), [7; 8], "round {round}");
+        }
+    });
+}
+
+#[test]
+fn what_nobody_flushes_is_in_the_log_before_it_is_old() {
+    let (rig, volume) = first_life(13);
+    rig.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+    rig.world.block_on(async {
+        write(&volume, 0, 8, 5).await.unwrap();
+        for _ in 0..130 {
+            // Never idle, or it would go to the backing.
+            read(&volume, 800, 8).await.unwrap();
+            rig.seam.sleep(Nanos::from_millis(100)).await;
+        }
+    });
+    drop(volume);
+    let rig = rig.crash(CrashMode::LoseAll, world(14));
+    let volume = serve(&rig, false);
+    assert_eq!(rig.world.block_on(read(&volume, 0, 8)).unwrap(), [5; 8]);
+}
+
+#[test]
+fn a_backing_that_refuses_everything_fails_a_destage_of_much_that_rests_and_leaves_memory_to_the_others() {
+    let (rig, volume) = filled(15, 3_000, 10);
+    assert!(volume.stats().resting_bytes > 2_500 * 4096);
+    let destaged = rig.world.block_on(volume.destage_all());
+    assert!(destaged.is_err(), "the backing takes nothing");
+    let stats = volume.stats();
+    assert!(stats.resting_bytes > 2_000 * 4096, "most of it still rests: {stats:?}");
+    rig.world.disk("disk").unwrap().clear_faults();
+    rig.world.block_on(volume.destage_all()).expect("the backing takes it now");
+    assert_eq!(volume.stats().dirty_bytes, 0);
+}
+
+/// A rig with the log and two volumes: of the backing of the first one 32 requests take 100 ms, of the other's 1 ms.
+fn slow_and_fast(seed: u64) -> (Rig, Volume<SimSeam>, Volume<SimSeam>) {
+    let rig = Rig::new(WorldSpec { blocks: 4 * MEMORY, ..WorldSpec::new(seed) }, CoreSpec::default());
+    let timings = [("slow", 90, 110), ("fast", 1, 1)];
+    for (name, least, most) in timings {
+        let timing = Timing::between(Nanos::from_millis(least), Nanos::from_millis(most));
+        rig.add_disk(name, SimDiskSpec { timing, ..SimDiskSpec::new(512 * MIB) });
+    }
+    log().add_disks(&rig.world);
+    let [slow, fast] = rig.world.block_on(async {
+        log().open(&rig.seam, &rig.core, true, false).await.expect("the devices are whole");
+        let mut volumes = Vec::new();
+        for (number, (name, ..)) in timings.iter().enumerate() {
+            let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+            let disk = engine::Backing::plain(rig.seam.open_disk(&open).await.expect("the disk is there"));
+            let spec = VolumeSpec::new(name, 1 + number as u64);
+            volumes.push(rig.core.attach_recovered(spec, disk).await.expect("the log was read"));
+        }
+        volumes.try_into().unwrap_or_else(|_| panic!("two volumes"))
+    });
+    (rig, slow, fast)
+}
+
+/// Writes blocks that were never written and are nobody's neighbours until `end`, flushed in twenties, `pause` after each; how many.
+async fn write_anew(seam: SimSeam, volume: Volume<SimSeam>, end: Nanos, pause: Nanos) -> u64 {
+    let mut block = 0;
+    while seam.now() < end {
+        for _ in 0..20 {
+            write(&volume, block * 16, 8, 7).await.unwrap();
+            block += 1;
+        }
+        volume.flush().await.unwrap();
+        seam.sleep(pause).await;
+    }
+    block
+}
+
+#[test]
+fn writers_are_slowed_to_what_the_backing_takes_long_before_the_log_is_full() {
+    let (rig, slow, _fast) = slow_and_fast(17);
+    let log_bytes = log().segments * log().segment_bytes;
+    let (seam, volume, fullest) = (rig.seam.clone(), slow.clone(), Rc::new(Cell::new(0)));
+    let seen = Rc::clone(&fullest);
+    rig.seam.spawn(async move {
+        loop {
+            seam.sleep(Nanos::from_millis(10)).await;
+            seen.set(seen.get().max(volume.stats().flash_dirty_bytes));
+        }
+    });
+    let work = write_anew(rig.seam.clone(), slow, Nanos::from_secs(120), Nanos::from_millis(5));
+    let a_second = rig.world.block_on(work) / 120;
+    println!("{a_second} blocks a second; the log held {} % at most", fullest.get() * 100 / log_bytes);
+    assert!(fullest.get() < log_bytes / 2, "{} of {log_bytes} bytes: the log fills", fullest.get());
+    assert!((250..400).contains(&a_second), "{a_second} blocks a second where the backing takes 320");
+}
+
+#[test]
+fn a_volume_whose_backing_is_behind_slows_its_own_writers_alone() {
+    let [alone, beside] = [false, true].map(|busy| {
+        let (rig, slow, fast) = slow_and_fast(18);
+        if busy {
+            let work = write_anew(rig.seam.clone(), slow, Nanos::from_secs(1_000), Nanos::from_millis(5));
+            rig.seam.spawn(async move {
+                work.await;
+            });
+        }
+        rig.world.run_for(Nanos::from_secs(60)).unwrap();
+        let work = write_anew(rig.seam.clone(), fast, Nanos::from_secs(90), Nanos::from_millis(20));
+        rig.world.block_on(work) / 30
+    });
+    println!("{alone} blocks a second alone, {beside} beside");
+    // They share the batches of the log; slowed as the other one it would have a third.
+    assert!(beside * 10 > alone * 6, "{alone} blocks a second alone, {beside} beside");
 }
