@@ -2,8 +2,7 @@
 //! stopped at once.
 //!
 //! Below the soft mark nobody waits. Between it and the limit each write is given a time to go on, spaced by what destage has
-//! lately achieved, the wider the nearer to the limit. At the limit writers wait in line for room. A flash log that fills slows them in the
-//! same way: else it would fill in no time what destage takes hours to empty.
+//! lately achieved, the wider the nearer to the limit. At the limit writers wait in line for room.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -27,44 +26,6 @@ const BLOCKS_A_UNIT: u64 = 16;
 /// Longest time that pacing alone makes one write wait.
 const DELAY_MAX: Nanos = Nanos::from_millis(500);
 
-/// How fast something lately went.
-#[derive(Default)]
-struct Pace {
-    /// Units done, and the time and count of the last measurement.
-    done: Cell<u64>,
-    measured: Cell<(Nanos, u64)>,
-    /// Nanoseconds that a unit lately took; 0 = not known.
-    unit_ns: Cell<u64>,
-}
-
-impl Pace {
-    fn note_done(&self, units: u64) {
-        self.done.set(self.done.get() + units);
-    }
-
-    /// Measures at most ten times a second.
-    fn measure(&self, now: Nanos) {
-        let (then, done) = self.measured.get();
-        let (elapsed, units) = (now.since(then).0, self.done.get() - done);
-        // A pause in which there was nothing to do says nothing about the pace; a short one is part of it, for units come in bursts.
-        let paused = elapsed >= 2_000_000_000;
-        if elapsed < 100_000_000 || (units == 0 && !paused) {
-            return;
-        }
-        self.measured.set((now, self.done.get()));
-        if !paused {
-            let latest = elapsed / units;
-            let old = self.unit_ns.get();
-            self.unit_ns.set(if old == 0 { latest } else { (3 * old + latest) / 4 });
-        }
-    }
-
-    /// How far apart writes of a unit may come: from nothing where there is no `strain` to one and a half times this pace at 1,000.
-    fn spacing(&self, strain: u64) -> u64 {
-        self.unit_ns.get().saturating_mul(3 * strain) / 2_000
-    }
-}
-
 /// What slows a shard's writers down.
 #[derive(Default)]
 pub struct Throttle {
@@ -74,10 +35,11 @@ pub struct Throttle {
     /// Numbers given to writers that wait for room, and the one whose turn it is.
     given: Cell<u64>,
     serving: Cell<u64>,
-    /// Blocks that reached the backing.
-    destaged: Pace,
-    /// Those, and blocks that went to rest on flash: what makes room in memory.
-    room_made: Pace,
+    /// Units that reached the backing, and the time and count of the last measurement.
+    done: Cell<u64>,
+    measured: Cell<(Nanos, u64)>,
+    /// Nanoseconds that destage lately took for a unit; 0 = not known.
+    unit_ns: Cell<u64>,
     /// What destage may still spend before the next tick; it may be overdrawn by one run.
     allowance: Cell<u64>,
     /// Requests of clients at the last tick, and whether there were any since the one before.
@@ -87,14 +49,24 @@ pub struct Throttle {
 
 impl Throttle {
     /// `units` more have reached the backing.
-    pub fn note_destaged(&self, units: u64) {
-        self.destaged.note_done(units);
-        self.room_made.note_done(units);
+    pub fn note_done(&self, units: u64) {
+        self.done.set(self.done.get() + units);
     }
 
-    /// `units` more have left memory for flash.
-    pub fn note_rested(&self, units: u64) {
-        self.room_made.note_done(units);
+    /// Measures destage's pace, at most ten times a second.
+    pub fn measure(&self, now: Nanos) {
+        let (then, done) = self.measured.get();
+        let (elapsed, units) = (now.since(then).0, self.done.get() - done);
+        if elapsed < 100_000_000 {
+            return;
+        }
+        self.measured.set((now, self.done.get()));
+        // A pause in which there was nothing to do says nothing about the pace.
+        if units > 0 && elapsed < 2_000_000_000 {
+            let latest = elapsed / units;
+            let old = self.unit_ns.get();
+            self.unit_ns.set(if old == 0 { latest } else { (3 * old + latest) / 4 });
+        }
     }
 }
 
@@ -135,9 +107,7 @@ impl<S: Seam> Shard<S> {
 
     /// Measures the pace and takes over the limit that the other volumes leave.
     pub fn refresh_throttle(&self) {
-        let now = self.seam().now();
-        self.throttle.destaged.measure(now);
-        self.throttle.room_made.measure(now);
+        self.throttle.measure(self.seam().now());
         self.throttle.limit.set(self.unclean_limit());
     }
 
@@ -146,10 +116,9 @@ impl<S: Seam> Shard<S> {
         self.throttle.limit.get()
     }
 
-    /// True when destage should work without being asked: what the log has may rest there first.
+    /// True when destage should work without being asked.
     pub fn is_pressed(&self, unclean: u64) -> bool {
-        let percent = if self.logs() { SOFT_PERCENT } else { PRESSURE_PERCENT };
-        unclean * 100 >= self.throttle.limit.get() * percent
+        unclean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
     }
 
     /// How much of the limit is in use, in percent.
@@ -157,24 +126,11 @@ impl<S: Seam> Shard<S> {
         (unclean * 100).checked_div(self.throttle.limit.get()).unwrap_or(0).min(100)
     }
 
-    /// How far a log that answers for the volume is on its way to being too full, in thousandths; less for a volume that has less than others in
-    /// it, and nothing where it is not this volume that holds its oldest segments: their destage is not what it waits for.
-    pub fn log_pressure(&self, records: usize) -> u64 {
-        let pressure = self.core.log_pressure();
-        if pressure == 0 || !self.logs() || !self.holds_oldest.get() {
-            return 0;
-        }
-        let mean = self.core.log_mean.get();
-        pressure * mean.min(records as u64) / mean.max(1)
-    }
-
     /// True when a write may be absorbed without any waiting.
     pub fn has_room_now(&self, at: u64, len: usize) -> bool {
         let blocks = blocks_of(at, len as u64);
-        let state = self.state.borrow();
-        let unclean = state.unclean() + (blocks.end - blocks.start);
+        let unclean = self.state.borrow().unclean() + (blocks.end - blocks.start);
         unclean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
-            && self.log_pressure(state.ledger.len()) <= SOFT_PERCENT * 10
             && self.throttle.given.get() == self.throttle.serving.get()
     }
 
@@ -209,50 +165,18 @@ impl<S: Seam> Shard<S> {
 
     async fn pace(&self, units: u64) {
         let throttle = &self.throttle;
-        let (limit, unclean, log) = {
-            let state = self.state.borrow();
-            (throttle.limit.get(), state.unclean(), self.log_pressure(state.ledger.len()))
-        };
+        let (limit, unclean) = (throttle.limit.get(), self.state.borrow().unclean());
         let soft = limit * SOFT_PERCENT / 100;
-        let memory = (unclean.saturating_sub(soft) * 1_000).checked_div(limit - soft).unwrap_or(0);
-        let log = log.saturating_sub(SOFT_PERCENT * 10) * 100 / (100 - SOFT_PERCENT);
-        // From nothing at the soft mark to one and a half times the pace at the limit.
-        let spacing = throttle.room_made.spacing(memory).max(throttle.destaged.spacing(log)).saturating_mul(units);
-        if spacing == 0 {
+        if unclean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
             return;
         }
+        // From nothing at the soft mark to one and a half times destage's own pace at the limit.
+        let spacing = throttle.unit_ns.get().saturating_mul(units) * 3 * (unclean - soft) / (2 * (limit - soft));
         let now = self.seam().now();
         let turn = throttle.next_turn.get().max(now).min(now + DELAY_MAX);
         throttle.next_turn.set(turn + Nanos(spacing));
         if turn > now {
             self.seam().sleep_until(turn).await;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pace_counts_the_pauses_between_bursts_and_not_a_long_one_without_work() {
-        let (pace, mut now) = (Pace::default(), Nanos::from_secs(10));
-        pace.measure(now);
-        for _ in 0..50 {
-            pace.note_done(100);
-            // A burst every second, looked at every 50 ms: 10 ms a unit.
-            for _ in 0..20 {
-                now += Nanos::from_millis(50);
-                pace.measure(now);
-            }
-        }
-        let in_us = |strain| Nanos(pace.spacing(strain) + 500).as_micros();
-        assert_eq!([1_000, 500, 0].map(in_us), [15_000, 7_500, 0]);
-        now += Nanos::from_secs(60);
-        pace.measure(now);
-        pace.note_done(10);
-        now += Nanos::from_millis(100);
-        pace.measure(now);
-        assert_eq!(in_us(1_000), 15_000, "a minute without work is no pace");
     }
 }

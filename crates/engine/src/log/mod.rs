@@ -5,7 +5,6 @@
 //! A block that has reached the backing durably without a record of its newest content gets a tombstone before the flush is
 //! acknowledged, or a recovery could bring an older record back over it (R8). Zero-ranges go through the backing and get tombstones.
 
-mod ahead;
 pub mod company;
 pub mod ledger;
 mod oldest;
@@ -111,7 +110,6 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().logging.turns.begin();
         self.company.gather(self.seam()).await;
         let begun = self.seam().now();
-        self.logged_at.set(begun);
         let (number, changed) = self.with(|state, _| {
             state.logging.begun += 1;
             (state.logging.begun, state.ledger.take_changed())

@@ -20,21 +20,8 @@ const BUSY_REQUESTS: u64 = 100;
 /// What destage of all volumes together may spend between two ticks while clients are busy, even if a flush waits for it: about a
 /// seventh of a core.
 const DESTAGE_ALLOWANCE: u64 = 512;
-/// The log is crowded when more than so many thousandths of its segments are in use.
-const LOG_CROWDED: u64 = 500;
-/// It is filling when more than so many are: what is written again and again is written there and not to the backing, and yet most of
-/// flash stays with clean pages.
-const LOG_FILLING: u64 = 120;
-/// When so many more are, destage has all of a backing's queue, and writers are slowed to its pace.
-const LOG_PRESSING: u64 = 240;
-/// So many thousandths beyond filling its oldest is brought to backings in all haste.
-const LOG_HASTE: u64 = 120;
-/// The least haste, in percent of the time.
-const HASTE_MIN: u64 = 5;
-/// One in so many of its segments is brought, half of them at a time: enough for runs in address order, and soon done.
-const OLDEST_PART: usize = 8;
-/// What lies on flash may be dirty so many times as long as what does not.
-const LOGGED_AGE: u64 = 60;
+/// The log is crowded when less than this part of its segments is free.
+const LOG_ROOM_PART: usize = 4;
 /// How long to wait for a buffer before looking again.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
@@ -46,14 +33,6 @@ pub struct Common<S: Seam> {
     /// All shards, in the order they were attached; each holds this, so this holds none of them.
     shards: RefCell<Vec<Weak<Shard<S>>>>,
     ticking: Cell<bool>,
-    /// Thousandths of the log's segments that were in use at the last tick.
-    log_level: Cell<u64>,
-    /// Records that a volume which has any had there on average.
-    pub log_mean: Cell<u64>,
-    /// How old its oldest segment was then.
-    log_age: Cell<Nanos>,
-    /// Volumes whose part of the log's oldest segments is on its way to their backing.
-    pub bringing: Cell<u32>,
     /// The flash log, if there is one.
     log: RefCell<Option<Store<S>>>,
     /// Its clean pages.
@@ -74,19 +53,13 @@ pub struct Common<S: Seam> {
     pub division: Cell<Division>,
 }
 
-/// Age at which what lies on flash is destaged.
-pub fn logged_age(spec: &CoreSpec) -> Nanos {
-    Nanos(spec.dirty_age_max.0.saturating_mul(LOGGED_AGE))
-}
-
 impl<S: Seam> Common<S> {
     /// Memory over all of the seam's pool, and no shard yet.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
-        let (pages, loaded, loaded_now, freeing_marks, full_at, bringing, log_level, log_age, log_mean) =
-            Default::default();
+        let (pages, loaded, loaded_now, freeing_marks, full_at) = Default::default();
         Common {
             division: Cell::new(Division::since(seam.now())),
             seam,
@@ -94,10 +67,6 @@ impl<S: Seam> Common<S> {
             memory,
             shards,
             ticking,
-            bringing,
-            log_level,
-            log_age,
-            log_mean,
             log,
             pages,
             loaded,
@@ -198,54 +167,12 @@ impl<S: Seam> Common<S> {
         self.log.borrow().clone()
     }
 
-    /// Looks how much of the log's segments is in use, since when, and by how much of each volume.
-    fn measure_log(&self) {
-        let since = self.log.borrow().as_ref().and_then(Store::oldest_since);
-        self.log_age.set(since.map_or(Nanos::ZERO, |since| Nanos(self.seam.now().since(since).0)));
-        let records = self.shards().into_iter().map(|shard| shard.state.borrow().ledger.len() as u64);
-        let records = records.filter(|records| *records > 0);
-        let (count, all) = records.fold((0, 0), |(count, all), len| (count + 1, all + len));
-        self.log_mean.set(all / u64::max(count, 1));
-        self.log_level.set(self.log.borrow().as_ref().map_or(0, |store| {
-            let (free, all) = store.room();
-            (1_000 * all.saturating_sub(free)).div_ceil(all.max(1)) as u64
-        }));
-    }
-
     /// True when the log needs records to be let go soon.
     pub fn log_is_crowded(&self) -> bool {
-        self.log_level.get() > LOG_CROWDED
-    }
-
-    /// How far the log is between filling and what destage is to keep it below, in thousandths.
-    pub fn log_pressure(&self) -> u64 {
-        (self.log_level.get().saturating_sub(LOG_FILLING) * 1_000 / LOG_PRESSING).min(1_000)
-    }
-
-    /// The oldest segments of a log that holds enough for them to go to backings, or in which they are old.
-    fn oldest_to_bring(&self) -> Option<Vec<u32>> {
-        let due = self.log_haste_percent() > 0;
-        self.log
-            .borrow()
-            .as_ref()
-            .filter(|_| due)
-            .map(|store| store.oldest_segments(OLDEST_PART))
-            .filter(|oldest| !oldest.is_empty())
-    }
-
-    /// The part of its time that may be spent on that, in percent: the fuller the log and the older its oldest the more, so that it comes to
-    /// be as long as what is written again makes worth while. 0 for nothing at all.
-    pub fn log_haste_percent(&self) -> u64 {
-        let more = self.log_level.get().saturating_sub(LOG_FILLING);
-        let half = logged_age(&self.spec).0 / 2;
-        let older = self.log_age.get().0.saturating_sub(half);
-        let haste = (more * 100 / LOG_HASTE).max(older.saturating_mul(100) / half.max(1));
-        if more == 0 && older == 0 { 0 } else { haste.clamp(HASTE_MIN, 100) }
-    }
-
-    /// Nothing lies in the log since before that.
-    pub fn logged_since(&self) -> Nanos {
-        self.log.borrow().as_ref().and_then(Store::oldest_since).unwrap_or_default()
+        self.log.borrow().as_ref().is_some_and(|store| {
+            let (free, all) = store.room();
+            free * LOG_ROOM_PART < all
+        })
     }
 
     /// The log is full, and not of what belongs to who says so.
@@ -365,14 +292,9 @@ impl<S: Seam> Common<S> {
                 more = false;
                 common.renew_allowance();
                 common.divide_if_due();
-                common.measure_log();
-                let oldest = common.oldest_to_bring();
                 for shard in common.shards() {
                     shard.tick_throttle();
                     shard.spill_if_full();
-                    if let Some(oldest) = &oldest {
-                        shard.bring_ahead(oldest);
-                    }
                     if shard.state.borrow().is_restless() {
                         shard.work.notify();
                         shard.progress.notify();

@@ -16,7 +16,6 @@ pub mod write;
 pub mod zero;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -94,16 +93,6 @@ pub struct Shard<S: Seam> {
     pub spilling: Cell<bool>,
     /// No earlier than then the log is flushed again without being asked.
     pub spill_after: Cell<Nanos>,
-    /// Segments of the log of which this volume's part is being brought to the backing, or lately was, and when that ended.
-    pub brought: RefCell<Vec<(Rc<BTreeSet<u32>>, Option<Nanos>)>>,
-    /// Some of them are being sent.
-    pub bringing: Cell<bool>,
-    /// Something of the volume was in those that were looked at last.
-    pub holds_oldest: Cell<bool>,
-    /// The last of some of them is still on its way.
-    pub finishing: Cell<bool>,
-    /// When the last flush of the log began.
-    pub logged_at: Cell<Nanos>,
     /// Last time the backing was flushed without being asked.
     pub last_sync: Cell<Nanos>,
     /// Last time a client asked for something; of hits alone, known to a tick while something is dirty.
@@ -144,21 +133,13 @@ impl<S: Seam> Shard<S> {
         self.size_bytes.get().saturating_sub(start).min(BLOCK_BYTES as u64) as usize
     }
 
-    /// Age at which dirty data is destaged: what lies on flash may wait, for much of it is written again.
+    /// Age at which dirty data is destaged.
     pub fn age_max(&self) -> Nanos {
         match self.policy.get() {
             // Half of what was promised, so that destage has the other half.
             WritePolicy::WriteBackVolatile => Nanos(self.defer.0 / 2),
-            _ if self.logs() => common::logged_age(self.core.spec()),
             _ => self.core.spec().dirty_age_max,
         }
-    }
-
-    /// Nothing more is begun, and what waits for something that is not begun any more ends.
-    pub fn stop(&self) {
-        self.stopping.set(true);
-        self.work.notify();
-        self.progress.notify();
     }
 
     /// True when a read may leave something in memory.
@@ -200,7 +181,7 @@ impl<S: Seam> Shard<S> {
             let drop_them = self.sabotage(Sabotage::DropWrittenAtReconnect);
             let now = self.seam().now();
             self.with(|state, memory| match drop_them {
-                true => drop(state.clean_written(memory, u64::MAX, |_| false)),
+                true => drop(state.clean_written(memory, u64::MAX)),
                 false => state.redirty_written(memory, now),
             });
             self.work.notify();
