@@ -277,7 +277,7 @@ impl<S: Seam> Shard<S> {
 
     /// Reads what a partial block lacks, for a backing that takes whole blocks only.
     pub async fn fill_for_destage(self: &ShardRef<S>, block: BlockNo) {
-        let result = self.fill_partial(block.0).await;
+        let result = self.fill(block.0..block.0 + 1, None, Cause::Destage).await.map(drop);
         let now = self.seam().now();
         self.with(|state, _| {
             state.filling.remove(&block.0);

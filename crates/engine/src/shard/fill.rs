@@ -150,16 +150,6 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// Reads what a partial block lacks. A place in the backing's queue is taken with the buffer in hand: fills that wait for
-    /// buffers in all places would keep out the whole blocks whose writing makes room.
-    pub async fn fill_partial(&self, block: u64) -> Result<(), DiskError> {
-        let blocks = block..block + 1;
-        let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, blocks.clone(), true));
-        let result = self.fill_under(&ticket, blocks, None, Cause::Destage).await;
-        self.state.borrow_mut().return_ticket(&ticket);
-        result.map(drop)
-    }
-
     async fn fill_under(
         &self,
         ticket: &Rc<Ticket>,
@@ -167,7 +157,8 @@ impl<S: Seam> Shard<S> {
         how: Option<Admit>,
         cause: Cause,
     ) -> Result<Filled<S>, DiskError> {
-        // What nobody waits for takes no buffers from those who wait.
+        // What nobody waits for takes no buffers from those who wait. A place in the backing's queue is taken with the buffers in hand: fills
+        // that wait for buffers in all places would keep out the whole blocks whose writing makes room.
         let patient = cause != Cause::Readahead;
         let Some(buffers) = self.core.alloc_all((blocks.end - blocks.start) as usize, patient).await else {
             return Err(DiskError::Io("no memory is free to read ahead".into()));
