@@ -67,11 +67,14 @@ const OF_ALL: Record<string, (volumes: Volume[]) => string> = {
 
 const AT_ONCE = ['volume.policy', 'volume.memory_min', 'volume.memory_max', 'volume.flash_min', 'volume.flash_max'];
 const RELOADED = ['volume.name', 'volume.datastore', 'volume.labels', 'datastore.name'];
+const RENEWED = ['api.tls_certificate', 'api.tls_key'];
 
 function takesEffect(key: string): string {
   if (AT_ONCE.includes(key)) {
     return 'at once in the view of the volume and by `hotset volume set`, and from the file when it is read again (SIGHUP)';
   }
+  if (RENEWED.includes(key))
+    return 'when the file is read again (SIGHUP); TLS itself is turned on and off by a restart';
   return RELOADED.includes(key) ? 'when the file is read again (SIGHUP)' : 'after a restart';
 }
 
