@@ -2,6 +2,7 @@
 
 pub mod advice;
 pub mod curve;
+pub mod markup;
 pub mod random;
 pub mod replay;
 pub mod rig;

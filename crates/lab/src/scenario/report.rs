@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::Scenario;
 use super::series::{Check, Outcome, Point, Series};
+use crate::markup::escaped;
 
 type Column = (&'static str, &'static str, fn(&Point) -> f64);
 
@@ -85,9 +86,9 @@ pub fn html(runs: &[(&Scenario, &Outcome)]) -> String {
             "<section id=\"{}\"><h2>{} <span class={verdict}>{verdict}</span></h2><p>{}</p><p class=small>{} &middot; {}</p><table>",
             scenario.name,
             scenario.name,
-            escape(scenario.title),
-            escape(scenario.source),
-            escape(scenario.setting)
+            escaped(scenario.title),
+            escaped(scenario.source),
+            escaped(scenario.setting)
         );
         page.push_str("<tr><th>check</th><th>value</th><th>bound</th><th>source</th></tr>");
         for check in &outcome.checks {
@@ -96,14 +97,14 @@ pub fn html(runs: &[(&Scenario, &Outcome)]) -> String {
             _ = write!(
                 page,
                 "<tr><td>{}</td><td class={class}>{}</td><td>{bound}</td><td class=small>{}</td></tr>",
-                escape(&check.name),
+                escaped(&check.name),
                 figure(check.value),
-                escape(check.source)
+                escaped(check.source)
             );
         }
         page.push_str("</table>");
         for note in &outcome.notes {
-            _ = write!(page, "<p class=small>{}</p>", escape(note));
+            _ = write!(page, "<p class=small>{}</p>", escaped(note));
         }
         charts(&mut page, &outcome.series);
         page.push_str("</section>");
@@ -121,7 +122,7 @@ fn overview(page: &mut String, runs: &[(&Scenario, &Outcome)]) {
     page.push_str("<table><tr><th>scenario</th><th>result</th><th>checks</th><th></th></tr>");
     for (scenario, outcome) in runs {
         let (verdict, passed) = (verdict(outcome), outcome.checks.iter().filter(|check| check.passed()).count());
-        let (name, all, title) = (scenario.name, outcome.checks.len(), escape(scenario.title));
+        let (name, all, title) = (scenario.name, outcome.checks.len(), escaped(scenario.title));
         _ = write!(
             page,
             "<tr><td><a href=\"#{name}\">{name}</a></td><td class={verdict}>{verdict}</td><td>{passed} of {all}</td><td>{title}</td></tr>"
@@ -137,7 +138,7 @@ fn charts(page: &mut String, series: &[Series]) {
     }
     page.push_str("<p class=legend>");
     for (number, series) in drawn.iter().enumerate() {
-        _ = write!(page, "<span class=\"key k{number}\"></span>{} ", escape(&series.name));
+        _ = write!(page, "<span class=\"key k{number}\"></span>{} ", escaped(&series.name));
     }
     page.push_str("</p><div class=charts>");
     for (_, title, value) in COLUMNS {
@@ -165,7 +166,7 @@ fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -
     _ = write!(
         page,
         "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img>",
-        escape(title)
+        escaped(title)
     );
     for part in 0..=4 {
         let level = top * f64::from(part) / 4.0;
@@ -198,10 +199,6 @@ fn axis(value: f64, top: f64) -> String {
         top if top >= 2.0 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
     }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 const HEAD: &str = r#"<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport content="width=device-width">

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use control::report::{SideAdvice, StepAdvice};
+use lab::markup::escaped;
 
 use crate::units::show_bytes;
 
@@ -143,10 +144,6 @@ fn text(picture: &mut String, class: &str, at: (f64, f64), content: &str) {
     let (x, y) = at;
     writeln!(picture, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escaped(content))
         .expect("a string takes everything");
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

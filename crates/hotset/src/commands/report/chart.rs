@@ -1,9 +1,10 @@
 //! A chart over time, as a picture inside the page: layers on one another, or lines.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use control::moment;
-use std::time::Duration;
+use lab::markup::escaped;
 
 const WIDTH: f64 = 920.0;
 const HEIGHT: f64 = 240.0;
@@ -37,10 +38,8 @@ impl Chart<'_> {
         let tops = self.tops();
         let most = tops.iter().flatten().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let y = |value: f64| BOTTOM - (BOTTOM - TOP) * value / most;
-        let mut picture = format!(
-            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
-            super::page::escaped(self.title)
-        );
+        let mut picture =
+            format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n", escaped(self.title));
         // Writing into a text does not fail, here and below.
         for part in [0.0, 0.5, 1.0] {
             let (at, shown) = (y(most * part), (self.show)(most * part));

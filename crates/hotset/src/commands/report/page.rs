@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use control::moment;
+use lab::markup::escaped;
 
 use super::Found;
 use super::chart::Chart;
@@ -161,11 +162,6 @@ fn alerts(found: &Found) -> String {
     let rows: String = events.iter().map(row).collect();
     let older = if found.alerts.next.is_some() { "<p class=\"faint\">There are older ones.</p>\n" } else { "" };
     format!("<h2>Alerts</h2>\n<table>\n{rows}</table>\n{older}")
-}
-
-/// Text as it may stand in the page.
-pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 fn capital(text: &str) -> String {
