@@ -89,7 +89,11 @@ test('? shows which keys do what, and nothing where one is typing', { skip }, as
   await page.keyboard.press('Control+k');
   await page.getByRole('dialog', { name: 'Go to' }).waitFor();
   assert.equal(await help.count(), 0);
+  // However soon after it was closed.
+  await Promise.all(['Escape', '?', 'Escape', '?'].map((key) => page.keyboard.press(key)));
+  await help.waitFor();
   await page.keyboard.press('Escape');
+  await until('no help', async () => (await help.count()) === 0);
   // With a mouse, as well.
   await page.getByRole('button', { name: 'Keys' }).click();
   await help.waitFor();
