@@ -15,7 +15,7 @@ use crate::SECTOR_BYTES;
 /// Bytes in a tag.
 pub(super) const TAG_BYTES: usize = 8;
 /// The upper bits of a tag that stands for bytes in the table. Another tag may have them by chance; then the table has no such entry.
-/// The rest is 48 bits of hash, so that a world with thousands of sectors all but never meets a collision.
+/// The rest is 48 bits of hash: of a million sectors two have the same in one world of some hundreds.
 const MARKER: u64 = 0x6d65 << 48;
 const MARKER_BITS: u64 = !0 << 48;
 
@@ -46,13 +46,19 @@ impl Interned {
             return word(0);
         }
         let hash = (0..words.len()).fold(words.len() as u64, |hash, index| mix(hash ^ word(index)).wrapping_add(hash));
-        let tag = MARKER | (hash & !MARKER_BITS);
         self.used.set(true);
-        match self.bytes_of(tag) {
-            Some(known) => assert!(known == *bytes, "two metadata sectors of one hash: run another seed"),
-            None => drop(self.sectors.borrow_mut().insert(tag, Box::new(*bytes))),
+        // Who comes second to a hash has the next tag that is free.
+        let mut tag = MARKER | (hash & !MARKER_BITS);
+        loop {
+            match self.bytes_of(tag) {
+                Some(known) if known == *bytes => return tag,
+                Some(_) => tag = MARKER | (tag.wrapping_add(1) & !MARKER_BITS),
+                None => {
+                    self.sectors.borrow_mut().insert(tag, Box::new(*bytes));
+                    return tag;
+                }
+            }
         }
-        tag
     }
 
     /// The bytes that `tag` stands for, where they are no tag repeated.
@@ -98,6 +104,17 @@ mod tests {
         assert_eq!(second.bytes_of(tag), Some(sector(1)));
         assert_eq!(second.tag_of(&sector(1)), tag);
         assert_ne!(second.tag_of(&sector(2)), tag);
+    }
+
+    #[test]
+    fn two_sectors_of_one_hash_are_told_apart() {
+        let (table, tag) = (Interned::default(), Interned::default().tag_of(&sector(1)));
+        table.sectors.borrow_mut().insert(tag, Box::new(sector(2)));
+        table.used.set(true);
+        let next = table.tag_of(&sector(1));
+        assert_ne!(next, tag);
+        assert_eq!([tag, next].map(|tag| table.bytes_of(tag)), [Some(sector(2)), Some(sector(1))]);
+        assert_eq!(table.tag_of(&sector(1)), next);
     }
 
     #[test]
