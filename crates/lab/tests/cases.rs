@@ -1,6 +1,7 @@
 //! Hostile cases, each by its name: what broke other caches.
 
 mod cases {
+    mod ahead;
     mod backing_dies;
     mod bad_sector;
     mod causes;

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use crate::backing::{Cause, Dispatch};
+use crate::log::ahead::Ahead;
 use crate::memory::{BlockNo, HINTS_MAX};
 use crate::pages::Level;
 use crate::pages::slow::{Asked, Slow, Step, Steps};
@@ -77,6 +78,8 @@ impl<S: Seam> Volume<S> {
             flushing_alone: Cell::new(false),
             spilling: Cell::new(false),
             spill_after: Cell::new(Nanos::ZERO),
+            ahead: Ahead::default(),
+            logged_at: Cell::new(Nanos::ZERO),
             last_request: Cell::new(core.seam().now()),
             last_sync: Cell::new(core.seam().now()),
             disk: backing.disk,
@@ -142,7 +145,7 @@ impl<S: Seam> Volume<S> {
             stats.flash_dirty_bytes = state.ledger.len() as u64 * block;
             stats.resting_bytes = state.ledger.resting() * block;
             stats.resting_index_bytes = state.ledger.resting_bytes() as u64;
-            let oldest = state.oldest_dirty(memory, shard.number);
+            let oldest = state.oldest_dirty(memory, shard.number, shard.core.logged_since());
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
         stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.level.stats() };
@@ -378,8 +381,7 @@ impl<S: Seam> Volume<S> {
             return Err(error);
         }
         shard.forget();
-        shard.stopping.set(true);
-        shard.work.notify();
+        shard.stop();
         Ok(())
     }
 
@@ -396,8 +398,7 @@ impl<S: Seam> Volume<S> {
             closed.open_again();
             return Err(error);
         }
-        shard.stopping.set(true);
-        shard.work.notify();
+        shard.stop();
         Ok(shard.state.borrow().ledger.has_records())
     }
 
@@ -405,8 +406,7 @@ impl<S: Seam> Volume<S> {
     pub(crate) fn give_up(&self) {
         let shard = &self.0.shard;
         shard.holding.set(true);
-        shard.stopping.set(true);
-        shard.work.notify();
+        shard.stop();
         shard.core.remove(shard);
     }
 
