@@ -85,8 +85,7 @@ impl fmt::Display for CacheMode {
 pub struct CoreSpec {
     /// Part of the pool that dirty and written blocks may take, in percent.
     pub dirty_max_percent: u32,
-    /// Age at which dirty data is destaged even if nothing else asks for it. Where the flash log takes it, it goes there at that age, and from
-    /// there to the backing when it is 60 times as old.
+    /// Age at which dirty data is destaged even if nothing else asks for it.
     pub dirty_age_max: Nanos,
     /// Largest amount read ahead of one sequential stream, in bytes; 0 turns readahead off.
     pub readahead_max_bytes: u64,

@@ -57,9 +57,6 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
             state.segments.free_dead(state.next);
             let fits = needed <= room(state) && state.segments.keeps_all(keep);
             if fits || needed > room(state) && state.segments.open_next(state.superblock.boot, state.next, keep) {
-                if let Some(open) = state.segments.open.filter(|_| !fits) {
-                    state.segments.get_mut(open.segment).opened = inner.seam.now();
-                }
                 let requests = take_fitting(state);
                 let last = !fits && !state.segments.has_more_than(keep) && !state.segments.lent().is_empty();
                 drop(guard);

@@ -44,4 +44,4 @@ pub use record::{Content, Owner, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;
 pub use scrub::ScrubStats;
 pub use store::{MemberReport, MemberStatus, Sabotage, Store};
-pub use wait::{Boxed, join};
+pub use wait::Boxed;

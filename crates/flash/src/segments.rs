@@ -5,8 +5,6 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-use seam::Nanos;
-
 /// Segments that are kept for tombstones of whole volumes, so that a log that is full of what nobody brings to its backing stops nobody else.
 const KEPT: usize = 2;
 /// A log of fewer segments keeps none.
@@ -25,8 +23,6 @@ pub struct Segment {
     pub live: u32,
     /// Reads under way; what is read is not written again.
     pub pins: u32,
-    /// When it became part of the log, or was found there.
-    pub opened: Nanos,
 }
 
 /// Where the next batch goes.
@@ -128,7 +124,7 @@ impl Segments {
         let next = self.free.iter().position(|number| *number < limit).and_then(|at| self.free.remove(at));
         let Some(number) = next else { return false };
         assert!(self.get(number).pins == 0, "a free segment is read by nobody");
-        *self.get_mut(number) = Segment { boot, first, last: first, ..Segment::default() };
+        *self.get_mut(number) = Segment { boot, first, last: first, live: 0, pins: 0 };
         self.chain.push_back(number);
         self.open = Some(OpenSegment { segment: number, offset: 0 });
         true
@@ -201,11 +197,6 @@ impl Segments {
     /// Segments that could be written now or once a tail is durable.
     pub fn free(&self) -> usize {
         self.free.iter().chain(&self.dead).filter(|number| **number < self.limit).count()
-    }
-
-    /// Segments that there are for the log and for pages.
-    pub fn usable(&self) -> usize {
-        (self.limit - self.first) as usize
     }
 
     /// The log, oldest first: number, content, and how many blocks of the last one are used if it is open.

@@ -1,7 +1,7 @@
 //! The store as its owner sees it: append, read, retire, and who is in service.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
@@ -168,7 +168,8 @@ pub(crate) struct Inner<S: Seam> {
     pub(crate) more_buffers: RefCell<Option<Buffers<S>>>,
 }
 
-/// The oldest part of the log is so many segments at least.
+/// The oldest part of the log is this part of its segments, and so many at least.
+const OLDEST_PART: usize = 8;
 const OLDEST_MIN: usize = 2;
 
 /// Gives a buffer at somebody else's cost, if that can be.
@@ -389,18 +390,12 @@ impl<S: Seam> Store<S> {
         self.0.state.borrow_mut().note = Some(Rc::new(note));
     }
 
-    /// The oldest segments of the log, the oldest first, one in `part` of it and two at least: what holds them holds everything behind them, too. The
-    /// one that is being written to is among them only if it is asked for (`open`).
-    pub fn oldest_segments(&self, part: usize, open: bool) -> Vec<u32> {
+    /// The oldest segments of the log, an eighth of it and two at least: what holds them holds everything behind them, too.
+    pub fn oldest_segments(&self) -> BTreeSet<u32> {
         let state = self.0.state.borrow();
-        let sealed = state.segments.chain().filter(|(_, _, room)| open || room.is_none()).map(|(number, _, _)| number);
-        let count = (state.segments.chain().count() / part).max(OLDEST_MIN);
+        let sealed = state.segments.chain().filter(|(_, _, open)| open.is_none()).map(|(number, _, _)| number);
+        let count = (state.segments.chain().count() / OLDEST_PART).max(OLDEST_MIN);
         sealed.take(count).collect()
-    }
-
-    /// When the oldest segment of the log became part of it, or was found there: no record is older. `None` for an empty log.
-    pub fn oldest_since(&self) -> Option<Nanos> {
-        self.0.state.borrow().segments.chain().next().map(|(_, segment, _)| segment.opened)
     }
 
     /// Segments that are free, or will be as soon as a tail is durable or the pages in them are gone; of how many.
@@ -408,7 +403,8 @@ impl<S: Seam> Store<S> {
         let mut state = self.0.state.borrow_mut();
         let next = state.next;
         state.segments.tail(next);
-        (state.segments.free() + state.segments.lent_usable_count(), state.segments.usable())
+        let usable = state.superblock.segments - state.superblock.journal_segments();
+        (state.segments.free() + state.segments.lent_usable_count(), usable as usize)
     }
 
     /// Waits for what is being written and moves the durable tail as far as it goes, to the end if nothing is live, so that the next

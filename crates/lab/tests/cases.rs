@@ -1,7 +1,6 @@
 //! Hostile cases, each by its name: what broke other caches.
 
 mod cases {
-    mod ahead;
     mod backing_dies;
     mod bad_sector;
     mod causes;

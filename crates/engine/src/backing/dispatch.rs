@@ -1,22 +1,13 @@
 //! The dispatch to a backing: every request says why it comes, and each cause has its part of the queue.
 //!
-//! Client reads may fill the queue. Destage always has at least one place; little more while clients read and there is much room for
-//! dirty data, for what it has sent is what the next read waits for; a fifth where half of the room is taken, and all as dirty data nears
-//! its bound. Between two reads that follow one another it does not fill the queue either:
-//! the next one would wait for all of it. Readahead and other background work take a quarter at most.
+//! Client reads may fill the queue. Destage always has at least one place, a fifth while clients read and there is room for
+//! dirty data, and more as dirty data nears its bound. Readahead and other background work take a quarter at most.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
-
-use seam::Nanos;
-
-/// So long after a client's read another one is expected.
-const EXPECTED_FOR: Nanos = Nanos::from_millis(100);
-/// Destage's part of the queue while clients read and little is dirty, in percent: of an array's queue a place or so for each disk.
-const LEAST_PERCENT: u64 = 3;
 
 /// Why a request goes to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,8 +81,6 @@ impl Class {
 struct Inner {
     depth: u32,
     classes: [Class; Cause::ALL.len()],
-    /// When a client's read was under way last.
-    read_at: Cell<Option<Nanos>>,
 }
 
 /// Who may send how much to one backing. A clone is another handle to the same.
@@ -108,7 +97,7 @@ impl Dispatch {
     /// For a backing that works on `depth` requests at once with profit.
     pub fn new(depth: u32) -> Self {
         let depth = depth.max(4);
-        let inner = Inner { depth, classes: Default::default(), read_at: Cell::default() };
+        let inner = Inner { depth, classes: Default::default() };
         inner.classes[Cause::ClientRead as usize].limit.set(depth * 2);
         inner.classes[Cause::Destage as usize].limit.set(depth);
         inner.classes[Cause::Readahead as usize].limit.set(depth / 4);
@@ -170,17 +159,13 @@ impl Dispatch {
 
     /// Sets destage's part: `pressure` is how much of the dirty bound is in use, in percent; `flush` whether somebody
     /// waits for all of it.
-    pub fn set_destage_share(&self, now: Nanos, pressure: u64, flush: bool) {
+    pub fn set_destage_share(&self, pressure: u64, flush: bool) {
         let depth = u64::from(self.0.depth);
-        if self.class(Cause::ClientRead).in_flight.get() > 0 {
-            self.0.read_at.set(Some(now));
-        }
-        let contended = self.0.read_at.get().is_some_and(|read| now.since(read) < EXPECTED_FOR);
+        let contended = self.class(Cause::ClientRead).in_flight.get() > 0;
         let percent = match () {
             () if !contended => 100,
             () if flush => 50.max(pressure),
-            () if pressure <= 50 => LEAST_PERCENT + pressure.saturating_sub(25) * (20 - LEAST_PERCENT) / 25,
-            () => 20 + (pressure - 50) * 8 / 5,
+            () => 20 + pressure.saturating_sub(50) * 8 / 5,
         };
         let destage = self.class(Cause::Destage);
         destage.limit.set((depth * percent / 100).max(1) as u32);
@@ -202,8 +187,8 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
-    use seam::Seam;
     use seam::sim::{World, WorldSpec};
+    use seam::{Nanos, Seam};
 
     use super::*;
 
@@ -211,19 +196,17 @@ mod tests {
     fn destage_always_has_a_place_and_more_when_dirty_data_nears_its_bound() {
         let dispatch = Dispatch::new(32);
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        let places = |now, pressure| {
-            dispatch.set_destage_share(now, pressure, false);
+        let places = |pressure| {
+            dispatch.set_destage_share(pressure, false);
             let mut held = Vec::new();
             while let Some(permit) = dispatch.try_enter(Cause::Destage) {
                 held.push(permit);
             }
             held.len()
         };
-        let now = Nanos::from_secs(1);
-        assert_eq!([0, 25, 50, 75, 100].map(|pressure| places(now, pressure)), [1, 1, 6, 19, 32]);
+        assert_eq!([places(0), places(50), places(75), places(100)], [6, 6, 19, 32]);
         drop(read);
-        assert_eq!(places(now, 0), 1, "another read is expected");
-        assert_eq!(places(Nanos(now.0 + EXPECTED_FOR.0), 0), 32, "nobody reads");
+        assert_eq!(places(0), 32, "nobody reads");
     }
 
     #[test]
@@ -231,7 +214,7 @@ mod tests {
         let world = World::new(WorldSpec::new(1));
         let (seam, dispatch) = (world.seam(), Dispatch::new(32));
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        dispatch.set_destage_share(seam.now(), 0, false);
+        dispatch.set_destage_share(0, false);
         let inside = Rc::new(Cell::new(0));
         for _ in 0..30 {
             let (dispatch, inside) = (dispatch.clone(), Rc::clone(&inside));
@@ -243,9 +226,9 @@ mod tests {
         }
         let settle = || world.run_for(Nanos::from_millis(1)).expect("tasks that wait");
         settle();
-        assert_eq!(inside.get(), 1);
+        assert_eq!(inside.get(), 6);
         drop(read);
-        dispatch.set_destage_share(Nanos(seam.now().0 + EXPECTED_FOR.0), 0, false);
+        dispatch.set_destage_share(0, false);
         settle();
         assert_eq!(inside.get(), 30);
     }

@@ -64,8 +64,6 @@ struct Want {
     any: bool,
     /// All zero-ranges.
     ranges: bool,
-    /// What rests on flash, too.
-    resting: bool,
 }
 
 impl Want {
@@ -184,13 +182,9 @@ impl<S: Seam> Shard<S> {
 
     /// What to choose blocks by now.
     fn want(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Want {
-        let oldest = state.oldest_dirty(memory, self.number, self.core.logged_since());
+        let oldest = state.oldest_dirty(memory, self.number);
         let unclean = state.unclean();
-        let pressure = self.pressure_percent(unclean).max(self.log_pressure(state.ledger.len()) / 10).min(100);
-        // Where the log does not answer, or not for zeroes, somebody waits for his way to the backing as a flush does.
-        let through_backing = !self.logs() || !state.zeroes.is_empty();
-        let waited_for = state.flushing.turns.is_running() || (!state.waits.is_empty() && through_backing);
-        self.dispatch.set_destage_share(now, pressure, waited_for);
+        self.dispatch.set_destage_share(self.pressure_percent(unclean), state.flushing.turns.is_running());
         let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
         let idle = now.since(self.last_request.get()) >= IDLE_AFTER;
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
@@ -203,15 +197,11 @@ impl<S: Seam> Shard<S> {
             () if idle => Some(Nanos(now.0.saturating_sub(SETTLED_AFTER.0))),
             () => None,
         };
-        let any = !pause && (must_drain || self.is_pressed(unclean));
-        let closing = state.flushing.turns.is_running() && state.epochs.closing() > 0;
         Want {
-            closed: closing.then(|| state.epochs.closed()),
+            closed: (state.flushing.turns.is_running() && state.epochs.closing() > 0).then(|| state.epochs.closed()),
             older_than,
-            any,
+            any: !pause && (must_drain || self.is_pressed(unclean) || self.core.log_is_crowded()),
             ranges: !pause && state.zeroes.len() >= RANGES_CROWDED,
-            // For its age it is not swept: the oldest of the log goes by itself.
-            resting: any || closing || (idle && !pause),
         }
     }
 
@@ -306,18 +296,16 @@ impl<S: Seam> Shard<S> {
 
     /// What rests on flash comes back to be written, in address order, a little ahead of its writes.
     fn recall_job(&self, state: &mut State, memory: &mut Memory<S>, want: &Want) -> Recalls<S::Block, S::BlockMut> {
-        if !want.resting || state.ledger.resting() == 0 || self.core.log().is_none_or(|log| log.copies() == 0) {
+        let wanted = want.any || want.closed.is_some() || want.older_than.is_some();
+        if !wanted || state.ledger.resting() == 0 || self.core.log().is_none_or(|log| log.copies() == 0) {
             return Recalls::Nothing;
         }
         if !self.may_destage(want.closed.is_none(), state.unclean()) {
             return Recalls::Later;
         }
-        // Where memory is full the next run is recalled when the last one is on its way, or when nothing is: what was recalled may have been
-        // written over since, and memory may be full of what only waits for a flush of the backing.
+        // Where memory is full the next run is recalled when the last one is on its way.
         let last_has_left = || state.recalled.clone().all(|block| !state.order.contains(BlockNo(block)));
-        let refused = || state.recalled.clone().any(|block| state.failed.contains(block));
-        let next = state.recalling == 0 && (last_has_left() || (state.operations.is_empty() && !refused()));
-        let room = self.has_room_to_recall(state) || next;
+        let room = self.has_room_to_recall(state) || (state.recalling == 0 && last_has_left());
         if !room || state.recalling >= RECALL_BLOCKS_MAX {
             let under_way = state.recalling > 0 || !state.operations.is_empty();
             return if under_way { Recalls::Later } else { Recalls::Nothing };
@@ -432,9 +420,8 @@ impl<S: Seam> Shard<S> {
             && !state.flushing.turns.is_running()
             && !self.retry.holds(now)
         {
-            let aged = state
-                .oldest_dirty(memory, self.number, Nanos::ZERO)
-                .is_some_and(|oldest| now.since(oldest) >= self.age_max());
+            let aged =
+                state.oldest_dirty(memory, self.number).is_some_and(|oldest| now.since(oldest) >= self.age_max());
             let unflushed = state.unflushed() > 0 && now.since(self.last_sync.get()) >= self.age_max();
             if aged || unflushed {
                 self.last_sync.set(now);
@@ -449,7 +436,7 @@ impl<S: Seam> Shard<S> {
         let portion = if self.pressure_percent(state.unclean()) >= 70 { 16 } else { 4 };
         let many = state.unflushed() * portion >= self.unclean_limit_seen().max(portion)
             || state.written_ranges() * portion >= RANGES_CROWDED as u64;
-        let old = now.since(self.last_sync.get()) >= self.core.spec().dirty_age_max;
+        let old = now.since(self.last_sync.get()) >= self.age_max();
         let at_rest =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;
         // Records of the log are let go by a flush of the backing.

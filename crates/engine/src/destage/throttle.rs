@@ -2,8 +2,7 @@
 //! stopped at once.
 //!
 //! Below the soft mark nobody waits. Between it and the limit each write is given a time to go on, spaced by what destage has
-//! lately achieved, the wider the nearer to the limit. At the limit writers wait in line for room. A flash log that fills slows them in the
-//! same way: else it would fill in no time what destage takes hours to empty.
+//! lately achieved, the wider the nearer to the limit. At the limit writers wait in line for room.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -27,46 +26,6 @@ const BLOCKS_A_UNIT: u64 = 16;
 /// Longest time that pacing alone makes one write wait.
 const DELAY_MAX: Nanos = Nanos::from_millis(500);
 
-/// How fast something lately went while it was at work.
-#[derive(Default)]
-struct Pace {
-    /// Units done, and the time and count of the last measurement.
-    done: Cell<u64>,
-    measured: Cell<(Nanos, u64)>,
-    /// It was at work then.
-    works: Cell<bool>,
-    /// Nanoseconds that a unit lately took; 0 = not known.
-    unit_ns: Cell<u64>,
-}
-
-impl Pace {
-    fn note_done(&self, units: u64) {
-        self.done.set(self.done.get() + units);
-    }
-
-    /// Measures at most ten times a second, and only what was done between two looks at both of which it `works`: a pause in which there was nothing
-    /// to do says nothing. One between two bursts is part of the pace.
-    fn measure(&self, now: Nanos, works: bool) {
-        let (then, done) = self.measured.get();
-        let (elapsed, units) = (now.since(then).0, self.done.get() - done);
-        let worked = self.works.replace(works);
-        if worked && works && (elapsed < 100_000_000 || units == 0) {
-            return;
-        }
-        self.measured.set((now, self.done.get()));
-        if worked && works {
-            let latest = elapsed / units;
-            let old = self.unit_ns.get();
-            self.unit_ns.set(if old == 0 { latest } else { (3 * old + latest) / 4 });
-        }
-    }
-
-    /// How far apart writes of a unit may come: from nothing where there is no `strain` to one and a half times this pace at 1,000.
-    fn spacing(&self, strain: u64) -> u64 {
-        self.unit_ns.get().saturating_mul(3 * strain) / 2_000
-    }
-}
-
 /// What slows a shard's writers down.
 #[derive(Default)]
 pub struct Throttle {
@@ -76,8 +35,11 @@ pub struct Throttle {
     /// Numbers given to writers that wait for room, and the one whose turn it is.
     given: Cell<u64>,
     serving: Cell<u64>,
-    /// Blocks that reached the backing or went to rest on flash: what makes room in memory.
-    room_made: Pace,
+    /// Units that reached the backing, and the time and count of the last measurement.
+    done: Cell<u64>,
+    measured: Cell<(Nanos, u64)>,
+    /// Nanoseconds that destage lately took for a unit; 0 = not known.
+    unit_ns: Cell<u64>,
     /// What destage may still spend before the next tick; it may be overdrawn by one run.
     allowance: Cell<u64>,
     /// Requests of clients at the last tick, and whether there were any since the one before.
@@ -86,9 +48,25 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// `units` more need no room in memory: they have reached the backing, or rest on flash.
-    pub fn note_room(&self, units: u64) {
-        self.room_made.note_done(units);
+    /// `units` more have reached the backing.
+    pub fn note_done(&self, units: u64) {
+        self.done.set(self.done.get() + units);
+    }
+
+    /// Measures destage's pace, at most ten times a second.
+    pub fn measure(&self, now: Nanos) {
+        let (then, done) = self.measured.get();
+        let (elapsed, units) = (now.since(then).0, self.done.get() - done);
+        if elapsed < 100_000_000 {
+            return;
+        }
+        self.measured.set((now, self.done.get()));
+        // A pause in which there was nothing to do says nothing about the pace.
+        if units > 0 && elapsed < 2_000_000_000 {
+            let latest = elapsed / units;
+            let old = self.unit_ns.get();
+            self.unit_ns.set(if old == 0 { latest } else { (3 * old + latest) / 4 });
+        }
     }
 }
 
@@ -129,10 +107,8 @@ impl<S: Seam> Shard<S> {
 
     /// Measures the pace and takes over the limit that the other volumes leave.
     pub fn refresh_throttle(&self) {
-        let now = self.seam().now();
-        let throttle = &self.throttle;
-        throttle.room_made.measure(now, self.pressure_percent(self.state.borrow().unclean()) >= PRESSURE_PERCENT);
-        throttle.limit.set(self.unclean_limit());
+        self.throttle.measure(self.seam().now());
+        self.throttle.limit.set(self.unclean_limit());
     }
 
     /// The limit as it was measured last.
@@ -140,10 +116,9 @@ impl<S: Seam> Shard<S> {
         self.throttle.limit.get()
     }
 
-    /// True when destage should work without being asked: what the log has may rest there first.
+    /// True when destage should work without being asked.
     pub fn is_pressed(&self, unclean: u64) -> bool {
-        let percent = if self.logs() { SOFT_PERCENT } else { PRESSURE_PERCENT };
-        unclean * 100 >= self.throttle.limit.get() * percent
+        unclean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
     }
 
     /// How much of the limit is in use, in percent.
@@ -151,19 +126,11 @@ impl<S: Seam> Shard<S> {
         (unclean * 100).checked_div(self.throttle.limit.get()).unwrap_or(0).min(100)
     }
 
-    /// How far a log that answers for the volume is on its way to being too full, in thousandths and beyond; nothing where it is not this volume that
-    /// holds its oldest segments: it is not their destage that the log waits for.
-    pub fn log_pressure(&self, records: usize) -> u64 {
-        if self.logs() && self.ahead.holds_oldest() { self.core.log_pressure_of(records) } else { 0 }
-    }
-
     /// True when a write may be absorbed without any waiting.
     pub fn has_room_now(&self, at: u64, len: usize) -> bool {
         let blocks = blocks_of(at, len as u64);
-        let state = self.state.borrow();
-        let unclean = state.unclean() + (blocks.end - blocks.start);
+        let unclean = self.state.borrow().unclean() + (blocks.end - blocks.start);
         unclean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
-            && self.log_pressure(state.ledger.len()) <= SOFT_PERCENT * 10
             && self.throttle.given.get() == self.throttle.serving.get()
     }
 
@@ -198,55 +165,18 @@ impl<S: Seam> Shard<S> {
 
     async fn pace(&self, units: u64) {
         let throttle = &self.throttle;
-        let (limit, unclean, log) = {
-            let state = self.state.borrow();
-            (throttle.limit.get(), state.unclean(), self.log_pressure(state.ledger.len()))
-        };
+        let (limit, unclean) = (throttle.limit.get(), self.state.borrow().unclean());
         let soft = limit * SOFT_PERCENT / 100;
-        let memory = (unclean.saturating_sub(soft) * 1_000).checked_div(limit - soft).unwrap_or(0);
-        let log = log.saturating_sub(SOFT_PERCENT * 10) * 100 / (100 - SOFT_PERCENT);
-        // From nothing at the soft mark to one and a half times the pace at the limit; a log may be beyond that.
-        let spacing = throttle.room_made.spacing(memory).max(self.ahead.spacing(log)).saturating_mul(units);
-        if spacing == 0 {
+        if unclean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
             return;
         }
+        // From nothing at the soft mark to one and a half times destage's own pace at the limit.
+        let spacing = throttle.unit_ns.get().saturating_mul(units) * 3 * (unclean - soft) / (2 * (limit - soft));
         let now = self.seam().now();
         let turn = throttle.next_turn.get().max(now).min(now + DELAY_MAX);
         throttle.next_turn.set(turn + Nanos(spacing));
         if turn > now {
             self.seam().sleep_until(turn).await;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pace_counts_the_pauses_between_bursts_and_not_those_without_work() {
-        let (pace, mut now) = (Pace::default(), Nanos::from_secs(10));
-        let mut look = |pace: &Pace, times: u64, works| {
-            for _ in 0..times {
-                now += Nanos::from_millis(50);
-                pace.measure(now, works);
-            }
-        };
-        look(&pace, 1, true);
-        for _ in 0..50 {
-            pace.note_done(100);
-            // A burst every second: 10 ms a unit.
-            look(&pace, 20, true);
-        }
-        let in_us = |strain| Nanos(pace.spacing(strain) + 500).as_micros();
-        assert_eq!([1_000, 500, 0].map(in_us), [15_000, 7_500, 0]);
-        // One unit in a minute that was not for work, and none of what is done at its ends.
-        look(&pace, 600, false);
-        pace.note_done(1);
-        look(&pace, 600, false);
-        look(&pace, 1, true);
-        pace.note_done(1_000);
-        look(&pace, 1, false);
-        assert_eq!(in_us(1_000), 15_000);
     }
 }

@@ -150,7 +150,7 @@ impl<S: Seam> Shard<S> {
             }
         });
         let done = results.iter().filter(|result| result.is_ok()).count() as u64;
-        self.throttle.note_room(done);
+        self.throttle.note_done(done);
         match results.iter().find_map(|result| result.as_ref().err()) {
             Some(error) if !lost => {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
@@ -243,7 +243,7 @@ impl<S: Seam> Shard<S> {
             }
             Err(_) => {}
         }
-        self.throttle.note_room(1);
+        self.throttle.note_done(1);
         self.work.notify();
         self.progress.notify();
     }

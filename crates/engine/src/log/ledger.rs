@@ -358,23 +358,6 @@ impl Ledger {
         blocks
     }
 
-    /// As [`Ledger::in_segments`], of the first records from block `from` on, and where to go on; about `look` are looked at.
-    pub fn some_in_segments(&self, segments: &BTreeSet<u32>, from: u64, look: usize) -> (Vec<u64>, Option<u64>) {
-        let holds = |entry: &Entry| {
-            let mut positions = entry.position.iter().chain(&entry.older);
-            positions.any(|position| segments.contains(&position.segment()))
-        };
-        let mut entries = self.entries.range(from..);
-        let mut blocks: Vec<u64> =
-            entries.by_ref().take(look).filter(|(_, entry)| holds(entry)).map(|(block, _)| *block).collect();
-        let next_entry = entries.next().map(|(block, _)| *block);
-        let next_line = self.shelf.some_in_segments(segments, from, look, &mut blocks);
-        let next = [next_entry, next_line].into_iter().flatten().min();
-        blocks.retain(|block| next.is_none_or(|next| *block < next));
-        blocks.sort_unstable();
-        (blocks, next)
-    }
-
     /// The record of a block that does not rest, to be followed from now on.
     fn take_off_shelf(&mut self, block: u64) -> Option<Position> {
         let (position, rests) = self.shelf.remove(block)?;

@@ -5,10 +5,8 @@
 //! A block that has reached the backing durably without a record of its newest content gets a tombstone before the flush is
 //! acknowledged, or a recovery could bring an older record back over it (R8). Zero-ranges go through the backing and get tombstones.
 
-pub mod ahead;
 pub mod company;
 pub mod ledger;
-pub mod level;
 mod oldest;
 mod recover;
 pub mod rest;
@@ -112,7 +110,6 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().logging.turns.begin();
         self.company.gather(self.seam()).await;
         let begun = self.seam().now();
-        self.logged_at.set(begun);
         let (number, changed) = self.with(|state, _| {
             state.logging.begun += 1;
             (state.logging.begun, state.ledger.take_changed())

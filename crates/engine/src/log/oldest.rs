@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{Boxed, join};
 use seam::Seam;
 
 use crate::RequestError;
@@ -12,57 +11,43 @@ use crate::shard::recall::Recall;
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
-/// One in so many segments is made room of.
-const PART: usize = 8;
 /// Blocks that are brought at once.
 const AT_ONCE: usize = 256;
 /// Resting blocks that are recalled together.
 const RECALL_RUN: u64 = 64;
-/// Runs of them that are recalled at the same time.
-const RECALLS_AT_ONCE: usize = 32;
 
 impl<S: Seam> Shard<S> {
     /// Brings what of this volume holds the oldest part of the log durably to the backing. What is on its way or in doubt there is left to
     /// who brings everything.
     pub(super) async fn bring_oldest(self: &ShardRef<S>) -> Result<(), RequestError> {
         let Some(store) = self.core.log() else { return Err(RequestError::ShuttingDown) };
-        let blocks = self.state.borrow().ledger.in_segments(&store.oldest_segments(PART, false).into_iter().collect());
+        let blocks = self.state.borrow().ledger.in_segments(&store.oldest_segments());
         if blocks.is_empty() {
             return Ok(());
         }
         let losses = self.state.borrow().losses;
         for some in blocks.chunks(AT_ONCE) {
-            let wait = self.send(some).await?;
+            for run in some.chunk_by(|block, next| block + 1 == *next) {
+                self.recall_oldest(run[0]..run[0] + run.len() as u64).await?;
+            }
+            let wait = Rc::new(WriteWait::default());
+            self.with(|state, memory| {
+                for block in some {
+                    let id = memory.find(self.number, BlockNo(*block));
+                    if id.is_some_and(|id| memory.slot(id).dirty.is_some()) {
+                        state.waits.add(*block, &wait);
+                    }
+                }
+            });
             self.await_written(Some(wait), false, losses).await?;
         }
         self.sync_or_flush(losses).await
     }
 
-    /// Sees to it that these blocks, in order, are on their way to the backing, as far as nobody else is at them. Returns what waits for that.
-    pub(super) async fn send(self: &ShardRef<S>, blocks: &[u64]) -> Result<Rc<WriteWait>, RequestError> {
-        let runs: Vec<_> = blocks.chunk_by(|block, next| block + 1 == *next).collect();
-        for some in runs.chunks(RECALLS_AT_ONCE) {
-            // One after the other they would wait in a busy device's line each.
-            let recall = |run: &&[u64]| Box::pin(self.recall_oldest(run[0]..run[0] + run.len() as u64)) as Boxed<'_, _>;
-            join(some.iter().map(recall).collect()).await.into_iter().collect::<Result<(), _>>()?;
-        }
-        let wait = Rc::new(WriteWait::default());
-        self.with(|state, memory| {
-            for block in blocks {
-                let id = memory.find(self.number, BlockNo(*block));
-                if id.is_some_and(|id| memory.slot(id).dirty.is_some()) {
-                    state.waits.add(*block, &wait);
-                }
-            }
-        });
-        self.work.notify();
-        Ok(wait)
-    }
-
     /// Brings what rests of these blocks into memory, as far as nobody else is at it.
     async fn recall_oldest(self: &ShardRef<S>, blocks: Range<u64>) -> Result<(), RequestError> {
         let mut next = blocks.start;
-        while next < blocks.end && !self.stopping.get() {
+        while next < blocks.end {
             let run = {
                 let state = self.state.borrow();
                 let free = |block: u64| state.ticket_for(BlockNo(block), Sectors::ALL).is_none();

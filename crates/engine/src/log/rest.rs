@@ -26,25 +26,19 @@ impl<S: Seam> Shard<S> {
             state.rest_oldest(memory, self.number, state.unclean().saturating_sub(keep), now)
         });
         if rested > 0 {
-            self.throttle.note_room(rested);
+            self.throttle.note_done(rested);
             self.core.keep_ticking();
             self.progress.notify();
         }
     }
 
-    /// Flushes the log, in a task of its own, when memory holds much that is dirty, when much has changed since the last flush, or when that
-    /// was long ago: destage does not look for what is young to the log.
+    /// Flushes the log, in a task of its own, when memory holds much that is dirty or much has changed since the last flush.
     pub fn spill_if_full(self: &ShardRef<S>) {
         if !self.logs() || self.spilling.get() {
             return;
         }
-        let now = self.seam().now();
-        let is_due = {
-            let ledger = &self.state.borrow().ledger;
-            let long_ago = now.since(self.logged_at.get()) >= self.core.spec().dirty_age_max;
-            ledger.has_changed_much() || (ledger.has_changed() && long_ago)
-        };
-        if !(is_due || self.holds_much()) || now < self.spill_after.get() {
+        let much_has_changed = self.state.borrow().ledger.has_changed_much();
+        if !(much_has_changed || self.holds_much()) || self.seam().now() < self.spill_after.get() {
             return;
         }
         self.spilling.set(true);

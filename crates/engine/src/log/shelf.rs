@@ -196,28 +196,6 @@ impl Shelf {
         inside.map(|(base, line)| base | u64::from(line.block))
     }
 
-    /// Adds to `blocks` those whose records lie in these segments, of the chunks from block `from` on; after about `look` lines it says where to
-    /// go on.
-    pub fn some_in_segments(
-        &self,
-        segments: &BTreeSet<u32>,
-        from: u64,
-        look: usize,
-        blocks: &mut Vec<u64>,
-    ) -> Option<u64> {
-        let mut looked = 0;
-        for (key, chunk) in self.chunks.range(self.first_key(from)..) {
-            let base = upper(*key);
-            if looked >= look {
-                return Some(base | u64::from(chunk.iter().next()?.block));
-            }
-            looked += chunk.len();
-            let lines = chunk.iter().filter(|line| segments.contains(&line.position().segment()));
-            blocks.extend(lines.map(|line| base | u64::from(line.block)).filter(|block| *block >= from));
-        }
-        None
-    }
-
     /// Up to `count` neighbouring blocks from the first resting one at `from` or behind it that `wanted` accepts, none of them past
     /// the next multiple of `boundary`.
     pub fn next_run(&self, from: u64, boundary: u64, count: u64, wanted: impl Fn(u64) -> bool) -> Option<Range<u64>> {

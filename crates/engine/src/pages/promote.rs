@@ -24,11 +24,9 @@ use crate::shard::{Shard, ShardRef};
 use crate::spec::AdmissionRule;
 
 /// Pages that are put on flash at once, besides the first: a device that is asked for one thing at a time shows little of what it can.
-const HELPERS: usize = 23;
+const HELPERS: usize = 7;
 /// Pages that wait, of each kind.
 const QUEUE_MAX: usize = 1_024;
-/// Pages that wait after a write: a flush of the backing lets many begin to at once.
-const REFRESHES_MAX: usize = 16 * QUEUE_MAX;
 /// Clients have left a backing alone for this long: what nobody waits for may be read.
 const QUIET: Nanos = Nanos::from_millis(20);
 /// Pause before looking again whether a backing is quiet.
@@ -117,10 +115,10 @@ impl<S: Seam> Promoter<S> {
 
     /// The job, if there is no room for it.
     fn push(&self, job: Job<S>) -> Result<(), Job<S>> {
-        let (queue, most) = match job.task {
-            Task::Promote => (&self.queue, QUEUE_MAX),
-            Task::Refresh => (&self.refreshes, REFRESHES_MAX),
-            Task::Complete | Task::Judge => (&self.patient, QUEUE_MAX),
+        let queue = match job.task {
+            Task::Promote => &self.queue,
+            Task::Refresh => &self.refreshes,
+            Task::Complete | Task::Judge => &self.patient,
         };
         let mut queue = queue.borrow_mut();
         let same = |other: &&Job<S>| {
@@ -129,7 +127,7 @@ impl<S: Seam> Promoter<S> {
         if job.read.is_none() && queue.iter().rev().take(8).find(same).is_some() {
             return Ok(());
         }
-        if queue.len() >= most {
+        if queue.len() >= QUEUE_MAX {
             return Err(job);
         }
         self.held.set(self.held.get() + usize::from(job.read.is_some()));
@@ -230,18 +228,15 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// True when flash has lost its copy of a block of a page that is read.
-    pub fn wants_refresh(&self, block: u64) -> bool {
-        let (page, place) = place_of(block);
-        self.growing_pages().is_some_and(|pages| pages.valid(page) >> place & 1 == 0 && pages.is_used(page))
-    }
-
     /// What was written has taken the copies of `blocks` on flash away, and is durable on the backing now: where their pages are read,
     /// memory's content goes there again, or each write would cost a read of the backing later.
     pub(super) fn refresh(&self, blocks: &[u64]) {
+        let Some(pages) = self.growing_pages() else { return };
         for blocks in blocks.chunk_by(|block, next| place_of(*block).0 == place_of(*next).0) {
-            if blocks.iter().any(|block| self.wants_refresh(*block)) {
-                self.later(place_of(blocks[0]).0, Task::Refresh);
+            let page = place_of(blocks[0]).0;
+            let written = blocks.iter().fold(0, |mask, block| mask | 1 << place_of(*block).1);
+            if !pages.valid(page) & written != 0 && pages.is_used(page) {
+                self.later(page, Task::Refresh);
             }
         }
     }
@@ -474,8 +469,8 @@ mod tests {
     fn what_earned_its_place_goes_before_what_is_refreshed_and_finds_room_whatever_waits_there() {
         let promoter = Promoter::<SimSeam>::new(&CoreSpec::default(), 64);
         let push = |page, task| promoter.push(Job { shard: Weak::new(), page, task, read: None }).is_ok();
-        assert!((0..REFRESHES_MAX as u64).all(|page| push(page, Task::Refresh)));
-        assert!(!push(50_000, Task::Refresh), "each queue has an end");
+        assert!((0..QUEUE_MAX as u64).all(|page| push(page, Task::Refresh)));
+        assert!(!push(5_000, Task::Refresh), "each queue has an end");
         assert!(push(7_000, Task::Promote));
         let next: Vec<u64> = (0..2).filter_map(|_| promoter.next()).map(|job| job.page).collect();
         assert_eq!(next, [7_000, 0]);

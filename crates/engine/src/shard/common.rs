@@ -8,7 +8,6 @@ use seam::{Nanos, Seam};
 
 use super::division::Division;
 use super::{Shard, ShardRef};
-use crate::log::level::LogLevel;
 use crate::memory::{BLOCKS_PER_PAGE, Memory};
 use crate::pages::Promoter;
 use crate::wait::Signal;
@@ -21,6 +20,8 @@ const BUSY_REQUESTS: u64 = 100;
 /// What destage of all volumes together may spend between two ticks while clients are busy, even if a flush waits for it: about a
 /// seventh of a core.
 const DESTAGE_ALLOWANCE: u64 = 512;
+/// The log is crowded when less than this part of its segments is free.
+const LOG_ROOM_PART: usize = 4;
 /// How long to wait for a buffer before looking again.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
@@ -32,8 +33,6 @@ pub struct Common<S: Seam> {
     /// All shards, in the order they were attached; each holds this, so this holds none of them.
     shards: RefCell<Vec<Weak<Shard<S>>>>,
     ticking: Cell<bool>,
-    /// How full the log is.
-    pub level: LogLevel,
     /// The flash log, if there is one.
     log: RefCell<Option<Store<S>>>,
     /// Its clean pages.
@@ -60,7 +59,7 @@ impl<S: Seam> Common<S> {
         let memory = RefCell::new(Memory::new(seam.clone()));
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
-        let (pages, loaded, loaded_now, freeing_marks, full_at, level) = Default::default();
+        let (pages, loaded, loaded_now, freeing_marks, full_at) = Default::default();
         Common {
             division: Cell::new(Division::since(seam.now())),
             seam,
@@ -68,7 +67,6 @@ impl<S: Seam> Common<S> {
             memory,
             shards,
             ticking,
-            level,
             log,
             pages,
             loaded,
@@ -169,6 +167,14 @@ impl<S: Seam> Common<S> {
         self.log.borrow().clone()
     }
 
+    /// True when the log needs records to be let go soon.
+    pub fn log_is_crowded(&self) -> bool {
+        self.log.borrow().as_ref().is_some_and(|store| {
+            let (free, all) = store.room();
+            free * LOG_ROOM_PART < all
+        })
+    }
+
     /// The log is full, and not of what belongs to who says so.
     pub fn note_full_log(&self) {
         self.full_at.set(self.log.borrow().as_ref().map(|store| store.room().0));
@@ -180,7 +186,7 @@ impl<S: Seam> Common<S> {
         self.full_at.get().is_some_and(|then| room.is_some_and(|room| room <= then))
     }
 
-    /// The log is full: every shard logs what has changed, and destage looks again.
+    /// The log is full: every shard brings to its backing what holds it.
     pub fn press_log(&self) {
         for shard in self.shards() {
             shard.work.notify();
@@ -286,7 +292,6 @@ impl<S: Seam> Common<S> {
                 more = false;
                 common.renew_allowance();
                 common.divide_if_due();
-                common.look_after_log();
                 for shard in common.shards() {
                     shard.tick_throttle();
                     shard.spill_if_full();

@@ -141,7 +141,7 @@ impl<S: Seam> Shard<S> {
     /// while one is under way share the next.
     pub async fn sync(self: &ShardRef<S>) -> Synced {
         if self.sabotage(Sabotage::FlushEarly) {
-            self.with(|state, memory| state.clean_written(memory, u64::MAX, |_| false));
+            self.with(|state, memory| state.clean_written(memory, u64::MAX));
             return Synced::Durable;
         }
         // Counted before looking: what a reconnect has just made dirty again is not covered by what follows.
@@ -180,10 +180,7 @@ impl<S: Seam> Shard<S> {
                 let lost = state.losses != losses;
                 match &result {
                     _ if lost => {}
-                    Ok(()) => {
-                        destaged =
-                            state.clean_written(memory, covered, |block| self.logs() && self.wants_refresh(block))
-                    }
+                    Ok(()) => destaged = state.clean_written(memory, covered),
                     Err(_) => state.redirty_written(memory, now),
                 }
                 (lost, destaged)

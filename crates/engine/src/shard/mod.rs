@@ -24,9 +24,7 @@ use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 use crate::backing::{AnyDisk, Dispatch};
 use crate::destage::throttle::Throttle;
 use crate::destage::writer::Retry;
-use crate::log::ahead::Ahead;
 use crate::log::company::Company;
-use crate::log::level::logged_age;
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::pages::Level;
 use crate::pages::slow::SlowRequests;
@@ -95,10 +93,6 @@ pub struct Shard<S: Seam> {
     pub spilling: Cell<bool>,
     /// No earlier than then the log is flushed again without being asked.
     pub spill_after: Cell<Nanos>,
-    /// What the volume has in the oldest part of the log.
-    pub ahead: Ahead,
-    /// When the last flush of the log began.
-    pub logged_at: Cell<Nanos>,
     /// Last time the backing was flushed without being asked.
     pub last_sync: Cell<Nanos>,
     /// Last time a client asked for something; of hits alone, known to a tick while something is dirty.
@@ -139,21 +133,13 @@ impl<S: Seam> Shard<S> {
         self.size_bytes.get().saturating_sub(start).min(BLOCK_BYTES as u64) as usize
     }
 
-    /// Age at which dirty data is destaged: what lies on flash may wait, for much of it is written again.
+    /// Age at which dirty data is destaged.
     pub fn age_max(&self) -> Nanos {
         match self.policy.get() {
             // Half of what was promised, so that destage has the other half.
             WritePolicy::WriteBackVolatile => Nanos(self.defer.0 / 2),
-            _ if self.logs() => logged_age(self.core.spec()),
             _ => self.core.spec().dirty_age_max,
         }
-    }
-
-    /// Nothing more is begun, and what waits for something that is not begun any more ends.
-    pub fn stop(&self) {
-        self.stopping.set(true);
-        self.work.notify();
-        self.progress.notify();
     }
 
     /// True when a read may leave something in memory.
@@ -195,7 +181,7 @@ impl<S: Seam> Shard<S> {
             let drop_them = self.sabotage(Sabotage::DropWrittenAtReconnect);
             let now = self.seam().now();
             self.with(|state, memory| match drop_them {
-                true => drop(state.clean_written(memory, u64::MAX, |_| false)),
+                true => drop(state.clean_written(memory, u64::MAX)),
                 false => state.redirty_written(memory, now),
             });
             self.work.notify();

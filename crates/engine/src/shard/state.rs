@@ -231,18 +231,13 @@ impl State {
         self.ages.front().map(|(_, since)| *since)
     }
 
-    /// Since when the oldest dirty block or range has been dirty. Nothing in the log is older than `logged_since`.
-    pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32, logged_since: Nanos) -> Option<Nanos> {
+    /// Since when the oldest dirty block or range has been dirty.
+    pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
         let block = self.oldest_in_memory(memory, volume);
-        let resting = (self.ledger.resting() > 0).then(|| self.rests_since(logged_since));
+        let resting = (self.ledger.resting() > 0).then_some(self.resting_since);
         let dirty = self.zeroes.iter().filter(|(_, range)| range.state == ZeroState::Dirty);
         let range = dirty.map(|(_, range)| range.since).min();
         [block, range, resting].into_iter().flatten().min()
-    }
-
-    /// Nothing rests since before that. Nothing in the log is older than `logged_since`.
-    pub fn rests_since(&self, logged_since: Nanos) -> Nanos {
-        self.resting_since.max(logged_since)
     }
 
     /// Ends the current epoch and returns its number.
@@ -570,14 +565,8 @@ impl State {
         }
     }
 
-    /// A flush of the backing succeeded that began when [`State::sequence`] was `covered`. What was only on its way through memory leaves it,
-    /// unless it `stays`.
-    pub fn clean_written<S: Seam>(
-        &mut self,
-        memory: &mut Memory<S>,
-        covered: u64,
-        stays: impl Fn(u64) -> bool,
-    ) -> Destaged<S::Block> {
+    /// A flush of the backing succeeded that began when [`State::sequence`] was `covered`.
+    pub fn clean_written<S: Seam>(&mut self, memory: &mut Memory<S>, covered: u64) -> Destaged<S::Block> {
         let mut destaged = Destaged::default();
         // Left-over ranges are listed again behind younger ones, so all that is listed is looked at.
         for _ in 0..self.written.len() {
@@ -588,7 +577,7 @@ impl State {
             }
             match unit {
                 WrittenUnit::Block(reference) => {
-                    if let Some((block, content)) = self.clean_block(memory, reference, sequence, &stays) {
+                    if let Some((block, content)) = self.clean_block(memory, reference, sequence) {
                         destaged.add(block, content);
                     }
                 }
@@ -612,7 +601,6 @@ impl State {
         memory: &mut Memory<S>,
         reference: SlotRef,
         sequence: u64,
-        stays: impl Fn(u64) -> bool,
     ) -> Option<(u64, S::Block)> {
         let id = memory.resolve(reference)?;
         let slot = memory.slot_mut(id);
@@ -628,9 +616,7 @@ impl State {
         let content = slot.data.clone().filter(|_| slot.present == Sectors::ALL);
         self.unclean -= 1;
         memory.settle(id, false);
-        if transit && stays(block) {
-            memory.slot_mut(id).transit = false;
-        } else if transit {
+        if transit {
             memory.remove(id);
         }
         content.map(|content| (block, content))

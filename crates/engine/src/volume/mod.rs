@@ -9,7 +9,6 @@ use std::rc::Rc;
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use crate::backing::{Cause, Dispatch};
-use crate::log::ahead::Ahead;
 use crate::memory::{BlockNo, HINTS_MAX};
 use crate::pages::Level;
 use crate::pages::slow::{Asked, Slow, Step, Steps};
@@ -78,8 +77,6 @@ impl<S: Seam> Volume<S> {
             flushing_alone: Cell::new(false),
             spilling: Cell::new(false),
             spill_after: Cell::new(Nanos::ZERO),
-            ahead: Ahead::default(),
-            logged_at: Cell::new(Nanos::ZERO),
             last_request: Cell::new(core.seam().now()),
             last_sync: Cell::new(core.seam().now()),
             disk: backing.disk,
@@ -145,7 +142,7 @@ impl<S: Seam> Volume<S> {
             stats.flash_dirty_bytes = state.ledger.len() as u64 * block;
             stats.resting_bytes = state.ledger.resting() * block;
             stats.resting_index_bytes = state.ledger.resting_bytes() as u64;
-            let oldest = state.oldest_dirty(memory, shard.number, shard.core.logged_since());
+            let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
         stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.level.stats() };
@@ -381,7 +378,8 @@ impl<S: Seam> Volume<S> {
             return Err(error);
         }
         shard.forget();
-        shard.stop();
+        shard.stopping.set(true);
+        shard.work.notify();
         Ok(())
     }
 
@@ -398,7 +396,8 @@ impl<S: Seam> Volume<S> {
             closed.open_again();
             return Err(error);
         }
-        shard.stop();
+        shard.stopping.set(true);
+        shard.work.notify();
         Ok(shard.state.borrow().ledger.has_records())
     }
 
@@ -406,7 +405,8 @@ impl<S: Seam> Volume<S> {
     pub(crate) fn give_up(&self) {
         let shard = &self.0.shard;
         shard.holding.set(true);
-        shard.stop();
+        shard.stopping.set(true);
+        shard.work.notify();
         shard.core.remove(shard);
     }
 

@@ -134,7 +134,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sa
             _ => {
                 let live = live[header.segment as usize];
                 let (boot, first, last) = (header.boot, header.first, header.sequence);
-                table.push((header.segment, Segment { boot, first, last, live, pins: 0, opened: seam.now() }));
+                table.push((header.segment, Segment { boot, first, last, live, pins: 0 }));
             }
         }
     }

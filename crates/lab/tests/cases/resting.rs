@@ -153,16 +153,3 @@ fn a_flush_of_zeroes_keeps_the_record_of_what_was_written_over_them_until_that_i
         assert!(allowed.iter().any(|tag| content == [*tag; 8]), "cut at I/O {io}: {content:?}");
     }
 }
-
-#[test]
-fn a_backing_that_refuses_everything_fails_a_destage_of_much_that_rests_and_leaves_memory_to_the_others() {
-    let (rig, volume) = filled(15, 3_000, 10);
-    assert!(volume.stats().resting_bytes > 2_500 * 4096);
-    let destaged = rig.world.block_on(volume.destage_all());
-    assert!(destaged.is_err(), "the backing takes nothing");
-    let stats = volume.stats();
-    assert!(stats.resting_bytes > 2_000 * 4096, "most of it still rests: {stats:?}");
-    rig.world.disk("disk").unwrap().clear_faults();
-    rig.world.block_on(volume.destage_all()).expect("the backing takes it now");
-    assert_eq!(volume.stats().dirty_bytes, 0);
-}
