@@ -3,6 +3,7 @@
 mod advice;
 mod api;
 mod block_device;
+mod browser;
 mod calm;
 mod chained;
 mod checker;
@@ -17,7 +18,6 @@ mod hostile;
 mod kill;
 mod lifecycle;
 mod memory;
-mod page;
 mod powercut;
 mod prometheus;
 mod protocol;

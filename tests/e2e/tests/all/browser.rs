@@ -1,4 +1,4 @@
-//! The web page in a real Chromium: `ui/tests` on the real daemon.
+//! The web page in a real Chromium: `ui/tests` on the real daemon. Tests begin in the order of their names, and this one takes longest.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
