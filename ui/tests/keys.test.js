@@ -80,7 +80,7 @@ test('? shows which keys do what, and nothing where one is typing', { skip }, as
   for (const part of [
     'go to a view, volume',
     'of a volume or of flash',
-    'into the filter of volumes and settings',
+    'into the filter of volumes, advice and settings',
     'slider',
   ]) {
     assert.ok(text.includes(part), `${part} is not in: ${text}`);

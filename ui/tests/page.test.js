@@ -5,7 +5,16 @@ import { after, before, test } from 'node:test';
 import { badge, graveFindings, openPage, setVisible } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
-const VIEWS = ['#/?range=1h', '#/volumes', '#/volumes/database', '#/datastores', '#/flash', '#/events', '#/settings'];
+const VIEWS = [
+  '#/?range=1h',
+  '#/volumes',
+  '#/volumes/database',
+  '#/datastores',
+  '#/flash',
+  '#/advice',
+  '#/events',
+  '#/settings',
+];
 
 let daemon, browser;
 
@@ -207,7 +216,7 @@ test('no view has a serious finding of axe, in either colours', { skip }, async 
     for (const view of VIEWS) {
       const page = await open(t, view, { colorScheme });
       await badge(page, 'live');
-      await page.waitForSelector('tbody td:not(.empty), .events li, .settings li');
+      await page.waitForSelector('tbody td:not(.empty), .events li, .settings li, .offers li');
       await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
       assert.deepEqual(await graveFindings(page), [], `${view} ${colorScheme}`);
     }
@@ -218,7 +227,7 @@ test('a page of 390 pixels has nothing beside it', { skip }, async (t) => {
   for (const view of VIEWS) {
     const page = await open(t, view, { viewport: { width: 390, height: 800 } });
     await badge(page, 'live');
-    await page.waitForSelector('tbody td, .events li, .settings li');
+    await page.waitForSelector('tbody td, .events li, .settings li, .offers li');
     await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(width <= 390, `${view} is ${width} pixels wide`);

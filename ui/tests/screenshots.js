@@ -13,6 +13,7 @@ const views = {
   volume: '#/volumes/database?range=1min',
   datastores: '#/datastores',
   flash: '#/flash?range=1min',
+  advice: '#/advice',
   events: '#/events',
   settings: '#/settings',
 };

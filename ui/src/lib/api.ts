@@ -1,6 +1,6 @@
 // Asking the daemon. Addresses are relative, so that a proxy may serve the page under a path.
 
-import type { Datastore, Event, Flash, History, MissRatioCurve, SlowRequest, Volume } from './types';
+import type { AdvicePage, Datastore, Event, Flash, History, MissRatioCurve, SlowRequest, Volume } from './types';
 
 export class Refused extends Error {
   constructor(
@@ -42,6 +42,16 @@ export const api = {
   },
   volume: (name: string) => ask<Volume>('GET', named(name)),
   curve: (name: string) => ask<MissRatioCurve>('GET', `${named(name)}/miss-ratio-curve`),
+  /** What sizes would bring, with what is assumed otherwise than usual; volumes come a hundred at a time. */
+  async *advice(assumed: Record<string, string>): AsyncGenerator<AdvicePage> {
+    const query = new URLSearchParams({ limit: '100', ...assumed });
+    for (;;) {
+      const page = await ask<AdvicePage>('GET', `advice?${query}`);
+      yield page;
+      if (page.next === null) return;
+      query.set('after', page.next);
+    }
+  },
   slow: (name: string) => ask<SlowRequest[]>('GET', `${named(name)}/slow`),
   /** What `pastOf` names. */
   history: (path: string) => ask<History>('GET', path),

@@ -208,6 +208,37 @@ export interface MissRatioCurve {
   flash: Curve;
 }
 
+/** What advice takes a request to cost, by who answers it. */
+export interface AdviceAssumptions {
+  array_latency_us: number;
+  flash_latency_us: number;
+  memory_latency_us: number;
+}
+
+/** What sizes of one kind of cache would do, that kind alone. */
+export interface AdviceSide {
+  today?: { size_bytes: number; hit_ratio: number };
+  /** Past it more brings less than on average; null where it grows evenly. */
+  knee_bytes: number | null;
+  steps: { size_bytes: number; hit_ratio: number }[];
+}
+
+export interface VolumeAdvice {
+  volume: string;
+  /** Why nothing can be said of it. */
+  nothing: string | null;
+  requests: number;
+  requests_per_s: number | null;
+  memory: AdviceSide;
+  flash: AdviceSide;
+}
+
+export interface AdvicePage {
+  assumptions: AdviceAssumptions;
+  volumes: VolumeAdvice[];
+  next: string | null;
+}
+
 /** One figure over time: of a counter what came a second, of a level what it was. */
 export interface PastFigure {
   mean: number[];
