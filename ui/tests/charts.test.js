@@ -368,9 +368,13 @@ test('events are marked on every chart: a volume has its own and the daemon’s'
 
 test('flash has a past as well, with bands, zoom, one cursor, and marks of its own events', { skip }, async (t) => {
   const PAST = {
-    'Written to all devices': 'flash_device_bytes',
-    'Clean pages': 'flash_pages',
-    'Free segments of the log': 'flash_log_free_segments',
+    'Written to all devices, by cause': {
+      Promotion: 'flash_promotion_bytes',
+      'Dirty data': 'flash_log_bytes',
+      Map: 'flash_journal_bytes',
+    },
+    'Clean pages': { Pages: 'flash_pages' },
+    'Free segments of the log': { Free: 'flash_log_free_segments' },
   };
   const [WRITTEN, PAGES, FREE] = Object.keys(PAST);
   await known(30);
@@ -382,16 +386,25 @@ test('flash has a past as well, with bands, zoom, one cursor, and marks of its o
     return at.some((second) => second < opened - 10) && at.some((second) => second > opened + 2);
   });
   await page.click('[data-range="1h"]');
-  for (const [title, column] of [
-    [WRITTEN, 'Written'],
-    [PAGES, 'Pages'],
-    [FREE, 'Free'],
-  ]) {
+  for (const [title, columns] of Object.entries(PAST)) {
     await step(page, title, 10);
-    const curl = await agrees(page, title, { [column]: PAST[title] });
-    assert.ok(curl.endsWith(`/api/v1/history?from=-1h&step=10s&series=${PAST[title]}'`), curl);
+    const curl = await agrees(page, title, columns);
+    const all = title === WRITTEN ? 'flash_device_bytes,' : '';
+    assert.ok(
+      curl.endsWith(`/api/v1/history?from=-1h&step=10s&series=${all}${Object.values(columns).join(',')}'`),
+      curl,
+    );
   }
-  await until('a band', async () => (await painted(page, WRITTEN, 'flash', BAND)) > 10);
+  // All that was written was for one of these causes; what is flushed goes to the log.
+  await daemon.burst('mail', ['--rw=randwrite', '--rate_iops=200', '--fsync=4']);
+  await until('what was flushed', async () => {
+    const { series } = await daemon.json('history?from=-10min&step=10s');
+    const sum = (name) => series[name].sum.reduce((all, part) => all + part, 0);
+    const parts = Object.values(PAST[WRITTEN]).reduce((all, name) => all + sum(name), 0);
+    assert.equal(parts, sum('flash_device_bytes'));
+    return sum('flash_log_bytes') > 0;
+  });
+  await until('a band', async () => (await painted(page, WRITTEN, 'ink', BAND)) > 10);
   // A volume's event is none of flash's; one of the daemon, and one of a device, are.
   const from = seconds() + 1;
   await until('seconds before it', () => seconds() > from + 1);
@@ -424,6 +437,69 @@ test('flash has a past as well, with bands, zoom, one cursor, and marks of its o
   assert.deepEqual(new Set(starts.map(Number)), new Set([inner]));
   await page.getByRole('button', { name: 'Step back' }).click();
   assert.equal((await shown(page))[0], from);
+  assert.deepEqual(page.errors, []);
+});
+
+test('a datastore has a past, with zoom, its own events, and what changed in it', { skip }, async (t) => {
+  const DIRTY = 'Not yet on the array';
+  await known(30);
+  const opened = seconds();
+  const page = await open(t, '#/datastores?range=1min');
+  await badge(page, 'live');
+  const requests = async () => (await table(page, REQUESTS)).map((row) => row.at_unix_seconds);
+  await until('seconds before it and after', async () => {
+    const at = await requests();
+    return at.some((second) => second < opened - 10) && at.some((second) => second > opened + 2);
+  });
+  // The busiest one, until another one is chosen; a link brings that back.
+  assert.match(await page.locator('h2:has-text("over time")').innerText(), /^shelf/);
+  await page.click('[data-range="1h"]');
+  for (const [title, columns] of [
+    [REQUESTS, { Reads: 'reads', Writes: 'writes' }],
+    [DIRTY, { Dirty: 'dirty_bytes' }],
+  ]) {
+    await step(page, title, 10);
+    assert.match(await agrees(page, title, columns), /\/api\/v1\/history\?datastore=shelf&from=-1h&step=10s&series=/);
+  }
+  // It is the sum of its volumes, of which the third is none.
+  const reads = async (path) => {
+    const { at_unix_seconds: at, series } = await daemon.json(
+      `${path}from=${opened - 20}&to=${opened}&step=20s&series=reads`,
+    );
+    return at.length === 0 ? 0 : series.reads.sum.reduce((sum, part) => sum + part, 0);
+  };
+  const parts = await Promise.all(['database', 'desktops'].map((name) => reads(`volumes/${name}/history?`)));
+  assert.ok(
+    parts.every((part) => part > 0),
+    `${parts}`,
+  );
+  assert.equal(await reads('history?datastore=shelf&'), parts[0] + parts[1]);
+  const from = seconds() + 1;
+  // Far enough apart to be told apart in the chart.
+  for (const [at, name, policy] of [
+    [1, 'mail', 'write-around'],
+    [5, 'desktops', 'write-around'],
+    [9, 'mail', 'write-back'],
+  ]) {
+    await until('seconds before it', () => seconds() > from + at);
+    await daemon.command('volume', 'set', name, `policy=${policy}`);
+  }
+  await page.goto(`${daemon.url}#/datastores?zoom=${from}-${from + 30}`);
+  await until('the part', async () => (await shown(page))[0] === from);
+  const marks = async () => Number(await chart(page, REQUESTS).getAttribute('data-marks'));
+  await until('the event of its volume, and none of the other one', async () => (await marks()) === 1);
+  await daemon.command('volume', 'set', 'desktops', 'policy=write-back');
+  await page.getByRole('button', { name: 'What changed?' }).click();
+  await page.waitForSelector('[data-changes=Volume] tbody tr');
+  const names = await page.locator('[data-changes=Volume] tbody a').allInnerTexts();
+  assert.deepEqual(names.toSorted(), ['database', 'desktops']);
+  await page.getByRole('link', { name: 'without a datastore', exact: true }).click();
+  await page.waitForSelector('h2:text-is("without a datastore, over time")');
+  assert.deepEqual(await shown(page), [from, from + 30]);
+  await page.reload();
+  await page.waitForSelector('h2:text-is("without a datastore, over time")');
+  await page.goto(`${daemon.url}#/datastores?of=none`);
+  await page.waitForSelector('[role=alert]:has-text("“none”")');
   assert.deepEqual(page.errors, []);
 });
 

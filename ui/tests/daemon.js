@@ -150,9 +150,9 @@ export class Daemon {
     });
   }
 
-  /** A second of many reads that memory serves. */
-  async burst(name) {
-    await run('fio', [...this.fio(name, 1), '--rw=randread', '--size=1m', '--rate_iops=6000']);
+  /** A second of many reads that memory serves; or of something else. */
+  async burst(name, how = ['--rw=randread', '--rate_iops=6000']) {
+    await run('fio', [...this.fio(name, 1), '--size=1m', ...how]);
   }
 
   async command(...args) {

@@ -11,7 +11,7 @@ const views = {
   overview: '#/?range=1min',
   volumes: '#/volumes?sort=requests&down=1',
   volume: '#/volumes/database?range=1min',
-  datastores: '#/datastores',
+  datastores: '#/datastores?range=1min',
   flash: '#/flash?range=1min',
   advice: '#/advice',
   events: '#/events',

@@ -107,9 +107,12 @@ pub enum Request {
     },
     /// Figures over time.
     History {
-        /// Of which volume; of all together without it.
+        /// Of which volume.
         #[serde(default)]
         volume: Option<String>,
+        /// Of which datastore, empty for the volumes without one; without both of all together.
+        #[serde(default)]
+        datastore: Option<String>,
         /// From which second since 1970; an hour before the end without it.
         #[serde(default)]
         from_unix_seconds: Option<u64>,

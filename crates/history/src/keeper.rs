@@ -203,6 +203,7 @@ fn finish(tier: usize) -> impl Fn((Rc<str>, Row, Point)) -> (Key, Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::subject::Subject;
     use super::super::track::tests::{status, volume};
     use super::*;
 
@@ -225,7 +226,7 @@ mod tests {
 
     fn sums(keeper: &Keeper, step: u64, now: u64) -> (u64, u64) {
         let question = Question {
-            volume: Some("v".to_owned()),
+            subject: Subject::Volume("v".to_owned()),
             is_known: false,
             from: Some(now - 3 * 3600),
             to: Some(now),

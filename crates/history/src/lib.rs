@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! series.rs    the list of what is kept, and how it is read off a report
+//! subject.rs   whose figures: of all, of a volume, of a datastore
 //! track.rs     from counters that grow to what came in each second
 //! point.rs     count, sum, minimum, maximum, latencies; merging two of them
 //! row.rs       points packed into the bytes of a row, and back
@@ -27,6 +28,7 @@ mod question;
 mod rollup;
 mod row;
 mod series;
+mod subject;
 mod tiers;
 mod track;
 
@@ -39,6 +41,7 @@ use control::report::{HistoryHealth, HistoryReport};
 use control::{Failure, Sampled};
 
 pub use question::Question;
+pub use subject::Subject;
 
 /// Messages that wait at most: a minute of samples.
 const WAITING_MAX: usize = 64;

@@ -11,6 +11,7 @@ use super::point::Point;
 use super::rollup::RollUp;
 use super::row::points;
 use super::series::{Kind, SERIES, Series};
+use super::subject::Subject;
 use super::tiers::TIERS;
 
 /// Steps of an answer at most: an hour of the finest, and a minute by which a question may be late.
@@ -27,9 +28,9 @@ const LATENCIES: [(&str, &str); 2] = [("read_latency", "read"), ("write_latency"
 /// What is to be told.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
-    /// Of which volume; without it of all together.
-    pub volume: Option<String>,
-    /// The volume is known, even if nothing was noted of it yet.
+    /// Of whom.
+    pub subject: Subject,
+    /// It is known, even if nothing was noted of it yet.
     pub is_known: bool,
     /// From which second since 1970; an hour before the end without it.
     pub from: Option<u64>,
@@ -51,7 +52,7 @@ struct Plan {
 
 /// Answers.
 pub fn answer(question: &Question, now: u64, file: Option<&File>, rollup: &RollUp) -> Result<HistoryReport, Failure> {
-    let name = question.volume.as_deref().unwrap_or("");
+    let name = &question.subject.line();
     let (series, latencies) = wanted(question)?;
     let plan = plan(question, now, file)?;
     let read = |trouble: Trouble| {
@@ -63,8 +64,9 @@ pub fn answer(question: &Question, now: u64, file: Option<&File>, rollup: &RollU
         Some(file) => file.knows(name).map_err(read)?,
         None => false,
     };
-    if !question.is_known && !is_noted && fresh.is_empty() && question.volume.is_some() {
-        return Err(Failure::no_volume(name));
+    let is_another = matches!(&question.subject, Subject::Volume(name) if name.starts_with('/'));
+    if is_another || (!question.is_known && !is_noted && fresh.is_empty()) {
+        question.subject.unknown().map_or(Ok(()), Err)?;
     }
     let tier = &TIERS[plan.tier];
     let mut rows = match file {
@@ -87,9 +89,15 @@ pub fn answer(question: &Question, now: u64, file: Option<&File>, rollup: &RollU
         points(*start, tier.step, bytes).unwrap_or_default().into_iter().for_each(&mut take);
     }
     open.into_iter().for_each(&mut take);
+    let (volume, datastore) = match question.subject.clone() {
+        Subject::Whole => (None, None),
+        Subject::Volume(name) => (Some(name), None),
+        Subject::Datastore(name) => (None, Some(name)),
+    };
     let figure = |at: &usize| (SERIES[*at].name.to_owned(), figures(*at, &steps));
     Ok(HistoryReport {
-        volume: question.volume.clone(),
+        volume,
+        datastore,
         from_unix_seconds: plan.from,
         to_unix_seconds: plan.to,
         step_seconds: plan.step,
@@ -103,7 +111,7 @@ pub fn answer(question: &Question, now: u64, file: Option<&File>, rollup: &RollU
 
 /// The places of the figures and of the latencies that are wanted.
 fn wanted(question: &Question) -> Result<(Vec<usize>, Vec<usize>), Failure> {
-    let is_there = |series: &Series| question.volume.is_none() || series.is_of_volumes();
+    let is_there = |series: &Series| question.subject == Subject::Whole || series.is_of_volumes();
     let is_asked = |name: &str| question.series.is_empty() || question.series.iter().any(|asked| asked == name);
     let names = || SERIES.iter().filter(|series| is_there(series)).map(|series| series.name);
     let known: Vec<&str> = names().chain(LATENCIES.map(|(name, _)| name)).collect();
@@ -223,7 +231,8 @@ mod tests {
     fn a_series_that_is_not_there_is_refused_by_name() {
         let ask = |volume: Option<&str>, name: &str| {
             let series = vec![name.to_owned()];
-            wanted(&Question { volume: volume.map(str::to_owned), series, ..Question::default() })
+            let subject = volume.map_or(Subject::Whole, |name| Subject::Volume(name.to_owned()));
+            wanted(&Question { subject, series, ..Question::default() })
         };
         assert!(ask(None, "volumes").is_ok_and(|(figures, latencies)| figures.len() == 1 && latencies.is_empty()));
         assert!(ask(Some("v"), "volumes").is_err_and(|failure| failure.message.contains("reads, writes")));

@@ -5,13 +5,14 @@ use std::rc::Rc;
 
 use super::point::Point;
 use super::row::Row;
+use super::subject::Subject;
 use super::tiers::TIERS;
 use super::track::Seen;
 
 /// Bytes of rows that wait to be written; past that the finest and oldest are given up.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
-/// Where a row lies: tier, first second, volume. All together have the empty name.
+/// Where a row lies: tier, first second, whose line.
 pub type Key = (usize, u64, Rc<str>);
 
 /// What is under way.
@@ -76,8 +77,9 @@ impl RollUp {
         }
         // The finest tier's points are the samples: its rows have this second.
         self.until[0] = second + 1;
-        let Seen { whole, volumes } = seen;
-        for (name, point) in std::iter::once((String::new(), whole)).chain(volumes) {
+        let Seen { whole, volumes, datastores } = seen;
+        let of_datastores = datastores.into_iter().map(|(name, point)| (Subject::Datastore(name).line(), point));
+        for (name, point) in std::iter::once((Subject::Whole.line(), whole)).chain(volumes).chain(of_datastores) {
             let (key, line) = match self.lines.get_key_value(name.as_str()) {
                 Some((key, _)) => (key.clone(), self.lines.get_mut(name.as_str()).expect("it was just there")),
                 None => {
@@ -208,6 +210,10 @@ mod tests {
     }
 
     /// All points of a tier, from rows and from what grows.
+    fn seen(second: u64, volumes: Vec<(String, Point)>) -> Seen {
+        Seen { whole: sample(second), volumes, datastores: Vec::new() }
+    }
+
     fn told(rollup: &RollUp, tier: usize) -> Vec<Point> {
         let (rows, open) = rollup.fresh(tier, "v");
         let step = TIERS[tier].step;
@@ -220,7 +226,7 @@ mod tests {
         let mut rollup = RollUp::default();
         let seconds: Vec<u64> = (1_000_003..1_000_003 + 8_000).filter(|second| second % 97 != 5).collect();
         for second in &seconds {
-            rollup.see(*second, Seen { whole: sample(*second), volumes: vec![("v".to_owned(), sample(*second))] });
+            rollup.see(*second, seen(*second, vec![("v".to_owned(), sample(*second))]));
         }
         for (at, tier) in TIERS.iter().enumerate() {
             let mut wanted: Vec<Point> = Vec::new();
@@ -248,7 +254,7 @@ mod tests {
         let mut second = 0;
         while rollup.lost_rows == 0 {
             let volumes = volumes().map(|(name, ())| (name, sample(second))).collect();
-            rollup.see(second, Seen { whole: sample(second), volumes });
+            rollup.see(second, seen(second, volumes));
             second += 1;
             assert!(second < 10_000, "the bound does not hold");
         }
@@ -261,11 +267,11 @@ mod tests {
     #[test]
     fn a_volume_that_goes_leaves_its_rows_behind_and_nothing_else() {
         let mut rollup = RollUp::default();
-        rollup.see(5, Seen { whole: sample(5), volumes: vec![("v".to_owned(), sample(5))] });
-        rollup.see(6, Seen { whole: sample(6), volumes: Vec::new() });
+        rollup.see(5, seen(5, vec![("v".to_owned(), sample(5))]));
+        rollup.see(6, seen(6, Vec::new()));
         assert_eq!(rollup.lines.len(), 2);
-        rollup.see(3_600, Seen { whole: sample(3_600), volumes: Vec::new() });
-        rollup.see(7_200, Seen { whole: sample(7_200), volumes: Vec::new() });
+        rollup.see(3_600, seen(3_600, Vec::new()));
+        rollup.see(7_200, seen(7_200, Vec::new()));
         assert_eq!(rollup.lines.len(), 1);
         let (rows, until) = rollup.unwritten();
         assert_eq!(rows.iter().filter(|((_, _, name), _)| **name == *"v").count(), TIERS.len());

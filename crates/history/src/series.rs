@@ -1,5 +1,6 @@
 //! The one list of what is kept: how it is called, what it is, and where a report has it.
 
+use control::report::FlashDeviceReport;
 use control::{StatusReport, VolumeReport};
 
 /// What a figure is.
@@ -38,7 +39,7 @@ pub struct Series {
 pub const COUNT: usize = SERIES.len();
 
 /// All of them. Rows name them by their place: new ones go to the end, and none ever leaves its place.
-pub const SERIES: [Series; 34] = [
+pub const SERIES: [Series; 37] = [
     counter("reads", "requests", |volume| volume.reads),
     counter("writes", "requests", |volume| volume.writes),
     counter("flushes", "requests", |volume| volume.flushes),
@@ -80,14 +81,18 @@ pub const SERIES: [Series; 34] = [
     whole("flash_devices_in_service", "devices", Kind::Level, |status| {
         status.flash.as_ref().map_or(0, |flash| flash.copies as u64)
     }),
-    whole("flash_device_bytes", "bytes", Kind::Counter, device_bytes),
+    whole("flash_device_bytes", "bytes", Kind::Counter, |status| {
+        written(status, |device| device.promotion_bytes + device.journal_bytes + device.log_bytes)
+    }),
     whole("alerts", "alerts", Kind::Level, |status| status.alerts.len() as u64),
+    whole("flash_promotion_bytes", "bytes", Kind::Counter, |status| written(status, |device| device.promotion_bytes)),
+    whole("flash_log_bytes", "bytes", Kind::Counter, |status| written(status, |device| device.log_bytes)),
+    whole("flash_journal_bytes", "bytes", Kind::Counter, |status| written(status, |device| device.journal_bytes)),
 ];
 
-/// What was written to all flash devices.
-fn device_bytes(status: &StatusReport) -> u64 {
-    let devices = status.flash.iter().flat_map(|flash| &flash.devices);
-    devices.map(|device| device.promotion_bytes + device.journal_bytes + device.log_bytes).sum()
+/// What was written to all flash devices, of what `part` tells of each.
+fn written(status: &StatusReport, part: fn(&FlashDeviceReport) -> u64) -> u64 {
+    status.flash.iter().flat_map(|flash| &flash.devices).map(part).sum()
 }
 
 const fn counter(name: &'static str, unit: &'static str, read: fn(&VolumeReport) -> u64) -> Series {

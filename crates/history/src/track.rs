@@ -9,6 +9,9 @@ use control::{Counts, StatusReport, VolumeReport};
 use super::point::{BUCKETS, Latencies, Point};
 use super::series::{COUNT, Kind, SERIES, Source};
 
+/// Datastores that are noted, the first by name.
+const DATASTORES_MAX: usize = 64;
+
 /// Counters as they were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Before {
@@ -29,6 +32,15 @@ pub struct Seen {
     pub whole: Point,
     /// Of each volume that is served.
     pub volumes: Vec<(String, Point)>,
+    /// Of each datastore that has volumes; an empty name is of those without one.
+    pub datastores: Vec<(String, Point)>,
+}
+
+/// What came of several volumes together.
+#[derive(Clone)]
+struct Sum {
+    figures: [u64; COUNT],
+    latencies: [Latencies; 2],
 }
 
 impl Default for Tracker {
@@ -40,15 +52,13 @@ impl Default for Tracker {
 impl Tracker {
     /// What came in the `seconds` that end with `second`.
     pub fn see(&mut self, second: u64, seconds: u64, status: &StatusReport) -> Seen {
-        let mut sum = [0; COUNT];
-        let mut latency_sum = [Latencies::default(); 2];
+        let mut all = Sum::default();
+        let mut datastores: BTreeMap<&str, Sum> = BTreeMap::new();
         let mut volumes = Vec::with_capacity(status.volumes.len());
         for report in &status.volumes {
             let Some((figures, latencies)) = self.see_volume(report) else { continue };
-            for at in 0..COUNT {
-                sum[at] = if SERIES[at].kind == Kind::Peak { sum[at].max(figures[at]) } else { sum[at] + figures[at] };
-            }
-            latency_sum.iter_mut().zip(&latencies).for_each(|(sum, latencies)| sum.merge(latencies));
+            all.add(&figures, &latencies);
+            datastores.entry(&report.datastore).or_default().add(&figures, &latencies);
             volumes.push((report.name.clone(), Point::of_sample(second, seconds, &figures, latencies)));
         }
         let known: BTreeSet<&str> = status.volumes.iter().map(|report| report.name.as_str()).collect();
@@ -57,11 +67,14 @@ impl Tracker {
             if let Source::Whole(read) = series.source {
                 let now = read(status);
                 // A flash device that goes takes its count along.
-                sum[at] = if series.kind == Kind::Counter { now.saturating_sub(self.whole[at]) } else { now };
+                all.figures[at] = if series.kind == Kind::Counter { now.saturating_sub(self.whole[at]) } else { now };
                 self.whole[at] = now;
             }
         }
-        Seen { whole: Point::of_sample(second, seconds, &sum, latency_sum), volumes }
+        let point = |sum: &Sum| Point::of_sample(second, seconds, &sum.figures, sum.latencies);
+        let of_datastore = |(name, sum): (&&str, &Sum)| ((*name).to_owned(), point(sum));
+        let datastores = datastores.iter().take(DATASTORES_MAX).map(of_datastore).collect();
+        Seen { whole: point(&all), volumes, datastores }
     }
 
     /// What came of a volume; none where nobody counts: it is refused, or its core does not answer.
@@ -78,6 +91,21 @@ impl Tracker {
         };
         self.volumes.insert(report.name.clone(), now);
         Some((since.figures, since.latencies))
+    }
+}
+
+impl Default for Sum {
+    fn default() -> Self {
+        Sum { figures: [0; COUNT], latencies: [Latencies::default(); 2] }
+    }
+}
+
+impl Sum {
+    fn add(&mut self, figures: &[u64; COUNT], latencies: &[Latencies; 2]) {
+        for (at, sum) in self.figures.iter_mut().enumerate() {
+            *sum = if SERIES[at].kind == Kind::Peak { (*sum).max(figures[at]) } else { *sum + figures[at] };
+        }
+        self.latencies.iter_mut().zip(latencies).for_each(|(sum, latencies)| sum.merge(latencies));
     }
 }
 
@@ -176,5 +204,28 @@ pub(crate) mod tests {
         let of =
             |name: &str| seen.whole.values[SERIES.iter().position(|series| series.name == name).expect("a series")].sum;
         assert_eq!((of("dirty_bytes"), of("dirty_age_ms"), of("volumes")), (14, 9, 2));
+    }
+
+    #[test]
+    fn a_datastore_has_what_came_of_its_volumes_and_no_more_of_them_than_are_bounded() {
+        let of = |name: &str, datastore: &str, reads: u64| VolumeReport {
+            datastore: datastore.to_owned(),
+            ..volume(name, reads)
+        };
+        let mut tracker = Tracker::default();
+        let mut see = |volumes| {
+            let seen = tracker.see(1, 1, &status(volumes)).datastores.into_iter();
+            seen.map(|(name, point)| (name, reads(&point))).collect::<Vec<_>>()
+        };
+        let named = |name: &str, reads| (name.to_owned(), reads);
+        assert_eq!(
+            see(vec![of("a", "shelf", 5), of("b", "", 1), of("c", "shelf", 2)]),
+            [named("", 1), named("shelf", 7)]
+        );
+        // One that goes takes nothing back, and one that moves brings what came since alone.
+        assert_eq!(see(vec![of("a", "shelf", 6), of("b", "shelf", 3)]), [named("shelf", 3)]);
+        let many = (0..DATASTORES_MAX + 9).map(|at| of(&format!("v{at}"), &format!("d{at:03}"), 1)).collect();
+        let seen = see(many);
+        assert_eq!((seen.len(), seen.last()), (DATASTORES_MAX, Some(&named("d063", 1))));
     }
 }

@@ -14,6 +14,8 @@ class Live {
 
   newest = $derived(this.samples.at(-1));
   status: Status | undefined = $derived(this.newest?.status);
+  /** By how much the daemon's clock is ahead of the viewer's. */
+  skewMs = $derived(this.newest ? this.newest.at_unix_ms - this.heard : 0);
   lateMs = $derived(Math.max(0, this.now - this.heard));
   /** What is on the screen is old. */
   isStale = $derived(this.state === 'lost' || (this.samples.length > 0 && this.lateMs > 4_000));

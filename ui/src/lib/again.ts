@@ -45,7 +45,7 @@ export class Comparison<T extends Counters & { name: string }> {
       const before = this.before.get(found.name);
       // Counts that fell are those of another life of the daemon, or of fewer volumes.
       const isSame = before !== undefined && before.reads <= found.reads && before.writes <= found.writes;
-      const rates = isSame && took <= this.gapMsMax ? between(before, found, now, took) : null;
+      const rates = isSame && took <= this.gapMsMax ? between(before, found, now + live.skewMs, took) : null;
       return { found, rates, hits: rates === null ? null : hitRatio(rates.sources) };
     });
     this.before = new Map(all.map((found) => [found.name, found]));

@@ -69,9 +69,17 @@ export const api = {
   logout: () => ask<null>('POST', 'logout'),
 };
 
-/** The address of figures over time, of a volume or of all together, as a script would ask for them. */
-export function pastOf(volume: string | undefined, query: Record<string, string>): string {
+/** Whose figures; without a name those of all together. */
+export interface Subject {
+  volume?: string;
+  /** Empty for volumes without one. */
+  datastore?: string;
+}
+
+/** The address of figures over time, as a script would ask for them. */
+export function pastOf({ volume, datastore }: Subject, query: Record<string, string>): string {
+  const whole: Record<string, string> = datastore === undefined ? query : { datastore, ...query };
   // Commas may stay: whoever reads it sees a list.
-  const text = new URLSearchParams(query).toString().replaceAll('%2C', ',');
+  const text = new URLSearchParams(whole).toString().replaceAll('%2C', ',');
   return `${volume === undefined ? '' : `${named(volume)}/`}history?${text}`;
 }

@@ -1,6 +1,6 @@
 // What changed in a part of time against as much time before it.
 
-import { api, pastOf } from './api';
+import { api, pastOf, type Subject } from './api';
 import { FIGURES } from './loads';
 import { quantileOf } from './rates';
 import { stepOf, type Part } from './span.svelte';
@@ -68,7 +68,7 @@ const KNOWN: Figure[] = [
 ];
 
 /** The part and as much before it, with its steps in both. */
-async function halves(volume: string | undefined, { from, to }: Part, names: string[]) {
+async function halves(subject: Subject, { from, to }: Part, names: string[]) {
   const length = to - from;
   const query = {
     from: String(from - length),
@@ -76,7 +76,7 @@ async function halves(volume: string | undefined, { from, to }: Part, names: str
     step: `${stepOf(2 * length)}s`,
     series: names.join(','),
   };
-  const report = await api.history(pastOf(volume, query));
+  const report = await api.history(pastOf(subject, query));
   const steps = report.at_unix_seconds.map((at, index) => ({ at, index }));
   return {
     report,
@@ -90,9 +90,9 @@ function doublings({ before, after, least }: Change & { least: number }): number
   return Math.abs(Math.log2(((after ?? 0) + least) / ((before ?? 0) + least)));
 }
 
-/** What all together, or a volume, did otherwise than before: what changed most first. */
-export async function figuresThatChanged(volume: string | undefined, part: Part): Promise<Change[]> {
-  const { report, before, after } = await halves(volume, part, FIGURES);
+/** What all together, a datastore or a volume did otherwise than before: what changed most first. */
+export async function figuresThatChanged(subject: Subject, part: Part): Promise<Change[]> {
+  const { report, before, after } = await halves(subject, part, FIGURES);
   return KNOWN.map(({ label, unit, least, of }) => ({
     label,
     unit,
@@ -110,7 +110,7 @@ export async function volumesThatChanged(names: string[], part: Part): Promise<C
   const ask = async () => {
     for (let name = waiting.pop(); name !== undefined; name = waiting.pop()) {
       // One that is gone meanwhile, or that the history has never seen, is left out.
-      const told = await halves(name, part, ['reads', 'writes']).catch(() => null);
+      const told = await halves({ volume: name }, part, ['reads', 'writes']).catch(() => null);
       if (told === null) continue;
       const [before, after] = [of(told.report, told.before), of(told.report, told.after)];
       found.push({ label: name, unit: rate, before, after });

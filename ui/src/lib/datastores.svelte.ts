@@ -20,7 +20,7 @@ const GAP_MS_MAX = 10_000;
 
 class Datastores {
   /** The newest answer last. */
-  looks = $state.raw<{ at: number; rows: Row[] }[]>([]);
+  looks = $state.raw<{ rows: Row[] }[]>([]);
   problem = $state('');
   rows = $derived(this.looks.at(-1)?.rows ?? []);
   private comparison = new Comparison<Datastore>(GAP_MS_MAX);
@@ -37,7 +37,7 @@ class Datastores {
     try {
       const compared = await this.comparison.look(api.datastores);
       const rows = compared.map(({ found, ...rest }) => ({ datastore: found, ...rest }));
-      this.looks = [...this.looks, { at: this.comparison.atMs / 1e3, rows }].slice(-LOOKS_KEPT);
+      this.looks = [...this.looks, { rows }].slice(-LOOKS_KEPT);
       this.problem = '';
     } catch (error) {
       // What is shown stays, and the badge says how old everything is.

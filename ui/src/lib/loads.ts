@@ -1,7 +1,9 @@
-// What clients ask for and how long they wait, over time: of all volumes together, or of one.
+// What clients ask for and how long they wait, over time: of all volumes together, of a datastore's, or of one.
 
+import { live } from '../feed/live.svelte';
+import { datastores } from './datastores.svelte';
 import type { Kind, Source } from './points';
-import { between, type Rates } from './rates';
+import { between, neighbours, type Rates } from './rates';
 import type { Counters, History, PastLatency, Sample } from './types';
 
 /** What is asked of the history: all that rates are made of. */
@@ -63,9 +65,16 @@ function told(report: History, index: number, kind: Kind): Rates {
 export const loads = (of: (sample: Sample) => Counters | undefined): Source<Rates> => ({
   figures: FIGURES,
   told,
-  isIn: (sample) => of(sample) !== undefined,
-  between: (before, sample, tookMs) => {
-    const [from, to] = [of(before), of(sample)];
-    return from && to ? between(from, to, sample.at_unix_ms, tookMs) : null;
-  },
+  live: () =>
+    neighbours(
+      live.samples.filter((sample) => of(sample) !== undefined),
+      (before, sample, tookMs) => between(of(before)!, of(sample)!, sample.at_unix_ms, tookMs),
+    ),
+});
+
+/** Of a datastore, as often as their view looks at them. */
+export const loadsOf = (datastore: string): Source<Rates> => ({
+  figures: FIGURES,
+  told,
+  live: () => datastores.looks.map(({ rows }) => rows.find((row) => row.datastore.name === datastore)?.rates ?? null),
 });

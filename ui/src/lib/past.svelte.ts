@@ -1,14 +1,12 @@
 // What a view's charts show: what the history knows of the span, and what came live since.
 
 import { untrack } from 'svelte';
-import { live } from '../feed/live.svelte';
 import { again } from './again';
-import { api, pastOf, textOf } from './api';
+import { api, pastOf, textOf, type Subject } from './api';
 import { Happened } from './happened.svelte';
 import { joined, pointsOf, type Source } from './points';
-import { neighbours } from './rates';
 import { span } from './span.svelte';
-import type { Event, History, Sample } from './types';
+import type { Event, History } from './types';
 
 const TICK_MS = 1_000;
 /** Time until long steps are asked for again: not each second, for what they show moves slowly. */
@@ -21,9 +19,7 @@ export class Past<T extends { at: number }> {
   /** Events that its charts are marked with. */
   readonly happened: Happened;
   private report = $state.raw<History>();
-  private samples: Sample[] = $derived.by(() => live.samples.filter(this.source.isIn));
-  /** What came live. */
-  live = $derived.by(() => neighbours(this.samples, this.source.between));
+  live = $derived.by(() => this.source.live());
   private past = $derived.by(() => (this.report ? pointsOf(this.report, this.source) : []));
   /** Seconds that a point stands for. The history may know it less finely than is asked for. */
   step = $derived(this.report?.step_seconds ?? 1);
@@ -32,13 +28,13 @@ export class Past<T extends { at: number }> {
   /** What the report answers, when it was asked for, and what it cannot tell yet. */
   private asked = { path: '', atMs: 0, opening: 0, tries: 0 };
 
-  /** Of all together with the events that are `marked`; or of a volume, with its own and those of the daemon as a whole. */
+  /** With the events that are `marked`; of a volume, with its own and those of the daemon as a whole. */
   constructor(
     private readonly source: Source<T>,
-    readonly volume?: string,
+    private readonly subject: Subject = {},
     marked?: (event: Event) => boolean,
   ) {
-    this.happened = new Happened(volume, marked);
+    this.happened = new Happened(subject.volume, marked);
   }
 
   /** Asks as long as it has to, until what it returns is called; another span is another question. */
@@ -59,7 +55,7 @@ export class Past<T extends { at: number }> {
     const when: Record<string, string> = span.zoom
       ? { from: String(span.zoom.from), to: String(span.zoom.to) }
       : { from: `-${span.range.key}` };
-    return pastOf(this.volume, { ...when, step: `${span.step}s`, series: names.join(',') });
+    return pastOf(this.subject, { ...when, step: `${span.step}s`, series: names.join(',') });
   }
 
   private async ask() {
@@ -81,8 +77,8 @@ export class Past<T extends { at: number }> {
   /** The newest second at which live figures began, after a pause or with the page: what came before has to come from the history. */
   private opening(): number {
     const begin = this.live.findLastIndex((figures) => figures === null);
-    const first = this.samples[begin + 1];
-    return first === undefined ? 0 : Math.floor(first.at_unix_ms / 1e3);
+    const first = this.live[begin + 1];
+    return first ? Math.floor(first.at) - 1 : 0;
   }
 
   /** Whether there is anything new to be had. */

@@ -1,6 +1,6 @@
 // From the history's columns, and from what came live since, to the points that charts show.
 
-import type { History, Sample } from './types';
+import type { History } from './types';
 
 /** A step of time. What the least and the busiest of its seconds had is only known of longer ones. */
 export interface Point<T> {
@@ -23,10 +23,8 @@ export interface Source<T> {
   figures: string[];
   /** One of the history's steps. */
   told: (report: History, index: number, kind: Kind) => T;
-  /** A sample tells of it. */
-  isIn: (sample: Sample) => boolean;
-  /** What came live, between two samples that do; null where that says nothing. */
-  between: (before: Sample, sample: Sample, tookMs: number) => T | null;
+  /** What came live, the newest last; null where nothing is known of the time since the one before. */
+  live: () => (T | null)[];
 }
 
 /** The history's steps as points. */

@@ -24,8 +24,8 @@ export interface Band {
 
 /** What a chart draws, asked for whenever it does. */
 export interface Drawing {
-  /** From when to when; without it, as far as the data go. */
-  window: () => [number, number] | undefined;
+  /** From when to when. */
+  window: () => [number, number];
   bands: () => Band[];
   /** Seconds that a point stands for. */
   step: () => number;
@@ -131,7 +131,7 @@ function drawBands(plot: uPlot, drawing: Drawing) {
 
 /** The highest that is in sight, bands included. */
 function highest(plot: uPlot, max: number | null, drawing: Drawing): number {
-  const [from, to] = drawing.window() ?? [Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY];
+  const [from, to] = drawing.window();
   let found = max ?? 0;
   for (const { most } of drawing.bands()) {
     for (const [index, at] of plot.data[0].entries()) {
@@ -166,7 +166,7 @@ export function optionsOf(
     },
     legend: { show: false },
     scales: {
-      x: drawing.window() === undefined ? { time: true } : { time: true, range: () => drawing.window()! },
+      x: { time: true, range: () => drawing.window() },
       // Logarithms have no zero; what is shown of them begins at a microsecond.
       y: isLogarithmic
         ? {

@@ -1,4 +1,4 @@
-//! `history`: figures over time, of a volume or of all together, as JSON or as comma-separated values.
+//! `history`: figures over time, of a volume, of a datastore or of all together, as JSON or as comma-separated values.
 
 use std::sync::Arc;
 
@@ -37,6 +37,8 @@ enum Format {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Span {
+    /// Of the volumes of this datastore; empty for those without one. A volume's own history has none
+    datastore: Option<String>,
     /// `-1h`, `2026-11-22T05:51:03Z` or seconds since 1970; an hour before the end without it
     from: Option<String>,
     /// The same; now without it
@@ -63,9 +65,10 @@ async fn volume_history(
     history(&shared, Some(name), span, &headers).await
 }
 
-/// What all volumes together did over time, and the daemon's memory and flash
+/// What all volumes together did over time, or those of a datastore, and the daemon's memory and flash
 #[utoipa::path(get, path = "/api/v1/history", tag = "history", params(Span),
     responses((status = 200, description = "In columns", content((HistoryReport = "application/json"), (String = "text/csv"))),
+        (status = 404, description = "There is no such datastore", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "No history is kept", body = Problem, content_type = "application/problem+json")))]
 async fn whole_history(
     State(shared): State<Arc<Shared>>,
@@ -107,6 +110,7 @@ fn request(volume: Option<String>, span: Span, now: u64) -> Result<Request, Stri
     }
     Ok(Request::History {
         volume,
+        datastore: span.datastore,
         from_unix_seconds: moment(span.from)?,
         to_unix_seconds: moment(span.to)?,
         step_seconds: span.step.map(|step| moment::parse_span(&step)).transpose()?,
@@ -121,6 +125,7 @@ mod tests {
     #[test]
     fn a_question_is_read_as_it_is_meant() {
         let span = |from: &str, step: &str| Span {
+            datastore: None,
             from: Some(from.to_owned()),
             to: None,
             step: Some(step.to_owned()),
@@ -129,6 +134,7 @@ mod tests {
         };
         let wanted = Request::History {
             volume: Some("v".to_owned()),
+            datastore: None,
             from_unix_seconds: Some(6_400),
             to_unix_seconds: None,
             step_seconds: Some(300),

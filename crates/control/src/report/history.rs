@@ -6,13 +6,16 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Figures of a volume, or of all together, over time. The columns are all as long as `at_unix_seconds`; steps of which nothing is known are
+/// Figures of a volume, of a datastore, or of all together, over time. The columns are all as long as `at_unix_seconds`; steps of which nothing is known are
 /// left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryReport {
-    /// The volume; absent for all together.
+    /// The volume, where it is of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
+    /// The datastore, where it is of one; empty for the volumes without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datastore: Option<String>,
     /// From here on, in seconds since 1970.
     pub from_unix_seconds: u64,
     /// Up to here.

@@ -10,6 +10,9 @@ use crate::cli::Failure;
 pub struct History {
     /// The volume; without it all together
     name: Option<String>,
+    /// Volumes of this datastore together
+    #[arg(long, value_name = "NAME", conflicts_with = "name")]
+    datastore: Option<String>,
     /// Begin: -1h, 2026-11-22T05:51:03Z or seconds since 1970; without it an hour before the end
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     from: Option<String>,
@@ -35,6 +38,7 @@ impl History {
             |text: Option<String>| text.map(|text| moment::parse(&text, now)).transpose().map_err(Failure::usage);
         Ok(Request::History {
             volume: self.name,
+            datastore: self.datastore,
             from_unix_seconds: moment(self.from)?,
             to_unix_seconds: moment(self.to)?,
             step_seconds: self.step,

@@ -233,10 +233,10 @@ impl Daemon {
             Request::VolumePin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, true).await,
             Request::VolumeUnpin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, false).await,
             Request::VolumeSlow { name } => self.slow(&name).await,
-            Request::History { volume, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
+            Request::History { volume, datastore, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
                 let (from, to, step) = (from_unix_seconds, to_unix_seconds, step_seconds);
-                let is_known = volume.as_ref().is_some_and(|name| self.volumes.borrow().contains_key(name));
-                self.past(history::Question { volume, is_known, from, to, step, series }).await
+                let (subject, is_known) = self.subject(volume, datastore)?;
+                self.past(history::Question { subject, is_known, from, to, step, series }).await
             }
             Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind } => {
                 let limit = limit as usize;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{Answer, ErrorKind, Failure, Sampled, moment};
-use history::{History, Options, Question};
+use history::{History, Options, Question, Subject};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
@@ -52,6 +52,25 @@ impl Daemon {
                 history.sample(sampled.clone());
             }
             self.samples.send_replace(sampled);
+        }
+    }
+
+    /// Whose history is asked for, and whether there is such a one now.
+    pub fn subject(&self, volume: Option<String>, datastore: Option<String>) -> Result<(Subject, bool), Failure> {
+        match (volume, datastore) {
+            (None, None) => Ok((Subject::Whole, true)),
+            (Some(name), None) => {
+                let is_known = self.volumes.borrow().contains_key(&name);
+                Ok((Subject::Volume(name), is_known))
+            }
+            (None, Some(name)) => {
+                let is_known = name.is_empty() || self.config.borrow().datastores.contains(&name);
+                Ok((Subject::Datastore(name), is_known))
+            }
+            (Some(_), Some(_)) => {
+                let text = "a history is of a volume or of a datastore; ask for each by itself";
+                Err(Failure::new(ErrorKind::Invalid, text))
+            }
         }
     }
 

@@ -101,6 +101,44 @@ fn the_history_of_a_known_run_agrees_with_what_the_volume_shows_and_with_fio() {
 }
 
 #[test]
+fn a_datastore_has_the_history_of_its_volumes_and_of_no_other() {
+    let mut site = Site::new();
+    site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
+    for (name, lines) in [("a", "datastore = \"shelf\""), ("b", "datastore = \"shelf\""), ("c", "")] {
+        site.volume(name, MIB, lines);
+    }
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    for (name, reads) in [("a", 3), ("b", 5), ("c", 9)] {
+        let mut client = Client::connect(&site.endpoint(), name).expect("the daemon serves");
+        (0..reads).for_each(|_| drop(client.read(0, 4096).expect("it reads")));
+    }
+    for (datastore, reads) in [("shelf", 8), ("", 9)] {
+        let of = format!("/api/v1/history?datastore={datastore}&from=-10min&step=1&series=reads,read_latency");
+        let report = wait_for("the history to have seen all reads", || {
+            let report = http.get(&of).json();
+            (report["series"]["reads"]["sum"].is_array() && sum(&report, "reads") == reads).then_some(report)
+        });
+        assert_eq!(report["datastore"], datastore);
+        assert_eq!(numbers(&report["latency"]["read"]["count"]).iter().sum::<u64>(), reads);
+    }
+    let command = ["volume", "history", "--datastore", "shelf", "--from", "-10min", "--series", "reads", "--json"];
+    let commanded: Value = serde_json::from_str(&daemon.command(&command)).expect("JSON");
+    assert_eq!(sum(&commanded, "reads"), 8);
+    for (question, status, word) in [
+        ("history?datastore=none", 404, "no datastore named"),
+        ("history?datastore=shelf&series=volumes", 400, "volumes"),
+        ("volumes/a/history?datastore=shelf", 400, "of a volume or of a datastore"),
+        ("volumes/%2Fshelf/history", 404, "/shelf"),
+    ] {
+        let refused = http.get(&format!("/api/v1/{question}"));
+        assert_eq!(refused.status, status, "{question}: {refused:?}");
+        assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(word)), "{refused:?}");
+    }
+    daemon.stop();
+}
+
+#[test]
 fn questions_that_make_no_sense_are_refused_with_a_reason() {
     let site = site();
     let daemon = site.start();

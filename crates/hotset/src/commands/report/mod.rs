@@ -117,6 +117,7 @@ fn find(client: &mut Client, from: u64, to: u64) -> Result<Found, Failure> {
 fn past(client: &mut Client, volume: Option<&str>, from: u64, to: u64) -> Result<HistoryReport, Failure> {
     let request = Request::History {
         volume: volume.map(str::to_owned),
+        datastore: None,
         from_unix_seconds: Some(from),
         to_unix_seconds: Some(to),
         step_seconds: None,
