@@ -56,7 +56,7 @@ export const api = {
   /** What `pastOf` names. */
   history: (path: string) => ask<History>('GET', path),
   events: (query: URLSearchParams) => ask<{ events: Event[]; next: number | null }>('GET', `events?${query}`),
-  act: (name: string, action: string) => ask<Volume>('POST', `${named(name)}/${action}`),
+  act: (name: string, action: string, how?: unknown) => ask<Volume>('POST', `${named(name)}/${action}`, how),
   /** Keys and values as the configuration has them. */
   set: (name: string, settings: Record<string, string>) => ask<Volume>('PATCH', named(name), settings),
   datastores: () => ask<Datastore[]>('GET', 'datastores'),

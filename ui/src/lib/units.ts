@@ -21,6 +21,13 @@ export function bytes(value: number): string {
   return `${at === 0 ? value.toFixed(0) : round(value)} ${units[at]}`;
 }
 
+/** The bytes of a size as people write it, `1.5 GiB` or `4096`; null where it is none. */
+export function bytesOf(text: string): number | null {
+  const [, value, unit = 'B'] = /^\s*(\d+(?:\.\d+)?)\s*([KMGTP]?i?B)?\s*$/i.exec(text) ?? [];
+  const power = ['b', 'kib', 'mib', 'gib', 'tib', 'pib'].indexOf(unit.toLowerCase());
+  return value === undefined || power < 0 ? null : Math.round(Number(value) * 1024 ** power);
+}
+
 export const bytesRate = (value: number) => `${bytes(value)}/s`;
 
 /** A time given in microseconds. */

@@ -46,7 +46,9 @@ pub fn needed(method: &Method, path: &str) -> Option<Role> {
     Some(match (method.as_str(), parts.as_slice()) {
         ("POST", ["api", "v1", "logout"]) => Role::Read,
         ("PATCH", ["api", "v1", "volumes", _]) => Role::Operate,
-        ("POST", ["api", "v1", "volumes", _, "flush" | "pause" | "freeze" | "resume"]) => Role::Operate,
+        ("POST", ["api", "v1", "volumes", _, "flush" | "pause" | "freeze" | "resume" | "pin" | "unpin"]) => {
+            Role::Operate
+        }
         _ => Role::Administer,
     })
 }

@@ -1,4 +1,4 @@
-//! `volumes/{name}/…`: flush, pause, freeze, resume, invalidate. Each answers when it is done, and goes on when the client leaves.
+//! `volumes/{name}/…`: flush, pause, freeze, resume, pin, unpin, invalidate. Each answers when it is done, and goes on when the client leaves.
 
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(pause))
         .routes(routes!(freeze))
         .routes(routes!(resume))
+        .routes(routes!(pin))
+        .routes(routes!(unpin))
         .routes(routes!(invalidate))
 }
 
@@ -60,6 +62,43 @@ async fn freeze(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result
     responses((status = 200, description = "Done", body = VolumeReport)))]
 async fn resume(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
     shared.volume(Request::VolumeResume { name }).await.map(Json)
+}
+
+/// A part of a volume. The pages of 64 KiB that it touches count whole.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    /// First byte; without it the volume's first.
+    #[serde(default)]
+    from_bytes: u64,
+    /// The byte behind the last; without it the volume's end.
+    to_bytes: Option<u64>,
+}
+
+/// Bring a range to flash in the background and let none of it go; without a body all of the volume. Others that are pinned stay so
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/pin", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")), request_body = Option<Range>,
+    responses((status = 200, description = "Noted; `flash.pinned_whole_pages` says how much of it is there", body = VolumeReport)))]
+async fn pin(
+    State(shared): State<Arc<Shared>>,
+    Named(name): Named,
+    OptionalJson(range): OptionalJson<Range>,
+) -> Result<Json<VolumeReport>, Problem> {
+    let Range { from_bytes, to_bytes } = range;
+    shared.volume(Request::VolumePin { name, from_bytes, to_bytes }).await.map(Json)
+}
+
+/// Let a range go like the rest; without a body all that is pinned
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/unpin", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")), request_body = Option<Range>,
+    responses((status = 200, description = "Noted; what is there stays until its place is needed", body = VolumeReport)))]
+async fn unpin(
+    State(shared): State<Arc<Shared>>,
+    Named(name): Named,
+    OptionalJson(range): OptionalJson<Range>,
+) -> Result<Json<VolumeReport>, Problem> {
+    let Range { from_bytes, to_bytes } = range;
+    shared.volume(Request::VolumeUnpin { name, from_bytes, to_bytes }).await.map(Json)
 }
 
 /// How far to go.

@@ -61,6 +61,10 @@ impl Daemon {
     pub async fn pin(&self, name: &str, from_bytes: u64, to_bytes: Option<u64>, pins: bool) -> Result<Answer, Failure> {
         let _busy = self.begin(name)?;
         let placed = self.placed(name)?;
+        if let Some(to) = to_bytes.filter(|to| *to <= from_bytes) {
+            let text = format!("nothing lies from byte {from_bytes} to byte {to}; give an end behind the beginning");
+            return Err(Failure::new(ErrorKind::Invalid, text));
+        }
         let config = self.volumes.borrow().get(name).map(|known| known.config.clone());
         let config = config.ok_or_else(|| Failure::no_volume(name))?;
         let conflict = |text: &str| Failure::new(ErrorKind::Conflict, format!("volume {name}: {text}"));
@@ -73,7 +77,7 @@ impl Daemon {
         let size = self.size_of(name, &placed).await?;
         let end = if pins { to_bytes.unwrap_or(size).min(size) } else { to_bytes.unwrap_or(u64::MAX) };
         if pins && from_bytes >= end {
-            let text = format!("volume {name} has {} and ends before that", show_bytes(size));
+            let text = format!("volume {name} ends at byte {size}, before byte {from_bytes}; give a range inside it");
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
         let mut state = self.state.borrow().state().clone();

@@ -123,6 +123,48 @@ fn a_change_does_what_the_command_does_is_kept_and_is_in_the_log() {
 }
 
 #[test]
+fn ranges_are_pinned_and_let_go_by_who_may_and_what_makes_no_sense_is_refused_with_a_reason() {
+    let mut site = site();
+    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
+    site.tables += &format!("\n[flash]\ndevices = [{}]\nsize = \"64 MiB\"", devices.join(", "));
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let (read, operate) = (token(&daemon, "read"), token(&daemon, "operate"));
+    let ask = |token: &str, action: &str, range: &str| {
+        http.ask_as(token, "POST", &format!("/api/v1/volumes/{action}"), range)
+    };
+    assert_eq!(ask(&read, "v/pin", "").status, 403);
+    let pinned = || {
+        let overrides = http.get("/api/v1/status").json()["overrides"].clone();
+        let found = overrides.as_array().expect("a list").iter().find(|held| held["key"] == "pinned").cloned();
+        found.map(|held| held["value"].as_str().expect("a text").to_owned())
+    };
+    let done = ask(&operate, "v/pin", r#"{"from_bytes": 65536, "to_bytes": 200000}"#);
+    assert_eq!((done.status, &done.json()["flash"]["pinned_pages"]), (200, &3.into()), "{done:?}");
+    assert_eq!(pinned().as_deref(), Some("65536..262144"));
+    wait_for("its pages", || (http.get("/api/v1/volumes/v").json()["flash"]["pinned_whole_pages"] == 3).then_some(()));
+    for (action, range, status, why) in [
+        ("v/pin", r#"{"from_bytes": 8192, "to_bytes": 4096}"#, 400, "from byte 8192 to byte 4096"),
+        ("v/unpin", r#"{"from_bytes": 4096, "to_bytes": 4096}"#, 400, "nothing lies from byte 4096"),
+        ("v/pin", r#"{"from_bytes": 33554432}"#, 400, "ends at byte 33554432"),
+        ("v/pin", r#"{"from_bytes": -1}"#, 400, "`-1`, expected"),
+        ("v/pin", r#"{"from": 0}"#, 400, "from"),
+        ("none/pin", "", 404, "no volume named"),
+    ] {
+        let refused = ask(&operate, action, range);
+        assert_eq!(refused.status, status, "{range}: {refused:?}");
+        assert_eq!(refused.header("content-type"), "application/problem+json");
+        assert!(refused.json()["detail"].as_str().is_some_and(|text| text.contains(why)), "{refused:?}");
+    }
+    let left = ask(&operate, "v/unpin", r#"{"from_bytes": 65536, "to_bytes": 131072}"#);
+    assert_eq!((left.status, pinned().as_deref()), (200, Some("131072..262144")));
+    assert_eq!(ask(&operate, "v/pin", "").status, 200);
+    assert_eq!(pinned(), Some(format!("0..{}", 32 * MIB)));
+    assert_eq!((ask(&operate, "v/unpin", "").status, pinned()), (200, None));
+    daemon.stop();
+}
+
+#[test]
 fn volumes_are_added_and_removed_while_others_are_served() {
     let site = site();
     let daemon = site.start();
