@@ -1,14 +1,17 @@
 // What the view of a volume lets one try and change, in a real Chromium on a real daemon under load.
 
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
+import { promisify } from 'node:util';
 import { badge, openPage } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
 let daemon, browser;
 
 before(async () => {
-  ({ daemon, browser } = await begin());
+  ({ daemon, browser } = await begin(1));
   daemon?.load(600);
 });
 after(() => end({ daemon, browser }));
@@ -170,5 +173,82 @@ test(
       page.errors.map((error) => error.match(/\b4\d\d\b/)?.[0]),
       ['401', '400'],
     );
+  },
+);
+
+test(
+  'where and when clients asked is shown as a map, and told in words, in numbers and to scripts',
+  { skip },
+  async (t) => {
+    await daemon.burst('mail');
+    await daemon.burst('mail', ['--rw=randwrite', '--rate_iops=100', '--offset=1g']);
+    const told = await daemon.json('volumes/mail/heat');
+    const sum = (what, part) => told.rows.reduce((all, row) => all + row[what][part], 0);
+    const [reads, writes] = [sum('reads', 0), sum('writes', 32)];
+    assert.ok(reads > 1_000 && writes > 10, `${reads} reads, ${writes} writes`);
+    const page = await open(t, '#/volumes/mail');
+    await badge(page, 'live');
+    const heat = page.locator('[data-heat]');
+    const counted = (wanted) =>
+      until(`${wanted} requests`, async () => Number(await heat.getAttribute('data-heat')) === wanted);
+    const drawn = () => heat.locator('.map rect[class^=step-]').count();
+    const text = async () => (await heat.innerText()).replaceAll(/\s+/g, ' ');
+    await counted(reads + writes);
+    assert.match(await text(), /began in 1 of 64 parts of 32 MiB, most in 0 B to 32 MiB\./);
+    const number = (value) => value.toLocaleString('en');
+    assert.deepEqual(await heat.locator('tbody tr').allInnerTexts(), [
+      `0 B\t32 MiB\t${number(reads)}\t0`,
+      `1 GiB\t1.03 GiB\t0\t${number(writes)}`,
+    ]);
+    const minutes = (what, part) => told.rows.filter((row) => row[what][part] > 0).length;
+    assert.equal(await drawn(), minutes('reads', 0) + minutes('writes', 32));
+    // What a colour stands for is said beside it, and the deepest is the most.
+    const most = Math.max(...told.rows.map((row) => row.reads[0]));
+    assert.ok((await heat.locator('.keys li').last().innerText()).trim() === `${number(Math.ceil(most / 4))} and more`);
+    assert.equal(
+      await heat.locator('.map .step-5').count(),
+      told.rows.filter((row) => row.reads[0] >= most / 4).length,
+    );
+    // By keys from minute to minute: somewhere among the last ones are the reads.
+    await heat.locator('.map').focus();
+    const under = [];
+    for (let moved = 0; moved < 5; moved++) {
+      await page.keyboard.press('ArrowLeft');
+      under.push(await heat.getByRole('status').innerText());
+    }
+    await heat.locator('.map').hover({ position: { x: 300, y: 20 } });
+    await until('another cell', async () =>
+      /, 1\.\d+ GiB to .* 0 reads/.test(await heat.getByRole('status').innerText()),
+    );
+    const seen = under.map((said) => said.match(/0 B to 32 MiB: ([\d,]+) reads/)?.[1]);
+    const rows = told.rows.filter((row) => row.reads[0] > 0).map((row) => number(row.reads[0]));
+    assert.ok(
+      rows.some((count) => seen.includes(count)),
+      `${seen} and not ${rows}`,
+    );
+    // The part that is chosen stands in the address.
+    await heat.getByLabel('What').selectOption('writes');
+    await counted(writes);
+    assert.equal(await drawn(), minutes('writes', 32));
+    assert.ok(page.url().includes('heat=writes'), page.url());
+    await page.reload();
+    await counted(writes);
+    await heat.getByText('Export').click();
+    const button = heat.getByRole('button', { name: 'CSV' });
+    const [download] = await Promise.all([page.waitForEvent('download'), button.click()]);
+    const [head, ...lines] = String(await readFile(await download.path()))
+      .trim()
+      .split('\n')
+      .map((line) => line.split(','));
+    assert.deepEqual(head, ['time', 'at_unix_seconds', 'from_bytes', 'to_bytes', 'reads', 'writes']);
+    const column = (at) => lines.reduce((all, line) => all + Number(line[at]), 0);
+    assert.deepEqual([column(4), column(5)], [reads, writes]);
+    const { stdout } = await promisify(execFile)('sh', ['-c', await heat.locator('.curl').inputValue()]);
+    assert.deepEqual(JSON.parse(stdout).rows.at(-1).writes, told.rows.at(-1).writes);
+    // Of one that nobody uses that is said.
+    await page.goto(`${daemon.url}#/volumes/volume-0000`);
+    await until('no request', async () => (await text()).includes('No reads and writes in the last hour.'));
+    assert.equal(await drawn(), 0);
+    assert.deepEqual(page.errors, []);
   },
 );

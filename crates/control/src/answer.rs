@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{AdvicePage, AlertReport, EventsPage, HistoryReport, SlowReport, TraceOpened, Traced};
+use crate::report::{AdvicePage, AlertReport, EventsPage, HeatReport, HistoryReport, SlowReport, TraceOpened, Traced};
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
 
@@ -47,6 +47,8 @@ pub enum Answer {
     Volume(Box<VolumeReport>),
     /// Of `volume slow`, the slowest first.
     Slow(Vec<SlowReport>),
+    /// How often each part of a volume was asked for.
+    Heat(Box<HeatReport>),
     /// Of `history` and `volume history`.
     History(Box<HistoryReport>),
     /// Of `events`.

@@ -4,6 +4,7 @@ mod advice;
 mod alert;
 mod curve;
 mod event;
+mod heat;
 mod history;
 mod latency;
 
@@ -17,6 +18,7 @@ pub use advice::{AdvicePage, Assumptions, AssumptionsReport, SideAdvice, StepAdv
 pub use alert::{AlertKind, AlertReport, Severity, WebhookHealth};
 pub use curve::{Curve, MissRatioCurve, Point};
 pub use event::{EventKind, EventReport, EventsHealth, EventsPage};
+pub use heat::{HeatReport, HeatRow};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
 pub use latency::{BackingRequests, Counts, CountsBelow, LatencyCountsReport};
 

@@ -105,6 +105,11 @@ pub enum Request {
         /// The volume.
         name: String,
     },
+    /// How often each part of a volume was asked for in the last hour.
+    VolumeHeat {
+        /// The volume.
+        name: String,
+    },
     /// Figures over time.
     History {
         /// Of which volume.

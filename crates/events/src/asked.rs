@@ -75,6 +75,7 @@ pub fn asked(request: &Request) -> Option<Asked> {
         | Request::VolumeList {}
         | Request::VolumeShow { .. }
         | Request::VolumeSlow { .. }
+        | Request::VolumeHeat { .. }
         | Request::History { .. }
         | Request::Events { .. }
         | Request::Alerts {}

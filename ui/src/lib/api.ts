@@ -1,6 +1,6 @@
 // Asking the daemon. Addresses are relative, so that a proxy may serve the page under a path.
 
-import type { AdvicePage, Datastore, Event, Flash, History, MissRatioCurve, SlowRequest, Volume } from './types';
+import type { AdvicePage, Datastore, Event, Flash, Heat, History, MissRatioCurve, SlowRequest, Volume } from './types';
 
 export class Refused extends Error {
   constructor(
@@ -52,6 +52,7 @@ export const api = {
       query.set('after', page.next);
     }
   },
+  heat: (name: string) => ask<Heat>('GET', `${named(name)}/heat`),
   slow: (name: string) => ask<SlowRequest[]>('GET', `${named(name)}/slow`),
   /** What `pastOf` names. */
   history: (path: string) => ask<History>('GET', path),

@@ -197,6 +197,15 @@ export interface SlowRequest {
   waited_us: number;
 }
 
+/** How often each part of a volume was asked for; minutes in which nothing was are left out. */
+export interface Heat {
+  size_bytes: number;
+  part_bytes: number;
+  step_seconds: number;
+  keep_seconds: number;
+  rows: { at_unix_seconds: number; reads: number[]; writes: number[] }[];
+}
+
 export interface Curve {
   working_set_bytes: number;
   points: { size_bytes: number; miss_ratio: number }[];

@@ -56,6 +56,14 @@ export function pictureOf(
   });
 }
 
+/** How a script asks for what `path` names. */
+export function curlOf(path: string): string {
+  // Quotes would end the shell's.
+  const address = new URL(`api/v1/${path}`, document.baseURI.split('#')[0]).href.replaceAll("'", '%27');
+  const isLocal = ['localhost', '127.0.0.1', '[::1]'].includes(window.location.hostname);
+  return `curl -s ${isLocal ? '' : '-H "Authorization: Bearer $TOKEN" '}'${address}'`;
+}
+
 /** Has the browser keep it as a file. */
 export function save(content: Blob, name: string) {
   const link = document.createElement('a');

@@ -1,11 +1,11 @@
-//! `volumes/{name}`: one volume, its settings, its curves, its slow requests.
+//! `volumes/{name}`: one volume, its settings, its curves, its slow requests, its heat.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use control::report::{MissRatioCurve, SlowReport};
+use control::report::{HeatReport, MissRatioCurve, SlowReport};
 use control::{Answer, Request, VolumeReport};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -21,6 +21,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(show_volume, set_volume, remove_volume))
         .routes(routes!(miss_ratio_curve))
         .routes(routes!(slow_requests))
+        .routes(routes!(heat))
 }
 
 /// Everything about one volume
@@ -111,6 +112,17 @@ async fn slow_requests(
 ) -> Result<Json<Vec<SlowReport>>, Problem> {
     match shared.asker.ask(Request::VolumeSlow { name }).await? {
         Answer::Slow(slow) => Ok(Json(slow)),
+        _ => Err(unexpected()),
+    }
+}
+
+/// How often each part of a volume was asked for, by the minute, for an hour
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/heat", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")),
+    responses((status = 200, description = "Minutes in which anything was asked, the oldest first", body = HeatReport)))]
+async fn heat(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<HeatReport>, Problem> {
+    match shared.asker.ask(Request::VolumeHeat { name }).await? {
+        Answer::Heat(heat) => Ok(Json(*heat)),
         _ => Err(unexpected()),
     }
 }

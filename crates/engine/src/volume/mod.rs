@@ -1,6 +1,7 @@
 //! A volume's entry: bounds, the gate for administrators, and what a front end may ask of it.
 
 mod gate;
+pub mod heat;
 pub mod tap;
 
 use std::cell::{Cell, RefCell};
@@ -23,6 +24,7 @@ use crate::{
     WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
 use gate::Gate;
+use heat::{Heat, HeatStats};
 use tap::{Taken, Tap};
 
 /// Longest prefetch that one request may ask for, in bytes; more is left out.
@@ -33,6 +35,7 @@ struct Inner<S: Seam> {
     shard: ShardRef<S>,
     gate: Gate,
     tap: Tap,
+    heat: Heat,
     since: Nanos,
 }
 
@@ -90,7 +93,9 @@ impl<S: Seam> Volume<S> {
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
         crate::pages::start(&shard);
         let since = shard.seam().now();
-        Volume(Rc::new(Inner { spec, shard, gate: Gate::default(), tap: Tap::default(), since }))
+        let heat = Heat::default();
+        heat.turn(since, geometry.size_bytes);
+        Volume(Rc::new(Inner { spec, shard, gate: Gate::default(), tap: Tap::default(), heat, since }))
     }
 
     pub(crate) fn shard(&self) -> &ShardRef<S> {
@@ -173,9 +178,21 @@ impl<S: Seam> Volume<S> {
         self.0.shard.slow.list(self.now())
     }
 
-    /// A client asks this, and may: it is shown to whoever records. Front ends say so once a request, for they may serve it in pieces.
+    /// A client asks this, and may: it is counted, and shown to whoever records. Front ends say so once a request, for they may serve it in
+    /// pieces.
     pub fn asked(&self, asked: Asked, at: u64, len: u64) {
+        self.0.heat.note(asked, at);
         self.0.tap.note(|| self.now(), asked, at, len);
+    }
+
+    /// Time passes: who samples a volume says so, for requests ask no clock to be counted.
+    pub fn turn_heat(&self) {
+        self.0.heat.turn(self.now(), self.size_bytes());
+    }
+
+    /// How often each part of it was asked for in the last hour.
+    pub fn heat(&self) -> HeatStats {
+        self.0.heat.stats()
     }
 
     /// Opens the tap: from now on requests are kept for a recorder, who must come for them every few seconds. Its number, or `None`

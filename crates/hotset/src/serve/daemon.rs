@@ -233,6 +233,7 @@ impl Daemon {
             Request::VolumePin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, true).await,
             Request::VolumeUnpin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, false).await,
             Request::VolumeSlow { name } => self.slow(&name).await,
+            Request::VolumeHeat { name } => self.heat(&name).await,
             Request::History { volume, datastore, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
                 let (from, to, step) = (from_unix_seconds, to_unix_seconds, step_seconds);
                 let (subject, is_known) = self.subject(volume, datastore)?;

@@ -11,6 +11,7 @@ mod daemon;
 mod data_core;
 mod events;
 mod flash;
+mod heat;
 mod listen;
 mod notify;
 mod open;

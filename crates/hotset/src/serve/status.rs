@@ -194,6 +194,7 @@ async fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
         if at > 0 && at.is_multiple_of(COUNTED_AT_ONCE) {
             local.seam.yield_now().await;
         }
+        volume.turn_heat();
         let mine = lost.iter().filter(|owner| owner.incarnation == volume.spec().incarnation);
         let mut lost: Vec<u64> = mine.map(|owner| owner.block).collect();
         lost.sort_unstable();

@@ -165,6 +165,36 @@ fn ranges_are_pinned_and_let_go_by_who_may_and_what_makes_no_sense_is_refused_wi
 }
 
 #[test]
+fn heat_tells_where_and_when_clients_asked() {
+    let site = site();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let heat = || http.get("/api/v1/volumes/v/heat").json();
+    let before = heat();
+    assert_eq!((&before["size_bytes"], &before["part_bytes"]), (&(32 * MIB).into(), &(MIB / 2).into()), "{before}");
+    assert_eq!((&before["step_seconds"], &before["keep_seconds"]), (&60.into(), &3600.into()));
+    assert_eq!(before["rows"], json!([]), "nobody has asked yet");
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    (0..5).for_each(|_| drop(client.read(3 * MIB, 4096).expect("it reads")));
+    // The whole volume's end, and a request of many parts: it is counted once, where it begins.
+    (0..2).for_each(|_| client.write(32 * MIB - 4096, &[1; 4096]).expect("it writes"));
+    drop(client.read(8 * MIB, 2 << 20).expect("it reads"));
+    client.flush().expect("it flushes");
+    let told = heat();
+    let rows = told["rows"].as_array().expect("a list");
+    let sum = |what: &str, part: usize| rows.iter().map(|row| row[what][part].as_u64().expect("a number")).sum::<u64>();
+    let all = |what: &str| (0..64).map(|part| sum(what, part)).sum::<u64>();
+    assert_eq!((sum("reads", 6), sum("reads", 16), sum("writes", 63)), (5, 1, 2), "{told}");
+    assert_eq!((all("reads"), all("writes")), (6, 2), "{told}");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
+    let at = rows[0]["at_unix_seconds"].as_u64().expect("a number");
+    assert!((now - 61..=now).contains(&at) || rows.len() > 1, "{at} and not {now}");
+    assert_eq!(http.get("/api/v1/volumes/none/heat").status, 404);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
 fn volumes_are_added_and_removed_while_others_are_served() {
     let site = site();
     let daemon = site.start();

@@ -1,0 +1,170 @@
+//! How often each part of a volume was asked for of late: a row of counts a minute, for an hour.
+//!
+//! A request costs a shift and an addition: it is counted in the part where it begins, and no clock is asked. Who samples the volume says
+//! that time passes, so a row ends as late as the sample that follows its minute. A minute without a request has no row, and a volume
+//! without one no memory.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use seam::{BLOCK_BYTES, Nanos};
+
+use crate::pages::slow::Asked;
+
+/// Parts at most; with sizes of powers of two there are more than half as many, but of a volume of fewer blocks.
+pub const HEAT_PARTS: usize = 64;
+/// Time of a row.
+pub const HEAT_ROW: Nanos = Nanos::from_secs(60);
+/// Rows that are kept: 31 KiB.
+pub const HEAT_ROWS_MAX: usize = 60;
+
+/// What was asked in one minute, by part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeatRow {
+    /// The minute, counted since the world's beginning.
+    pub minute: u64,
+    /// Reads that began in each part.
+    pub reads: [u32; HEAT_PARTS],
+    /// Writes likewise.
+    pub writes: [u32; HEAT_PARTS],
+}
+
+/// What was asked of late.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeatStats {
+    /// Bytes of a part.
+    pub part_bytes: u64,
+    /// Those minutes in which anything was asked, the oldest first.
+    pub rows: Vec<HeatRow>,
+}
+
+/// A volume's table.
+#[derive(Default)]
+pub(super) struct Heat {
+    /// A part's bytes are 2 to the power of this.
+    shift: Cell<u32>,
+    minute: Cell<u64>,
+    rows: RefCell<VecDeque<HeatRow>>,
+}
+
+impl Heat {
+    /// A request comes by.
+    #[inline]
+    pub fn note(&self, asked: Asked, at: u64) {
+        if !matches!(asked, Asked::Read | Asked::Write) {
+            return;
+        }
+        let mut rows = self.rows.borrow_mut();
+        let minute = self.minute.get();
+        if rows.back().is_none_or(|row| row.minute != minute) {
+            begin_row(&mut rows, minute);
+        }
+        let row = rows.back_mut().expect("it was just begun");
+        let counts = if asked == Asked::Read { &mut row.reads } else { &mut row.writes };
+        // A volume that has just grown is fitted at the next turn.
+        let count = &mut counts[((at >> self.shift.get()) as usize).min(HEAT_PARTS - 1)];
+        *count = count.saturating_add(1);
+    }
+
+    /// Time has passed: what comes from now on is of this minute. Parts become larger as the volume does.
+    pub fn turn(&self, now: Nanos, size_bytes: u64) {
+        let minute = now.0 / HEAT_ROW.0;
+        self.minute.set(minute);
+        let mut rows = self.rows.borrow_mut();
+        while rows.front().is_some_and(|row| row.minute + HEAT_ROWS_MAX as u64 <= minute) {
+            rows.pop_front();
+        }
+        let shift = self.shift.get().max(BLOCK_BYTES.ilog2());
+        let wanted = shift.max(size_bytes.div_ceil(HEAT_PARTS as u64).max(1).next_power_of_two().ilog2());
+        for _ in self.shift.get()..wanted {
+            rows.iter_mut().flat_map(|row| [&mut row.reads, &mut row.writes]).for_each(pair);
+        }
+        self.shift.set(wanted);
+    }
+
+    /// What was asked of late.
+    pub fn stats(&self) -> HeatStats {
+        HeatStats { part_bytes: 1 << self.shift.get(), rows: self.rows.borrow().iter().cloned().collect() }
+    }
+}
+
+#[cold]
+fn begin_row(rows: &mut VecDeque<HeatRow>, minute: u64) {
+    if rows.capacity() == 0 {
+        rows.reserve_exact(HEAT_ROWS_MAX);
+    }
+    assert!(rows.len() < HEAT_ROWS_MAX, "those that are older were let go when the minute began");
+    rows.push_back(HeatRow { minute, reads: [0; HEAT_PARTS], writes: [0; HEAT_PARTS] });
+}
+
+/// Two parts become one.
+fn pair(counts: &mut [u32; HEAT_PARTS]) {
+    *counts = std::array::from_fn(|at| match counts.get(2 * at..2 * at + 2) {
+        Some(two) => two[0].saturating_add(two[1]),
+        None => 0,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn minute(number: u64) -> Nanos {
+        Nanos(HEAT_ROW.0 * number)
+    }
+
+    #[test]
+    fn requests_are_counted_in_their_minute_and_their_part() {
+        let heat = Heat::default();
+        heat.turn(minute(7), 64 * MIB);
+        assert_eq!(heat.stats(), HeatStats { part_bytes: MIB, rows: Vec::new() });
+        assert_eq!(heat.rows.borrow().capacity(), 0, "an idle volume takes no memory");
+        heat.note(Asked::Read, 0);
+        heat.note(Asked::Read, MIB - 512);
+        heat.note(Asked::Write, 64 * MIB - 512);
+        heat.note(Asked::Flush, 0);
+        heat.note(Asked::Zero, MIB);
+        heat.turn(minute(9), 64 * MIB);
+        heat.note(Asked::Read, MIB);
+        let rows = heat.stats().rows;
+        let sums = |counts: &[u32; HEAT_PARTS]| counts.iter().sum::<u32>();
+        let of = |row: &HeatRow| (row.minute, sums(&row.reads), sums(&row.writes));
+        assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), [(7, 2, 1), (9, 1, 0)]);
+        assert_eq!((rows[0].reads[0], rows[0].writes[63], rows[1].reads[1]), (2, 1, 1));
+    }
+
+    #[test]
+    fn no_more_than_an_hour_is_kept_however_long_it_runs() {
+        let heat = Heat::default();
+        for at in 0..1_000 {
+            heat.turn(minute(at), MIB);
+            heat.note(Asked::Write, 0);
+        }
+        let rows = heat.stats().rows;
+        assert_eq!((rows.len(), rows[0].minute), (HEAT_ROWS_MAX, 1_000 - HEAT_ROWS_MAX as u64));
+        assert_eq!(heat.rows.borrow().capacity(), HEAT_ROWS_MAX);
+        heat.turn(minute(2_000), MIB);
+        assert_eq!(heat.stats().rows, []);
+    }
+
+    #[test]
+    fn parts_that_become_larger_keep_what_was_counted() {
+        let heat = Heat::default();
+        heat.turn(minute(0), 64 * MIB);
+        [0, MIB, 2 * MIB, 63 * MIB].into_iter().for_each(|at| heat.note(Asked::Read, at));
+        // Before it is fitted, what lies behind is of the last part.
+        heat.note(Asked::Read, 100 * MIB);
+        heat.turn(minute(0), 64 * MIB + 1);
+        let HeatStats { part_bytes, rows } = heat.stats();
+        let reads = &rows[0].reads;
+        assert_eq!((part_bytes, reads[0], reads[1], reads[31], reads[32..].iter().sum::<u32>()), (2 * MIB, 2, 1, 2, 0));
+        // A smaller one keeps its parts.
+        heat.turn(minute(0), MIB);
+        assert_eq!(heat.stats().part_bytes, 2 * MIB);
+        let tiny = Heat::default();
+        tiny.turn(minute(0), 512);
+        assert_eq!(tiny.stats().part_bytes, BLOCK_BYTES as u64);
+    }
+}
