@@ -10,6 +10,7 @@ mod checker;
 mod clients;
 mod configuration;
 mod events;
+mod figures;
 mod filesystem;
 mod fio;
 mod flash;

@@ -1,0 +1,211 @@
+//! The figures agree: what fio has asked for is what everything that tells figures has counted; and one request more is told by all.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use e2e::client::Client;
+use e2e::daemon::Daemon;
+use e2e::http::Http;
+use e2e::site::Site;
+use e2e::tool::tool;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// What is compared, as reports and the history call it.
+const FIGURES: [&str; 5] = ["reads", "writes", "flushes", "read_bytes", "write_bytes"];
+
+/// Figures and their values, as one source tells them.
+type Told = BTreeMap<&'static str, u64>;
+
+/// A run of fio: its pattern, bytes a request, how many requests, and after how many writes it flushes.
+struct Run(&'static str, u64, u64, u64);
+
+/// Several sizes, both directions, flushes, and a mix whose parts only fio knows.
+const RUNS: [(&str, Run); 6] = [
+    ("v", Run("write", 65_536, 128, 16)),
+    ("v", Run("randwrite", 4_096, 1_024, 0)),
+    ("v", Run("randread", 4_096, 3_000, 0)),
+    ("v", Run("read", 16_384, 500, 0)),
+    ("v", Run("randrw", 8_192, 800, 0)),
+    ("w", Run("randread", 512, 700, 0)),
+];
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("not a count: {value}"))
+}
+
+/// Runs fio, and returns what it says it did; as many requests as were asked for.
+fn run(site: &Site, volume: &str, Run(pattern, bytes, requests, flush_every): &Run) -> Told {
+    let mut fio = tool("fio").args("--name=f --ioengine=nbd --randseed=7 --iodepth=8 --size=32m --output-format=json");
+    fio = fio.arg(format!("--uri={}", site.uri(volume))).arg(format!("--rw={pattern}"));
+    fio = fio.arg(format!("--bs={bytes}")).arg(format!("--io_size={}", bytes * requests));
+    if *flush_every > 0 {
+        fio = fio.arg(format!("--fsync={flush_every}"));
+    }
+    let out = fio.within(site.folder.path()).ok();
+    let report: Value = serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON");
+    let job = &report["jobs"][0];
+    let of = |kind: &str, figure: &str| number(&job[kind][figure]);
+    let told = Told::from([
+        ("reads", of("read", "total_ios")),
+        ("writes", of("write", "total_ios")),
+        ("flushes", of("sync", "total_ios")),
+        ("read_bytes", of("read", "io_bytes")),
+        ("write_bytes", of("write", "io_bytes")),
+    ]);
+    assert_eq!(told["reads"] + told["writes"], *requests, "{pattern}: {told:?}");
+    assert_eq!(told["read_bytes"] + told["write_bytes"], bytes * requests, "{pattern}: {told:?}");
+    assert_eq!(told["flushes"] > 0, *flush_every > 0, "{pattern}: {told:?}");
+    told
+}
+
+fn sum<'a>(all: impl IntoIterator<Item = &'a Told>) -> Told {
+    let mut sum = Told::new();
+    all.into_iter().flatten().for_each(|(figure, count)| *sum.entry(figure).or_default() += count);
+    sum
+}
+
+fn of_report(report: &Value) -> Told {
+    FIGURES.iter().map(|figure| (*figure, number(&report[figure]))).collect()
+}
+
+fn of_history(report: &Value) -> Told {
+    let sum = |figure: &str| report["series"][figure]["sum"].as_array().into_iter().flatten().map(number).sum();
+    FIGURES.iter().map(|figure| (*figure, sum(figure))).collect()
+}
+
+/// Of the series of one volume or datastore, which all begin with `name` and these labels.
+fn of_metrics(text: &str, name: &str, labels: &str) -> Told {
+    let series = [("reads", "requests", "read"), ("writes", "requests", "write"), ("flushes", "requests", "flush")];
+    let series = series.into_iter().chain([("read_bytes", "bytes", "read"), ("write_bytes", "bytes", "write")]);
+    series
+        .map(|(figure, of, op)| {
+            let head = format!("{name}_{of}_total{{{labels},op=\"{op}\"}} ");
+            let value = text.lines().find_map(|line| line.strip_prefix(&head));
+            (figure, value.unwrap_or_else(|| panic!("no {head}in\n{text}")).parse().expect("a count"))
+        })
+        .collect()
+}
+
+/// Requests that a histogram has counted.
+fn of_latencies(text: &str, name: &str, labels: &str) -> Told {
+    let count = |op: &str| {
+        let head = format!("{name}_latency_seconds_count{{{labels},op=\"{op}\"}} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&head)).expect("a histogram has a count");
+        value.parse().expect("a count")
+    };
+    Told::from([("reads", count("read")), ("writes", count("write"))])
+}
+
+/// Of a volume's line in `hotset status`, by the ends of the columns' heads: figures stand at the right.
+fn of_screen(screen: &str, volume: &str) -> Told {
+    let head = screen.lines().find(|line| line.starts_with("volume ")).expect("a table of volumes");
+    let line = screen.lines().find(|line| line.starts_with(&format!("{volume} "))).expect("a line a volume");
+    let column = |name: &str| {
+        let end = head.find(&format!(" {name} ")).expect("its column") + 1 + name.len();
+        let text = line[..end].rsplit(' ').next().expect("a figure");
+        text.replace(',', "").parse().expect("a count")
+    };
+    Told::from([("reads", column("reads")), ("writes", column("writes"))])
+}
+
+/// What everybody tells of `v`, and what of all volumes together.
+fn ask_everybody(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str, [Option<Told>; 2]> {
+    let json = |args: &[&str]| -> Value { serde_json::from_str(&daemon.command(args)).expect("JSON") };
+    let all = |volumes: &Value| {
+        let each: BTreeMap<_, _> =
+            volumes.as_array().expect("a list").iter().map(|v| (v["name"].as_str(), of_report(v))).collect();
+        [Some(each[&Some("v")].clone()), Some(sum(each.values()))]
+    };
+    let metrics = http.get("/metrics").body;
+    let (_, event) = http.follow("/api/v1/stream?volumes=v", &[]).event();
+    let past = "from=-10min&step=1";
+    let commanded = ["volume", "history", "v", "--from", "-10min", "--step", "1s", "--json"];
+    let datastores = http.get("/api/v1/datastores").json();
+    let of_shelf = |labels: &str| of_metrics(&metrics, "hotset_datastore", labels);
+    let [shelf, other] = ["shelf", ""].map(|name| format!("datastore=\"{name}\""));
+    BTreeMap::from([
+        ("API, status", all(&http.get("/api/v1/status").json()["volumes"])),
+        ("API, volumes", all(&http.get("/api/v1/volumes").json()["volumes"])),
+        ("API, the volume", [Some(of_report(&http.get("/api/v1/volumes/v").json())), None]),
+        ("API, datastores", {
+            let each = datastores.as_array().expect("a list");
+            let v = each.iter().find(|store| store["name"] == "shelf").map(of_report);
+            [v, Some(sum(&each.iter().map(of_report).collect::<Vec<_>>()))]
+        }),
+        ("status --json", all(&json(&["status", "--json"])["volumes"])),
+        ("status", [Some(of_screen(&daemon.command(&["status"]), "v")), None]),
+        ("volume show --json", [Some(of_report(&json(&["volume", "show", "v", "--json"]))), None]),
+        (
+            "metrics, the volume",
+            [Some(of_metrics(&metrics, "hotset_volume", "volume=\"v\",datastore=\"shelf\"")), None],
+        ),
+        (
+            "metrics, latencies",
+            [Some(of_latencies(&metrics, "hotset_volume", "volume=\"v\",datastore=\"shelf\"")), None],
+        ),
+        ("metrics, datastores", [Some(of_shelf(&shelf)), Some(sum(&[of_shelf(&shelf), of_shelf(&other)]))]),
+        (
+            "history",
+            [
+                Some(of_history(&http.get(&format!("/api/v1/volumes/v/history?{past}")).json())),
+                Some(of_history(&http.get(&format!("/api/v1/history?{past}")).json())),
+            ],
+        ),
+        ("volume history --json", [Some(of_history(&json(&commanded))), None]),
+        ("stream", [Some(of_report(&event["volumes"]["v"])), Some(of_report(&event["totals"]))]),
+    ])
+}
+
+/// Who tells something else than `counted` (of `v`, and of all), and what.
+fn disagreements(told: &BTreeMap<&'static str, [Option<Told>; 2]>, counted: &[Told; 2]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (who, told) in told {
+        for ((told, counted), of) in told.iter().zip(counted).zip(["v", "all"]) {
+            for (figure, count) in told.iter().flatten() {
+                if *count != counted[figure] {
+                    found.push(format!("{who}, of {of}: {figure} {count} instead of {}", counted[figure]));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The history and the stream take a look a second: until they have looked, they tell what was.
+fn settle(daemon: &Daemon, http: &Http, counted: &[Told; 2]) -> Vec<String> {
+    let mut found = Vec::new();
+    for _ in 0..60 {
+        found = disagreements(&ask_everybody(daemon, http), counted);
+        if found.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    found
+}
+
+#[test]
+fn commands_api_metrics_history_stream_and_fio_count_the_same() {
+    let mut site = Site::new();
+    site.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[[datastore]]\nname = \"shelf\"".to_owned();
+    site.volume("v", 32 * MIB, "datastore = \"shelf\"");
+    site.volume("w", 32 * MIB, "");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let did: Vec<_> = RUNS.iter().map(|(volume, how)| (*volume, run(&site, volume, how))).collect();
+    let of_v = did.iter().filter(|(volume, _)| *volume == "v").map(|(_, told)| told);
+    let counted = [sum(of_v), sum(did.iter().map(|(_, told)| told))];
+    assert_eq!(settle(&daemon, &http, &counted), [""; 0]);
+    // One request that fio does not know of: nobody may miss it, or nobody could say that the above is more than silence.
+    Client::connect(&site.endpoint(), "v").expect("it is served").read(0, 4096).expect("it reads");
+    let one_more = counted.clone().map(|told| sum([&told, &Told::from([("reads", 1), ("read_bytes", 4096)])]));
+    assert_eq!(settle(&daemon, &http, &one_more), [""; 0]);
+    let told = ask_everybody(&daemon, &http);
+    let found = disagreements(&told, &counted);
+    for who in told.keys() {
+        assert!(found.iter().any(|line| line.starts_with(who) && line.contains("reads")), "{who} is not in {found:#?}");
+    }
+    daemon.stop();
+}
