@@ -9,6 +9,7 @@ pub mod client;
 pub mod daemon;
 pub mod folder;
 pub mod guest;
+pub mod held;
 pub mod http;
 pub mod ledger;
 pub mod loop_device;

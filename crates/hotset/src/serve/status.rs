@@ -15,7 +15,7 @@ use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, effective, effe
 use crate::units::show_time;
 
 /// A core that does not answer a report within this is shown as such.
-const CORE_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const CORE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Volumes that a core counts before it looks at requests again.
 const COUNTED_AT_ONCE: usize = 8;

@@ -9,6 +9,7 @@ mod chained;
 mod checker;
 mod clients;
 mod configuration;
+mod control_held;
 mod events;
 mod figures;
 mod filesystem;

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use self::open::Opened;
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
+use super::status::CORE_PATIENCE;
 use crate::log;
 use crate::state::{FlashRecord, State};
 use crate::units::show_bytes;
@@ -185,8 +186,17 @@ impl Daemon {
             let content: u64 = content.sum();
             Some((log.members(), log.copies(), log.room(), holders, unclaimed, pages, (members, content), under_way))
         };
-        let Ok(Some((members, copies, (free, all), holders, unclaimed, pages, (written, content), (job, scrub, lost)))) =
-            self.flash_core().call(ask).await
+        let asked = tokio::time::timeout(CORE_PATIENCE, self.flash_core().call(ask)).await;
+        let Ok(Ok(Some((
+            members,
+            copies,
+            (free, all),
+            holders,
+            unclaimed,
+            pages,
+            (written, content),
+            (job, scrub, lost),
+        )))) = asked
         else {
             report.alerts.push("its data core does not answer".to_owned());
             return Some(report);

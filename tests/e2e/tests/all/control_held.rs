@@ -1,0 +1,94 @@
+//! The control thread may stand still for as long as it likes: whoever uses a volume does not notice.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use e2e::client::{Client, FUA, Op};
+use e2e::daemon::Daemon;
+use e2e::held::Held;
+use e2e::http::Http;
+use e2e::site::Site;
+use e2e::tool::tool;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// A volume four times the memory, with its log on two devices: clients' requests, destage and flushes all have work.
+fn site() -> Site {
+    let mut site = Site::with_volume(80 * MIB);
+    site.memory = "20 MiB".to_owned();
+    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
+    site.tables =
+        format!("[api]\nlisten = \"127.0.0.1:0\"\n[flash]\ndevices = [{}]\nsize = \"256 MiB\"", devices.join(", "));
+    site
+}
+
+/// A question over HTTP that nobody has answered yet.
+fn ask(http: &Http) -> TcpStream {
+    let mut stream = TcpStream::connect(http.address()).expect("the kernel takes connections");
+    write!(stream, "GET /healthz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", http.address())
+        .expect("it is sent");
+    stream
+}
+
+/// What has come so far.
+fn answered(stream: &mut TcpStream, patience: Duration) -> usize {
+    stream.set_read_timeout(Some(patience)).expect("a socket");
+    stream.read(&mut [0; 64]).unwrap_or(0)
+}
+
+fn shown(daemon: &Daemon) -> Value {
+    serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON")
+}
+
+#[test]
+fn volumes_are_served_whole_while_the_control_thread_stands_still() {
+    let site = site();
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    assert!(answered(&mut ask(&http), Duration::from_secs(60)) > 0);
+    let Some(held) = Held::control(&daemon) else { return };
+    let mut question = ask(&http);
+    // fio connects, writes more than memory holds with flushes in between, and verifies every block; a request that fails ends it.
+    let mut fio =
+        tool("fio").args("--name=f --ioengine=nbd --rw=randwrite --bs=16k --iodepth=16 --size=80m --fsync=64");
+    fio = fio.args("--verify=crc32c --verify_fatal=1 --randseed=7 --output-format=json");
+    let out = fio.arg(format!("--uri={}", site.uri("v"))).within(site.folder.path()).ok();
+    let report: Value = serde_json::from_str(&out[out.find('{').expect("JSON")..]).expect("JSON");
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.call(Op::Write, FUA, 0, 4096, &[7; 4096]).expect("it writes");
+    assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
+    assert!(held.stands_still(), "what was seen is no news");
+    assert_eq!(answered(&mut question, Duration::from_millis(100)), 0);
+    drop(held);
+    assert!(answered(&mut question, Duration::from_secs(60)) > 0, "it does not go on");
+    let volume = shown(&daemon);
+    let told = |kind: &str| report["jobs"][0][kind]["total_ios"].as_u64().expect("a count");
+    let counted = |figure: &str| volume[figure].as_u64().expect("a count");
+    assert_eq!(told("write"), 80 * MIB / 16_384);
+    assert_eq!((counted("reads"), counted("writes")), (told("read") + 1, told("write") + 1), "{volume}");
+    assert_eq!((counted("flushes"), counted("errors")), (told("sync"), 0), "{volume}");
+    assert!(counted("backing_writes") > 0, "nothing was destaged meanwhile: {volume}");
+    daemon.stop();
+}
+
+#[test]
+fn a_data_core_that_stands_still_is_noticed() {
+    let site = site();
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    let before = shown(&daemon)["reads"].as_u64().expect("a count");
+    let Some(held) = Held::core(&daemon) else { return };
+    client.send(Op::Read, 0, 0, 4096, &[]).expect("the kernel takes it");
+    let silent = e2e::daemon::wait_for("the alert", || {
+        let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
+        let alerts = status["active_alerts"].as_array().expect("a list").clone();
+        alerts.into_iter().find(|alert| alert["kind"] == "core-silent")
+    });
+    assert!(held.stands_still() && silent["severity"] == "critical", "{silent}");
+    drop(held);
+    assert_eq!(client.receive().expect("it goes on").error, 0);
+    assert_eq!(shown(&daemon)["reads"], before + 1);
+    daemon.stop();
+}
