@@ -1,11 +1,14 @@
 //! A real daemon under its commands: what is kept over a restart, what is refused, what is said.
 
 use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::inotify;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -150,6 +153,33 @@ fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
     assert_eq!(daemon.show("a")["policy"], "none");
     assert_eq!(daemon.show("b")["state"], "active");
     daemon.stop();
+}
+
+/// How often a file was replaced since the last time in the folder that `watch` watches.
+fn replaced(watch: impl AsFd) -> usize {
+    let mut room = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(watch, &mut room);
+    let events = std::iter::from_fn(|| reader.next().ok().map(|event| event.events()));
+    events.filter(|events| events.contains(inotify::ReadFlags::MOVED_TO)).count()
+}
+
+#[test]
+fn many_volumes_are_noted_together_and_not_one_after_the_other() {
+    let volume = |n| format!("[[volume]]\nname = \"v{n}\"\nbacking = \"v{n}.img\"\nsize = \"1 MiB\"\n");
+    let site = Site::new(&(0..100).map(volume).collect::<String>());
+    fs::create_dir(site.path("state")).expect("the folder can be written");
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).expect("a descriptor is left");
+    // Each new file beside the old one, too, or replacements in a row would be told as one.
+    let what = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CREATE;
+    inotify::add_watch(&watch, site.path("state"), what).expect("it is there");
+    let daemon = site.start();
+    assert_eq!(replaced(&watch), 2, "the generation, and the volumes");
+    let state = || fs::read_to_string(site.path("state/state.json")).expect("it was written");
+    assert_eq!((state().matches("\"clean\": false").count(), state().matches("\"name\"").count()), (100, 100));
+    daemon.stop();
+    let times = replaced(&watch);
+    assert!((1..50).contains(&times), "the state was written {times} times");
+    assert_eq!(state().matches("\"clean\": true").count(), 100);
 }
 
 #[test]

@@ -1,77 +1,170 @@
 //! Bringing volumes into service and out of it: open, identify, note, attach; and back.
 
-use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use control::{Answer, ErrorKind, Failure, ProgressSender};
 use engine::{CacheMode, VolumeSpec, WritePolicy};
 
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
-use super::data_core::{DataCore, Local};
+use super::data_core::Local;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::shares::{memory_share_of, share_of};
 use super::stop::CLIENTS_PATIENCE;
 use crate::config::{BackingSpec, VolumeConfig, check_name};
 use crate::log;
-use crate::state::{AddedVolume, IdentityError, draw_incarnation, effective_mode, effective_policy};
+use crate::state::{AddedVolume, IdentityError, State, draw_incarnation, effective_mode, effective_policy};
+
+/// A volume whose backing is open, and belongs to nobody yet.
+struct Opened {
+    /// The core that opened it, and where it will be served.
+    core: usize,
+    /// What names it there.
+    number: u64,
+    facts: OpenFacts,
+}
+
+/// A volume that is to be attached to what was opened for it.
+struct Attaching {
+    number: u64,
+    spec: VolumeSpec,
+    file_policy: WritePolicy,
+}
+
+/// A volume that is wanted, and whether it is in the file.
+type WantedVolume = (VolumeConfig, bool);
 
 impl Daemon {
     /// Brings a volume into service, or notes why it cannot be.
     pub async fn attach(&self, config: VolumeConfig, from_file: bool, adopt: bool) -> Result<(), Failure> {
-        let result = self.try_attach(&config, adopt).await;
-        let standing = match &result {
-            Ok(placed) => Standing::Serving(placed.clone()),
-            Err(failure) => Standing::Refused(failure.message.clone()),
-        };
-        let name = config.name.clone();
-        self.volumes.borrow_mut().insert(name.clone(), Known { standing, from_file, config });
-        result.map(|_| ()).map_err(|failure| {
-            let text = format!("volume {name} is not served: {}", failure.message);
-            Failure::new(failure.kind, text)
-        })
+        self.attach_all(vec![(config, from_file)], adopt).await.pop().expect("one answer a volume")
     }
 
-    async fn try_attach(&self, config: &VolumeConfig, adopt: bool) -> Result<Placed, Failure> {
-        let core = self.home_of(config);
-        let plan = self.open_plan(config)?;
-        let (number, facts) = self.open(core, plan).await?;
-        let identified = self.identify(config, &facts, adopt);
-        let incarnation = match identified {
-            Ok(incarnation) => incarnation,
-            Err(failure) => {
-                let close = async move |local: Rc<Local>| drop(local.opened.borrow_mut().remove(&number));
-                core.call(close).await.map_err(core_gone)?;
-                return Err(failure);
+    /// As [`Daemon::attach`], for many volumes: a core is asked for all of them, and the state directory written once. With a thousand, one
+    /// after the other took a minute where threads have to wait for a processor.
+    pub async fn attach_all(&self, wanted: Vec<WantedVolume>, adopt: bool) -> Vec<Result<(), Failure>> {
+        let opened = self.open_all(&wanted).await;
+        let identified = self.identify_all(&wanted, &opened, adopt);
+        let placed = self.serve_all(&wanted, opened, identified).await;
+        let results = wanted.into_iter().zip(placed).map(|((config, from_file), result)| {
+            let standing = match &result {
+                Ok(placed) => Standing::Serving(placed.clone()),
+                Err(failure) => Standing::Refused(failure.message.clone()),
+            };
+            let name = config.name.clone();
+            self.volumes.borrow_mut().insert(name.clone(), Known { standing, from_file, config });
+            result.map(|_| ()).map_err(|failure| {
+                let text = format!("volume {name} is not served: {}", failure.message);
+                Failure::new(failure.kind, text)
+            })
+        });
+        results.collect()
+    }
+
+    /// Opens all backings, each on the core that it is to be served on.
+    async fn open_all(&self, wanted: &[WantedVolume]) -> Vec<Result<Opened, Failure>> {
+        let homes = self.homes_of(wanted);
+        let mut opened: Vec<_> = wanted.iter().map(|(config, _)| self.open_plan(config).map(Some)).collect();
+        let mut results: BTreeMap<usize, Result<Opened, Failure>> = BTreeMap::new();
+        for core in &self.cores {
+            let mine = opened.iter_mut().enumerate().filter(|(at, _)| homes[*at] == core.index());
+            let (places, plans): (Vec<usize>, Vec<OpenPlan>) =
+                mine.filter_map(|(at, plan)| Some((at, plan.as_mut().ok()?.take()?))).unzip();
+            let called = core.call(async move |local: Rc<Local>| open_here(&local, &plans).await).await;
+            match called {
+                Ok(each) => results.extend(places.into_iter().zip(each).map(|(at, found)| {
+                    let found = found.map_err(|error| Failure::new(ErrorKind::Failed, error.to_string()));
+                    (at, found.map(|(number, facts)| Opened { core: core.index(), number, facts }))
+                })),
+                Err(gone) => {
+                    let failure = core_gone(gone);
+                    results.extend(places.into_iter().map(|at| (at, Err(failure.clone()))));
+                }
             }
-        };
-        let (policy, mode, memory, flash) = {
-            let state = self.state.borrow();
-            let record = state.state().by_name(&config.name);
-            let memory = memory_share_of(record, config, self.config.borrow().memory_bytes);
-            (effective_policy(record, config.policy), effective_mode(record), memory, share_of(record, config))
-        };
+        }
+        let planned = opened.into_iter().enumerate();
+        planned.map(|(at, plan)| plan.and_then(|_| results.remove(&at).expect("every volume has a core"))).collect()
+    }
+
+    /// Attaches what is known to be each volume's own, and closes the rest.
+    async fn serve_all(
+        &self,
+        wanted: &[WantedVolume],
+        opened: Vec<Result<Opened, Failure>>,
+        identified: Vec<Result<u64, Failure>>,
+    ) -> Vec<Result<Placed, Failure>> {
+        let mut jobs: BTreeMap<usize, Vec<(usize, Attaching)>> = BTreeMap::new();
+        let mut results = Vec::with_capacity(wanted.len());
+        for (at, ((config, _), (opened, identified))) in
+            wanted.iter().zip(opened.into_iter().zip(identified)).enumerate()
+        {
+            results.push(match (opened, identified) {
+                (Ok(opened), Ok(incarnation)) => {
+                    let Opened { core, number, facts } = opened;
+                    let spec = self.spec_of(config, incarnation);
+                    jobs.entry(core).or_default().push((at, Attaching { number, spec, file_policy: config.policy }));
+                    Ok(Placed { incarnation, identity: facts.identity, core, geometry: facts.geometry })
+                }
+                (Ok(opened), Err(failure)) => Err(self.close(&opened, failure).await),
+                (Err(failure), _) => Err(failure),
+            });
+        }
+        for (core, jobs) in jobs {
+            let (places, jobs): (Vec<usize>, Vec<Attaching>) = jobs.into_iter().unzip();
+            let attach = async move |local: Rc<Local>| {
+                let mut each = Vec::with_capacity(jobs.len());
+                for Attaching { number, spec, file_policy } in jobs {
+                    each.push(attach_here(&local, number, spec, file_policy).await);
+                }
+                each
+            };
+            let called = self.cores[core].call(attach).await;
+            let count = places.len();
+            let each = match called {
+                Ok(each) => {
+                    each.into_iter().map(|one| one.map_err(|text| Failure::new(ErrorKind::Conflict, text))).collect()
+                }
+                Err(gone) => vec![Err(core_gone(gone)); count],
+            };
+            for (at, attached) in places.into_iter().zip(each) {
+                let placed = std::mem::replace(&mut results[at], Err(Failure::no_volume("")));
+                results[at] = placed.and_then(|placed| self.note_attached(&wanted[at].0, placed, attached?));
+            }
+        }
+        results
+    }
+
+    /// Notes that nothing of a volume can be in the flash log, where that is so.
+    fn note_attached(&self, config: &VolumeConfig, placed: Placed, may_hold: bool) -> Result<Placed, Failure> {
+        let policy = effective_policy(self.state.borrow().state().by_name(&config.name), config.policy);
         let may_log = policy == WritePolicy::WriteBack && !config.read_only;
-        let spec = VolumeSpec {
-            policy,
-            mode,
-            read_only: config.read_only,
-            datastore: config.datastore.clone(),
-            labels: config.labels.clone(),
-            memory,
-            flash,
-            defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
-            ..VolumeSpec::new(&config.name, incarnation)
-        };
-        let file_policy = config.policy;
-        let attached =
-            core.call(async move |local: Rc<Local>| attach_here(&local, number, spec, file_policy).await).await;
-        let attached = attached.map_err(core_gone)?;
-        let may_hold = attached.map_err(|error| Failure::new(ErrorKind::Conflict, error))?;
-        let placed = Placed { incarnation, identity: facts.identity, core: core.index(), geometry: facts.geometry };
         if !may_log && !may_hold {
             self.note_policy_on_flash(&placed, policy, config.read_only)?;
         }
         Ok(placed)
+    }
+
+    fn spec_of(&self, config: &VolumeConfig, incarnation: u64) -> VolumeSpec {
+        let state = self.state.borrow();
+        let record = state.state().by_name(&config.name);
+        VolumeSpec {
+            policy: effective_policy(record, config.policy),
+            mode: effective_mode(record),
+            read_only: config.read_only,
+            datastore: config.datastore.clone(),
+            labels: config.labels.clone(),
+            memory: memory_share_of(record, config, self.config.borrow().memory_bytes),
+            flash: share_of(record, config),
+            defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
+            ..VolumeSpec::new(&config.name, incarnation)
+        }
+    }
+
+    /// Closes what turned out to be somebody else's, and hands on why.
+    async fn close(&self, opened: &Opened, why: Failure) -> Failure {
+        let number = opened.number;
+        let close = async move |local: Rc<Local>| drop(local.opened.borrow_mut().remove(&number));
+        self.cores[opened.core].call(close).await.map_or_else(core_gone, |()| why)
     }
 
     fn open_plan(&self, config: &VolumeConfig) -> Result<OpenPlan, Failure> {
@@ -100,78 +193,94 @@ impl Daemon {
         Ok(OpenPlan { backing, size_bytes: config.size_bytes, read_only: config.read_only })
     }
 
-    /// The core with the fewest volumes; volumes of one array share a core, for they share its spindles.
-    fn home_of(&self, config: &VolumeConfig) -> &DataCore {
+    /// The core of each: the one with the fewest volumes; volumes of one array share a core, for they share its spindles.
+    fn homes_of(&self, wanted: &[WantedVolume]) -> Vec<usize> {
         let volumes = self.volumes.borrow();
-        if matches!(config.backing, BackingSpec::SimArray(_)) {
-            let mut neighbours = volumes.values().filter(|known| known.config.backing == config.backing);
-            let core = neighbours.find_map(|known| match &known.standing {
-                Standing::Serving(placed) | Standing::Removing(placed) => Some(placed.core),
-                Standing::Refused(_) => None,
-            });
-            if let Some(core) = core {
-                return &self.cores[core];
-            }
+        let served = volumes.values().filter_map(|known| match &known.standing {
+            Standing::Serving(placed) | Standing::Removing(placed) => Some((&known.config.backing, placed.core)),
+            Standing::Refused(_) => None,
+        });
+        let (mut load, mut arrays) = (vec![0; self.cores.len()], Vec::new());
+        for (backing, core) in served {
+            load[core] += 1;
+            arrays.extend(matches!(backing, BackingSpec::SimArray(_)).then_some((backing, core)));
         }
-        let load = |core: usize| {
-            let here = volumes
-                .values()
-                .filter(|known| matches!(&known.standing, Standing::Serving(placed) if placed.core == core));
-            here.count()
-        };
-        self.cores.iter().min_by_key(|core| load(core.index())).expect("a daemon has a data core")
+        let mut homes = Vec::with_capacity(wanted.len());
+        for (config, _) in wanted {
+            let neighbour = arrays.iter().find(|(backing, _)| **backing == config.backing).map(|(_, core)| *core);
+            let fewest = || (0..load.len()).min_by_key(|core| load[*core]).expect("a daemon has a data core");
+            let core = neighbour.unwrap_or_else(fewest);
+            load[core] += 1;
+            arrays.extend(matches!(config.backing, BackingSpec::SimArray(_)).then_some((&config.backing, core)));
+            homes.push(core);
+        }
+        homes
     }
 
-    /// Opens a backing on a core; the number names it there.
-    async fn open(&self, core: &DataCore, plan: OpenPlan) -> Result<(u64, OpenFacts), Failure> {
-        let open = async move |local: Rc<Local>| {
-            let (backing, facts) = open_backing(&local, &plan).await?;
-            let number = local.next_opened.get();
-            local.next_opened.set(number + 1);
-            local.opened.borrow_mut().insert(number, backing);
-            Ok((number, facts))
-        };
-        let opened: Result<_, seam::DiskError> = core.call(open).await.map_err(core_gone)?;
-        opened.map_err(|error| Failure::new(ErrorKind::Failed, error.to_string()))
+    /// The incarnation of each volume on its open backing, noted durably before the first write.
+    fn identify_all(
+        &self,
+        wanted: &[WantedVolume],
+        opened: &[Result<Opened, Failure>],
+        adopt: bool,
+    ) -> Vec<Result<u64, Failure>> {
+        let (mut served, store) = (self.served(), self.flash_store());
+        let mut unclean = Vec::new();
+        let identified = self.state.borrow_mut().change(|state| {
+            let each = wanted.iter().zip(opened).map(|((config, _), opened)| {
+                let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
+                let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
+                let is_unclean = known.is_some_and(|record| !record.clean);
+                let incarnation = self.identify(state, config, facts, adopt, &served, store.as_deref())?;
+                served.push(config.name.clone());
+                unclean.extend(is_unclean.then_some(&config.name));
+                Ok(incarnation)
+            });
+            each.collect::<Vec<Result<u64, Failure>>>()
+        });
+        for name in unclean.iter().filter(|_| identified.is_ok()) {
+            log::warn(format!(
+                "volume {name} was not cleanly stopped: what its clients had flushed is there, what they had not may be lost"
+            ));
+        }
+        identified.unwrap_or_else(|error| {
+            let failure = state_failed(error);
+            wanted.iter().map(|_| Err(failure.clone())).collect()
+        })
     }
 
-    /// The incarnation of a volume on its open backing, noted durably before the first write.
-    fn identify(&self, config: &VolumeConfig, facts: &OpenFacts, adopt: bool) -> Result<u64, Failure> {
+    fn identify(
+        &self,
+        state: &mut State,
+        config: &VolumeConfig,
+        facts: &OpenFacts,
+        adopt: bool,
+        served: &[String],
+        store: Option<&str>,
+    ) -> Result<u64, Failure> {
+        let conflict = |error: IdentityError| Failure::new(ErrorKind::Conflict, error.to_string());
         let drawn = draw_incarnation().map_err(|error| {
             Failure::new(ErrorKind::Failed, format!("cannot draw an identity from /dev/urandom: {error}"))
         })?;
-        let (served, store) = (self.served(), self.flash_store());
-        let mut state = self.state.borrow_mut();
-        let unclean = Cell::new(false);
-        let identified = state.change(|state| {
-            let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
-            unclean.set(known.is_some_and(|record| !record.clean));
-            let held = state.store_of(&facts.identity).map(str::to_owned).filter(|held| store.as_ref() != Some(held));
-            if let Some(held) = held.as_ref().filter(|_| !adopt) {
-                return Err(IdentityError::OnFlash { name: config.name.clone(), why: self.why_no_flash(held) });
-            }
-            let mut incarnation = state.identify(&config.name, &facts.identity, adopt, &served, || drawn)?;
-            if held.is_some() {
-                state.give_up_flash(incarnation, drawn);
-                incarnation = drawn;
-            }
-            for key in super::actions::LIVE {
-                state.expire_override(incarnation, key, &config.setting(key));
-            }
-            let policy = effective_policy(state.by_name(&config.name), config.policy);
-            if store.is_some() && policy == WritePolicy::WriteBack && !config.read_only {
-                state.mark_on_flash(incarnation, store.as_deref());
-            }
-            Ok::<u64, IdentityError>(incarnation)
-        });
-        let identified = identified.map_err(state_failed)?;
-        if unclean.get() && identified.is_ok() {
-            log::warn(format!(
-                "volume {} was not cleanly stopped: what its clients had flushed is there, what they had not may be lost",
-                config.name
-            ));
+        let held = state.store_of(&facts.identity).map(str::to_owned).filter(|held| store != Some(held));
+        if let Some(held) = held.as_ref().filter(|_| !adopt) {
+            let why = self.why_no_flash(held);
+            return Err(conflict(IdentityError::OnFlash { name: config.name.clone(), why }));
         }
-        identified.map_err(|error| Failure::new(ErrorKind::Conflict, error.to_string()))
+        let mut incarnation =
+            state.identify(&config.name, &facts.identity, adopt, served, || drawn).map_err(conflict)?;
+        if held.is_some() {
+            state.give_up_flash(incarnation, drawn);
+            incarnation = drawn;
+        }
+        for key in super::actions::LIVE {
+            state.expire_override(incarnation, key, &config.setting(key));
+        }
+        let policy = effective_policy(state.by_name(&config.name), config.policy);
+        if store.is_some() && policy == WritePolicy::WriteBack && !config.read_only {
+            state.mark_on_flash(incarnation, store);
+        }
+        Ok(incarnation)
     }
 
     /// Takes a volume out of service: clients are sent away, everything is destaged and flushed. On an error it goes on being
@@ -295,6 +404,20 @@ impl Daemon {
             known.standing = standing;
         }
     }
+}
+
+/// Opens backings one after the other, so that of two volumes on one the first has it; what names each here, and what it says of itself.
+async fn open_here(local: &Local, plans: &[OpenPlan]) -> Vec<Result<(u64, OpenFacts), seam::DiskError>> {
+    let mut opened = Vec::with_capacity(plans.len());
+    for plan in plans {
+        opened.push(open_backing(local, plan).await.map(|(backing, facts)| {
+            let number = local.next_opened.get();
+            local.next_opened.set(number + 1);
+            local.opened.borrow_mut().insert(number, backing);
+            (number, facts)
+        }));
+    }
+    opened
 }
 
 /// What fails here leaves nothing attached: a volume that is served is one that the daemon knows is served.

@@ -191,12 +191,10 @@ async fn start_serving(daemon: &Rc<Daemon>) -> Result<(), Failure> {
     daemon.open_flash().await.map_err(|failure| Failure::failed(failure.message))?;
     let wanted = wanted_volumes(daemon);
     let mut unopened = 0;
-    for (config, from_file) in wanted {
-        if let Err(failure) = daemon.attach(config, from_file, false).await {
-            log::error(&failure.message);
-            // A conflict waits for an administrator's word, which needs a running daemon.
-            unopened += usize::from(failure.kind != ErrorKind::Conflict);
-        }
+    for failure in daemon.attach_all(wanted, false).await.into_iter().filter_map(Result::err) {
+        log::error(&failure.message);
+        // A conflict waits for an administrator's word, which needs a running daemon.
+        unopened += usize::from(failure.kind != ErrorKind::Conflict);
     }
     if unopened > 0 && daemon.volumes.borrow().len() == unopened {
         return Err(Failure::failed("none of the volumes can be served"));

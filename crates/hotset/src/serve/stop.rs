@@ -39,8 +39,10 @@ pub enum Phase {
 
 /// How a volume's part of a stop ended.
 enum Ended {
-    /// Its backing is complete.
+    /// Its backing is complete, and that is noted or nobody's concern any more.
     Complete,
+    /// Its backing is complete: its incarnation.
+    Clean(u64),
     /// What its backing lacks is in the flash log: its incarnation, its name, the bytes.
     Parked(u64, String, u64),
     /// Its data core has ended.
@@ -148,7 +150,7 @@ impl Daemon {
             let _ = core.call(async |local: Rc<Local>| local.server.stop(CLIENTS_PATIENCE).await).await;
         }
         let mut volumes = tokio::task::JoinSet::new();
-        let (mut complete, mut parked, mut left) = (true, Vec::new(), Vec::new());
+        let (mut complete, mut clean, mut parked, mut left) = (true, Vec::new(), Vec::new(), Vec::new());
         for core in &self.cores {
             // The engine's own list: what it serves is drained, whatever the daemon believes.
             let list = |local: &Local| -> Vec<_> {
@@ -174,15 +176,20 @@ impl Daemon {
             tokio::select! {
                 ended = volumes.join_next() => match ended {
                     Some(Ok(Ended::Complete)) => {}
+                    Some(Ok(Ended::Clean(incarnation))) => clean.push(incarnation),
                     Some(Ok(Ended::Parked(incarnation, name, bytes))) => {
                         parked.push(incarnation);
                         left.extend((bytes > 0).then_some((name, bytes)));
                     }
                     _ => complete = false,
                 },
-                _ = tick.tick() => self.say_progress(volumes.len()).await,
+                _ = tick.tick() => {
+                    self.note_ended(&mut clean, &parked);
+                    self.say_progress(volumes.len()).await;
+                }
             }
         }
+        self.note_ended(&mut clean, &parked);
         if self.close_flash().await && complete {
             // Nothing in it is needed: no recovery finds anything of them.
             self.note(|state| parked.iter().for_each(|incarnation| state.mark_clean(*incarnation)));
@@ -220,14 +227,8 @@ impl Daemon {
                 parked.map(|left| left.then(|| volume.stats().flash_dirty_bytes)).map_err(|error| (error, log_is_gone))
             };
             match self.cores[core].call(park).await {
-                Ok(Ok(Some(bytes))) => {
-                    self.note(|state| state.mark_parked(incarnation));
-                    return Ended::Parked(incarnation, name.to_owned(), bytes);
-                }
-                Ok(Ok(None)) => {
-                    self.note(|state| state.mark_clean(incarnation));
-                    return Ended::Complete;
-                }
+                Ok(Ok(Some(bytes))) => return Ended::Parked(incarnation, name.to_owned(), bytes),
+                Ok(Ok(None)) => return Ended::Clean(incarnation),
                 Ok(Err((error, true))) => {
                     log::error(format!("volume {name}: the flash log is gone ({error}); destaging instead"));
                     return self.drain_past_flash(name, core, incarnation).await;
@@ -277,6 +278,15 @@ impl Daemon {
         Ended::Failed
     }
 
+    /// Notes many volumes at once, for each time the whole file is written: those that are clean since the last time, and all that lie in the
+    /// flash log.
+    fn note_ended(&self, clean: &mut Vec<u64>, parked: &[u64]) {
+        self.note(|state| {
+            clean.drain(..).for_each(|incarnation| state.mark_clean(incarnation));
+            parked.iter().for_each(|incarnation| state.mark_parked(*incarnation));
+        });
+    }
+
     /// What cannot be noted is found out again at the next start.
     fn note(&self, change: impl FnOnce(&mut State)) {
         if let Err(error) = self.state.borrow_mut().change(change) {
@@ -303,7 +313,6 @@ impl Daemon {
                 (Err(failure), Ok(Some(false))) => self.retry(&failure.message).await,
             }
         }
-        self.note(|state| state.mark_clean(incarnation));
-        Ended::Complete
+        Ended::Clean(incarnation)
     }
 }
