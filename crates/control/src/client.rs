@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::wire::{REPLY_BYTES_MAX, line, too_long};
 use crate::{Answer, Failure, Progress, Reply, Request};
@@ -53,6 +54,14 @@ impl Client {
         Ok(Client { path: path.to_owned(), stream: BufReader::new(stream) })
     }
 
+    /// Gives up where the daemon says nothing for that long.
+    pub fn patient_for(self, patience: Duration) -> Result<Client, ClientError> {
+        let socket = self.stream.get_ref();
+        let set = socket.set_read_timeout(Some(patience)).and_then(|()| socket.set_write_timeout(Some(patience)));
+        set.map_err(|error| self.broken(error))?;
+        Ok(self)
+    }
+
     /// Asks for an action and waits for its end, however long that takes.
     pub fn ask(&mut self, request: &Request, mut on_progress: impl FnMut(Progress)) -> Result<Answer, ClientError> {
         self.stream.get_mut().write_all(&line(request)).map_err(|error| self.broken(error))?;
@@ -76,6 +85,10 @@ impl Client {
     }
 
     fn broken(&self, error: io::Error) -> ClientError {
+        let error = match error.kind() {
+            io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "it says nothing"),
+            _ => error,
+        };
         ClientError::Broken { path: self.path.clone(), error }
     }
 }

@@ -29,7 +29,7 @@ pub enum Message {
     Flush(SyncSender<()>),
 }
 
-/// What is left of the events before, the oldest first, `kept` at most.
+/// The events that the files in `folder` have, the oldest first, the newest `kept` at most. Nobody needs to hold the log.
 pub fn read(folder: &Path, kept: usize) -> VecDeque<EventReport> {
     let mut events: VecDeque<EventReport> = VecDeque::new();
     for name in [OLD, NEW] {

@@ -26,5 +26,6 @@ mod webhook;
 
 pub use asked::{Asked, asked};
 pub use changes::{Touched, Tracker};
+pub use file::read;
 pub use log::{EVENTS_TOLD, Events, Note, Wanted};
 pub use webhook::{Address, Receiver, Webhook};

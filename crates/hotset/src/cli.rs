@@ -99,6 +99,8 @@ enum Command {
     },
     /// Write what the cache gained over a time into one page for a browser, from the history
     Report(commands::report::Options),
+    /// Collect what somebody who helps has to know into one archive, without secrets; the daemon need not run
+    Support(commands::support::Options),
     /// Say what sizes of memory and flash are worth buying for a volume, or for a block trace
     Advise(commands::advise::Options),
     /// Play a block trace against caches of given sizes, the policies alone
@@ -175,6 +177,7 @@ impl Cli {
             Command::Volume { action } => commands::volume::run(socket, action, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Report(options) => commands::report::run(socket, &options, json),
+            Command::Support(options) => commands::support::run(socket, &options, json),
             Command::Advise(options) => commands::advise::run(socket, &options, json),
             Command::Simulate(options) => commands::simulate::run(&options, json),
             Command::Workload { action } => commands::workload::run(action, json),

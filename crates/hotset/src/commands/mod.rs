@@ -13,6 +13,7 @@ pub mod shell;
 pub mod simulate;
 pub mod status;
 pub mod stop;
+pub mod support;
 pub mod token;
 pub mod top;
 pub mod torture;

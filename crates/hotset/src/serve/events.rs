@@ -12,7 +12,7 @@ use super::daemon::Daemon;
 use crate::log;
 
 /// The folder of events in the state directory.
-const FOLDER: &str = "events";
+pub const FOLDER: &str = "events";
 /// What this machine calls itself.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// How the event of a clean stop begins.

@@ -39,6 +39,7 @@ use tokio::task::LocalSet;
 
 use self::daemon::Daemon;
 use self::data_core::{DataCore, DataCoreSpec};
+pub use self::events::FOLDER as EVENTS_FOLDER;
 use self::notify::Notifier;
 pub use self::status::override_reports;
 use crate::cli::{EXIT_FAILED, Failure};

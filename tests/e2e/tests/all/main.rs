@@ -23,6 +23,7 @@ mod memory;
 mod powercut;
 mod prometheus;
 mod protocol;
+mod support;
 mod tls;
 mod tls_http;
 mod top;
