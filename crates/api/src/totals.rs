@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use control::report::BackingRequests;
 use control::{Counts, LatencyCountsReport, VolumeReport};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -49,6 +50,8 @@ pub struct Totals {
     pub backing_write_bytes: u64,
     /// Requests that backings failed.
     pub backing_errors: u64,
+    /// What was asked of backings in which way and for which reason, and how long it took.
+    pub backing_requests: Vec<BackingRequests>,
     /// How many requests took how long.
     pub latency_counts: LatencyCountsReport,
 }
@@ -82,8 +85,24 @@ impl Totals {
         self.backing_read_bytes += volume.backing_read_bytes;
         self.backing_write_bytes += volume.backing_write_bytes;
         self.backing_errors += volume.backing_errors;
+        volume.backing_requests.iter().for_each(|asked| self.add_asked(asked));
         add_counts(&mut self.latency_counts.read, &volume.latency_counts.read);
         add_counts(&mut self.latency_counts.write, &volume.latency_counts.write);
+    }
+}
+
+impl Totals {
+    /// There are as many kinds as the engine has ways and reasons.
+    fn add_asked(&mut self, asked: &BackingRequests) {
+        let same = |sum: &&mut BackingRequests| (&sum.op, &sum.cause) == (&asked.op, &asked.cause);
+        match self.backing_requests.iter_mut().find(same) {
+            Some(sum) => {
+                sum.requests += asked.requests;
+                sum.bytes += asked.bytes;
+                add_counts(&mut sum.latency, &asked.latency);
+            }
+            None => self.backing_requests.push(asked.clone()),
+        }
     }
 }
 

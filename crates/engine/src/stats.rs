@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use seam::{DiskError, Nanos};
 
 use crate::backing::{Cause, Op};
-use crate::histogram::{Histogram, TOLD_OCTAVES};
+use crate::histogram::{Histogram, Steps, TOLD_OCTAVES};
 
 /// Latency of one kind of request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -40,6 +40,8 @@ pub struct BackingCount {
     pub requests: u64,
     /// Their bytes; of a zero-range, those that read as zeroes after it.
     pub bytes: u64,
+    /// How many took how long, from where they had their place in the backing's queue.
+    pub latency: LatencyCounts,
 }
 
 /// What a volume has done since it was attached, and what it holds now.
@@ -203,8 +205,8 @@ pub struct Counters {
     misses: Counter,
     /// Requests of clients that failed.
     pub errors: Counter,
-    /// Requests to the backing and their bytes, by what and why.
-    backing: [[(Counter, Counter); Cause::ALL.len()]; Op::ALL.len()],
+    /// Requests to the backing, how long they took, and their bytes, by what and why.
+    backing: [[(Steps, Counter); Cause::ALL.len()]; Op::ALL.len()],
     /// Requests that the backing failed.
     pub backing_errors: Counter,
     /// Bytes read ahead.
@@ -260,9 +262,9 @@ impl Counters {
     }
 
     /// A request to the backing ended.
-    pub fn backing(&self, op: Op, cause: Cause, bytes: u64, ok: bool) {
+    pub fn backing(&self, op: Op, cause: Cause, bytes: u64, ok: bool, took: Nanos) {
         let (requests, all_bytes) = &self.backing[op as usize][cause as usize];
-        self.add(requests, 1);
+        requests.add(took);
         self.add(all_bytes, bytes);
         self.add(&self.backing_errors, u64::from(!ok));
     }
@@ -270,7 +272,7 @@ impl Counters {
     /// Requests to the backing of one kind, and their bytes.
     fn asked(&self, op: Op) -> (u64, u64) {
         let causes = self.backing[op as usize].iter();
-        causes.fold((0, 0), |sum, (requests, bytes)| (sum.0 + requests.get(), sum.1 + bytes.get()))
+        causes.fold((0, 0), |sum, (requests, bytes)| (sum.0 + requests.counts().all, sum.1 + bytes.get()))
     }
 
     fn backing_counts(&self) -> Vec<BackingCount> {
@@ -278,7 +280,8 @@ impl Counters {
         for (_, op) in Op::ALL {
             for (_, cause) in Cause::ALL {
                 let (requests, bytes) = &self.backing[op as usize][cause as usize];
-                counts.push(BackingCount { op, cause, requests: requests.get(), bytes: bytes.get() });
+                let latency = requests.counts();
+                counts.push(BackingCount { op, cause, requests: latency.all, bytes: bytes.get(), latency });
             }
         }
         counts.retain(|count| count.requests > 0);

@@ -54,6 +54,13 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
     of_each("hotset_datastore_backing_errors_total", "counter", "Requests that backings failed.", "", |sum| {
         vec![("", sum.backing_errors)]
     });
+    let help = "How long requests to backings took there, by what was asked and why.";
+    lines.family("hotset_backing_latency_seconds", "histogram", help);
+    for (labels, sum) in &sums {
+        for asked in &sum.backing_requests {
+            histogram(lines, &labels.with("op", &asked.op).with("cause", &asked.cause), &asked.latency);
+        }
+    }
     lines.family("hotset_datastore_latency_seconds", "histogram", "How long requests of clients took.");
     for (labels, sum) in &sums {
         histogram(lines, &labels.with("op", "read"), &sum.latency_counts.read);

@@ -93,7 +93,8 @@ fn volume(name: &str) -> VolumeReport {
     for op in ["read", "write", "zero", "flush"] {
         for cause in ["client-read", "destage", "readahead", "promotion"] {
             let (op, cause) = (op.to_owned(), cause.to_owned());
-            volume.backing_requests.push(BackingRequests { op, cause, requests: 1, bytes: 1 });
+            let latency = volume.latency_counts.read.clone();
+            volume.backing_requests.push(BackingRequests { op, cause, requests: 1, bytes: 1, latency });
         }
     }
     volume
@@ -121,6 +122,9 @@ fn the_text_is_what_prometheus_reads() {
     assert_eq!(values[&format!("hotset_volume_latency_seconds_bucket{{{labels},op=\"read\",le=\"0.000001\"}}")], 0.0);
     assert_eq!(values[&format!("hotset_volume_latency_seconds_sum{{{labels},op=\"write\"}}")], 1.5);
     assert_eq!(values["hotset_datastore_requests_total{datastore=\"sas-pool\",op=\"read\"}"], 20.0);
+    let backing = "datastore=\"sas-pool\",op=\"write\",cause=\"destage\"";
+    assert_eq!(values[&format!("hotset_backing_latency_seconds_count{{{backing}}}")], 20.0);
+    assert_eq!(values[&format!("hotset_backing_latency_seconds_bucket{{{backing},le=\"0.000002\"}}")], 2.0);
     assert_eq!(values["hotset_flash_endurance_used_ratio{device=\"number 2\"}"], 0.25);
 }
 

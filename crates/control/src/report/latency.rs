@@ -43,7 +43,7 @@ impl From<LatencyCounts> for Counts {
 }
 
 /// What was asked of a backing in one way and for one reason.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BackingRequests {
     /// `read`, `write`, `zero` or `flush`.
     pub op: String,
@@ -53,13 +53,16 @@ pub struct BackingRequests {
     pub requests: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// How many took how long at the backing.
+    #[serde(default)]
+    pub latency: Counts,
 }
 
 impl From<&BackingCount> for BackingRequests {
     fn from(count: &BackingCount) -> Self {
         let op = Op::ALL.iter().find(|(_, op)| *op == count.op).map_or("", |(name, _)| name);
         let cause = Cause::ALL.iter().find(|(_, cause)| *cause == count.cause).map_or("", |(name, _)| name);
-        let (requests, bytes) = (count.requests, count.bytes);
-        BackingRequests { op: op.to_owned(), cause: cause.to_owned(), requests, bytes }
+        let (requests, bytes, latency) = (count.requests, count.bytes, count.latency.into());
+        BackingRequests { op: op.to_owned(), cause: cause.to_owned(), requests, bytes, latency }
     }
 }

@@ -186,8 +186,9 @@ impl<S: Seam> Shard<S> {
 
     async fn write_pieces(&self, at: u64, pieces: Vec<Piece<S::Block>>) -> Result<(), DiskError> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
+        let began = self.seam().now();
         let result = self.disk.write(at, pieces).await;
-        self.counters.backing(Op::Write, Cause::Destage, bytes, result.is_ok());
+        self.counters.backing(Op::Write, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
         result
     }
 
@@ -252,8 +253,9 @@ impl<S: Seam> Shard<S> {
         let at = blocks.start * BLOCK_BYTES as u64;
         let end = (blocks.end * BLOCK_BYTES as u64).min(self.size_bytes.get());
         let bytes = end.saturating_sub(at);
+        let began = self.seam().now();
         let result = self.disk.zero(at, bytes, may_unmap).await;
-        self.counters.backing(Op::Zero, Cause::Destage, bytes, result.is_ok());
+        self.counters.backing(Op::Zero, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
         if result == Err(DiskError::Unsupported) {
             return self.write_zeroes(blocks).await;
         }

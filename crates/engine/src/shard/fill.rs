@@ -198,10 +198,12 @@ impl<S: Seam> Shard<S> {
         let pieces: Vec<_> = (first..).zip(buffers).map(of_block).collect();
         let bytes = seam::block::pieces_len(&pieces) as u64;
         let permit = self.dispatch.enter(cause).await;
+        let began = self.seam().now();
         let (result, pieces) = self.disk.read(first * BLOCK_BYTES as u64, pieces).await;
         drop(permit);
-        self.counters.backing(Op::Read, cause, bytes, result.is_ok());
-        self.level.width.note(self.seam().now(), bytes);
+        let now = self.seam().now();
+        self.counters.backing(Op::Read, cause, bytes, result.is_ok(), now.since(began));
+        self.level.width.note(now, bytes);
         result?;
         let whole = pieces.into_iter().map(|piece| {
             let (len, mut block) = (piece.len(), piece.block);
@@ -219,9 +221,11 @@ impl<S: Seam> Shard<S> {
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, block..block + 1, false));
         let piece = Piece::new(self.core.alloc().await, span.start, span.len);
         let permit = self.dispatch.enter(Cause::ClientRead).await;
+        let began = self.seam().now();
         let (result, pieces) = self.disk.read(block * BLOCK_BYTES as u64 + span.start as u64, vec![piece]).await;
         drop(permit);
-        self.counters.backing(Op::Read, Cause::ClientRead, span.len as u64, result.is_ok());
+        let took = self.seam().now().since(began);
+        self.counters.backing(Op::Read, Cause::ClientRead, span.len as u64, result.is_ok(), took);
         self.state.borrow_mut().return_ticket(&ticket);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();

@@ -166,8 +166,9 @@ impl<S: Seam> Shard<S> {
                 state.flushing.syncing = true;
                 state.sequence()
             });
+            let began = self.seam().now();
             let result = self.disk.flush().await;
-            self.counters.backing(Op::Flush, Cause::Destage, 0, result.is_ok());
+            self.counters.backing(Op::Flush, Cause::Destage, 0, result.is_ok(), self.seam().now().since(began));
             if let Err(error) = &result {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
             }

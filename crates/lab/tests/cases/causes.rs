@@ -3,8 +3,8 @@
 use engine::backing::{Cause, Op};
 use engine::{BackingCount, WriteFlags};
 use lab::rig::{Rig, read, write};
-use seam::Nanos;
-use seam::sim::SimDiskSpec;
+use seam::sim::{Latency, SimDiskSpec};
+use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 
@@ -19,16 +19,43 @@ fn what_goes_to_the_backing_is_counted_by_what_it_is_and_why() {
     rig.world.block_on(read(&volume, 1_024, 8)).unwrap();
     rig.world.block_on(volume.prefetch(MIB, 64 << 10)).unwrap();
     rig.world.run_for(Nanos::from_secs(1)).unwrap();
-    let count = |op, cause, bytes| BackingCount { op, cause, requests: 1, bytes };
     let stats = volume.stats();
     let expected = [
-        count(Op::Read, Cause::ClientRead, 4096),
-        count(Op::Read, Cause::Readahead, 64 << 10),
-        count(Op::Write, Cause::Destage, 64 << 10),
-        count(Op::Zero, Cause::Destage, 4 * MIB),
-        count(Op::Flush, Cause::Destage, 0),
+        (Op::Read, Cause::ClientRead, 4096),
+        (Op::Read, Cause::Readahead, 64 << 10),
+        (Op::Write, Cause::Destage, 64 << 10),
+        (Op::Zero, Cause::Destage, 4 * MIB),
+        (Op::Flush, Cause::Destage, 0),
     ];
-    assert_eq!(stats.backing, expected);
+    let count = |count: &BackingCount| (count.op, count.cause, count.bytes);
+    assert_eq!(stats.backing.iter().map(count).collect::<Vec<_>>(), expected);
+    for BackingCount { op, requests, latency, .. } in &stats.backing {
+        assert_eq!((*requests, latency.all), (1, 1), "{op:?}");
+        assert!((1..Nanos::from_secs(1).0).contains(&latency.sum_ns), "{op:?} took {} ns", latency.sum_ns);
+    }
     assert_eq!((stats.backing_reads, stats.backing_writes, stats.backing_flushes), (2, 2, 1));
     assert_eq!((stats.backing_read_bytes, stats.backing_write_bytes), (68 << 10, 64 << 10));
+}
+
+#[test]
+fn how_long_the_backing_took_is_told_without_the_wait_for_a_place_there() {
+    let rig = Rig::with_memory(1, 16 * MIB);
+    let mut spec = SimDiskSpec::new(64 * MIB);
+    let latency = Nanos::from_millis(20);
+    (spec.geometry.queue_depth, spec.timing.read) = (4, Latency::fixed(latency));
+    rig.add_disk("disk", spec);
+    let volume = rig.attach("disk", |_| ()).unwrap();
+    // Far more at once than have a place: those behind wait several times as long.
+    let reads = 64;
+    for at in 0..reads {
+        let volume = volume.clone();
+        rig.world.seam().spawn(async move { drop(read(&volume, at * 200, 8).await) });
+    }
+    rig.world.run_for(Nanos::from_secs(2)).unwrap();
+    let stats = volume.stats();
+    let asked = stats.backing.iter().find(|count| count.cause == Cause::ClientRead).unwrap();
+    assert_eq!(asked.requests, reads);
+    let mean_ns = asked.latency.sum_ns / reads;
+    assert!((latency.0..latency.0 * 11 / 10).contains(&mean_ns), "{mean_ns} ns");
+    assert!(stats.read_counts.sum_ns > 2 * asked.latency.sum_ns, "{stats:?}");
 }

@@ -79,6 +79,21 @@ fn commands_and_routes_and_metrics_count_the_same() {
         .map(|source| of("reads_by_source_total", &format!(",source=\"{source}\"")));
     assert_eq!(sources.iter().sum::<f64>(), 130.0);
     assert_eq!(metrics["hotset_datastore_requests_total{datastore=\"shelf\",op=\"read\"}"], 130.0);
+    // Each datastore tells how long its backings took, as often as its volumes asked.
+    let asked = shown["backing_requests"].as_array().expect("a list");
+    for op in ["read", "write", "flush"] {
+        let mine = |key: &str| {
+            asked.iter().filter(|asked| asked["op"] == op).map(|asked| asked[key].clone()).collect::<Vec<_>>()
+        };
+        let told = metrics.iter().filter(|(series, _)| {
+            series.starts_with("hotset_backing_latency_seconds_count{datastore=\"shelf\"")
+                && series.contains(&format!("op=\"{op}\""))
+        });
+        let told: f64 = told.map(|(_, count)| count).sum();
+        let requests: u64 = mine("requests").iter().map(|count| count.as_u64().expect("a number")).sum();
+        assert_eq!((told, requests > 0), (requests as f64, true), "{op}: {asked:?}");
+        assert!(mine("latency").iter().all(|latency| latency["sum_us"].as_f64() > Some(0.0)), "{op}: {asked:?}");
+    }
     let curve = http.get("/api/v1/volumes/v/miss-ratio-curve").json();
     assert!(curve["memory"]["accesses"].as_u64().expect("a number") > 0, "{curve}");
     assert!(http.get("/api/v1/volumes/v/slow").json().is_array());
