@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{AdvicePage, AlertReport, EventsPage, HeatReport, HistoryReport, SlowReport, TraceOpened, Traced};
+use crate::report::{
+    AdvicePage, AlertReport, EventsPage, HeatReport, HistoryReport, JobReport, SlowReport, TraceOpened, Traced,
+};
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
 
@@ -55,6 +57,10 @@ pub enum Answer {
     Events(EventsPage),
     /// Of `alerts`, the most severe first.
     Alerts(Vec<AlertReport>),
+    /// Of `job list`.
+    Jobs(Vec<JobReport>),
+    /// Of what goes on aside.
+    Job(JobReport),
     /// Of `advise` of a volume.
     Advice(Box<AdvicePage>),
     /// Of `trace open`.

@@ -509,6 +509,25 @@ pub struct FlashJobReport {
     pub paused: bool,
 }
 
+/// Long work that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobReport {
+    /// What to call it off by.
+    pub id: String,
+    /// `flush`; of the flash devices `add`, `remove`, `replace` or `take-over`.
+    pub kind: String,
+    /// The volume or device that it is about.
+    pub subject: String,
+    /// Bytes done: of a flush, by how much less is dirty now than when it began.
+    pub done_bytes: u64,
+    /// Of so many.
+    pub total_bytes: u64,
+    /// How long the rest takes at the pace so far; absent where that is not known.
+    pub left_seconds: Option<u64>,
+    /// It is held.
+    pub paused: bool,
+}
+
 /// A dirty block that no flash device has whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostBlockReport {

@@ -62,6 +62,9 @@ pub enum Request {
     VolumeFlush {
         /// The volume.
         name: String,
+        /// Answer with the job that it is, once it has begun.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        aside: bool,
     },
     /// Pass everything through, cache nothing.
     VolumePause {
@@ -156,6 +159,13 @@ pub enum Request {
     },
     /// What is wrong now.
     Alerts {},
+    /// Long work that is under way.
+    JobList {},
+    /// Call some of it off.
+    JobCancel {
+        /// What `job list` calls it.
+        id: String,
+    },
     /// What further memory and flash would bring the volumes, by name.
     Advice {
         /// How many volumes at most.
@@ -263,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_request_is_one_readable_object() {
-        let request = Request::VolumeFlush { name: "web01".to_owned() };
+        let request = Request::VolumeFlush { name: "web01".to_owned(), aside: false };
         let text = serde_json::to_string(&request).expect("text keys");
         assert_eq!(text, r#"{"action":"volume-flush","name":"web01"}"#);
         assert_eq!(serde_json::from_str::<Request>(&text).expect("its own text"), request);

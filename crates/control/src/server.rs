@@ -76,7 +76,7 @@ impl ProgressSender {
 pub trait Handler: 'static {
     /// Acts for `actor`; may take long and say how far it is. Goes on to its end when the client leaves.
     fn handle(
-        &self,
+        self: Rc<Self>,
         request: Request,
         actor: Actor,
         progress: ProgressSender,

@@ -19,11 +19,16 @@ struct Fake {
 }
 
 impl Handler for Fake {
-    async fn handle(&self, request: Request, actor: Actor, progress: ProgressSender) -> Result<Answer, Failure> {
+    async fn handle(
+        self: Rc<Self>,
+        request: Request,
+        actor: Actor,
+        progress: ProgressSender,
+    ) -> Result<Answer, Failure> {
         match request {
             Request::Reload {} => Ok(Answer::Said(vec![format!("{actor:?}")])),
-            Request::VolumeFlush { name } if name == "missing" => Err(Failure::no_volume(&name)),
-            Request::VolumeFlush { name } => {
+            Request::VolumeFlush { name, .. } if name == "missing" => Err(Failure::no_volume(&name)),
+            Request::VolumeFlush { name, .. } => {
                 for left in [2, 1] {
                     progress.say("destaging", left);
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -71,7 +76,7 @@ fn start(limits: Limits) -> Running {
 }
 
 fn flush(name: &str) -> Request {
-    Request::VolumeFlush { name: name.to_owned() }
+    Request::VolumeFlush { name: name.to_owned(), aside: false }
 }
 
 /// Sends raw bytes and returns what comes back until the server closes.

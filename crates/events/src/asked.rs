@@ -39,7 +39,7 @@ pub fn asked(request: &Request) -> Option<Asked> {
             let settings: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
             of(name, format!("set {}", settings.join(" ")))
         }
-        Request::VolumeFlush { name } => of(name, "flush"),
+        Request::VolumeFlush { name, .. } => of(name, "flush"),
         Request::VolumePause { name } => of(name, "pause"),
         Request::VolumeFreeze { name } => of(name, "freeze"),
         Request::VolumeResume { name } => of(name, "resume"),
@@ -65,6 +65,7 @@ pub fn asked(request: &Request) -> Option<Asked> {
         Request::FlashPause {} => of_all("hold the change of the flash devices"),
         Request::FlashResume {} => of_all("go on with the change of the flash devices"),
         Request::FlashCancel {} => of_all("call the change of the flash devices off"),
+        Request::JobCancel { id } => of_all(format!("call {id} off")),
         Request::TokenCreate { name, role } => of_all(format!("make the token {name} ({role})")),
         Request::TokenRevoke { name } => of_all(format!("revoke the token {name}")),
         Request::TokenLink { role } => of_all(format!("make a log-in link ({role})")),
@@ -79,6 +80,7 @@ pub fn asked(request: &Request) -> Option<Asked> {
         | Request::History { .. }
         | Request::Events { .. }
         | Request::Alerts {}
+        | Request::JobList {}
         | Request::TraceTake { .. }
         | Request::TraceClose { .. }
         | Request::Advice { .. }

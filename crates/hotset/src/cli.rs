@@ -82,6 +82,11 @@ enum Command {
         #[command(subcommand)]
         action: commands::flash::Action,
     },
+    /// Look at long work that is under way, or call it off
+    Job {
+        #[command(subcommand)]
+        action: commands::job::Action,
+    },
     /// Say who may use the HTTP interface
     Token {
         #[command(subcommand)]
@@ -173,6 +178,7 @@ impl Cli {
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
             Command::Events(options) => commands::events::run(socket, options, json),
             Command::Flash { action } => commands::flash::run(socket, &action, json),
+            Command::Job { action } => commands::job::run(socket, action, json),
             Command::Token { action } => commands::token::run(socket, action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),

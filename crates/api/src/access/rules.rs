@@ -49,6 +49,8 @@ pub fn needed(method: &Method, path: &str) -> Option<Role> {
         ("POST", ["api", "v1", "volumes", _, "flush" | "pause" | "freeze" | "resume" | "pin" | "unpin"]) => {
             Role::Operate
         }
+        // Whoever may have a volume flushed may call that off.
+        ("DELETE", ["api", "v1", "jobs", id]) if id.starts_with("flush-") => Role::Operate,
         _ => Role::Administer,
     })
 }

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use control::{Request, VolumeReport};
+use axum::response::{IntoResponse, Response};
+use control::report::JobReport;
+use control::{Answer, Request, VolumeReport};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Routes, Shared};
+use super::{Routes, Shared, unexpected};
 use crate::extract::{Json, Named, OptionalJson};
 use crate::problem::Problem;
 
@@ -32,12 +34,37 @@ struct Said {
     said: Vec<String>,
 }
 
-/// Destage all that is dirty, then flush the backing: it is complete afterwards
+/// Whether to wait.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Flush {
+    /// Answer when it is done; else with the job that it is, once it has begun.
+    wait: bool,
+}
+
+impl Default for Flush {
+    fn default() -> Self {
+        Flush { wait: true }
+    }
+}
+
+/// Destage all that is dirty, then flush the backing: it is complete afterwards. `jobs` tells how far it is
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/flush", tag = "volumes",
-    params(("name" = String, Path, description = "The volume")),
-    responses((status = 200, description = "Done", body = VolumeReport)))]
-async fn flush(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<Json<VolumeReport>, Problem> {
-    shared.volume(Request::VolumeFlush { name }).await.map(Json)
+    params(("name" = String, Path, description = "The volume")), request_body = Option<Flush>,
+    responses(
+        (status = 200, description = "Done", body = VolumeReport),
+        (status = 202, description = "It has begun", body = JobReport),
+    ))]
+async fn flush(
+    State(shared): State<Arc<Shared>>,
+    Named(name): Named,
+    OptionalJson(how): OptionalJson<Flush>,
+) -> Result<Response, Problem> {
+    match shared.asker.ask(Request::VolumeFlush { name, aside: !how.wait }).await? {
+        Answer::Volume(report) => Ok(Json(*report).into_response()),
+        Answer::Job(job) => Ok((StatusCode::ACCEPTED, Json(job)).into_response()),
+        _ => Err(unexpected()),
+    }
 }
 
 /// Pass everything through, cache nothing

@@ -7,6 +7,7 @@ pub mod events;
 pub mod flash;
 mod flash_offline;
 mod history;
+pub mod job;
 pub mod lab;
 pub mod report;
 pub mod shell;

@@ -135,6 +135,6 @@ impl Control {
 
     /// Has everything dirty destaged.
     pub fn flush(&mut self, name: &str) -> Result<(), Failure> {
-        self.ask(&Request::VolumeFlush { name: name.to_owned() }).map(|_| ())
+        self.ask(&Request::VolumeFlush { name: name.to_owned(), aside: false }).map(|_| ())
     }
 }

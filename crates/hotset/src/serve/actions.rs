@@ -44,14 +44,6 @@ impl Daemon {
         result.map_err(|error| Failure::new(ErrorKind::Failed, format!("volume {name}: {what} failed: {error}")))
     }
 
-    /// `volume flush`: afterwards the backing alone is the complete data, as of now.
-    pub async fn flush(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
-        let placed = self.placed(name)?;
-        let work = async |volume: Volume<RealSeam>| volume.destage_all().await;
-        self.on_volume(name, &placed, "destaging", progress, work).await?;
-        self.show(name).await
-    }
-
     /// `volume set`.
     pub async fn set(
         &self,

@@ -16,6 +16,7 @@ use super::api::Encryption;
 use super::data_core::{CoreGone, DataCore};
 use super::events::Journal;
 use super::flash::{Before, Flash};
+use super::jobs::Flushes;
 use super::notify::Notifier;
 use super::stop::Stop;
 use crate::config::{Config, VolumeConfig};
@@ -85,6 +86,8 @@ pub struct Daemon {
     pub(super) tls: OnceCell<Encryption>,
     /// What is kept of the past.
     pub history: RefCell<Option<history::History>>,
+    /// The flushes that are under way.
+    pub(super) flushes: Rc<Flushes>,
     /// What has happened, and what is wrong.
     pub journal: Journal,
     /// What was seen last.
@@ -136,6 +139,7 @@ impl Daemon {
             api: Cell::default(),
             tls: OnceCell::new(),
             history: RefCell::default(),
+            flushes: Rc::default(),
             journal,
             samples: watch::Sender::default(),
             started: Instant::now(),
@@ -200,13 +204,14 @@ impl Daemon {
     }
 
     /// Does what `request` says.
-    pub(super) async fn act(&self, request: Request, progress: &ProgressSender) -> Result<Answer, Failure> {
+    pub(super) async fn act(self: &Rc<Self>, request: Request, progress: &ProgressSender) -> Result<Answer, Failure> {
         if self.stop.is_stopping()
             && !matches!(
                 request,
                 Request::Status {}
                     | Request::VolumeList {}
                     | Request::FlashList {}
+                    | Request::JobList {}
                     | Request::Events { .. }
                     | Request::Alerts {}
                     | Request::Stop { .. }
@@ -226,7 +231,8 @@ impl Daemon {
             Request::VolumeList {} => Ok(Answer::Volumes(self.volume_reports().await)),
             Request::VolumeShow { name } => self.show(&name).await,
             Request::VolumeSet { name, settings } => self.set(&name, &settings, progress).await,
-            Request::VolumeFlush { name } => self.flush(&name, progress).await,
+            Request::VolumeFlush { name, aside: false } => self.flush(&name, progress).await,
+            Request::VolumeFlush { name, aside: true } => self.flush_aside(&name).await,
             Request::VolumePause { name } => self.set_mode(&name, engine::CacheMode::Paused, progress).await,
             Request::VolumeFreeze { name } => self.set_mode(&name, engine::CacheMode::Frozen, progress).await,
             Request::VolumeResume { name } => self.set_mode(&name, engine::CacheMode::Active, progress).await,
@@ -252,6 +258,8 @@ impl Daemon {
                 }))
             }
             Request::Alerts {} => Ok(Answer::Alerts(self.journal.active())),
+            Request::JobList {} => Ok(Answer::Jobs(self.jobs().await)),
+            Request::JobCancel { id } => self.cancel_job(&id).await,
             Request::Advice { limit, after, volume, assumptions } => {
                 self.advise(limit as usize, after.as_deref(), volume.as_deref(), &assumptions).await
             }
@@ -278,7 +286,12 @@ impl Daemon {
 }
 
 impl Handler for Daemon {
-    async fn handle(&self, request: Request, actor: Actor, progress: ProgressSender) -> Result<Answer, Failure> {
+    async fn handle(
+        self: Rc<Self>,
+        request: Request,
+        actor: Actor,
+        progress: ProgressSender,
+    ) -> Result<Answer, Failure> {
         self.act_for(&actor, request, &progress).await
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
+use std::rc::Rc;
 
 use control::report::{AlertReport, EventKind};
 use control::{Actor, Answer, ErrorKind, Failure, ProgressSender, Request, StatusReport};
@@ -128,7 +129,12 @@ impl Journal {
 
 impl Daemon {
     /// Does what `request` says; what it changes is noted with who asked for it.
-    pub async fn act_for(&self, actor: &Actor, request: Request, progress: &ProgressSender) -> Result<Answer, Failure> {
+    pub async fn act_for(
+        self: &Rc<Self>,
+        actor: &Actor,
+        request: Request,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
         let Some(asked) = asked(&request) else { return self.act(request, progress).await };
         let journal = &self.journal;
         match &request {

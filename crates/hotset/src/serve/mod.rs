@@ -12,6 +12,7 @@ mod data_core;
 mod events;
 mod flash;
 mod heat;
+mod jobs;
 mod listen;
 mod notify;
 mod open;

@@ -17,6 +17,7 @@ mod fio;
 mod flash;
 mod history;
 mod hostile;
+mod jobs;
 mod kill;
 mod lifecycle;
 mod memory;

@@ -1,0 +1,72 @@
+//! `hotset job …`: long work that is under way.
+
+use std::path::Path;
+
+use clap::Subcommand;
+use control::report::JobReport;
+use control::{Answer, Request};
+
+use super::daemon::{ask, unexpected};
+use crate::cli::{Failure, print_json};
+use crate::render::style::Style;
+use crate::render::table::{Side, Table};
+use crate::units::show_bytes;
+
+/// What may be done with it.
+#[derive(Subcommand)]
+pub enum Action {
+    /// List it: flushes of volumes, a change of the flash devices
+    List,
+    /// Call some of it off
+    Cancel {
+        /// What `job list` calls it
+        id: String,
+    },
+}
+
+/// Asks the daemon and prints what it answers.
+pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
+    let request = match action {
+        Action::List => Request::JobList {},
+        Action::Cancel { id } => Request::JobCancel { id },
+    };
+    match ask(socket, &request)? {
+        Answer::Jobs(jobs) if json => print_json(&jobs),
+        Answer::Said(said) if json => print_json(&said),
+        Answer::Flash(report) if json => print_json(&report),
+        Answer::Jobs(jobs) => {
+            print!("{}", table(&jobs, Style::of_stdout()));
+            Ok(())
+        }
+        Answer::Said(said) => {
+            said.iter().for_each(|line| println!("{line}"));
+            Ok(())
+        }
+        // The devices are as before, and `flash list` shows them.
+        Answer::Flash(_) => Ok(()),
+        _ => Err(unexpected()),
+    }
+}
+
+fn table(jobs: &[JobReport], style: Style) -> String {
+    if jobs.is_empty() {
+        return "nothing is under way\n".to_owned();
+    }
+    let mut table = Table::new(&[
+        ("job", Side::Left),
+        ("what", Side::Left),
+        ("of", Side::Left),
+        ("done", Side::Right),
+        ("of all", Side::Right),
+        ("left", Side::Right),
+    ]);
+    for job in jobs {
+        let left = match (job.paused, job.left_seconds) {
+            (true, _) => "held".to_owned(),
+            (false, left) => left.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s")),
+        };
+        let (done, all) = (show_bytes(job.done_bytes), show_bytes(job.total_bytes));
+        table.row(vec![job.id.clone(), job.kind.clone(), job.subject.clone(), done, all, left]);
+    }
+    table.render(style)
+}

@@ -1,0 +1,101 @@
+//! Flushes as jobs: begun without waiting, told how far they are, called off.
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::http::Http;
+use e2e::site::Site;
+use serde_json::{Value, json};
+
+/// A volume on slow spindles: what is dirty there takes a while.
+fn site() -> Site {
+    let mut site = Site::new();
+    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    site.volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"128 MiB\"");
+    site
+}
+
+/// Leaves so many blocks dirty that are no neighbours.
+fn dirty(site: &Site, blocks: u64) {
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    (0..blocks).for_each(|block| client.write(block * 65_536, &[1; 4096]).expect("it writes"));
+}
+
+fn token(daemon: &Daemon, role: &str) -> String {
+    daemon.command(&["token", "create", role, "--role", role]).trim().to_owned()
+}
+
+/// Has `v` flushed without waiting for it.
+fn begin(http: &Http, token: &str) -> Value {
+    let begun = http.ask_as(token, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
+    assert_eq!(begun.status, 202, "{begun:?}");
+    begun.json()
+}
+
+fn dirty_bytes(http: &Http) -> u64 {
+    http.get("/api/v1/volumes/v").json()["dirty_bytes"].as_u64().expect("a number")
+}
+
+#[test]
+fn a_flush_that_nobody_waits_for_is_a_job_until_it_is_done() {
+    let site = site();
+    let daemon = site.start();
+    let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
+    assert_eq!(daemon.command(&["job", "list"]), "nothing is under way\n");
+    dirty(&site, 600);
+    let job = begin(&http, &operate);
+    assert_eq!((&job["kind"], &job["subject"], &job["paused"]), (&"flush".into(), &"v".into(), &false.into()), "{job}");
+    assert!(job["total_bytes"].as_u64().is_some_and(|total| total > 0), "{job}");
+    let id = job["id"].as_str().expect("a name");
+    let listed = daemon.command(&["job", "list"]);
+    assert!(listed.lines().any(|line| line.starts_with(id) && line.contains("flush")), "{listed}");
+    // Half-way it is known how long the rest takes.
+    wait_for("a job that is half-way", || {
+        let jobs = http.get("/api/v1/jobs").json();
+        let now = jobs.as_array().expect("a list").iter().find(|now| now["id"] == *id)?.clone();
+        let is_on_its_way = now["done_bytes"].as_u64() > Some(0) && now["left_seconds"].is_u64();
+        assert!(now["done_bytes"].as_u64() <= now["total_bytes"].as_u64(), "{now}");
+        is_on_its_way.then_some(())
+    });
+    wait_for("the end of the job", || (http.get("/api/v1/jobs").json() == json!([])).then_some(()));
+    assert_eq!(dirty_bytes(&http), 0);
+    // Whoever waits is answered as before, and what is wrong is told.
+    assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": true}"#).status, 200);
+    assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"colour": true}"#).status, 400);
+    assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/w/flush", r#"{"wait": false}"#).status, 404);
+    daemon.stop();
+}
+
+#[test]
+fn a_flush_is_called_off_by_whoever_may_begin_one_and_who_waits_is_told() {
+    let site = site();
+    let daemon = site.start();
+    let (http, operate, read) = (Http::of(&daemon), token(&daemon, "operate"), token(&daemon, "read"));
+    dirty(&site, 2_000);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| daemon.try_command(&["volume", "flush", "v"]));
+        let id = wait_for("the command's flush", || {
+            let jobs = http.get("/api/v1/jobs").json();
+            jobs[0]["id"].as_str().map(str::to_owned)
+        });
+        let second = begin(&http, &operate)["id"].as_str().expect("a name").to_owned();
+        assert_ne!(id, second);
+        let cancel = |token: &str, id: &str| http.ask_as(token, "DELETE", &format!("/api/v1/jobs/{id}"), "").status;
+        assert_eq!(cancel(&read, &id), 403);
+        assert_eq!(cancel(&operate, &id), 204);
+        let ended = waiting.join().expect("it ends");
+        assert!(!ended.status.success() && text_of(&ended).contains("called off"), "{ended:?}");
+        assert!(daemon.command(&["job", "cancel", &second]).contains("nobody waits"));
+        wait_for("an empty list", || (http.get("/api/v1/jobs").json() == json!([])).then_some(()));
+        assert!(dirty_bytes(&http) > 0, "it was done before it was called off: more has to be dirty");
+        assert_eq!(cancel(&operate, &id), 404);
+        assert_eq!(cancel(&operate, "flush-x"), 404);
+        assert_eq!(cancel(&operate, "flash"), 403);
+    });
+    // Nothing was lost by that.
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    assert_eq!(client.read(1_999 * 65_536, 4096).expect("it reads"), [1; 4096]);
+    drop(client);
+    let changes = daemon.command(&["events", "--kind", "change"]);
+    assert!(changes.contains("off"), "{changes}");
+    daemon.kill();
+}
