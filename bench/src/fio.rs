@@ -25,6 +25,8 @@ pub struct Outcome {
     pub requests: f64,
     /// Median time of a request, in microseconds.
     pub median_us: f64,
+    /// 99 of 100 took at most this, in microseconds.
+    pub p99_us: f64,
 }
 
 /// Runs `cell` for `seconds` (0: once through) on the first `size_bytes` of `target`, bound to `processor` if there is one.
@@ -73,10 +75,12 @@ fn parse(text: &str) -> Option<Outcome> {
     let job = value["jobs"].get(0)?;
     let direction = ["read", "write"].map(|name| &job[name]);
     let busy = direction.iter().find(|figures| figures["total_ios"].as_f64().is_some_and(|total| total > 0.0))?;
+    let percentile_us = |which: &str| Some(busy["clat_ns"]["percentile"][which].as_f64()? / 1000.0);
     Some(Outcome {
         iops: busy["iops"].as_f64()?,
         requests: busy["total_ios"].as_f64()?,
-        median_us: busy["clat_ns"]["percentile"]["50.000000"].as_f64()? / 1000.0,
+        median_us: percentile_us("50.000000")?,
+        p99_us: percentile_us("99.000000")?,
     })
 }
 
@@ -88,8 +92,8 @@ mod tests {
     fn figures_are_found_behind_lines_of_text_in_the_direction_that_was_used() {
         let text = r#"fio: connected to NBD server
             {"jobs": [{"read": {"total_ios": 0, "iops": 0},
-                       "write": {"total_ios": 50, "iops": 25.0, "clat_ns": {"percentile": {"50.000000": 1500}}}}]}"#;
-        assert_eq!(parse(text), Some(Outcome { iops: 25.0, requests: 50.0, median_us: 1.5 }));
+                       "write": {"total_ios": 50, "iops": 25.0, "clat_ns": {"percentile": {"50.000000": 1500, "99.000000": 2500}}}}]}"#;
+        assert_eq!(parse(text), Some(Outcome { iops: 25.0, requests: 50.0, median_us: 1.5, p99_us: 2.5 }));
         assert_eq!(parse("fio: failed"), None);
     }
 }

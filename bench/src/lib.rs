@@ -2,11 +2,15 @@
 
 pub mod ceiling;
 pub mod cells;
+pub mod control;
 pub mod destage;
 pub mod fio;
 pub mod flash;
+pub mod held;
 pub mod limited;
+pub mod load;
 pub mod machine;
+pub mod nbd;
 pub mod process;
 pub mod report;
 pub mod run;

@@ -1,5 +1,6 @@
 //! Server processes: started, bound to processors, watched, stopped.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -43,13 +44,43 @@ impl Process {
         if status.success() { Ok(()) } else { Err(io::Error::other(format!("taskset ended with {status}"))) }
     }
 
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// CPU time that it has used so far, in microseconds.
     pub fn cpu_us(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // The name in parentheses may hold spaces; user and system time are the 12th and 13th field behind it.
-        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() * TICK_US
+        cpu_us(&format!("/proc/{}/stat", self.child.id()))
     }
+
+    /// The same of its threads, by name; the first one is called `control`.
+    pub fn threads_cpu_us(&self) -> io::Result<BTreeMap<String, f64>> {
+        let mut threads = BTreeMap::new();
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let thread = thread?.path();
+            let name = match thread.ends_with(self.child.id().to_string()) {
+                true => "control".to_owned(),
+                false => std::fs::read_to_string(thread.join("comm"))?.trim().to_owned(),
+            };
+            *threads.entry(name).or_default() += cpu_us(&thread.join("stat").display().to_string());
+        }
+        Ok(threads)
+    }
+
+    /// Memory that it has resident, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
+    }
+}
+
+fn cpu_us(stat: &str) -> f64 {
+    let stat = std::fs::read_to_string(stat).unwrap_or_default();
+    // The name in parentheses may hold spaces; user and system time are the 12th and 13th field behind it.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() * TICK_US
 }
 
 /// True when somebody greets; a server that can finish its greeting has nothing to complain about.

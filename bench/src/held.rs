@@ -1,0 +1,93 @@
+//! What clients notice of a control thread that stands still for a minute.
+
+use std::fmt::Write as _;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::cells::Cell;
+use crate::fio;
+use crate::report::Section;
+use crate::run::{Effort, median};
+use crate::servers::{Content, Kind, Programs};
+
+/// How long it stands still, in seconds: all cells together.
+const HELD_SECONDS: u32 = 60;
+
+const CELLS: [Cell; 2] = [
+    Cell::new("4 KiB random read, depth 1", "randread", 4096, 1, 1),
+    Cell::new("4 KiB random write, depth 1", "randwrite", 4096, 1, 1),
+];
+
+/// A thread that stands still, until this is dropped.
+struct Held(Child);
+
+impl Held {
+    /// The first thread of a process, which in the daemon is the control thread.
+    fn first_thread(process: u32) -> io::Result<Held> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/hold-thread");
+        let mut command = Command::new(script);
+        let mut child = command.arg(process.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut said = [0; 5];
+        let mut out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        out.read_exact(&mut said).map_err(|_| io::Error::other("the control thread cannot be held: run as root"))?;
+        Ok(Held(child))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        // Without it the thread goes on by itself.
+        let _ = self.0.wait();
+    }
+}
+
+/// Measures a daemon with a volume of `effort.size_bytes` that is in memory as a whole.
+pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
+    let server = Kind::Hotset.start(&Content::Memory(effort.size_bytes), folder, programs)?;
+    let process = server.process.as_ref().ok_or(io::ErrorKind::NotFound)?;
+    fio::run(&Cell::new("fill", "write", 1 << 16, 8, 1), &server.target, effort.size_bytes, 0, None)?;
+    let seconds = HELD_SECONDS / CELLS.len() as u32;
+    let run = |cell: &Cell| fio::run(cell, &server.target, effort.size_bytes, seconds, None);
+    let mut rounds = vec![Vec::new(); CELLS.len()];
+    for _ in 0..effort.rounds {
+        let free = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
+        let held = Held::first_thread(process.id())?;
+        let beside = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
+        drop(held);
+        rounds.iter_mut().zip(free).zip(beside).for_each(|((rounds, free), held)| rounds.push((free, held)));
+    }
+    let mut text = format!(
+        "Latency of a client with the control thread free, and stopped alone (`PTRACE_INTERRUPT`) for {HELD_SECONDS} s, interleaved. It should make \
+         no difference.\n\n| | free: median · p99 | held: median · p99 | ratio of medians | ratio of p99 | of the rounds |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: |\n"
+    );
+    for (cell, rounds) in CELLS.iter().zip(&rounds) {
+        let of =
+            |figure: fn(&(fio::Outcome, fio::Outcome)) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
+        let ratio = of(|(free, held)| held.median_us / free.median_us);
+        let tail = of(|(free, held)| held.p99_us / free.p99_us);
+        let each: Vec<String> =
+            rounds.iter().map(|(free, held)| format!("{:.2}", held.median_us / free.median_us)).collect();
+        eprintln!("{} with the control thread held: {ratio:.2}, p99 {tail:.2}", cell.name);
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "| {} | {:.1} · {:.1} µs | {:.1} · {:.1} µs | **{ratio:.2}** | **{tail:.2}** | {} |",
+            cell.name,
+            of(|(free, _)| free.median_us),
+            of(|(free, _)| free.p99_us),
+            of(|(_, held)| held.median_us),
+            of(|(_, held)| held.p99_us),
+            each.join(", ")
+        );
+    }
+    let text = text.trim_end().to_owned();
+    Ok(Section {
+        title: "While the control thread stands still".into(),
+        text,
+        ratios: Vec::new(),
+        measured: Vec::new(),
+    })
+}
