@@ -1,9 +1,10 @@
 //! A real daemon under its commands: what is kept over a restart, what is refused, what is said.
 
+use std::cell::RefCell;
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -50,13 +51,18 @@ impl Site {
     }
 
     fn start_with(&self, change: impl FnOnce(&mut Command)) -> Daemon<'_> {
+        let mut daemon = self.begin(change);
+        daemon.wait_for("it serves", |daemon| daemon.log().contains("serving "));
+        daemon
+    }
+
+    /// As [`Site::start_with`], and does not wait until it serves.
+    fn begin(&self, change: impl FnOnce(&mut Command)) -> Daemon<'_> {
         let log = fs::File::create(self.path("log")).expect("the folder can be written");
         let mut command = hotset();
         command.arg("serve").arg("--config").arg(self.path("hotset.toml")).stdin(Stdio::null()).stderr(log);
         change(&mut command);
-        let mut daemon = Daemon { site: self, child: command.spawn().expect("the binary was built") };
-        daemon.wait_for("it serves", |daemon| daemon.log().contains("serving "));
-        daemon
+        Daemon { site: self, child: command.spawn().expect("the binary was built") }
     }
 }
 
@@ -180,6 +186,46 @@ fn many_volumes_are_noted_together_and_not_one_after_the_other() {
     let times = replaced(&watch);
     assert!((1..50).contains(&times), "the state was written {times} times");
     assert_eq!(state().matches("\"clean\": true").count(), 100);
+}
+
+#[test]
+fn among_many_volumes_one_that_cannot_be_opened_keeps_none_from_being_served() {
+    let volume = |n| format!("[[volume]]\nname = \"v{n}\"\nbacking = \"v{n}.img\"\nsize = \"1 MiB\"\n");
+    let good: String = (0..40).map(volume).collect();
+    let site = Site::new(&format!("[[volume]]\nname = \"gone\"\nbacking = \"nbd://127.0.0.1:1/x\"\n{good}"));
+    let daemon = site.start();
+    assert!(daemon.log().contains("serving 40 volumes"), "{}", daemon.log());
+    let told: Value = serde_json::from_str(&daemon.command(&["volume", "list", "--json"])).expect("JSON");
+    let refused = told.as_array().expect("volumes").iter().filter(|volume| volume["state"] == "refused");
+    assert_eq!(refused.map(|volume| volume["name"].as_str()).collect::<Vec<_>>(), [Some("gone")]);
+    let state = fs::read_to_string(site.path("state/state.json")).expect("it was written");
+    assert_eq!(state.matches("\"name\"").count(), 40, "{state}");
+    daemon.stop();
+}
+
+#[test]
+fn a_reload_during_the_start_leaves_volumes_to_the_start() {
+    let site = Site::new("");
+    let socket = site.path("silent.sock");
+    let silent = format!("[[volume]]\nname = \"silent\"\nbacking = \"nbd+unix:///x?socket={}\"\n", socket.display());
+    site.write(&format!("[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n{silent}"));
+    let silent = UnixListener::bind(&socket).expect("the folder can be written");
+    silent.set_nonblocking(true).expect("it is open");
+    let mut daemon = site.begin(|_| ());
+    // The start has asked for its export, and waits for it.
+    let clients = RefCell::new(Vec::new());
+    daemon.wait_for("its start", |_| {
+        clients.borrow_mut().extend(silent.accept());
+        !clients.borrow().is_empty()
+    });
+    daemon.signal("HUP");
+    for name in ["a", "silent"] {
+        let left = format!("volume {name}: not looked at, it is being changed right now");
+        daemon.wait_for(&left, |daemon| daemon.log().contains(&left));
+    }
+    daemon.wait_for("it serves", |daemon| daemon.log().contains("serving 1 volume "));
+    assert_eq!(daemon.show("a")["state"], "active");
+    daemon.stop();
 }
 
 #[test]

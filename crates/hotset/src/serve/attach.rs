@@ -1,10 +1,14 @@
 //! Bringing volumes into service and out of it: open, identify, note, attach; and back.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 
 use control::{Answer, ErrorKind, Failure, ProgressSender};
 use engine::{CacheMode, VolumeSpec, WritePolicy};
+use futures_util::future::{Either, select};
+use futures_util::stream::{self, StreamExt};
+use seam::{DiskError, Nanos, Seam};
 
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
@@ -14,6 +18,11 @@ use super::stop::CLIENTS_PATIENCE;
 use crate::config::{BackingSpec, VolumeConfig, check_name};
 use crate::log;
 use crate::state::{AddedVolume, IdentityError, State, draw_incarnation, effective_mode, effective_policy};
+
+/// Backings that a core opens at once.
+const OPENS_AT_ONCE: usize = 32;
+/// Time that a backing has to open. One that is locked, or an export that is not reached, is given up before; disks may have to spin up.
+const OPEN_PATIENCE: Nanos = Nanos::from_secs(60);
 
 /// A volume whose backing is open, and belongs to nobody yet.
 struct Opened {
@@ -70,7 +79,7 @@ impl Daemon {
             let mine = opened.iter_mut().enumerate().filter(|(at, _)| homes[*at] == core.index());
             let (places, plans): (Vec<usize>, Vec<OpenPlan>) =
                 mine.filter_map(|(at, plan)| Some((at, plan.as_mut().ok()?.take()?))).unzip();
-            let called = core.call(async move |local: Rc<Local>| open_here(&local, &plans).await).await;
+            let called = core.call(async move |local: Rc<Local>| open_here(&local, plans).await).await;
             match called {
                 Ok(each) => results.extend(places.into_iter().zip(each).map(|(at, found)| {
                     let found = found.map_err(|error| Failure::new(ErrorKind::Failed, error.to_string()));
@@ -95,6 +104,7 @@ impl Daemon {
     ) -> Vec<Result<Placed, Failure>> {
         let mut jobs: BTreeMap<usize, Vec<(usize, Attaching)>> = BTreeMap::new();
         let mut results = Vec::with_capacity(wanted.len());
+        let mut not_on_flash = Vec::new();
         for (at, ((config, _), (opened, identified))) in
             wanted.iter().zip(opened.into_iter().zip(identified)).enumerate()
         {
@@ -127,21 +137,34 @@ impl Daemon {
                 Err(gone) => vec![Err(core_gone(gone)); count],
             };
             for (at, attached) in places.into_iter().zip(each) {
-                let placed = std::mem::replace(&mut results[at], Err(Failure::no_volume("")));
-                results[at] = placed.and_then(|placed| self.note_attached(&wanted[at].0, placed, attached?));
+                match (attached, &results[at]) {
+                    (Ok(false), Ok(placed)) if !self.may_log(&wanted[at].0) => not_on_flash.push(placed.incarnation),
+                    (Ok(_), _) => {}
+                    (Err(failure), _) => results[at] = Err(failure),
+                }
             }
         }
+        self.note_not_on_flash(&not_on_flash);
         results
     }
 
-    /// Notes that nothing of a volume can be in the flash log, where that is so.
-    fn note_attached(&self, config: &VolumeConfig, placed: Placed, may_hold: bool) -> Result<Placed, Failure> {
+    fn may_log(&self, config: &VolumeConfig) -> bool {
         let policy = effective_policy(self.state.borrow().state().by_name(&config.name), config.policy);
-        let may_log = policy == WritePolicy::WriteBack && !config.read_only;
-        if !may_log && !may_hold {
-            self.note_policy_on_flash(&placed, policy, config.read_only)?;
+        policy == WritePolicy::WriteBack && !config.read_only
+    }
+
+    /// Notes that nothing of these volumes can be in the flash log. They are served whatever becomes of that: the note that something may be
+    /// there costs a question more at the next start.
+    fn note_not_on_flash(&self, incarnations: &[u64]) {
+        if self.flash_store().is_none() {
+            return;
         }
-        Ok(placed)
+        let noted = self.state.borrow_mut().change(|state| {
+            incarnations.iter().for_each(|incarnation| state.mark_on_flash(*incarnation, None));
+        });
+        if let Err(error) = noted {
+            log::error(error.to_string());
+        }
     }
 
     fn spec_of(&self, config: &VolumeConfig, incarnation: u64) -> VolumeSpec {
@@ -406,18 +429,40 @@ impl Daemon {
     }
 }
 
-/// Opens backings one after the other, so that of two volumes on one the first has it; what names each here, and what it says of itself.
-async fn open_here(local: &Local, plans: &[OpenPlan]) -> Vec<Result<(u64, OpenFacts), seam::DiskError>> {
-    let mut opened = Vec::with_capacity(plans.len());
-    for plan in plans {
-        opened.push(open_backing(local, plan).await.map(|(backing, facts)| {
-            let number = local.next_opened.get();
-            local.next_opened.set(number + 1);
-            local.opened.borrow_mut().insert(number, backing);
-            (number, facts)
-        }));
+/// Opens backings, so many at once that one which does not answer holds up no other; what names each here, and what it says of itself. Of two
+/// volumes on one the first has it.
+async fn open_here(local: &Local, plans: Vec<OpenPlan>) -> Vec<Result<(u64, OpenFacts), DiskError>> {
+    let mut of_one_place: BTreeMap<String, Vec<(usize, OpenPlan)>> = BTreeMap::new();
+    for (at, plan) in plans.into_iter().enumerate() {
+        of_one_place.entry(plan.backing.to_string()).or_default().push((at, plan));
     }
-    opened
+    let open = async |plans: Vec<(usize, OpenPlan)>| {
+        let mut opened = Vec::with_capacity(plans.len());
+        for (at, plan) in plans {
+            opened.push((at, open_in_time(local, &plan).await));
+        }
+        opened
+    };
+    let opening = stream::iter(of_one_place.into_values()).map(open).buffer_unordered(OPENS_AT_ONCE);
+    let mut opened: Vec<_> = opening.collect::<Vec<_>>().await.into_iter().flatten().collect();
+    opened.sort_by_key(|(at, _)| *at);
+    opened.into_iter().map(|(_, result)| result).collect()
+}
+
+async fn open_in_time(local: &Local, plan: &OpenPlan) -> Result<(u64, OpenFacts), DiskError> {
+    let opening = pin!(open_backing(local, plan));
+    let patience = pin!(local.seam.sleep(OPEN_PATIENCE));
+    let (backing, facts) = match select(opening, patience).await {
+        Either::Left((opened, _)) => opened?,
+        Either::Right(_) => {
+            let text = format!("{} does not answer: it was not open after {OPEN_PATIENCE}", plan.backing);
+            return Err(DiskError::Open(text));
+        }
+    };
+    let number = local.next_opened.get();
+    local.next_opened.set(number + 1);
+    local.opened.borrow_mut().insert(number, backing);
+    Ok((number, facts))
 }
 
 /// What fails here leaves nothing attached: a volume that is served is one that the daemon knows is served.

@@ -19,7 +19,8 @@ impl Daemon {
             local.engine.find(&volume).map(|volume| (volume.heat(), volume.size_bytes(), local.seam.now()))
         });
         let (heat, size_bytes, now) = called.await.map_err(core_gone)?.ok_or_else(|| Failure::no_volume(name))?;
-        let began_ms = moment::since_1970().as_millis() as u64 - now.as_millis();
+        // A clock that stands before the machine's own start has no better answer.
+        let began_ms = (moment::since_1970().as_millis() as u64).saturating_sub(now.as_millis());
         let seconds = |time: Nanos| time.as_millis() / 1_000;
         let row = |row: engine::volume::heat::HeatRow| HeatRow {
             at_unix_seconds: (began_ms + Nanos(row.minute * HEAT_ROW.0).as_millis()) / 1_000,

@@ -38,7 +38,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
-use self::daemon::Daemon;
+use self::daemon::{Busy, Daemon};
 use self::data_core::{DataCore, DataCoreSpec};
 pub use self::events::FOLDER as EVENTS_FOLDER;
 use self::notify::Notifier;
@@ -110,6 +110,9 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     let cores = start_cores(&config, ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, cores, Notifier::from_environment()));
+    let wanted = wanted_volumes(&daemon);
+    // From before anybody is heard: a reload meanwhile would open them a second time.
+    let starting: Vec<_> = wanted.iter().filter_map(|(config, _)| daemon.begin(&config.name).ok()).collect();
     tokio::task::spawn_local(obey_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
     let stopped = quitting.clone();
@@ -127,7 +130,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     daemon.start_history();
     tokio::task::spawn_local(daemon.clone().sample());
     daemon.start_api(stopped);
-    let started = start_serving(&daemon).await;
+    let started = start_serving(&daemon, wanted, starting).await;
     if started.is_ok() {
         ready();
         tokio::task::spawn_local(feed_watchdog(daemon.clone()));
@@ -188,12 +191,17 @@ fn load_tls(config: &TlsConfig) -> Result<nbd::Tls, Failure> {
 }
 
 /// Attaches the volumes and opens the door to clients. A volume that cannot be served keeps nobody else from being served.
-async fn start_serving(daemon: &Rc<Daemon>) -> Result<(), Failure> {
+async fn start_serving(
+    daemon: &Rc<Daemon>,
+    wanted: Vec<(VolumeConfig, bool)>,
+    starting: Vec<Busy<'_>>,
+) -> Result<(), Failure> {
     daemon.notifier.status("opening volumes");
     daemon.open_flash().await.map_err(|failure| Failure::failed(failure.message))?;
-    let wanted = wanted_volumes(daemon);
+    let attached = daemon.attach_all(wanted, false).await;
+    drop(starting);
     let mut unopened = 0;
-    for failure in daemon.attach_all(wanted, false).await.into_iter().filter_map(Result::err) {
+    for failure in attached.into_iter().filter_map(Result::err) {
         log::error(&failure.message);
         // A conflict waits for an administrator's word, which needs a running daemon.
         unopened += usize::from(failure.kind != ErrorKind::Conflict);

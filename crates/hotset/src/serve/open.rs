@@ -1,5 +1,6 @@
 //! From a backing as the configuration names it to an open one on this core.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use engine::Backing;
@@ -47,6 +48,17 @@ pub enum OpenBacking {
         /// The sparse file that holds the bytes.
         content: PathBuf,
     },
+}
+
+/// Where: what has the same place here is opened one after the other.
+impl fmt::Display for OpenBacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenBacking::Path(path) | OpenBacking::OwnArray { content: path, .. } => path.display().fmt(f),
+            OpenBacking::Nbd(target) => target.fmt(f),
+            OpenBacking::SharedArray { name, .. } => write!(f, "array {name}"),
+        }
+    }
 }
 
 /// What an open backing says of itself.

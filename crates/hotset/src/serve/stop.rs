@@ -281,17 +281,22 @@ impl Daemon {
     /// Notes many volumes at once, for each time the whole file is written: those that are clean since the last time, and all that lie in the
     /// flash log.
     fn note_ended(&self, clean: &mut Vec<u64>, parked: &[u64]) {
-        self.note(|state| {
-            clean.drain(..).for_each(|incarnation| state.mark_clean(incarnation));
+        let noted = self.note(|state| {
+            clean.iter().for_each(|incarnation| state.mark_clean(*incarnation));
             parked.iter().for_each(|incarnation| state.mark_parked(*incarnation));
         });
+        if noted {
+            clean.clear();
+        }
     }
 
-    /// What cannot be noted is found out again at the next start.
-    fn note(&self, change: impl FnOnce(&mut State)) {
-        if let Err(error) = self.state.borrow_mut().change(change) {
+    /// True when it is noted. What cannot be is found out again at the next start.
+    fn note(&self, change: impl FnOnce(&mut State)) -> bool {
+        let noted = self.state.borrow_mut().change(change);
+        if let Err(error) = &noted {
             log::error(error.to_string());
         }
+        noted.is_ok()
     }
 
     /// Brings a volume to its backing.
