@@ -52,28 +52,47 @@ pub fn collect(named: Option<&Path>, config: Option<&Path>) -> Found {
     found
 }
 
-/// A daemon that answers.
-struct Daemon(Client);
+/// A daemon that is asked. One that has kept silent is asked nothing more: its late answer would be taken for that to another question.
+struct Daemon {
+    client: Client,
+    is_silent: bool,
+}
 
 impl Daemon {
     fn connect(socket: &Path, found: &mut Found) -> Option<Daemon> {
         let client = Client::connect(socket).and_then(|client| client.patient_for(PATIENCE));
-        client.map(Daemon).map_err(|error| found.miss("what the daemon tells", error.to_string())).ok()
+        let daemon = client.map(|client| Daemon { client, is_silent: false });
+        daemon.map_err(|error| found.miss("what the daemon tells", error.to_string())).ok()
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
-        self.0.ask(request, |_| ())
+    fn ask(&mut self, request: &Request) -> Result<Answer, String> {
+        if self.is_silent {
+            return Err("the daemon had kept silent before".to_owned());
+        }
+        self.client.ask(request, |_| ()).map_err(|error| {
+            self.is_silent = matches!(error, ClientError::Broken { .. });
+            error.to_string()
+        })
+    }
+
+    /// Adds what the daemon answers, or why it does not.
+    fn add(&mut self, name: &'static str, request: &Request, found: &mut Found) {
+        match self.ask(request) {
+            Ok(Answer::History(history)) => found.add_json(name, &history),
+            Ok(Answer::Events(page)) => found.add_json(name, &page),
+            Ok(_) => found.miss(name, "the daemon answered something else"),
+            Err(why) => found.miss(name, why),
+        }
     }
 
     fn status(&mut self, found: &mut Found) -> Option<StatusReport> {
-        match self.ask(&Request::Status {}) {
-            Ok(Answer::Status(status)) => Some(*status),
-            Ok(_) => None,
-            Err(error) => {
-                found.miss("what the daemon tells", error.to_string());
-                None
-            }
-        }
+        let why = match self.ask(&Request::Status {}) {
+            Ok(Answer::Status(status)) => return Some(*status),
+            Ok(_) => "it answered something else".to_owned(),
+            Err(why) => why,
+        };
+        found.miss("what the daemon tells", why);
+        None
     }
 
     fn tell(&mut self, status: &StatusReport, found: &mut Found) {
@@ -91,16 +110,12 @@ impl Daemon {
             let request = Request::History {
                 volume: None,
                 datastore: None,
-                from_unix_seconds: Some(now - back),
+                from_unix_seconds: Some(now.saturating_sub(back)),
                 to_unix_seconds: None,
                 step_seconds: None,
                 series: Vec::new(),
             };
-            match self.ask(&request) {
-                Ok(Answer::History(history)) => found.add_json(name, &history),
-                Ok(_) => {}
-                Err(error) => found.miss(name, error.to_string()),
-            }
+            self.add(name, &request, found);
         }
         let events = Request::Events {
             limit: EVENTS_MAX as u32,
@@ -111,11 +126,7 @@ impl Daemon {
             subject: None,
             kind: None,
         };
-        match self.ask(&events) {
-            Ok(Answer::Events(page)) => found.add_json("events.json", &page),
-            Ok(_) => {}
-            Err(error) => found.miss("events.json", error.to_string()),
-        }
+        self.add("events.json", &events, found);
         self.tell_slow(status, found);
     }
 
@@ -128,6 +139,9 @@ impl Daemon {
             if let Ok(Answer::Slow(requests)) = self.ask(&Request::VolumeSlow { name: volume.name.clone() }) {
                 slow.insert(volume.name.clone(), serde_json::json!(requests));
             }
+        }
+        if self.is_silent {
+            found.miss("slow requests", format!("of {} volumes alone: the daemon kept silent", slow.len()));
         }
         found.add_json("slow.json", &slow);
     }

@@ -5,6 +5,8 @@ use std::io::Read;
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
@@ -14,6 +16,8 @@ use super::found::Found;
 const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Devices and files that are looked at.
 const DEVICES_MAX: usize = 64;
+/// Time that they have to answer.
+const DEVICES_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Of the machine.
 const MACHINE: [&str; 9] = [
@@ -78,12 +82,27 @@ pub fn add(daemon: Option<u32>, found: &mut Found) {
     found.add("system.txt", text);
 }
 
-/// Adds what is told of these devices, and of those under these files.
+/// Adds what is told of these devices, and of those under these files. A file system that does not answer holds a thread, and nobody else.
 pub fn add_devices(paths: &[PathBuf], found: &mut Found) {
-    let shown: Map<String, Value> =
-        paths.iter().take(DEVICES_MAX).map(|path| (path.display().to_string(), device(path))).collect();
     if paths.len() > DEVICES_MAX {
         found.miss("devices.json", format!("{} more devices and files than are looked at", paths.len() - DEVICES_MAX));
+    }
+    let (sender, told) = mpsc::channel();
+    let looked_at: Vec<PathBuf> = paths.iter().take(DEVICES_MAX).cloned().collect();
+    let names: Vec<String> = looked_at.iter().map(|path| path.display().to_string()).collect();
+    // Whoever waited may have gone.
+    std::thread::spawn(move || looked_at.iter().try_for_each(|path| sender.send(device(path))));
+    let until = Instant::now() + DEVICES_PATIENCE;
+    let mut shown = Map::new();
+    for name in names {
+        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(device) => shown.insert(name, device),
+            Err(_) => {
+                found
+                    .miss("devices.json", format!("{name} does not answer, and what comes after it was not looked at"));
+                break;
+            }
+        };
     }
     found.add_json("devices.json", &shown);
 }

@@ -7,8 +7,14 @@ use crate::config::keys::{Support, find_key, find_table};
 
 /// What stands where something was taken out.
 pub const GONE: &str = "(redacted)";
-/// Words in the name of a key whose value is nobody's business. A file that holds a secret is named by a path, which is none.
-const SECRET_NAMES: [&str; 7] = ["secret", "token", "passw", "passphrase", "credential", "psk", "cookie"];
+/// Words in the name of a key whose value is nobody's business, however they are joined. A file that holds a secret is named by a path, which
+/// is none.
+const SECRET_NAMES: [&str; 10] =
+    ["secret", "token", "passw", "passphrase", "credential", "psk", "cookie", "bearer", "apikey", "accesskey"];
+/// Names of such keys that are parts of harmless words, too.
+const SECRET_WORDS: [&str; 3] = ["pass", "pwd", "auth"];
+/// A key whose value leads to the web, whether it says so or not.
+const WEBHOOK: &str = "webhook";
 /// Hexadecimal digits in a row that may be a token or the hash of one: 64 each. A store's identity has 32.
 const SECRET_DIGITS_MIN: usize = 48;
 /// Where a URL in a text ends.
@@ -17,7 +23,27 @@ const ENDS: [char; 6] = [' ', '\n', '"', '\'', '<', '>'];
 /// True where a value of that name has to go.
 fn is_secret(name: &str) -> bool {
     let name = name.to_lowercase();
-    !name.ends_with("_file") && SECRET_NAMES.iter().any(|word| name.contains(word))
+    let joined = name.replace(['-', '_'], "");
+    let is_word = |part: &str| SECRET_WORDS.contains(&part);
+    !joined.ends_with("file")
+        && (SECRET_NAMES.iter().any(|word| joined.contains(word)) || name.split(['-', '_']).any(is_word))
+}
+
+fn leads_to_the_web(before: &str) -> bool {
+    let before = before.to_ascii_lowercase();
+    before.ends_with("http://") || before.ends_with("https://")
+}
+
+/// As [`text`] of something that is told by itself: where it is a URL it is one up to its end, whatever a password in it holds.
+fn whole(told: &str) -> String {
+    let scheme_end = told.find("://").map(|at| at + 3);
+    let is_scheme = |scheme: &str| !scheme.contains(|letter: char| letter.is_whitespace() || ENDS.contains(&letter));
+    match scheme_end.map(|end| told.split_at(end)) {
+        Some((scheme, behind)) if is_scheme(scheme) && (behind.contains('@') || !behind.contains(ENDS)) => {
+            scheme.to_owned() + &digits(&url(behind, leads_to_the_web(scheme)))
+        }
+        _ => text(told),
+    }
 }
 
 /// `text` without users and passwords in URLs, without what stands behind a web address's host, and without what may be a token or a key.
@@ -31,8 +57,7 @@ pub fn text(text: &str) -> String {
         let (before, behind) = rest.split_at(at + 3);
         out += before;
         let end = behind.find(ENDS).unwrap_or(behind.len());
-        let is_web = before.ends_with("http://") || before.ends_with("https://");
-        out += &url(&behind[..end], is_web);
+        out += &url(&behind[..end], leads_to_the_web(before));
         rest = &behind[end..];
     }
     digits(&(out + rest))
@@ -56,7 +81,7 @@ fn url(behind: &str, is_web: bool) -> String {
 fn query(path: &str) -> String {
     let Some((path, parameters)) = path.split_once('?') else { return path.to_owned() };
     let shown = parameters.split('&').map(|parameter| match parameter.split_once('=') {
-        Some((name, _)) if is_secret(name) && !name.ends_with("-file") => format!("{name}={GONE}"),
+        Some((name, _)) if is_secret(name) => format!("{name}={GONE}"),
         _ => parameter.to_owned(),
     });
     format!("{path}?{}", shown.collect::<Vec<_>>().join("&"))
@@ -76,7 +101,7 @@ fn digits(text: &str) -> String {
 /// What was told, without secrets.
 pub fn json(value: Value) -> Value {
     match value {
-        Value::String(told) => Value::String(text(&told)),
+        Value::String(told) => Value::String(whole(&told)),
         Value::Array(values) => values.into_iter().map(json).collect(),
         Value::Object(fields) => {
             let field = |(name, value): (String, Value)| {
@@ -126,7 +151,8 @@ fn key(table: &str, name: &str, value: &mut toml::Value) {
 fn values(name: &str, value: &mut toml::Value) {
     match value {
         value if is_secret(name) => *value = GONE.into(),
-        toml::Value::String(told) => *told = text(told),
+        toml::Value::String(told) if name == WEBHOOK && !told.contains("://") => *told = GONE.to_owned(),
+        toml::Value::String(told) => *told = whole(told),
         toml::Value::Array(entries) => entries.iter_mut().for_each(|entry| values(name, entry)),
         toml::Value::Table(entries) => entries.iter_mut().for_each(|(name, value)| values(name, value)),
         _ => {}
@@ -146,6 +172,8 @@ mod tests {
             ("nbd+unix:///d?socket=/run/a&password=x", "nbd+unix:///d?socket=/run/a&password=(redacted)"),
             ("to \"https://hooks.example/T0/x?k=y\": 404", "to \"https://hooks.example/(redacted)\": 404"),
             ("http://a/ and http://b:1/x", "http://a/ and http://b:1/(redacted)"),
+            ("to HTTPS://hooks.example/T0/x", "to HTTPS://hooks.example/(redacted)"),
+            ("nbd://h/d?access-key=x&cookie_file=/c", "nbd://h/d?access-key=(redacted)&cookie_file=/c"),
             ("/dev/sdb", "/dev/sdb"),
             ("://", "://"),
         ] {
@@ -175,15 +203,29 @@ mod tests {
             [[volume]]
             name = "web01"
             backing = "nbd://user:PLANTED@10.0.0.5/web01"
-            labels = { vm = "web01", password = "PLANTED-label" }
+            labels = { vm = "web01", password = "PLANTED-label", db_pass = "PLANTED", API-Key = "PLANTED", compass = "north" }
+            [[volume]]
+            backing = "nbd://me:pa'PLANTED \"PLANTED@10.0.0.6/web02"
             [[qos]]
             shares = "PLANTED-later"
         "#;
         let shown = configuration(told).expect("it is TOML");
         assert!(!shown.contains("PLANTED"), "{shown}");
-        for kept in ["\"auto\"", "\"1 GiB\"", "hooks.example", "10.0.0.5/web01", "vm = \"web01\"", "sice", "colour"] {
+        for kept in [
+            "10.0.0.6/web02",
+            "north",
+            "\"auto\"",
+            "\"1 GiB\"",
+            "hooks.example",
+            "10.0.0.5/web01",
+            "vm = \"web01\"",
+            "sice",
+            "colour",
+        ] {
             assert!(shown.contains(kept), "{kept} is missing in\n{shown}");
         }
+        let bare = configuration("[alerts]\nwebhook = \"hooks.example/PLANTED\"\n").expect("it is TOML");
+        assert!(!bare.contains("PLANTED"), "{bare}");
         let broken = configuration("[memory]\nsize = PLANTED\n").expect_err("not TOML");
         assert!(broken.contains("line 2") && !broken.contains("PLANTED"), "{broken}");
     }
