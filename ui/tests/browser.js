@@ -4,12 +4,14 @@ import { readFile } from 'node:fs/promises';
 
 const AXE = new URL('../node_modules/axe-core/axe.min.js', import.meta.url);
 
-/** What axe calls serious or critical of what is shown. */
-export async function graveFindings(page) {
+/** What axe calls serious or critical of what is shown, or of a part of it. */
+export async function graveFindings(page, within = 'html') {
   await page.evaluate(await readFile(AXE, 'utf8'));
   // A thousand rows are judged by their first: rules look at each alike.
-  const { violations } = await page.evaluate(() =>
-    window.axe.run({ exclude: [['.wide tbody tr:nth-child(n+20)']] }, { resultTypes: ['violations'] }),
+  const { violations } = await page.evaluate(
+    (include) =>
+      window.axe.run({ include, exclude: [['.wide tbody tr:nth-child(n+20)']] }, { resultTypes: ['violations'] }),
+    within,
   );
   const grave = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
   return grave.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3)}`);

@@ -6,6 +6,7 @@ mod curve;
 mod event;
 mod heat;
 mod history;
+mod job;
 mod latency;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ pub use curve::{Curve, MissRatioCurve, Point};
 pub use event::{EventKind, EventReport, EventsHealth, EventsPage};
 pub use heat::{HeatReport, HeatRow};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
+pub use job::{EndedJobReport, JobOutcome, JobReport};
 pub use latency::{BackingRequests, Counts, CountsBelow, LatencyCountsReport};
 
 /// What a volume is doing.
@@ -509,25 +511,6 @@ pub struct FlashJobReport {
     pub paused: bool,
 }
 
-/// Long work that is under way.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct JobReport {
-    /// What to call it off by.
-    pub id: String,
-    /// `flush`; of the flash devices `add`, `remove`, `replace` or `take-over`.
-    pub kind: String,
-    /// The volume or device that it is about.
-    pub subject: String,
-    /// Bytes done: of a flush, by how much less is dirty now than when it began.
-    pub done_bytes: u64,
-    /// Of so many.
-    pub total_bytes: u64,
-    /// How long the rest takes at the pace so far; absent where that is not known.
-    pub left_seconds: Option<u64>,
-    /// It is held.
-    pub paused: bool,
-}
-
 /// A dirty block that no flash device has whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostBlockReport {
@@ -644,6 +627,8 @@ impl StatusReport {
             volumes: Vec::new(),
             overrides: self.overrides.clone(),
             history: self.history.clone(),
+            jobs: self.jobs.clone(),
+            ended_jobs: self.ended_jobs.clone(),
             events: self.events.clone(),
             webhook: self.webhook.clone(),
             alerts: self.alerts.clone(),
@@ -687,6 +672,12 @@ pub struct StatusReport {
     /// How the history stands; absent where none is kept.
     #[serde(default)]
     pub history: Option<HistoryHealth>,
+    /// Long work that is under way.
+    #[serde(default)]
+    pub jobs: Vec<JobReport>,
+    /// That of the last half minute that has ended, the oldest first.
+    #[serde(default)]
+    pub ended_jobs: Vec<EndedJobReport>,
     /// How the log of events stands.
     #[serde(default)]
     pub events: EventsHealth,

@@ -9,12 +9,12 @@ export class Action {
   problem = $state('');
   needsLogin = $state(false);
 
-  /** Does it; `done` gets what came of it, if it succeeds. */
-  async run<T>(what: string, doing: () => Promise<T>, done: (told: T) => void) {
+  /** Does it; `done` gets what came of it, if it succeeds, and `said` is told then. */
+  async run<T>(what: string, doing: () => Promise<T>, done: (told: T) => void, said = `${what}: done.`) {
     [this.busy, this.said, this.problem] = [what, '', ''];
     try {
       done(await doing());
-      [this.said, this.needsLogin] = [`${what}: done.`, false];
+      [this.said, this.needsLogin] = [said, false];
     } catch (error) {
       this.problem = textOf(error);
       this.needsLogin = error instanceof Refused && (error.status === 401 || error.status === 403);

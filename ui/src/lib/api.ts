@@ -1,6 +1,17 @@
 // Asking the daemon. Addresses are relative, so that a proxy may serve the page under a path.
 
-import type { AdvicePage, Datastore, Event, Flash, Heat, History, MissRatioCurve, SlowRequest, Volume } from './types';
+import type {
+  AdvicePage,
+  Datastore,
+  Event,
+  Flash,
+  Heat,
+  History,
+  Job,
+  MissRatioCurve,
+  SlowRequest,
+  Volume,
+} from './types';
 
 export class Refused extends Error {
   constructor(
@@ -58,6 +69,8 @@ export const api = {
   history: (path: string) => ask<History>('GET', path),
   events: (query: URLSearchParams) => ask<{ events: Event[]; next: number | null }>('GET', `events?${query}`),
   act: (name: string, action: string, how?: unknown) => ask<Volume>('POST', `${named(name)}/${action}`, how),
+  /** Begins one; the stream tells how far it is and how it ends. */
+  flush: (name: string) => ask<Job>('POST', `${named(name)}/flush`, { wait: false }),
   /** Keys and values as the configuration has them. */
   set: (name: string, settings: Record<string, string>) => ask<Volume>('PATCH', named(name), settings),
   datastores: () => ask<Datastore[]>('GET', 'datastores'),
@@ -65,7 +78,7 @@ export const api = {
   addDevice: (path: string, force: boolean, replace?: string) =>
     ask<Flash>('POST', 'flash', { path, force, ...(replace === undefined ? {} : { replace }) }),
   removeDevice: (id: string) => ask<Flash>('DELETE', `flash/${encodeURIComponent(id)}`),
-  cancelFlashJob: () => ask<null>('DELETE', 'jobs/flash'),
+  cancelJob: (id: string) => ask<null>('DELETE', `jobs/${encodeURIComponent(id)}`),
   login: (token: string) => ask<{ name: string; role: string }>('POST', 'login', { token }),
   logout: () => ask<null>('POST', 'logout'),
 };

@@ -91,16 +91,6 @@ export interface FlashDevice {
   endurance_left_days: number | null;
 }
 
-/** A change of the devices that is under way. */
-export interface FlashJob {
-  kind: string;
-  device: string;
-  done_bytes: number;
-  total_bytes: number;
-  left_seconds: number | null;
-  paused: boolean;
-}
-
 export interface Flash {
   in_use: boolean;
   devices: FlashDevice[];
@@ -112,7 +102,8 @@ export interface Flash {
   dirty_bytes: number;
   volumes: string[];
   unclaimed: number;
-  job: FlashJob | null;
+  /** A change of the devices; among the jobs, too. */
+  job: object | null;
   write_amplification: number | null;
   scrub: { rounds: number; read_bytes: number; found: number; repaired: number; lost: number };
   alerts: string[];
@@ -154,6 +145,26 @@ export interface Override {
   file: string;
 }
 
+/** Long work that is under way. */
+export interface Job {
+  id: string;
+  kind: 'flush' | 'add' | 'remove' | 'replace' | 'take-over';
+  /** The volume or device that it is about. */
+  subject: string;
+  done_bytes: number;
+  total_bytes: number;
+  left_seconds: number | null;
+  paused: boolean;
+}
+
+/** Such that has ended in the last half minute. */
+export interface EndedJob extends Pick<Job, 'id' | 'kind' | 'subject'> {
+  ended_unix_ms: number;
+  outcome: 'done' | 'failed' | 'called-off';
+  /** Empty where it is done. */
+  reason: string;
+}
+
 export interface Status {
   version: string;
   uptime_seconds: number;
@@ -172,6 +183,8 @@ export interface Status {
   flash: Flash | null;
   /** The most severe first. */
   active_alerts: Alert[];
+  jobs: Job[];
+  ended_jobs: EndedJob[];
   events: { newest: number };
 }
 

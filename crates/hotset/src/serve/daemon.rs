@@ -16,7 +16,7 @@ use super::api::Encryption;
 use super::data_core::{CoreGone, DataCore};
 use super::events::Journal;
 use super::flash::{Before, Flash};
-use super::jobs::Flushes;
+use super::jobs::Jobs;
 use super::notify::Notifier;
 use super::stop::Stop;
 use crate::config::{Config, VolumeConfig};
@@ -86,8 +86,8 @@ pub struct Daemon {
     pub(super) tls: OnceCell<Encryption>,
     /// What is kept of the past.
     pub history: RefCell<Option<history::History>>,
-    /// The flushes that are under way.
-    pub(super) flushes: Rc<Flushes>,
+    /// Long work.
+    pub(super) jobs: Rc<Jobs>,
     /// What has happened, and what is wrong.
     pub journal: Journal,
     /// What was seen last.
@@ -139,7 +139,7 @@ impl Daemon {
             api: Cell::default(),
             tls: OnceCell::new(),
             history: RefCell::default(),
-            flushes: Rc::default(),
+            jobs: Rc::default(),
             journal,
             samples: watch::Sender::default(),
             started: Instant::now(),
@@ -203,8 +203,13 @@ impl Daemon {
         }
     }
 
-    /// Does what `request` says.
-    pub(super) async fn act(self: &Rc<Self>, request: Request, progress: &ProgressSender) -> Result<Answer, Failure> {
+    /// Does what `request` of `actor` says.
+    pub(super) async fn act(
+        self: &Rc<Self>,
+        actor: &Actor,
+        request: Request,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
         if self.stop.is_stopping()
             && !matches!(
                 request,
@@ -232,7 +237,7 @@ impl Daemon {
             Request::VolumeShow { name } => self.show(&name).await,
             Request::VolumeSet { name, settings } => self.set(&name, &settings, progress).await,
             Request::VolumeFlush { name, aside: false } => self.flush(&name, progress).await,
-            Request::VolumeFlush { name, aside: true } => self.flush_aside(&name).await,
+            Request::VolumeFlush { name, aside: true } => self.flush_aside(actor, &name).await,
             Request::VolumePause { name } => self.set_mode(&name, engine::CacheMode::Paused, progress).await,
             Request::VolumeFreeze { name } => self.set_mode(&name, engine::CacheMode::Frozen, progress).await,
             Request::VolumeResume { name } => self.set_mode(&name, engine::CacheMode::Active, progress).await,
@@ -258,7 +263,7 @@ impl Daemon {
                 }))
             }
             Request::Alerts {} => Ok(Answer::Alerts(self.journal.active())),
-            Request::JobList {} => Ok(Answer::Jobs(self.jobs().await)),
+            Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),
             Request::JobCancel { id } => self.cancel_job(&id).await,
             Request::Advice { limit, after, volume, assumptions } => {
                 self.advise(limit as usize, after.as_deref(), volume.as_deref(), &assumptions).await

@@ -135,7 +135,7 @@ impl Daemon {
         request: Request,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
-        let Some(asked) = asked(&request) else { return self.act(request, progress).await };
+        let Some(asked) = asked(&request) else { return self.act(actor, request, progress).await };
         let journal = &self.journal;
         match &request {
             Request::Reload {} if !self.stop.is_stopping() => {
@@ -144,13 +144,13 @@ impl Daemon {
             // Its answer is the last thing that the daemon does.
             Request::Stop { .. } => {
                 journal.note_change(actor.show(), None, asked.what);
-                return self.act(request, progress).await;
+                return self.act(actor, request, progress).await;
             }
             _ => {}
         }
         let is_removal = matches!(request, Request::VolumeRemove { .. });
         let under_way = asked.volume.clone().map(|name| journal.begin(Touched::Volume(name)));
-        let result = self.act(request, progress).await;
+        let result = self.act(actor, request, progress).await;
         let became = match (&result, &asked.volume) {
             (Ok(Answer::Volume(report)), _) => journal.tracker.borrow_mut().compare(report),
             (Ok(_), Some(name)) if is_removal => {

@@ -85,6 +85,8 @@ impl Daemon {
             listen: self.listen.borrow().clone(),
             api: self.api.get().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,
+            jobs: self.jobs_under_way(flash.as_ref(), &volumes),
+            ended_jobs: self.jobs.ended(),
             flash,
             cores,
             volumes,

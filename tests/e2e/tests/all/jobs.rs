@@ -1,8 +1,11 @@
-//! Flushes as jobs: begun without waiting, told how far they are, called off.
+//! Flushes as jobs: begun without waiting, told how far they are and how they end, called off, bounded.
+
+use std::io::Write;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::http::Http;
+use e2e::loop_device::LoopDevice;
 use e2e::site::Site;
 use serde_json::{Value, json};
 
@@ -22,6 +25,11 @@ fn dirty(site: &Site, blocks: u64) {
 
 fn token(daemon: &Daemon, role: &str) -> String {
     daemon.command(&["token", "create", role, "--role", role]).trim().to_owned()
+}
+
+/// How the flushes of the last half minute ended.
+fn ended(http: &Http) -> Vec<Value> {
+    http.get("/api/v1/status").json()["ended_jobs"].as_array().expect("a list").clone()
 }
 
 /// Has `v` flushed without waiting for it.
@@ -58,6 +66,9 @@ fn a_flush_that_nobody_waits_for_is_a_job_until_it_is_done() {
     });
     wait_for("the end of the job", || (http.get("/api/v1/jobs").json() == json!([])).then_some(()));
     assert_eq!(dirty_bytes(&http), 0);
+    let ended = ended(&http);
+    let told = ended.iter().find(|ended| ended["id"] == *id).expect("it is told how it ended");
+    assert_eq!((&told["outcome"], &told["subject"], &told["reason"]), (&"done".into(), &"v".into(), &"".into()));
     // Whoever waits is answered as before, and what is wrong is told.
     assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": true}"#).status, 200);
     assert_eq!(http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"colour": true}"#).status, 400);
@@ -82,10 +93,12 @@ fn a_flush_is_called_off_by_whoever_may_begin_one_and_who_waits_is_told() {
         let cancel = |token: &str, id: &str| http.ask_as(token, "DELETE", &format!("/api/v1/jobs/{id}"), "").status;
         assert_eq!(cancel(&read, &id), 403);
         assert_eq!(cancel(&operate, &id), 204);
-        let ended = waiting.join().expect("it ends");
-        assert!(!ended.status.success() && text_of(&ended).contains("called off"), "{ended:?}");
+        let waited = waiting.join().expect("it ends");
+        assert!(!waited.status.success() && text_of(&waited).contains("called off"), "{waited:?}");
         assert!(daemon.command(&["job", "cancel", &second]).contains("nobody waits"));
         wait_for("an empty list", || (http.get("/api/v1/jobs").json() == json!([])).then_some(()));
+        let told = ended(&http);
+        assert!(told.iter().all(|told| told["outcome"] == "called-off") && told.len() == 2, "{told:?}");
         assert!(dirty_bytes(&http) > 0, "it was done before it was called off: more has to be dirty");
         assert_eq!(cancel(&operate, &id), 404);
         assert_eq!(cancel(&operate, "flush-x"), 404);
@@ -97,5 +110,59 @@ fn a_flush_is_called_off_by_whoever_may_begin_one_and_who_waits_is_told() {
     drop(client);
     let changes = daemon.command(&["events", "--kind", "change"]);
     assert!(changes.contains("off"), "{changes}");
+    daemon.kill();
+}
+
+#[test]
+fn flushes_under_way_are_bounded_and_whoever_begins_one_more_is_told_what_to_do() {
+    let site = site();
+    let daemon = site.start();
+    let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
+    dirty(&site, 2_000);
+    let ids: Vec<String> = (0..64).map(|_| begin(&http, &operate)["id"].as_str().expect("a name").to_owned()).collect();
+    let refused = http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
+    assert_eq!(refused.status, 503, "{refused:?}");
+    let text = refused.json()["detail"].as_str().expect("a text").to_owned();
+    assert!(text.contains("64 flushes are under way") && text.contains("hotset job cancel"), "{text}");
+    assert_eq!(http.ask_as(&operate, "DELETE", &format!("/api/v1/jobs/{}", ids[7]), "").status, 204);
+    wait_for("room for another", || {
+        let begun = http.ask_as(&operate, "POST", "/api/v1/volumes/v/flush", r#"{"wait": false}"#);
+        (begun.status == 202).then_some(())
+    });
+    daemon.kill();
+}
+
+#[test]
+fn that_a_flush_failed_which_nobody_waited_for_is_told_to_who_began_it() {
+    let mut site = Site::new();
+    site.tables = "[api]\nlisten = \"127.0.0.1:0\"".to_owned();
+    let device = match LoopDevice::attach(&site.folder.join("device.img"), 48 << 20, 512) {
+        Ok(device) => device,
+        Err(reason) => {
+            // Past the capture of a passing test's output: who reads it has to know that nothing was tested.
+            let _ = writeln!(std::io::stderr(), "SKIPPED: a flush that fails: no loop device can be made ({reason})");
+            return;
+        }
+    };
+    site.volume_on("v", &device.path().to_string_lossy(), "");
+    let daemon = site.start();
+    let (http, operate) = (Http::of(&daemon), token(&daemon, "operate"));
+    dirty(&site, 8);
+    device.fail();
+    let id = begin(&http, &operate)["id"].as_str().expect("a name").to_owned();
+    let told = wait_for("its end", || ended(&http).into_iter().find(|ended| ended["id"] == *id));
+    assert_eq!(told["outcome"], "failed", "{told}");
+    let why = told["reason"].as_str().expect("a text");
+    assert!(why.starts_with("volume v: destaging failed: "), "{why}");
+    let events = http.get("/api/v1/events?kind=change&subject=v").json();
+    let of_the_end = events["events"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|event| event["text"] == *format!("flush failed: {why}"));
+    assert!(
+        of_the_end.is_some_and(|event| event["actor"].as_str().is_some_and(|who| who.contains("operate"))),
+        "{events}"
+    );
     daemon.kill();
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::report::FlashJobReport;
+use control::report::{FlashJobReport, JobOutcome};
 use control::{Answer, ErrorKind, Failure, ProgressSender};
 use flash::{JobKind, JobReport, MemberReport, Store, StoreError};
 use seam::Disk;
@@ -93,7 +93,7 @@ impl Daemon {
         let text = format!("adding {}", path.display());
         let change = async move |store: Store<RealSeam>, disk| store.add(disk, force).await;
         self.with_device(&path)?;
-        if let Err(failure) = self.bring(&path, &text, change, progress).await {
+        if let Err(failure) = self.bring(&path, JobKind::Add, &text, change, progress).await {
             self.note_devices(before)?;
             return Err(failure);
         }
@@ -115,7 +115,7 @@ impl Daemon {
         let text = format!("replacing {old} by {}", new.display());
         let change = async move |store: Store<RealSeam>, disk| store.replace(member, disk, force).await;
         self.with_device(&new)?;
-        if let Err(failure) = self.bring(&new, &text, change, progress).await {
+        if let Err(failure) = self.bring(&new, JobKind::Replace, &text, change, progress).await {
             self.note_devices(before)?;
             return Err(failure);
         }
@@ -137,7 +137,8 @@ impl Daemon {
         };
         let called = self.flash_core().call(remove);
         let result = self.watched_job(&format!("removing {which}"), progress, called).await.map_err(core_gone)?;
-        result.map_err(|error| Failure::new(kind_of(&error), opened.names.show(&error.to_string())))?;
+        let shown = path.as_ref().map_or_else(|| which.to_owned(), |path| path.display().to_string());
+        self.changed(JobKind::Remove, &shown, result, |text| opened.names.show(text))?;
         if let Some(path) = path {
             self.without_device(&path)?;
         }
@@ -185,6 +186,7 @@ impl Daemon {
     async fn bring<F>(
         &self,
         path: &Path,
+        kind: JobKind,
         what: &str,
         change: impl FnOnce(Store<RealSeam>, <RealSeam as seam::Seam>::Disk) -> F + Send + 'static,
         progress: &ProgressSender,
@@ -197,32 +199,53 @@ impl Daemon {
         let call = async move |local: Rc<Local>| {
             // What cannot be opened is what was named.
             let opened = open_device(&local, &config, own).await;
-            let disk = opened.map_err(|text| (None, Failure::new(ErrorKind::Conflict, text)))?;
-            let identity = disk.identity();
-            let Some(store) = local.engine.log() else {
-                return Err((None, Failure::new(ErrorKind::Failed, "the log is not open")));
+            let disk = match opened {
+                Ok(disk) => disk,
+                Err(text) => return (None, Err(StoreError::Refused(text))),
             };
-            let changed = change(store, disk).await;
-            changed.map_err(|error| (Some(identity.clone()), Failure::new(kind_of(&error), error.to_string())))?;
-            Ok(identity)
+            let identity = disk.identity();
+            let changed = match local.engine.log() {
+                Some(store) => change(store, disk).await,
+                None => Err(StoreError::Failed("the log is not open".to_owned())),
+            };
+            (Some(identity), changed)
         };
         let called = self.flash_core().call(call);
-        let result = self.watched_job(what, progress, called).await.map_err(core_gone)?;
-        let mut names = opened.names.clone();
-        match result {
-            Ok(identity) => {
-                if let Flash::Open(opened) = &mut *self.flash.borrow_mut() {
-                    opened.names.add(identity, path);
-                    let shown = path.display().to_string();
-                    opened.absent.retain(|absent| !absent.contains(&shown));
-                }
-                Ok(())
-            }
-            Err((identity, failure)) => {
-                identity.into_iter().for_each(|identity| names.add(identity, path));
-                Err(Failure::new(failure.kind, names.show(&failure.message)))
-            }
+        let (identity, result) = self.watched_job(what, progress, called).await.map_err(core_gone)?;
+        let (mut names, shown) = (opened.names, path.display().to_string());
+        identity.iter().for_each(|identity| names.add(identity.clone(), path));
+        self.changed(kind, &shown, result, |text| names.show(text))?;
+        if let Flash::Open(opened) = &mut *self.flash.borrow_mut() {
+            identity.into_iter().for_each(|identity| opened.names.add(identity, path));
+            opened.absent.retain(|absent| !absent.contains(&shown));
         }
+        Ok(())
+    }
+
+    /// How a change of the members ended, for whoever asked and for whoever watches; `show` makes names of devices out of identities. What was
+    /// refused had not begun.
+    fn changed<T>(
+        &self,
+        kind: JobKind,
+        device: &str,
+        result: Result<T, StoreError>,
+        show: impl Fn(&str) -> String,
+    ) -> Result<T, Failure> {
+        let end = |outcome, reason: &str| self.jobs.end_flash(name_of(kind), device, outcome, reason);
+        let error = match result {
+            Ok(done) => {
+                end(JobOutcome::Done, "");
+                return Ok(done);
+            }
+            Err(error) => error,
+        };
+        let failure = Failure::new(kind_of(&error), show(&error.to_string()));
+        match error {
+            StoreError::Cancelled => end(JobOutcome::CalledOff, &failure.message),
+            _ if failure.kind == ErrorKind::Failed => end(JobOutcome::Failed, &failure.message),
+            _ => {}
+        }
+        Err(failure)
     }
 
     /// Does `action`, and says meanwhile how far the change of the members is.
@@ -244,14 +267,18 @@ impl Daemon {
     }
 }
 
-/// A change under way, for people and programs.
-pub(super) fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> FlashJobReport {
-    let kind = match job.kind {
+/// What a change is called.
+fn name_of(kind: JobKind) -> &'static str {
+    match kind {
         JobKind::Add => "add",
         JobKind::Remove => "remove",
         JobKind::Replace => "replace",
         JobKind::TakeOver => "take-over",
-    };
+    }
+}
+
+/// A change under way, for people and programs.
+pub(super) fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> FlashJobReport {
     let known = members.iter().find(|member| Some(member.member) == job.member);
     let device = match known.and_then(|member| member.device.as_deref()) {
         Some(device) => opened.names.show(device),
@@ -263,7 +290,7 @@ pub(super) fn job_report(job: JobReport, members: &[MemberReport], opened: &Open
         seconds as u64
     });
     FlashJobReport {
-        kind: kind.to_owned(),
+        kind: name_of(job.kind).to_owned(),
         device,
         done_bytes: job.done_bytes,
         total_bytes: job.total_bytes,
