@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::report::{
-    AdvicePage, AlertReport, EventsPage, HeatReport, HistoryReport, JobReport, SlowReport, TraceOpened, Traced,
+    AdvicePage, AlertReport, ConfigurationReport, EventsPage, HeatReport, HistoryReport, JobReport, SlowReport,
+    TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -57,6 +58,8 @@ pub enum Answer {
     Events(EventsPage),
     /// Of `alerts`, the most severe first.
     Alerts(Vec<AlertReport>),
+    /// Of every key of the configuration.
+    Configuration(Box<ConfigurationReport>),
     /// Of `job list`.
     Jobs(Vec<JobReport>),
     /// Of what goes on aside.

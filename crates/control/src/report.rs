@@ -2,6 +2,7 @@
 
 mod advice;
 mod alert;
+mod configuration;
 mod curve;
 mod event;
 mod heat;
@@ -17,6 +18,7 @@ use utoipa::ToSchema;
 
 pub use advice::{AdvicePage, Assumptions, AssumptionsReport, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
 pub use alert::{AlertKind, AlertReport, Severity, WebhookHealth};
+pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 pub use curve::{Curve, MissRatioCurve, Point};
 pub use event::{EventKind, EventReport, EventsHealth, EventsPage};
 pub use heat::{HeatReport, HeatRow};

@@ -159,6 +159,8 @@ pub enum Request {
     },
     /// What is wrong now.
     Alerts {},
+    /// Every key of the configuration.
+    Configuration {},
     /// Long work that is under way.
     JobList {},
     /// Call some of it off.

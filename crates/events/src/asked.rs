@@ -80,6 +80,7 @@ pub fn asked(request: &Request) -> Option<Asked> {
         | Request::History { .. }
         | Request::Events { .. }
         | Request::Alerts {}
+        | Request::Configuration {}
         | Request::JobList {}
         | Request::TraceTake { .. }
         | Request::TraceClose { .. }

@@ -6,6 +6,7 @@ mod commands;
 pub mod config;
 mod demo;
 mod log;
+mod redact;
 mod render;
 mod serve;
 pub mod share;

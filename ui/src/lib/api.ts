@@ -8,6 +8,7 @@ import type {
   Heat,
   History,
   Job,
+  Key,
   MissRatioCurve,
   SlowRequest,
   Volume,
@@ -73,6 +74,7 @@ export const api = {
   flush: (name: string) => ask<Job>('POST', `${named(name)}/flush`, { wait: false }),
   /** Keys and values as the configuration has them. */
   set: (name: string, settings: Record<string, string>) => ask<Volume>('PATCH', named(name), settings),
+  configuration: () => ask<{ file: string; keys: Key[] }>('GET', 'configuration'),
   datastores: () => ask<Datastore[]>('GET', 'datastores'),
   /** One more device, or one in another one's place; both answer when that is done. */
   addDevice: (path: string, force: boolean, replace?: string) =>

@@ -1,15 +1,7 @@
-// What the daemon runs with: of each key of the configuration what its status and its volumes tell, beside what would hold without it.
+// What the daemon runs with: of each key of the configuration what holds, where that comes from, and what would hold without it.
 
 import { TABLES } from 'virtual:keys';
-import { deviceName } from './flash';
-import type { Status, Volume } from './types';
-import { bytes } from './units';
-
-/** A value that is not what holds without its key, and of which volume, where volumes have it. */
-export interface Different {
-  volume?: string;
-  value: string;
-}
+import type { Key, KeyEntry } from './types';
 
 export interface Setting {
   /** `memory.size` */
@@ -20,9 +12,12 @@ export interface Setting {
   /** What holds without it. */
   without: string;
   text: string;
-  /** What holds in the words of the file; null where nothing tells it. */
-  value: string | null;
-  different: Different[];
+  /** What holds, and where that comes from; of a repeated table in a few words. */
+  value: string;
+  from: string;
+  isDifferent: boolean;
+  /** Of a repeated table, what has another value than the default, or one of its own. */
+  entries: KeyEntry[];
   /** When a change in the file takes effect. */
   takesEffect: string;
 }
@@ -33,37 +28,9 @@ export interface Table {
   settings: Setting[];
 }
 
-/** What the status tells of the daemon's own keys; null where it does not know. */
-const TOLD: Record<string, (status: Status) => string | null> = {
-  'memory.size': ({ memory_bytes }) => bytes(memory_bytes),
-  'flash.devices': ({ flash }) => flash?.devices.map(deviceName).join(', ') ?? '',
-  'flash.allow_single_copy': ({ flash }) => (flash ? String(flash.allow_single_copy) : null),
-  'api.listen': ({ api }) => api,
-  'history.size': ({ history }) => (history ? bytes(history.limit_bytes) : '0'),
-  'alerts.webhook': ({ webhook }) => webhook?.to ?? '',
-  'nbd.listen': ({ listen }) => listen.join(', '),
-};
-
-/** What volumes tell of theirs. Of one that is refused its shares are not known. */
-const OF_VOLUMES: Record<string, (volume: Volume) => string> = {
-  'volume.policy': ({ policy }) => policy,
-  'volume.datastore': ({ datastore }) => datastore,
-  'volume.labels': ({ labels }) =>
-    Object.entries(labels)
-      .map(([name, value]) => `${name} = ${value}`)
-      .join(', '),
-  'volume.read_only': ({ read_only }) => String(read_only),
-  'volume.memory_min': ({ memory }) => memory.min || '0',
-  'volume.memory_max': ({ memory }) => memory.max,
-  'volume.flash_min': ({ flash }) => flash.min || '0',
-  'volume.flash_max': ({ flash }) => flash.max,
-};
-
-/** What has no default to be held against. */
-const OF_ALL: Record<string, (volumes: Volume[]) => string> = {
-  'volume.name': (volumes) => `${volumes.length.toLocaleString('en')} volumes`,
-  'datastore.name': (volumes) => [...new Set(volumes.map(({ datastore }) => datastore).filter(Boolean))].join(', '),
-};
+/** A default that is none: each has a value of its own. */
+const REQUIRED = 'required';
+const FROM = { default: '', file: 'from the file', command: 'by command' };
 
 const AT_ONCE = ['volume.policy', 'volume.memory_min', 'volume.memory_max', 'volume.flash_min', 'volume.flash_max'];
 const RELOADED = ['volume.name', 'volume.datastore', 'volume.labels', 'datastore.name'];
@@ -78,46 +45,39 @@ function takesEffect(key: string): string {
   return RELOADED.includes(key) ? 'when the file is read again (SIGHUP)' : 'after a restart';
 }
 
-/** Without the marks of the file, and nothing where there is nothing. */
-function bare(written: string): string {
-  const text = written.replaceAll(/["[\]{}]/g, '').trim();
-  return text === 'none' ? '' : text;
-}
-
 /** `memory.size`; what stands at the top of the file has no table. */
-const keyOf = (table: string, name: string) => (table.startsWith('[') ? `${bare(table)}.${name}` : name);
+const keyOf = (table: string, name: string) =>
+  table.startsWith('[') ? `${table.replaceAll(/[[\]]/g, '')}.${name}` : name;
 
 /** All of them. */
 export const KEYS = TABLES.flatMap(({ name, keys }) => keys.map((key) => keyOf(name, key.name)));
 
-/** What tells a key, and where that is not what holds without it. */
-function found(
-  key: string,
-  without: string,
-  status: Status,
-  volumes: Volume[] | null,
-): Pick<Setting, 'value' | 'different'> {
-  const usual = bare(without);
-  const [of, ofAll] = [OF_VOLUMES[key], OF_ALL[key]];
-  if (ofAll && volumes) return { value: ofAll(volumes), different: [] };
-  if (of && volumes) {
-    const all = volumes.map((volume) => ({ volume: volume.name, value: bare(of(volume)) }));
-    const different = all.filter(({ value }) => value !== usual);
-    const value = different.length === 0 ? usual : `${different.length} of ${all.length} volumes differ`;
-    return { value, different };
+/** What holds of a key; `names` are those of its table, if that is repeated. */
+function found({ table, key, default: without, value, source, entries }: Key, names: string[]) {
+  if (value !== null) return { value, from: FROM[source], isDifferent: value !== without, entries: [] };
+  const alike = { from: '', isDifferent: false };
+  if (key === 'name') {
+    const count = `${names.length.toLocaleString('en')} volumes`;
+    return { ...alike, value: table === 'volume' ? count : names.join(', '), entries: [] };
   }
-  const value = TOLD[key]?.(status) ?? null;
-  return { value, different: value === null || bare(value) === usual ? [] : [{ value }] };
+  if (without === REQUIRED) return { ...alike, value: 'each has its own', entries };
+  const different = entries.filter(({ value }) => value !== without);
+  const count = `${different.length} of ${names.length} ${table}s differ`;
+  const isDifferent = different.length > 0;
+  return { from: '', isDifferent, value: isDifferent ? count : without, entries: different };
 }
 
-/** All keys, as the documentation has them; null while nothing is known of volumes. */
-export function settingsOf(status: Status, volumes: Volume[] | null): Table[] {
+/** All keys, in the order of the documentation. */
+export function settingsOf(keys: Key[]): Table[] {
+  const known = new Map(keys.map((key) => [key.table === '' ? key.key : `${key.table}.${key.key}`, key]));
   return TABLES.map((table) => ({
     name: table.name,
-    settings: table.keys.map(({ name, form, without, text }) => {
+    settings: table.keys.flatMap(({ name, form, text }) => {
       const key = keyOf(table.name, name);
-      const told = found(key, without, status, volumes);
-      return { key, name, form, without: bare(without) || 'none', text, ...told, takesEffect: takesEffect(key) };
+      const told = known.get(key);
+      if (!told) return [];
+      const names = (known.get(`${told.table}.name`)?.entries ?? []).map(({ name }) => name);
+      return [{ key, name, form, without: told.default, text, ...found(told, names), takesEffect: takesEffect(key) }];
     }),
   }));
 }

@@ -145,6 +145,28 @@ export interface Override {
   file: string;
 }
 
+/** Where a value of the configuration comes from. */
+export type KeySource = 'default' | 'file' | 'command';
+
+/** What a volume, datastore or array has of a key, where that is not the default. */
+export interface KeyEntry {
+  name: string;
+  value: string;
+  source: KeySource;
+}
+
+/** A key of the configuration. */
+export interface Key {
+  /** Empty at the top of the file. */
+  table: string;
+  key: string;
+  default: string;
+  /** Null where the table is repeated: then `entries` have it. */
+  value: string | null;
+  source: KeySource;
+  entries: KeyEntry[];
+}
+
 /** Long work that is under way. */
 export interface Job {
   id: string;
@@ -169,16 +191,7 @@ export interface Status {
   version: string;
   uptime_seconds: number;
   stopping: boolean;
-  /** The configuration's file. */
-  configuration: string;
-  /** Where clients connect. */
-  listen: string[];
-  /** Where the HTTP interface is. */
-  api: string;
   overrides: Override[];
-  history?: { limit_bytes: number } | null;
-  /** `to` is without what may be a secret. */
-  webhook: { to: string } | null;
   memory_bytes: number;
   flash: Flash | null;
   /** The most severe first. */

@@ -3,6 +3,7 @@
 mod actions;
 mod advice;
 mod alerts;
+mod configuration;
 mod datastores;
 mod document;
 mod events;
@@ -73,6 +74,7 @@ fn all() -> Routes {
         .merge(jobs::routes())
         .merge(events::routes())
         .merge(alerts::routes())
+        .merge(configuration::routes())
         .merge(stream::routes())
         .merge(metrics::routes())
         .merge(health::routes())

@@ -14,6 +14,7 @@ use super::history::read_history;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Size, Wrong, check_tables};
 use super::volumes::{read_arrays, read_datastores, read_volumes};
+use super::written::Written;
 use super::{
     Config, Cores, DEFAULT_SOCKET, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, NbdConfig, Problems, TlsConfig, TlsMode,
 };
@@ -47,7 +48,7 @@ impl Config {
                 "correct the line; text values stand in quotes",
             );
         }
-        let config = if errors.is_empty() { read(&root, file, &folder, &mut source) } else { None };
+        let config = if errors.is_empty() { read(&root, file, &folder, text, &mut source) } else { None };
         let problems = source.into_problems();
         match config {
             Some(config) if problems.is_empty() => Ok(config),
@@ -56,7 +57,13 @@ impl Config {
     }
 }
 
-fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut Source<'_>) -> Option<Config> {
+fn read(
+    root: &Spanned<DeTable<'_>>,
+    file: &Path,
+    folder: &Path,
+    text: &str,
+    source: &mut Source<'_>,
+) -> Option<Config> {
     let table = root.get_ref();
     check_tables(table, source);
     let cores = Section::top(root).get("cores", source).map_or(Cores::Auto, |cores| cores.value);
@@ -88,6 +95,7 @@ fn read(root: &Spanned<DeTable<'_>>, file: &Path, folder: &Path, source: &mut So
         arrays,
         datastores,
         volumes,
+        written: Written::of(text),
     })
 }
 

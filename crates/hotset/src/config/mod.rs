@@ -11,6 +11,7 @@ mod load;
 pub mod problem;
 mod read;
 mod volumes;
+pub mod written;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ pub use backing::BackingSpec;
 pub use history::HistoryConfig;
 pub use problem::{Problem, Problems};
 pub use volumes::check_name;
+use written::Written;
 
 /// Where commands look for the daemon when told nothing else.
 pub const DEFAULT_SOCKET: &str = "/run/hotset/control.sock";
@@ -202,4 +204,6 @@ pub struct Config {
     pub datastores: Vec<String>,
     /// What is served.
     pub volumes: Vec<VolumeConfig>,
+    /// The file's own words, as far as they are in force.
+    pub written: Written,
 }

@@ -1,6 +1,5 @@
 //! The demo's stage: a daemon in this process with two identical modelled arrays, one cached, one not.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,15 +7,13 @@ use std::process::{Command, Stdio};
 use control::token::LoginLink;
 use control::{Answer, Client, Request, Role, VolumeReport};
 use engine::WritePolicy;
-use seam::Address;
 use seam::model::ArraySpec;
 use tempfile::TempDir;
 
 use crate::cli::Failure;
-use crate::config::{
-    AlertsConfig, ApiConfig, BackingSpec, Config, Cores, HistoryConfig, NbdConfig, VolumeConfig, default_array,
-};
+use crate::config::{BackingSpec, Config, default_array};
 use crate::serve::Background;
+use crate::units::exact_bytes;
 
 /// The volume with the cache.
 pub const CACHED: &str = "with-cache";
@@ -27,8 +24,20 @@ pub const VOLUME_BYTES: u64 = 4 << 30;
 /// Bytes of memory for the cache.
 pub const MEMORY_BYTES: u64 = 256 << 20;
 
-/// Where the page is: on whatever port is free.
-const PAGE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// What the demo's daemon would find in its file. Paths count from the demo's folder, and the page is on whatever port is free.
+fn configuration() -> String {
+    let volume = |name: &str, policy: WritePolicy| {
+        let backing = BackingSpec::Sim(Stage::array(), Some(VOLUME_BYTES));
+        format!("[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\npolicy = \"{policy}\"\n")
+    };
+    format!(
+        "[state]\ndirectory = \"state\"\n[memory]\nsize = \"{}\"\n[control]\nsocket = \"control.sock\"\n\
+         [api]\nlisten = \"127.0.0.1:0\"\n[nbd]\nlisten = [\"unix:nbd.sock\"]\nsocket_mode = \"0600\"\n{}{}",
+        exact_bytes(MEMORY_BYTES),
+        volume(CACHED, WritePolicy::WriteBack),
+        volume(UNCACHED, WritePolicy::None),
+    )
+}
 
 /// A daemon that serves both volumes, in a folder that goes away with it.
 pub struct Stage {
@@ -41,27 +50,8 @@ impl Stage {
     pub fn set() -> Result<Stage, Failure> {
         let folder = tempfile::Builder::new().prefix("hotset-demo-").tempdir();
         let folder = folder.map_err(|error| Failure::failed(format!("no folder for the demo: {error}")))?;
-        let volume = |name: &str, policy| VolumeConfig {
-            policy,
-            size_bytes: Some(VOLUME_BYTES),
-            ..VolumeConfig::new(name, BackingSpec::Sim(Stage::array(), Some(VOLUME_BYTES)))
-        };
-        let socket = folder.path().join("nbd.sock");
-        let config = Config {
-            file: folder.path().join("hotset.toml"),
-            cores: Cores::Auto,
-            state_directory: folder.path().join("state"),
-            memory_bytes: MEMORY_BYTES,
-            flash: None,
-            api: ApiConfig { listen: Some(PAGE), ..ApiConfig::default() },
-            history: HistoryConfig::default(),
-            alerts: AlertsConfig::default(),
-            control_socket: folder.path().join("control.sock"),
-            nbd: NbdConfig { listen: vec![Address::Unix(socket)], socket_owner: None, socket_mode: 0o600, tls: None },
-            arrays: Vec::new(),
-            datastores: Vec::new(),
-            volumes: vec![volume(CACHED, WritePolicy::WriteBack), volume(UNCACHED, WritePolicy::None)],
-        };
+        let config = Config::parse(&folder.path().join("hotset.toml"), &configuration());
+        let config = config.map_err(|problems| Failure::failed(problems.to_string()))?;
         let daemon = Background::start(config)?;
         Ok(Stage { daemon, folder })
     }

@@ -263,6 +263,7 @@ impl Daemon {
                 }))
             }
             Request::Alerts {} => Ok(Answer::Alerts(self.journal.active())),
+            Request::Configuration {} => Ok(Answer::Configuration(Box::new(self.configuration()))),
             Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),
             Request::JobCancel { id } => self.cancel_job(&id).await,
             Request::Advice { limit, after, volume, assumptions } => {

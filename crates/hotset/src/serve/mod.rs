@@ -7,6 +7,7 @@ mod actions;
 mod advice;
 mod api;
 mod attach;
+mod configuration;
 mod daemon;
 mod data_core;
 mod events;

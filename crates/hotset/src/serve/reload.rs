@@ -34,7 +34,9 @@ impl Daemon {
             api.tls = fresh.api.tls.or(api.tls);
         }
         // What cannot be changed live stays as it was started, so that the next reload names it again.
-        *self.config.borrow_mut() = Config { volumes: fresh.volumes, datastores: fresh.datastores, api, ..old };
+        let written = old.written.renewed(fresh.written);
+        *self.config.borrow_mut() =
+            Config { volumes: fresh.volumes, datastores: fresh.datastores, api, written, ..old };
         if said.is_empty() {
             said.push("the configuration was read again; nothing has changed".to_owned());
         }
@@ -184,6 +186,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         arrays,
         datastores: _,
         volumes: _,
+        written: _,
     } = old;
     let changed = [
         ("cores", *cores != fresh.cores),

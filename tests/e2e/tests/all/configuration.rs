@@ -1,7 +1,11 @@
-//! Broken configurations: every one refused before anything is opened, each with its message.
+//! Configurations: broken ones refused before anything is opened, each with its message, and what holds of a good one told key by key.
 
-use e2e::daemon::{Daemon, hotset, text_of};
+use std::fs::{self, File};
+
+use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::http::Http;
 use e2e::site::Site;
+use serde_json::{Value, json};
 
 /// What is wrong, what the file says instead of a good line, and what the message has to hold.
 const BROKEN: [(&str, &str, &[&str]); 15] = [
@@ -67,4 +71,74 @@ fn a_backing_that_cannot_be_opened_is_named() {
     let mut daemon = Daemon::launch(&site);
     assert!(!daemon.wait().success());
     assert!(daemon.log().contains("missing.img"), "{}", daemon.log());
+}
+
+/// What is told of a key.
+fn key(http: &Http, table: &str, key: &str) -> Value {
+    let told = http.get("/api/v1/configuration").json();
+    let keys = told["keys"].as_array().expect("a list").clone();
+    keys.into_iter().find(|told| told["table"] == table && told["key"] == key).expect("it is listed")
+}
+
+#[test]
+fn every_key_is_told_with_what_holds_where_it_comes_from_and_without_secrets() {
+    const PLANTED: &str = "PLANTED";
+    let mut site = Site::new();
+    site.tables = format!(
+        "[api]\nlisten = \"127.0.0.1:0\"\n[alerts]\nwebhook = \"http://127.0.0.1:9/{PLANTED}?key={PLANTED}\"\n\
+         [[datastore]]\nname = \"sas\""
+    );
+    site.volume("v", 8 << 20, &format!("labels = {{ vm = \"web01\", password = \"{PLANTED}\" }}"));
+    site.volume("w", 8 << 20, "policy = \"write-through\"");
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let administer = daemon.command(&["token", "create", "a", "--role", "administer"]).trim().to_owned();
+    let whole = http.get("/api/v1/configuration");
+    assert_eq!(whole.status, 200);
+    assert!(!whole.body.contains(PLANTED), "{}", whole.body);
+    assert_eq!(whole.json()["file"], site.config().display().to_string());
+    // From elsewhere it takes a token, as all that is told.
+    assert_eq!(http.ask("GET", "/api/v1/configuration", &["X-Forwarded-For: 1.2.3.4"], "").status, 401);
+    let is = |table, name, value: &str, default: &str, source: &str| {
+        let told = key(&http, table, name);
+        assert_eq!(
+            (&told["value"], &told["default"], &told["source"]),
+            (&value.into(), &default.into(), &source.into())
+        );
+    };
+    is("memory", "size", "64 MiB", "1 GiB", "file");
+    is("history", "size", "1 GiB", "1 GiB", "default");
+    is("", "cores", "auto", "auto", "default");
+    is("alerts", "webhook", "http://127.0.0.1:9/(redacted)", "none", "file");
+    is("flash", "devices", "none", "none", "default");
+    let entry = |name, value: &str, source| json!({ "name": name, "value": value, "source": source });
+    assert_eq!(key(&http, "datastore", "name")["entries"], json!([entry("sas", "sas", "file")]));
+    assert_eq!(key(&http, "volume", "policy")["entries"], json!([entry("w", "write-through", "file")]));
+    assert_eq!(
+        key(&http, "volume", "labels")["entries"],
+        json!([entry("v", "password = (redacted), vm = web01", "file")])
+    );
+    // What is changed by command holds, and says so; so does a volume that was added.
+    daemon.command(&["volume", "set", "v", "policy=write-around"]);
+    let backing = site.folder.join("x.img");
+    File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file can be made");
+    let added = json!({ "name": "x", "backing": backing, "read_only": true }).to_string();
+    assert_eq!(http.ask_as(&administer, "POST", "/api/v1/volumes", &added).status, 201);
+    let policies = [
+        entry("v", "write-around", "command"),
+        entry("w", "write-through", "file"),
+        entry("x", "write-back", "command"),
+    ];
+    assert_eq!(key(&http, "volume", "policy")["entries"], json!(policies));
+    assert_eq!(key(&http, "volume", "read_only")["entries"], json!([entry("x", "true", "command")]));
+    // A reload changes what it takes over, and nothing else.
+    let text = site.config_text().replace("64 MiB", "128 MiB").replace("vm = \"web01\"", "vm = \"web02\"");
+    fs::write(site.config(), text).expect("it can be written");
+    daemon.signal("HUP");
+    wait_for("the reload", || {
+        let labels = key(&http, "volume", "labels");
+        labels.to_string().contains("vm = web02").then_some(())
+    });
+    is("memory", "size", "64 MiB", "1 GiB", "file");
+    daemon.stop();
 }

@@ -10,8 +10,9 @@ use control::{Answer, Client, ClientError, Request, StatusReport, moment};
 
 use super::super::daemon::{DEFAULT_CONFIG, socket};
 use super::found::Found;
-use super::{machine, redact};
+use super::machine;
 use crate::config::Config;
+use crate::redact;
 use crate::serve::EVENTS_FOLDER;
 use crate::state::StateDir;
 

@@ -3,7 +3,6 @@
 mod collect;
 mod found;
 mod machine;
-mod redact;
 
 use std::path::{Path, PathBuf};
 

@@ -148,7 +148,8 @@ fn key(table: &str, name: &str, value: &mut toml::Value) {
     }
 }
 
-fn values(name: &str, value: &mut toml::Value) {
+/// Takes the secrets out of the value of the key `name`.
+pub fn values(name: &str, value: &mut toml::Value) {
     match value {
         value if is_secret(name) => *value = GONE.into(),
         toml::Value::String(told) if name == WEBHOOK && !told.contains("://") => *told = GONE.to_owned(),

@@ -1,0 +1,27 @@
+//! `configuration`: every key with what holds, what would hold without it, and where it comes from.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use control::report::ConfigurationReport;
+use control::{Answer, Request};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared, unexpected};
+use crate::extract::Json;
+use crate::problem::Problem;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new().routes(routes!(configuration))
+}
+
+/// Each key of the configuration: what holds, what would without it, and where it comes from
+#[utoipa::path(get, path = "/api/v1/configuration", tag = "daemon",
+    responses((status = 200, description = "As it holds now, without what may be secret", body = ConfigurationReport)))]
+async fn configuration(State(shared): State<Arc<Shared>>) -> Result<Json<ConfigurationReport>, Problem> {
+    match shared.asker.ask(Request::Configuration {}).await? {
+        Answer::Configuration(report) => Ok(Json(*report)),
+        _ => Err(unexpected()),
+    }
+}
