@@ -2,6 +2,7 @@
 
 mod advice;
 mod alert;
+mod certificate;
 mod configuration;
 mod curve;
 mod event;
@@ -18,6 +19,7 @@ use utoipa::ToSchema;
 
 pub use advice::{AdvicePage, Assumptions, AssumptionsReport, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
 pub use alert::{AlertKind, AlertReport, Severity, WebhookHealth};
+pub use certificate::CertificateReport;
 pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 pub use curve::{Curve, MissRatioCurve, Point};
 pub use event::{EventKind, EventReport, EventsHealth, EventsPage};
@@ -629,6 +631,7 @@ impl StatusReport {
             volumes: Vec::new(),
             overrides: self.overrides.clone(),
             history: self.history.clone(),
+            certificates: self.certificates.clone(),
             jobs: self.jobs.clone(),
             ended_jobs: self.ended_jobs.clone(),
             events: self.events.clone(),
@@ -674,6 +677,9 @@ pub struct StatusReport {
     /// How the history stands; absent where none is kept.
     #[serde(default)]
     pub history: Option<HistoryHealth>,
+    /// Certificates that clients are shown.
+    #[serde(default)]
+    pub certificates: Vec<CertificateReport>,
     /// Long work that is under way.
     #[serde(default)]
     pub jobs: Vec<JobReport>,

@@ -2,11 +2,14 @@
 //!
 //! No connection and no executor: who serves runs the handshake on streams of its own.
 
+mod expiry;
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use expiry::ends;
 pub use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};

@@ -4,8 +4,9 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use rcgen::{CertificateParams, DnType, KeyPair};
+use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
@@ -19,9 +20,21 @@ pub struct Certificate {
 impl Certificate {
     /// Makes one that calls itself `name`.
     pub fn new(name: &str) -> Certificate {
+        Certificate::made(name, |_| ())
+    }
+
+    /// Makes one that ends so long from now on, or that did so long ago.
+    pub fn that_ends(name: &str, within: Duration, is_over: bool) -> Certificate {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock that is set");
+        let since_1970 = if is_over { now - within } else { now + within };
+        Certificate::made(name, |params| params.not_after = date_time_ymd(1970, 1, 1) + since_1970)
+    }
+
+    fn made(name: &str, change: impl FnOnce(&mut CertificateParams)) -> Certificate {
         let key = KeyPair::generate().expect("random");
         let mut params = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()]).expect("plain names");
         params.distinguished_name.push(DnType::CommonName, name);
+        change(&mut params);
         let certificate = params.self_signed(&key).expect("a sound key");
         let pem = (certificate.pem(), key.serialize_pem());
         let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");

@@ -34,7 +34,7 @@ const FROM = { default: '', file: 'from the file', command: 'by command' };
 
 const AT_ONCE = ['volume.policy', 'volume.memory_min', 'volume.memory_max', 'volume.flash_min', 'volume.flash_max'];
 const RELOADED = ['volume.name', 'volume.datastore', 'volume.labels', 'datastore.name'];
-const RENEWED = ['api.tls_certificate', 'api.tls_key'];
+const RENEWED = ['api.tls_certificate', 'api.tls_key', 'nbd.tls_certificate', 'nbd.tls_key', 'nbd.tls_client_ca'];
 
 function takesEffect(key: string): string {
   if (AT_ONCE.includes(key)) {

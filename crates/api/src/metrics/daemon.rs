@@ -34,6 +34,16 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     }
     lines.family("hotset_connections", "gauge", "Connections of clients.");
     lines.sample(&none, sum(|core| core.connections));
+    lines.family(
+        "hotset_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "When the first certificate of those that clients are shown ends, in seconds since 1970.",
+    );
+    for certificate in &status.certificates {
+        if let Some(ends) = certificate.ends_unix_seconds {
+            lines.sample(&none.with("table", &certificate.table), ends as f64);
+        }
+    }
     if let Some(flash) = &status.flash {
         write_flash(lines, flash);
     }

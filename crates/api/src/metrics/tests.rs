@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::report::{AlertKind, AlertReport, BackingRequests, Counts, CountsBelow, FlashDeviceReport, WebhookHealth};
+use control::report::{
+    AlertKind, AlertReport, BackingRequests, CertificateReport, Counts, CountsBelow, FlashDeviceReport, WebhookHealth,
+};
 use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::*;
@@ -192,10 +194,13 @@ fn every_kind_of_alert_has_a_series_and_none_grows_with_volumes() {
         ..AlertReport::default()
     };
     status.active_alerts = status.volumes.iter().map(alert).collect();
+    let ends_unix_seconds = Some(2_000_000_000);
+    status.certificates = vec![CertificateReport { table: "nbd".to_owned(), ends_unix_seconds, ..Default::default() }];
     status.webhook = Some(WebhookHealth { failures: 3, ..WebhookHealth::default() });
     let values = parse(&text(&status, 1000)).expect("it is sound");
     assert_eq!(values["hotset_alerts{kind=\"cache-paused\",severity=\"info\"}"], 50.0);
     assert_eq!(values["hotset_alerts{kind=\"flash-degraded\",severity=\"critical\"}"], 0.0);
     assert_eq!(values.keys().filter(|series| series.starts_with("hotset_alerts{")).count(), AlertKind::ALL.len());
+    assert_eq!(values["hotset_certificate_expiry_timestamp_seconds{table=\"nbd\"}"], 2e9);
     assert_eq!((values["hotset_webhook_failures_total"], values["hotset_events_lost_total"]), (3.0, 0.0));
 }

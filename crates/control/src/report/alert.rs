@@ -79,6 +79,8 @@ alert_kinds! {
     DestageFailing "destage-failing" Critical;
     /// The backing failed requests lately.
     BackingErrors "backing-errors" Critical;
+    /// A certificate that clients are shown is over.
+    CertificateExpired "certificate-expired" Critical;
     /// One flash device alone holds what is dirty.
     SingleCopy "single-copy" Warning;
     /// A write-back volume runs as write-through for want of a second copy.
@@ -91,6 +93,8 @@ alert_kinds! {
     Endurance "endurance" Warning;
     /// The flash log holds data of volumes that are not served.
     FlashUnclaimed "flash-unclaimed" Warning;
+    /// A certificate that clients are shown ends soon.
+    CertificateExpires "certificate-expires" Warning;
     /// The history cannot be written.
     HistoryDisk "history-disk" Warning;
     /// The log of events cannot be written.

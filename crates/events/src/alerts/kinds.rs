@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::VolumeState;
-use control::report::AlertKind;
+use control::report::{AlertKind, CertificateReport};
+use control::{VolumeState, moment};
 
 use super::look::{Look, sentences};
 
@@ -30,6 +30,8 @@ pub struct Kind {
 }
 
 const DAY_SECONDS: u64 = 86_400;
+/// A certificate that ends within this is told of.
+const CERTIFICATE_SECONDS: u64 = 14 * DAY_SECONDS;
 /// What a volume and the flash log say of a core that is silent.
 const NO_ANSWER: &str = "data core does not answer";
 
@@ -150,6 +152,15 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         },
     },
     Kind {
+        kind: AlertKind::CertificateExpired,
+        when: "a certificate of `[api]` or `[nbd]`, or one that leads from it to its authority, is over",
+        effect: "Clients that check it, as all should, refuse to connect.",
+        remedy: "Put a renewed certificate and its key into their files, then have the configuration read again (`SIGHUP`); connections that are open go on.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| found.extend(certificates(look, |ends, now| ends <= now)),
+    },
+    Kind {
         kind: AlertKind::SingleCopy,
         when: "one flash device alone is in service",
         effect: "If it fails, what was flushed and is not on its backing is lost; without `allow_single_copy` volumes run as write-through instead.",
@@ -241,6 +252,17 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             if let Some(flash) = look.flash().filter(|flash| flash.unclaimed > 0) {
                 found.push((None, format!("the flash log holds data of {} such volumes", flash.unclaimed)));
             }
+        },
+    },
+    Kind {
+        kind: AlertKind::CertificateExpires,
+        when: "a certificate of `[api]` or `[nbd]`, or one that leads from it to its authority, ends within 14 days",
+        effect: "From then on clients that check it, as all should, refuse to connect.",
+        remedy: "Put a renewed certificate and its key into their files, then have the configuration read again (`SIGHUP`); connections that are open go on.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            found.extend(certificates(look, |ends, now| ends > now && ends - now < CERTIFICATE_SECONDS));
         },
     },
     Kind {
@@ -356,6 +378,18 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         },
     },
 ];
+
+/// The certificates that end so, by a test of their end and of now, both in seconds since 1970.
+fn certificates<'a>(look: &Look<'a>, is_so: fn(u64, u64) -> bool) -> impl Iterator<Item = Cause> + use<'a> {
+    let now = look.at_unix_ms / 1000;
+    look.status.certificates.iter().filter_map(move |certificate| {
+        let CertificateReport { table, file, ends_unix_seconds } = certificate;
+        let ends = ends_unix_seconds.filter(|ends| is_so(*ends, now))?;
+        let word = if ends > now { "ends" } else { "ended" };
+        let cause = format!("the certificate in {file} {word} at {}", moment::show(Duration::from_secs(ends)));
+        Some((Some(format!("[{table}] tls_certificate")), cause))
+    })
+}
 
 fn is_told(alert: &str) -> bool {
     KINDS.iter().flat_map(|kind| kind.told).any(|part| alert.contains(part))

@@ -1,6 +1,8 @@
 //! Each kind where it is, none where nothing is wrong, and no flapping.
 
-use control::report::{CoreReport, Counts, CountsBelow, FlashDeviceReport, HistoryHealth, WebhookHealth};
+use control::report::{
+    CertificateReport, CoreReport, Counts, CountsBelow, FlashDeviceReport, HistoryHealth, WebhookHealth,
+};
 use control::{FlashReport, VolumeReport, VolumeState};
 
 use super::*;
@@ -99,6 +101,18 @@ fn each_kind_is_found_where_it_is_and_a_healthy_daemon_has_none() {
     assert_eq!(found(|status| status.events.failed = Some("the disk is full".to_owned())), ["events-disk -"]);
     let webhook = WebhookHealth { failed: Some("it answered 500".to_owned()), ..WebhookHealth::default() };
     assert_eq!(found(|status| status.webhook = Some(webhook)), ["webhook-failing -"]);
+    // The last look is in the hundredth second.
+    let certificate = |ends: u64| {
+        let file = "/etc/hotset/api.crt".to_owned();
+        let report = CertificateReport { table: "api".to_owned(), file, ends_unix_seconds: Some(ends) };
+        move |status: &mut StatusReport| status.certificates = vec![report]
+    };
+    const TWO_WEEKS: u64 = 14 * 86_400;
+    assert_eq!(found(certificate(TWO_WEEKS + 101)), [""; 0]);
+    assert_eq!(found(certificate(TWO_WEEKS)), ["certificate-expires [api] tls_certificate"]);
+    assert_eq!(found(certificate(1)), ["certificate-expired [api] tls_certificate"]);
+    let (ended, _) = found_by(certificate(1));
+    assert_eq!(ended.active()[0].cause, "the certificate in /etc/hotset/api.crt ended at 1970-01-01T00:00:01Z");
     let three = |status: &mut StatusReport| {
         let volume = |name| VolumeReport::idle(name, VolumeState::Active, "none", "/x");
         status.volumes = vec![volume("a"), volume("b"), volume("c")];

@@ -152,7 +152,7 @@ pub const KEYS: &[Key] = &[
         "tls_certificate",
         r#""/etc/hotset/nbd.crt""#,
         "none",
-        "The server's certificate chain, PEM; needed unless `tls` is off.",
+        "The server's certificate chain, PEM; needed unless `tls` is off. A reload (SIGHUP) takes over what the files hold then.",
     ),
     key("nbd", "tls_key", r#""/etc/hotset/nbd.key""#, "none", "The key of `tls_certificate`, PEM."),
     key(

@@ -81,6 +81,17 @@ pub struct NbdConfig {
     pub tls: Option<TlsConfig>,
 }
 
+impl NbdConfig {
+    /// Whether what differs takes a restart. Other files for TLS do not, as long as they are as many as before.
+    pub fn differs_for_good(&self, fresh: &NbdConfig) -> bool {
+        let kept = |of: &NbdConfig| {
+            let tls = of.tls.as_ref().map(|tls| (tls.required, tls.files.client_ca.is_some()));
+            (NbdConfig { tls: None, ..of.clone() }, tls)
+        };
+        kept(self) != kept(fresh)
+    }
+}
+
 /// Where what is dirty is kept, mirrored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlashConfig {

@@ -13,8 +13,14 @@ pub type Entry = BTreeMap<String, String>;
 
 /// Keys of a volume that a reload takes over; others stay as they were when it was attached.
 const LIVE: [&str; 7] = ["policy", "datastore", "labels", "memory_min", "memory_max", "flash_min", "flash_max"];
-/// Keys of `[api]` that a reload takes over where there was TLS before.
-const RENEWED: [&str; 2] = ["tls_certificate", "tls_key"];
+/// Tables and keys that a reload takes over where they were named before.
+const RENEWED: [(&str, &str); 5] = [
+    ("api", "tls_certificate"),
+    ("api", "tls_key"),
+    ("nbd", "tls_certificate"),
+    ("nbd", "tls_key"),
+    ("nbd", "tls_client_ca"),
+];
 
 /// The file's values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,7 +65,7 @@ impl Written {
 
     /// What holds after a reload that has read `fresh`: what takes a restart stays as it was.
     pub fn renewed(&self, fresh: Written) -> Written {
-        let Written { tables: mut fresh, mut repeated } = fresh;
+        let Written { tables: fresh, mut repeated } = fresh;
         let arrays = self.repeated.get("array").cloned();
         repeated.insert("array".to_owned(), arrays.unwrap_or_default());
         for (name, entry) in repeated.get_mut("volume").into_iter().flatten() {
@@ -67,13 +73,11 @@ impl Written {
             take_over(before, entry, |key| !LIVE.contains(&key));
         }
         let mut tables = self.tables.clone();
-        let has_tls = |api: &Entry| RENEWED.iter().all(|key| api.contains_key(*key));
-        if let (Some(before), Some(mut api)) = (self.tables.get("api"), fresh.remove("api"))
-            && has_tls(before)
-            && has_tls(&api)
-        {
-            take_over(before, &mut api, |key| !RENEWED.contains(&key));
-            tables.insert("api".to_owned(), api);
+        for (table, key) in RENEWED {
+            let now = tables.get_mut(table).and_then(|entry| entry.get_mut(key));
+            if let (Some(now), Some(fresh)) = (now, fresh.get(table).and_then(|entry| entry.get(key))) {
+                now.clone_from(fresh);
+            }
         }
         Written { tables, repeated }
     }

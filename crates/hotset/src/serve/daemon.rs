@@ -1,6 +1,6 @@
 //! The control thread's picture of the daemon: what is served where, and one action a message.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use events::Wanted;
 use seam::Geometry;
 use tokio::sync::watch;
 
-use super::api::Encryption;
+use super::certificates::Certificates;
 use super::data_core::{CoreGone, DataCore};
 use super::events::Journal;
 use super::flash::{Before, Flash};
@@ -82,8 +82,8 @@ pub struct Daemon {
     pub access: Arc<api::Access>,
     /// Where the HTTP interface listens, once it does.
     pub api: Cell<Option<SocketAddr>>,
-    /// What its connections are encrypted with, if they are.
-    pub(super) tls: OnceCell<Encryption>,
+    /// What clients are shown under TLS.
+    pub(super) certificates: Certificates,
     /// What is kept of the past.
     pub history: RefCell<Option<history::History>>,
     /// Long work.
@@ -137,7 +137,7 @@ impl Daemon {
             listen: RefCell::default(),
             access: Arc::default(),
             api: Cell::default(),
-            tls: OnceCell::new(),
+            certificates: Certificates::default(),
             history: RefCell::default(),
             jobs: Rc::default(),
             journal,

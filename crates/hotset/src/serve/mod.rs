@@ -7,6 +7,7 @@ mod actions;
 mod advice;
 mod api;
 mod attach;
+mod certificates;
 mod configuration;
 mod daemon;
 mod data_core;
@@ -39,6 +40,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
+use self::certificates::Shown;
 use self::daemon::{Busy, Daemon};
 use self::data_core::{DataCore, DataCoreSpec};
 pub use self::events::FOLDER as EVENTS_FOLDER;
@@ -108,9 +110,14 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
         StateDir::open_within(&config.state_directory, PREDECESSOR_PATIENCE).await.map_err(|error| failed(&error))?;
     state.change(|state| state.generation += 1).map_err(|error| failed(&error))?;
     let (ended, mut has_ended) = mpsc::unbounded_channel();
-    let cores = start_cores(&config, ended).await?;
+    let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
+    let (tls, shown) = tls.unzip();
+    let cores = start_cores(&config, tls, ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, cores, Notifier::from_environment()));
+    if let Some(shown) = shown {
+        assert!(daemon.certificates.nbd.set(shown).is_ok(), "nobody else has set it");
+    }
     let wanted = wanted_volumes(&daemon);
     // From before anybody is heard: a reload meanwhile would open them a second time.
     let starting: Vec<_> = wanted.iter().filter_map(|(config, _)| daemon.begin(&config.name).ok()).collect();
@@ -163,8 +170,11 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn start_cores(config: &Config, ended: mpsc::UnboundedSender<usize>) -> Result<Vec<DataCore>, Failure> {
-    let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
+async fn start_cores(
+    config: &Config,
+    tls: Option<nbd::Tls>,
+    ended: mpsc::UnboundedSender<usize>,
+) -> Result<Vec<DataCore>, Failure> {
     // One data core: a connection cannot move to another core yet, and would not find the volumes there.
     let processors: Vec<Option<usize>> = match &config.cores {
         Cores::Auto => vec![None],
@@ -186,9 +196,12 @@ async fn start_cores(config: &Config, ended: mpsc::UnboundedSender<usize>) -> Re
     Ok(cores)
 }
 
-fn load_tls(config: &TlsConfig) -> Result<nbd::Tls, Failure> {
+/// What NBD clients are encrypted with, and what they are shown.
+fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, Shown), Failure> {
     let identity = config.files.read().map_err(|error| Failure::failed(format!("[nbd] TLS: {error}")))?;
-    Ok(nbd::Tls::new(identity.config, config.required))
+    let tls = nbd::Tls::new(identity.config, config.required);
+    let shared = tls.clone();
+    Ok((tls, Shown::new(&config.files, identity.chain, move |config| shared.renew(config))))
 }
 
 /// Attaches the volumes and opens the door to clients. A volume that cannot be served keeps nobody else from being served.

@@ -28,15 +28,21 @@ impl Daemon {
         for volume in &fresh.volumes {
             said.extend(self.reload_volume(volume).await);
         }
-        let mut api = old.api.clone();
-        if api.tls.is_some() {
-            said.extend(self.reload_certificate(&fresh.api));
-            api.tls = fresh.api.tls.or(api.tls);
+        let (mut api, mut nbd) = (old.api.clone(), old.nbd.clone());
+        if let (Some(files), Some(now)) = (&mut api.tls, fresh.api.tls) {
+            said.extend(self.reload_certificate("api", &now));
+            *files = now;
+        }
+        if let (Some(tls), Some(now)) = (&mut nbd.tls, fresh.nbd.tls)
+            && tls.files.client_ca.is_some() == now.files.client_ca.is_some()
+        {
+            said.extend(self.reload_certificate("nbd", &now.files));
+            tls.files = now.files;
         }
         // What cannot be changed live stays as it was started, so that the next reload names it again.
         let written = old.written.renewed(fresh.written);
         *self.config.borrow_mut() =
-            Config { volumes: fresh.volumes, datastores: fresh.datastores, api, written, ..old };
+            Config { volumes: fresh.volumes, datastores: fresh.datastores, api, nbd, written, ..old };
         if said.is_empty() {
             said.push("the configuration was read again; nothing has changed".to_owned());
         }
@@ -197,7 +203,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("[api]", api.differs_for_good(&fresh.api)),
         ("[history]", *history != fresh.history),
         ("[alerts]", *alerts != fresh.alerts),
-        ("[nbd]", *nbd != fresh.nbd),
+        ("[nbd]", nbd.differs_for_good(&fresh.nbd)),
         ("[[array]]", *arrays != fresh.arrays),
     ];
     let changed = changed.iter().filter(|(_, changed)| *changed);
@@ -228,6 +234,7 @@ mod tests {
             ("[alerts]\ndirty_age = \"1min\"", "[alerts]"),
             ("[alerts]\nwebhook = \"http://127.0.0.1:9000/hook\"", "[alerts]"),
             ("[nbd]\nsocket_mode = \"0600\"", "[nbd]"),
+            ("[nbd]\ntls = \"required\"\ntls_certificate = \"/a.crt\"\ntls_key = \"/a.key\"", "[nbd]"),
             ("[[array]]\nname = \"shelf\"", "[[array]]"),
         ];
         for (text, part) in cases {
@@ -240,6 +247,14 @@ mod tests {
     fn what_is_applied_live_is_not_said_to_need_a_restart() {
         let tls = |name| config(&format!("[api]\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\""));
         assert_eq!(not_live(&tls("a"), &tls("b")), Vec::<String>::new());
+        let nbd = |name, rest| {
+            config(&format!(
+                "[nbd]\ntls = \"allowed\"\ntls_certificate = \"/{name}.crt\"\ntls_key = \"/{name}.key\"\n{rest}"
+            ))
+        };
+        assert_eq!(not_live(&nbd("a", ""), &nbd("b", "")), Vec::<String>::new());
+        // Whom clients have to show themselves to is none of it.
+        assert_eq!(not_live(&nbd("a", ""), &nbd("a", "tls_client_ca = \"/ca.crt\"")).len(), 1);
         let fresh =
             config("[[datastore]]\nname = \"shelf\"\n[[volume]]\nname = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n");
         assert_eq!(not_live(&config(""), &fresh), Vec::<String>::new());

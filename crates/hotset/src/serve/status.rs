@@ -86,6 +86,7 @@ impl Daemon {
             api: self.api.get().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,
             jobs: self.jobs_under_way(flash.as_ref(), &volumes),
+            certificates: self.certificates.reports(),
             ended_jobs: self.jobs.ended(),
             flash,
             cores,

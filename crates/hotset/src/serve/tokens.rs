@@ -78,7 +78,7 @@ impl Daemon {
             true => format!("localhost:{}", address.port()),
             false => address.to_string(),
         };
-        let scheme = if self.tls.get().is_some() { "https" } else { "http" };
+        let scheme = if self.certificates.api.get().is_some() { "https" } else { "http" };
         let page = format!("{scheme}://{host}/");
         log::info(format!("a log-in link ({role}) was made by command"));
         let link = format!("{page}login?key={key}");

@@ -5,24 +5,34 @@ mod stream;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::{ServerConfig, ServerConnection};
 use seam::{Seam, StreamReader, StreamWriter};
 
 pub(crate) use stream::{TlsReader, TlsWriter};
 
-/// How clients are encrypted.
+/// How clients are encrypted. Clones share it, so that one is renewed for all cores.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    config: Arc<ServerConfig>,
+    config: Arc<Mutex<Arc<ServerConfig>>>,
     required: bool,
 }
 
 impl Tls {
     /// TLS as `config` has it. If `required`, clients without TLS see nothing.
     pub fn new(config: ServerConfig, required: bool) -> Self {
-        Tls { config: Arc::new(config), required }
+        Tls { config: Arc::new(Mutex::new(Arc::new(config))), required }
+    }
+
+    /// Connections to come are encrypted as `config` has it; those that are open go on.
+    pub fn renew(&self, config: ServerConfig) {
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+
+    /// Held for as long as it takes to copy a pointer, here and where it is renewed: no core waits for another.
+    fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn is_required(&self) -> bool {
@@ -35,7 +45,7 @@ impl Tls {
         reader: R,
         writer: W,
     ) -> io::Result<(TlsReader<S, R>, TlsWriter<S, W>)> {
-        let mut session = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
+        let mut session = ServerConnection::new(self.config()).map_err(io::Error::other)?;
         session.set_buffer_limit(None);
         let session = Rc::new(RefCell::new(session));
         let (mut reader, mut writer) = (TlsReader::new(reader, Rc::clone(&session)), TlsWriter::new(writer, session));

@@ -1,5 +1,9 @@
-//! TLS on TCP, with an authority of the test's own.
+//! TLS on TCP, with an authority of the test's own, and certificates that change.
 
+use std::fs;
+
+use e2e::certificate::Certificate;
+use e2e::daemon::wait_for;
 use e2e::site::Site;
 use e2e::tool::tool;
 
@@ -71,5 +75,52 @@ fn a_large_image_survives_encryption() {
     tool("nbdcopy").arg(&image).arg(encrypted(&site, port, "")).ok();
     tool("nbdcopy").arg(encrypted(&site, port, "")).arg(site.folder.join("back")).ok();
     tool("cmp").arg(&image).arg(site.folder.join("back")).ok();
+    daemon.stop();
+}
+
+#[test]
+fn a_certificate_that_changed_on_disk_is_taken_over_at_a_reload_and_clients_that_are_connected_stay() {
+    let (mut site, port) = site("required");
+    let (first, second) = (Certificate::new("first"), Certificate::new("second"));
+    for (name, certificate) in [("first", &first), ("second", &second)] {
+        let folder = site.folder.join(name);
+        fs::create_dir(&folder).expect("the folder can be made");
+        // A client that is shown its own authority trusts that one alone.
+        fs::write(folder.join("ca-cert.pem"), &certificate.pem.0).expect("the folder can be written");
+    }
+    site.nbd = site.nbd.replace("server-cert.pem", "server.crt").replace("server-key.pem", "server.key");
+    let [_, key] = first.write(site.folder.path());
+    let daemon = site.start();
+    let reload = |word: &str| {
+        let before = daemon.log().len();
+        daemon.signal("HUP");
+        wait_for(word, || daemon.log().get(before..).filter(|said| said.contains(word)).map(str::to_owned))
+    };
+    let info = |name: &str| tool("nbdinfo").arg(encrypted(&site, port, &format!("/{name}")));
+    info("first").ok();
+    // One that is connected meanwhile goes on with what it agreed on.
+    let (ready, go) = (site.folder.join("ready"), site.folder.join("go"));
+    let script = format!(
+        "import os, time\nh.set_uri_allow_local_file(True)\nh.connect_uri('{}')\nopen('{}', 'w').close()\n\
+         while not os.path.exists('{}'): time.sleep(0.05)\nassert len(h.pread(4096, 0)) == 4096\n",
+        encrypted(&site, port, "/first"),
+        ready.display(),
+        go.display()
+    );
+    std::thread::scope(|scope| {
+        let connected = scope.spawn(|| tool("nbdsh").arg("-c").arg(script).ok());
+        wait_for("a client that is connected", || ready.exists().then_some(()));
+        second.write(site.folder.path());
+        let said = reload("[nbd] the certificate in");
+        assert!(said.contains("server.crt was taken over") && !said.contains("restart"), "{said}");
+        fs::write(&go, "").expect("the folder can be written");
+        connected.join().expect("it goes on");
+    });
+    info("second").ok();
+    info("first").fails();
+    // The key of another one.
+    fs::write(&key, &first.pem.1).expect("the folder can be written");
+    reload("[nbd] the certificate stays the one before: the key in");
+    info("second").ok();
     daemon.stop();
 }

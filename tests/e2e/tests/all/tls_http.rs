@@ -1,8 +1,9 @@
-//! The HTTP interface under TLS: who is let in, what a cookie may, certificates that change, and who never ends a handshake.
+//! The HTTP interface under TLS: who is let in, what a cookie may, certificates that change or end, and who never ends a handshake.
 
 use std::fs;
 use std::io::Read;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use e2e::certificate::Certificate;
 use e2e::client::Client;
@@ -183,5 +184,40 @@ fn who_never_ends_a_handshake_is_hung_up_on_and_keeps_nobody_out_for_good() {
         let end = stream.read_to_end(&mut rest);
         assert!(end.is_err() || rest.is_empty(), "{rest:?}");
     }
+    daemon.stop();
+}
+
+#[test]
+fn a_certificate_that_ends_soon_is_told_before_it_does_and_no_longer_when_another_is_in_its_place() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let soon = Certificate::that_ends("soon", 10 * DAY, false);
+    let mut site = site_with(&soon);
+    let folder = site.folder.path().display();
+    site.nbd =
+        format!("tls = \"allowed\"\ntls_certificate = \"{folder}/server.crt\"\ntls_key = \"{folder}/server.key\"\n");
+    let daemon = site.start();
+    let status = || serde_json::from_str::<Value>(&daemon.command(&["status", "--json"])).expect("JSON");
+    let told = |kind: &str| {
+        let status = status();
+        let active = status["active_alerts"].as_array().expect("a list").iter().filter(|alert| alert["kind"] == kind);
+        active.map(|alert| alert["subject"].as_str().expect("a subject").to_owned()).collect::<Vec<_>>()
+    };
+    let both = ["[api] tls_certificate", "[nbd] tls_certificate"];
+    wait_for("the warning", || (told("certificate-expires") == both).then_some(()));
+    assert_eq!(told("certificate-expired"), [""; 0]);
+    let metrics = https(&daemon, &soon).get("/metrics").body;
+    let ends = status()["certificates"][1]["ends_unix_seconds"].as_u64().expect("it says so");
+    assert!(
+        metrics.contains(&format!("hotset_certificate_expiry_timestamp_seconds{{table=\"nbd\"}} {ends}\n")),
+        "{metrics}"
+    );
+    Certificate::that_ends("over", DAY, true).write(site.folder.path());
+    reload(&daemon, "[nbd] the certificate in");
+    wait_for("the alert", || (told("certificate-expired") == both).then_some(()));
+    Certificate::that_ends("renewed", 90 * DAY, false).write(site.folder.path());
+    reload(&daemon, "[nbd] the certificate in");
+    wait_for("its end", || {
+        (told("certificate-expired").is_empty() && told("certificate-expires").is_empty()).then_some(())
+    });
     daemon.stop();
 }
