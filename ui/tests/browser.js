@@ -31,6 +31,16 @@ export async function openPage({ daemon, browser, t }, view = '', options = {}) 
   return page;
 }
 
+/** What every sample of the page holds instead of the daemon's own, from its next load on. */
+export async function tellInstead(page, sample) {
+  // Without shared workers each tab reads by itself, and what it reads can be another's.
+  await page.addInitScript(() => delete window.SharedWorker);
+  await page.route('**/api/v1/stream?*', (route) =>
+    route.fulfill({ contentType: 'text/event-stream', body: `id: 1-1\ndata: ${JSON.stringify(sample)}\n\n` }),
+  );
+  await page.reload();
+}
+
 export const badge = (page, kind) => page.waitForSelector(`[data-badge=${kind}]`, { timeout: 15_000 });
 
 /** What a tab behind another is told; Playwright's own stay visible. */

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, graveFindings, openPage } from './browser.js';
+import { badge, graveFindings, openPage, tellInstead } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
 let daemon, browser;
@@ -115,12 +115,7 @@ test('why work has failed is shown, and what is held and of the flash devices', 
   const sample = { at_unix_ms, status, totals: (await daemon.json('datastores'))[0], events: [], volumes: {} };
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/events', { colorScheme, viewport: { width: 390, height: 800 } });
-    // Without shared workers each tab reads by itself, and what it reads can be another's.
-    await page.addInitScript(() => delete window.SharedWorker);
-    await page.route('**/api/v1/stream?*', (route) =>
-      route.fulfill({ contentType: 'text/event-stream', body: `id: 1-1\ndata: ${JSON.stringify(sample)}\n\n` }),
-    );
-    await page.reload();
+    await tellInstead(page, sample);
     await page.waitForSelector('[data-tray="2"]');
     const text = (await page.textContent('[data-tray]')).replaceAll(/\s+/g, ' ');
     for (const part of [

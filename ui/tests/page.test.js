@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, graveFindings, openPage, setVisible } from './browser.js';
+import { badge, graveFindings, openPage, setVisible, tellInstead } from './browser.js';
 import { begin, end, skip, until } from './daemon.js';
 
 const VIEWS = [
@@ -208,6 +208,33 @@ test('flash shows its devices, and who may adds one and takes it out', { skip },
   assert.ok((await daemon.json('flash')).devices.every(({ device }) => device !== path));
   // The refusal is the browser's only complaint.
   assert.ok(page.errors.length === 1 && page.errors[0].includes('401'), String(page.errors));
+});
+
+test('what drives say of their health stands beside what was written to them', { skip }, async (t) => {
+  const page = await open(t, '#/flash');
+  await badge(page, 'live');
+  // Here the devices are files.
+  await page.waitForSelector('[data-drives="0"]:has-text("a file has no drive of its own")');
+  const status = await daemon.json('status');
+  const drive = { drive: '/dev/nvme0n1', model: 'Example', read_unix_seconds: 1e9, temperature_celsius: 41 };
+  const unknown = { spare_ratio: null, spare_threshold_ratio: null, wear_used_ratio: null, media_errors: null };
+  status.flash.devices[0].drive = { ...unknown, ...drive, warnings: [], unread: 'smartctl has not answered' };
+  const told = { spare_ratio: 0.04, spare_threshold_ratio: 0.1, wear_used_ratio: 1.12, media_errors: 2190 };
+  status.flash.devices[1].drive = { ...drive, ...told, warnings: ['it takes no more writes'], unread: '' };
+  status.flash.devices[1].endurance_used_ratio = 0.31;
+  await tellInstead(page, { at_unix_ms: Date.now(), status, totals: {}, events: [], volumes: {} });
+  const row = async (number) => (await page.textContent(`tr[data-drive="${number}"]`)).replaceAll(/\s+/g, ' ');
+  await page.waitForSelector('[data-drives="2"]');
+  const [first, second] = status.flash.devices.map(({ number }) => number);
+  for (const part of ['no warning', 'Not read: smartctl has not answered', '41 °C', '––']) {
+    assert.ok((await row(first)).includes(part), `${part} is not in: ${await row(first)}`);
+  }
+  for (const part of ['▲ it takes no more writes', '4 %, warns below 10 %', '112 %', '31 %', '2,190']) {
+    assert.ok((await row(second)).includes(part), `${part} is not in: ${await row(second)}`);
+  }
+  // What was told ends at once, and old figures are pale: that is not what is judged here.
+  await page.evaluate(() => document.styleSheets[0].insertRule('main.stale table { opacity: 1 !important }'));
+  assert.deepEqual(await graveFindings(page, '[data-drives]'), []);
 });
 
 test('no view has a serious finding of axe, in either colours', { skip }, async (t) => {

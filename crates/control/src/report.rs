@@ -5,6 +5,7 @@ mod alert;
 mod certificate;
 mod configuration;
 mod curve;
+mod drive;
 mod event;
 mod heat;
 mod history;
@@ -22,6 +23,7 @@ pub use alert::{AlertKind, AlertReport, Severity, WebhookHealth};
 pub use certificate::CertificateReport;
 pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 pub use curve::{Curve, MissRatioCurve, Point};
+pub use drive::DriveReport;
 pub use event::{EventKind, EventReport, EventsHealth, EventsPage};
 pub use heat::{HeatReport, HeatRow};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
@@ -485,6 +487,9 @@ pub struct FlashDeviceReport {
     /// Days after which all of it is used up at the mean pace so far; absent in the first hour.
     #[serde(default)]
     pub endurance_left_days: Option<u64>,
+    /// What the drive under it says of its own health; absent where it is a file, or before the first answer.
+    #[serde(default)]
+    pub drive: Option<DriveReport>,
     /// `in-service`, `lost` or `stale`.
     pub state: String,
     /// Why it is not in service.
@@ -597,6 +602,9 @@ pub struct FlashReport {
     /// Devices of the configuration that are not in use, and why.
     #[serde(default)]
     pub absent: Vec<String>,
+    /// Why nothing is known of the health of any drive, if that is so.
+    #[serde(default)]
+    pub drives_unread: Option<String>,
     /// What is being done to the devices.
     #[serde(default)]
     pub job: Option<FlashJobReport>,

@@ -94,6 +94,10 @@ impl Daemon {
         let out = File::options().append(true).create(true).open(&log).expect("the folder can be written");
         let mut command = Command::new(binary());
         command.envs(site.sabotage.map(|fault| (SABOTAGE, fault)));
+        if let Some(programs) = &site.programs {
+            let path = std::env::var("PATH").unwrap_or_default();
+            command.env("PATH", format!("{}:{path}", programs.display()));
+        }
         command.arg("serve").arg("--config").arg(config).stdin(Stdio::null());
         command.stdout(out.try_clone().expect("a descriptor is left")).stderr(out);
         let child = command.spawn().expect("the daemon can be started");

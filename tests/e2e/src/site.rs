@@ -21,6 +21,8 @@ pub struct Site {
     pub tables: String,
     /// A deliberate fault of the engine, so that a test can show that it notices: builds with assertions obey.
     pub sabotage: Option<&'static str>,
+    /// A folder in which the daemon finds programs before it looks elsewhere.
+    pub programs: Option<PathBuf>,
     volumes: Vec<String>,
 }
 
@@ -34,6 +36,7 @@ impl Site {
             nbd: String::new(),
             tables: String::new(),
             sabotage: None,
+            programs: None,
             volumes: Vec::new(),
         }
     }

@@ -9,6 +9,7 @@ const OF_FLASH = [
   'no-copy',
   'flash-unused',
   'flash-degraded',
+  'drive-failing',
   'single-copy',
   'endurance',
   'flash-unclaimed',

@@ -74,6 +74,23 @@ export interface Written {
   since_unix_seconds: number;
 }
 
+/** What a drive says of its own health. */
+export interface Drive {
+  /** The whole drive. */
+  drive: string;
+  model: string;
+  /** 0 while nothing was read. */
+  read_unix_seconds: number;
+  spare_ratio: number | null;
+  spare_threshold_ratio: number | null;
+  wear_used_ratio: number | null;
+  temperature_celsius: number | null;
+  media_errors: number | null;
+  warnings: string[];
+  /** Why it could not be read the last time. */
+  unread: string;
+}
+
 export interface FlashDevice {
   number: number;
   /** Empty when it is not there. */
@@ -89,6 +106,8 @@ export interface FlashDevice {
   written: Written;
   endurance_used_ratio: number | null;
   endurance_left_days: number | null;
+  /** None where it is a file. */
+  drive: Drive | null;
 }
 
 export interface Flash {
@@ -105,6 +124,7 @@ export interface Flash {
   /** A change of the devices; among the jobs, too. */
   job: object | null;
   write_amplification: number | null;
+  drives_unread: string | null;
   scrub: { rounds: number; read_bytes: number; found: number; repaired: number; lost: number };
   alerts: string[];
 }

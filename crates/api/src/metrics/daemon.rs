@@ -1,6 +1,6 @@
 //! Families of the daemon itself: memory, flash devices.
 
-use control::report::FlashDeviceReport;
+use control::report::{DriveReport, FlashDeviceReport};
 use control::{FlashReport, StatusReport};
 
 use super::lines::{Labels, Lines};
@@ -86,6 +86,46 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
     for device in &flash.devices {
         if let Some(used) = device.endurance_used_ratio {
             lines.sample(&label(device), used);
+        }
+    }
+    write_drives(lines, flash);
+}
+
+/// What a drive tells: name, kind, help, how it is read.
+type OfDrive = (&'static str, &'static str, &'static str, fn(&DriveReport) -> Option<f64>);
+
+const OF_DRIVE: [OfDrive; 5] = [
+    ("hotset_flash_drive_spare_ratio", "gauge", "Spare blocks that the drive has left, as it says.", |drive| {
+        drive.spare_ratio
+    }),
+    (
+        "hotset_flash_drive_wear_used_ratio",
+        "gauge",
+        "What the drive has used of its rated life, as it says.",
+        |drive| drive.wear_used_ratio,
+    ),
+    ("hotset_flash_drive_temperature_celsius", "gauge", "Temperature of the drive.", |drive| {
+        drive.temperature_celsius.map(|celsius| celsius as f64)
+    }),
+    (
+        "hotset_flash_drive_media_errors_total",
+        "counter",
+        "Errors that the drive could not correct, as it says.",
+        |drive| drive.media_errors.map(|errors| errors as f64),
+    ),
+    ("hotset_flash_drive_warnings", "gauge", "What the drive warns of; anything is critical.", |drive| {
+        (drive.read_unix_seconds > 0).then_some(drive.warnings.len() as f64)
+    }),
+];
+
+fn write_drives(lines: &mut Lines, flash: &FlashReport) {
+    let drives = || flash.devices.iter().filter_map(|device| Some((device, device.drive.as_ref()?)));
+    for (name, kind, help, read) in OF_DRIVE {
+        lines.family(name, kind, help);
+        for (device, drive) in drives() {
+            if let Some(value) = read(drive) {
+                lines.sample(&Labels::default().with("device", &device.name()), value);
+            }
         }
     }
 }

@@ -75,6 +75,8 @@ alert_kinds! {
     FlashUnused "flash-unused" Critical;
     /// A flash device is not in service.
     FlashDegraded "flash-degraded" Critical;
+    /// A drive under a flash device warns of its own end.
+    DriveFailing "drive-failing" Critical;
     /// Dirty data does not get to the backing.
     DestageFailing "destage-failing" Critical;
     /// The backing failed requests lately.

@@ -127,6 +127,21 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         },
     },
     Kind {
+        kind: AlertKind::DriveFailing,
+        when: "the drive under a flash device warns of its own state: a critical warning, too few spare blocks, a self-assessment that fails",
+        effect: "It may fail soon, or take no more writes: what is dirty is then in one copy.",
+        remedy: "Put another one into its place with `hotset flash replace` while it still works.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            for device in look.flash().into_iter().flat_map(|flash| &flash.devices) {
+                if let Some(drive) = device.drive.as_ref().filter(|drive| !drive.warnings.is_empty()) {
+                    found.push((Some(device.name()), format!("{}: {}", drive.drive, drive.warnings.join("; "))));
+                }
+            }
+        },
+    },
+    Kind {
         kind: AlertKind::DestageFailing,
         when: "dirty data of a volume does not get to its backing",
         effect: "It is kept and tried again; once the cache is full of it, writers wait.",

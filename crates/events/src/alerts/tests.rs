@@ -1,7 +1,7 @@
 //! Each kind where it is, none where nothing is wrong, and no flapping.
 
 use control::report::{
-    CertificateReport, CoreReport, Counts, CountsBelow, FlashDeviceReport, HistoryHealth, WebhookHealth,
+    CertificateReport, CoreReport, Counts, CountsBelow, DriveReport, FlashDeviceReport, HistoryHealth, WebhookHealth,
 };
 use control::{FlashReport, VolumeReport, VolumeState};
 
@@ -79,6 +79,18 @@ fn each_kind_is_found_where_it_is_and_a_healthy_daemon_has_none() {
     assert_eq!(found(flash(|flash| flash.scrub.lost = 3)), ["flash-data-lost -"]);
     assert_eq!(found(flash(|flash| flash.pages.dropped = Some("a crash".to_owned()))), ["pages-dropped -"]);
     assert_eq!(found(flash(|flash| flash.devices[0].endurance_left_days = Some(98))), ["endurance /dev/f0"]);
+    let drive = |warnings: &[&str]| {
+        let warnings = warnings.iter().map(|warning| (*warning).to_owned()).collect();
+        Some(DriveReport { drive: "/dev/f".to_owned(), warnings, ..DriveReport::default() })
+    };
+    let worn = drive(&["it takes no more writes"]);
+    let of_drive = |drive| {
+        move |status: &mut StatusReport| {
+            status.flash.iter_mut().for_each(|flash| flash.devices[1].drive = Clone::clone(&drive))
+        }
+    };
+    assert_eq!(found(of_drive(worn)), ["drive-failing /dev/f1"]);
+    assert_eq!(found(of_drive(drive(&[]))), [""; 0]);
     let unused: fn(&mut FlashReport) = |flash| {
         *flash = FlashReport { alerts: vec!["flash is not used: why".to_owned()], ..FlashReport::default() };
     };

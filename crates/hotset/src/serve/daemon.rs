@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::certificates::Certificates;
 use super::data_core::{CoreGone, DataCore};
 use super::events::Journal;
-use super::flash::{Before, Flash};
+use super::flash::{Before, Drives, Flash};
 use super::jobs::Jobs;
 use super::notify::Notifier;
 use super::stop::Stop;
@@ -72,6 +72,8 @@ pub struct Daemon {
     pub flash: RefCell<Flash>,
     /// What had been written to flash devices before this start.
     pub wear: RefCell<Before>,
+    /// The health of the drives under flash devices.
+    pub(super) drives: Drives,
     /// All volumes, by name.
     pub volumes: RefCell<BTreeMap<String, Known>>,
     /// Volumes with a change under way.
@@ -132,6 +134,7 @@ impl Daemon {
             cores,
             flash: RefCell::default(),
             wear: RefCell::default(),
+            drives: Drives::default(),
             volumes: RefCell::default(),
             busy: RefCell::default(),
             listen: RefCell::default(),

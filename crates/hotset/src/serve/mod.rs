@@ -143,6 +143,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
         ready();
         tokio::task::spawn_local(feed_watchdog(daemon.clone()));
         tokio::task::spawn_local(daemon.clone().watch_flash());
+        tokio::task::spawn_local(daemon.clone().watch_drives());
         tokio::select! {
             () = daemon.stop.asked() => {}
             Some(core) = has_ended.recv() => {

@@ -10,6 +10,7 @@ mod checker;
 mod clients;
 mod configuration;
 mod control_held;
+mod drives;
 mod events;
 mod figures;
 mod filesystem;

@@ -6,10 +6,13 @@
 //!    that comes back later never brings old data.
 
 mod change;
+mod drives;
 mod open;
+mod smart;
 mod watch;
 mod wear;
 
+pub use drives::Drives;
 pub use wear::Before;
 
 use std::rc::{Rc, Weak};
@@ -209,6 +212,7 @@ impl Daemon {
             written.iter().map(|member| member.promotion_bytes + member.journal_bytes + member.log_bytes).sum();
         report.write_amplification = (content > 0).then(|| bytes as f64 / content as f64);
         report.copies = copies;
+        report.drives_unread = self.drives.missing();
         (report.free_segments, report.segments) = (free, all);
         report.dirty_bytes = holders.iter().map(|(_, bytes)| bytes).sum();
         report.volumes = holders.into_iter().map(|(name, _)| name).collect();
@@ -268,6 +272,7 @@ impl Daemon {
                 reason,
                 ..FlashDeviceReport::default()
             };
+            device.drive = self.drives.of(&device.device);
             wear::report(&mut device, before.as_ref(), &bytes, milli_dwpd);
             report.devices.push(device);
         }

@@ -1,0 +1,172 @@
+//! What `smartctl --json -a` prints of a drive (smartmontools): the health log of an NVMe drive (NVM Express Base Specification 2.0, "SMART / Health
+//! Information"), or the attributes of an ATA drive, which are its maker's own. What is not told is left open.
+
+use control::report::DriveReport;
+use serde_json::Value;
+
+/// What each bit of an NVMe drive's critical warning means, from the lowest.
+const WARNINGS: [&str; 6] = [
+    "its spare blocks are below the threshold",
+    "its temperature is out of bounds",
+    "its reliability is degraded by errors of its media or inside",
+    "it takes no more writes",
+    "what keeps its volatile memory over a loss of power has failed",
+    "its persistent memory region cannot be relied on",
+];
+/// Attributes of ATA drives by the names of smartmontools' own database, whose normalised value is the part of the rated life that is left.
+const LIFE_LEFT: [&str; 5] = [
+    "Percent_Lifetime_Remain",
+    "SSD_Life_Left",
+    "Media_Wearout_Indicator",
+    "Wear_Leveling_Count",
+    "Remaining_Lifetime_Perc",
+];
+/// Those whose normalised value is the part of the spare blocks that is left.
+const SPARE_LEFT: [&str; 3] = ["Available_Reservd_Space", "Unused_Rsvd_Blk_Cnt_Tot", "Used_Rsvd_Blk_Cnt_Tot"];
+/// Those whose raw value counts errors that could not be corrected.
+const UNCORRECTED: [&str; 3] = ["Reported_Uncorrect", "Uncorrectable_Error_Cnt", "Offline_Uncorrectable"];
+/// Characters of a text out of a drive that are kept.
+const TEXT_MAX: usize = 120;
+
+/// The drive's health as of `now`, in seconds since 1970; or why nothing is known of it.
+pub fn parse(text: &[u8], now: u64) -> Result<DriveReport, String> {
+    let told: Value = serde_json::from_slice(text).map_err(|_| "smartctl printed what is no JSON".to_owned())?;
+    let mut report = DriveReport {
+        model: short(told["model_name"].as_str().unwrap_or_default()),
+        read_unix_seconds: now,
+        temperature_celsius: told["temperature"]["current"].as_i64(),
+        ..DriveReport::default()
+    };
+    let passed = told["smart_status"]["passed"].as_bool();
+    let nvme = &told["nvme_smart_health_information_log"];
+    let attributes = told["ata_smart_attributes"]["table"].as_array();
+    if nvme.is_object() {
+        read_nvme(nvme, &mut report);
+    } else if let Some(attributes) = attributes {
+        read_ata(&told, attributes, &mut report);
+    } else if passed.is_none() {
+        return Err(why(&told));
+    }
+    let is_low = report.spare_ratio.zip(report.spare_threshold_ratio).is_some_and(|(spare, least)| spare < least);
+    if is_low && !report.warnings.iter().any(|warning| warning == WARNINGS[0]) {
+        report.warnings.push(WARNINGS[0].to_owned());
+    }
+    if passed == Some(false) {
+        report.warnings.push("it says itself that it is failing".to_owned());
+    }
+    Ok(report)
+}
+
+fn read_nvme(log: &Value, report: &mut DriveReport) {
+    report.spare_ratio = percent(&log["available_spare"]);
+    report.spare_threshold_ratio = percent(&log["available_spare_threshold"]);
+    report.wear_used_ratio = percent(&log["percentage_used"]);
+    report.media_errors = log["media_errors"].as_u64();
+    let bits = log["critical_warning"].as_u64().unwrap_or(0);
+    let is_set = |bit: &usize| bits >> bit & 1 == 1;
+    report.warnings = (0..WARNINGS.len()).filter(is_set).map(|bit| WARNINGS[bit].to_owned()).collect();
+}
+
+fn read_ata(told: &Value, attributes: &[Value], report: &mut DriveReport) {
+    let find =
+        |names: &[&str]| names.iter().find_map(|name| attributes.iter().find(|attribute| attribute["name"] == **name));
+    // Newer versions of smartctl work it out themselves, for more drives.
+    report.wear_used_ratio = percent(&told["endurance_used"]["current_percent"])
+        .or_else(|| Some(1.0 - percent(&find(&LIFE_LEFT)?["value"])?.min(1.0)));
+    let spare = find(&SPARE_LEFT);
+    report.spare_ratio =
+        percent(&told["spare_available"]["current_percent"]).or_else(|| Some(percent(&spare?["value"])?.min(1.0)));
+    let threshold = percent(&told["spare_available"]["threshold_percent"]).or_else(|| percent(&spare?["thresh"]));
+    report.spare_threshold_ratio = threshold.filter(|threshold| *threshold > 0.0);
+    report.media_errors = find(&UNCORRECTED).and_then(|attribute| attribute["raw"]["value"].as_u64());
+    let failing = attributes.iter().filter(|attribute| attribute["when_failed"] == "now");
+    let named = failing.filter_map(|attribute| attribute["name"].as_str());
+    report.warnings = named.map(|name| format!("its attribute {} is below the threshold", short(name))).collect();
+}
+
+fn percent(value: &Value) -> Option<f64> {
+    value.as_u64().map(|percent| percent as f64 / 100.0)
+}
+
+/// Why there is no health, in smartctl's own words, if it has any.
+fn why(told: &Value) -> String {
+    let messages = told["smartctl"]["messages"].as_array().into_iter().flatten();
+    let said: Vec<&str> = messages.filter_map(|message| message["string"].as_str()).collect();
+    match said.is_empty() {
+        true => "it tells nothing of its health".to_owned(),
+        false => format!("smartctl says: {}", short(&said.join("; "))),
+    }
+}
+
+fn short(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NVME: &str = include_str!("fixtures/nvme.json");
+    const NVME_FAILING: &str = include_str!("fixtures/nvme-failing.json");
+    const SATA: &str = include_str!("fixtures/sata.json");
+    const DENIED: &str = include_str!("fixtures/denied.json");
+
+    fn parsed(text: &str) -> DriveReport {
+        parse(text.as_bytes(), 7).expect("it tells its health")
+    }
+
+    #[test]
+    fn an_nvme_drive_tells_its_health_log() {
+        let drive = parsed(NVME);
+        let expected = DriveReport {
+            model: "EXAMPLE NVMe SSD 1TB".to_owned(),
+            read_unix_seconds: 7,
+            spare_ratio: Some(1.0),
+            spare_threshold_ratio: Some(0.1),
+            wear_used_ratio: Some(0.03),
+            temperature_celsius: Some(41),
+            media_errors: Some(0),
+            ..DriveReport::default()
+        };
+        assert_eq!(drive, expected);
+    }
+
+    #[test]
+    fn what_a_drive_warns_of_is_told_in_words_once() {
+        let drive = parsed(NVME_FAILING);
+        assert_eq!(drive.warnings, [WARNINGS[0], WARNINGS[2], "it says itself that it is failing"]);
+        assert_eq!((drive.spare_ratio, drive.wear_used_ratio, drive.media_errors), (Some(0.04), Some(1.12), Some(219)));
+        // One whose threshold is not told by a bit.
+        let quiet = NVME_FAILING.replace("\"critical_warning\": 5", "\"critical_warning\": 0");
+        assert_eq!(parsed(&quiet).warnings, [WARNINGS[0], "it says itself that it is failing"]);
+    }
+
+    #[test]
+    fn a_sata_drive_tells_its_attributes_by_the_names_that_are_known() {
+        let drive = parsed(SATA);
+        assert_eq!((drive.spare_ratio, drive.spare_threshold_ratio), (Some(0.98), Some(0.1)));
+        assert_eq!((drive.temperature_celsius, drive.media_errors), (Some(33), Some(2)));
+        assert!((drive.wear_used_ratio.expect("it is told") - 0.07).abs() < 1e-9);
+        assert_eq!(drive.warnings, [""; 0]);
+        let failing = SATA.replacen("\"when_failed\": \"\"", "\"when_failed\": \"now\"", 1);
+        assert_eq!(parsed(&failing).warnings, ["its attribute Reallocated_Sector_Ct is below the threshold"]);
+        // What a newer smartctl works out itself goes before.
+        let newer = SATA.replacen('{', "{ \"endurance_used\": { \"current_percent\": 12 },", 1);
+        assert_eq!(parsed(&newer).wear_used_ratio, Some(0.12));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_with_the_reason() {
+        let why = |text: &str| parse(text.as_bytes(), 7).expect_err("nothing is known");
+        assert_eq!(why(DENIED), "smartctl says: Smartctl open device: /dev/sda failed: Permission denied");
+        assert_eq!(why("{}"), "it tells nothing of its health");
+        assert_eq!(why("[1]"), "it tells nothing of its health");
+        for cut in ["", "smartctl: command line error", &NVME[..NVME.len() / 2]] {
+            assert_eq!(why(cut), "smartctl printed what is no JSON");
+        }
+        // Numbers where none should be, and texts that are not what they should be.
+        let odd = NVME.replace("\"available_spare\": 100", "\"available_spare\": \"many\"").replace("41", "null");
+        let drive = parsed(&odd);
+        assert_eq!((drive.spare_ratio, drive.temperature_celsius), (None, None));
+    }
+}

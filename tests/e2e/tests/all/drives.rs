@@ -1,0 +1,138 @@
+//! The health of the drives under flash devices, as a `smartctl` of the test's own tells it: what it says, what is wrong with it, and that it holds
+//! nothing up.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, wait_for};
+use e2e::http::Http;
+use e2e::loop_device::LoopDevice;
+use e2e::site::Site;
+use serde_json::Value;
+
+use crate::flash::{failing, flash_on};
+
+const SATA: &str = include_str!("../../../../crates/hotset/src/serve/flash/fixtures/sata.json");
+const WORN: &str = include_str!("../../../../crates/hotset/src/serve/flash/fixtures/nvme-failing.json");
+
+/// A site whose flash devices are two drives, if drives can be made.
+fn site() -> Option<(Site, [LoopDevice; 2])> {
+    let mut site = Site::with_volume(4 << 20);
+    let drives: [LoopDevice; 2] = failing(&site, &["one", "two"])?.try_into().ok()?;
+    flash_on(&mut site, &[drives[0].path(), drives[1].path()]);
+    site.tables = format!("[api]\nlisten = \"127.0.0.1:0\"\n{}", site.tables);
+    Some((site, drives))
+}
+
+/// Has the daemon find a `smartctl` that does this with the drive in `$3`.
+fn smartctl(site: &mut Site, script: &str) {
+    let folder = site.folder.join("programs");
+    fs::create_dir(&folder).expect("the folder can be made");
+    let program = folder.join("smartctl");
+    fs::write(&program, format!("#!/bin/sh\n[ \"$1 $2\" = '--json -a' ] || exit 1\n{script}\n"))
+        .expect("it can be written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    site.programs = Some(folder);
+}
+
+fn flash(daemon: &Daemon) -> Value {
+    serde_json::from_str(&daemon.command(&["flash", "list", "--json"])).expect("JSON")
+}
+
+/// What is told of the drive under a device, as soon as that `is_so`.
+fn drive(daemon: &Daemon, device: &Path, is_so: impl Fn(&Value) -> bool) -> Value {
+    let device = device.to_string_lossy();
+    wait_for("word of the drive", || {
+        let told = flash(daemon);
+        let devices = told["devices"].as_array().expect("a list");
+        let drive = devices.iter().find(|told| told["device"] == *device)?["drive"].clone();
+        (drive.is_object() && is_so(&drive)).then_some(drive)
+    })
+}
+
+#[test]
+fn what_drives_say_of_their_health_is_told_and_one_that_warns_raises_an_alert() {
+    let Some((mut site, drives)) = site() else { return };
+    for (name, text) in [("sata.json", SATA), ("worn.json", WORN)] {
+        fs::write(site.folder.join(name), text).expect("it can be written");
+    }
+    let [fine, worn] = drives.each_ref().map(LoopDevice::path);
+    let folder = site.folder.path().display().to_string();
+    let cases =
+        format!("{}) cat {folder}/sata.json ;; {}) cat {folder}/worn.json; exit 8 ;;", fine.display(), worn.display());
+    smartctl(&mut site, &format!("case \"$3\" in {cases} *) exit 2 ;; esac"));
+    let daemon = site.start();
+    let http = Http::of(&daemon);
+    let is_read = |drive: &Value| drive["read_unix_seconds"].as_u64() > Some(0);
+    let told = drive(&daemon, fine, is_read);
+    assert_eq!((&told["drive"], &told["model"]), (&fine.to_string_lossy().into(), &"EXAMPLE SATA SSD 480GB".into()));
+    assert_eq!(
+        (&told["temperature_celsius"], &told["spare_ratio"], &told["unread"]),
+        (&33.into(), &0.98.into(), &"".into())
+    );
+    let told = drive(&daemon, worn, is_read);
+    assert_eq!((&told["wear_used_ratio"], &told["media_errors"]), (&1.12.into(), &219.into()));
+    assert_eq!(told["warnings"].as_array().map(Vec::len), Some(3), "{told}");
+    let alert = wait_for("the alert", || {
+        let alerts = http.get("/api/v1/alerts").json();
+        alerts.as_array().expect("a list").iter().find(|alert| alert["kind"] == "drive-failing").cloned()
+    });
+    assert_eq!((&alert["subject"], &alert["severity"]), (&worn.to_string_lossy().into(), &"critical".into()));
+    let metrics = http.get("/metrics").body;
+    for (name, device, value) in [
+        ("spare_ratio", fine, "0.98"),
+        ("temperature_celsius", worn, "62"),
+        ("media_errors_total", worn, "219"),
+        ("warnings", fine, "0"),
+        ("warnings", worn, "3"),
+    ] {
+        let line = format!("hotset_flash_drive_{name}{{device=\"{}\"}} {value}\n", device.display());
+        assert!(metrics.contains(&line), "{line} is missing");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_drive_that_hangs_or_tells_nonsense_holds_nothing_up_and_is_told_as_such() {
+    let Some((mut site, drives)) = site() else { return };
+    let [hangs, talks] = drives.each_ref().map(LoopDevice::path);
+    let pid = site.folder.join("pid");
+    let (hanging, pid_file) = (hangs.display(), pid.display());
+    let ask = format!("echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000");
+    let script = format!("if [ \"$3\" = {hanging} ]; then {ask}; fi\necho nonsense");
+    smartctl(&mut site, &script);
+    let daemon = site.start();
+    let asked: PathBuf = wait_for("who asks the drive", || {
+        let pid = fs::read_to_string(&pid).ok()?;
+        Some(Path::new("/proc").join(pid.trim()))
+    });
+    assert_eq!(drive(&daemon, talks, |_| true)["unread"], "smartctl printed what is no JSON");
+    // While it hangs, clients and commands are served.
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.write(0, &[7; 4096]).and_then(|()| client.flush()).expect("it writes");
+    assert!(asked.exists(), "it has ended already");
+    let told = drive(&daemon, hangs, |drive| drive["unread"] != "");
+    assert_eq!(
+        (&told["unread"], &told["read_unix_seconds"]),
+        (&"smartctl has not answered within 10 s".into(), &0.into())
+    );
+    wait_for("the end of who asks the drive", || (!asked.exists()).then_some(()));
+    daemon.stop();
+}
+
+#[test]
+fn that_there_is_no_smartctl_is_said_once() {
+    if ["/usr/sbin/smartctl", "/sbin/smartctl", "/usr/bin/smartctl"].iter().any(|path| Path::new(path).exists()) {
+        eprintln!("SKIPPED: a machine without smartctl: this one has it");
+        return;
+    }
+    let Some((site, _drives)) = site() else { return };
+    let daemon = site.start();
+    let told = wait_for("word of it", || flash(&daemon)["drives_unread"].as_str().map(str::to_owned));
+    assert!(told.starts_with("smartctl is not installed"), "{told}");
+    assert_eq!(daemon.log().matches("smartctl is not installed").count(), 1, "{}", daemon.log());
+    assert!(flash(&daemon)["devices"].as_array().expect("a list").iter().all(|device| device["drive"].is_null()));
+    daemon.stop();
+}
