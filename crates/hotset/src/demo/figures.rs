@@ -28,27 +28,42 @@ pub struct Figures {
     pub read_latency_us: Latency,
     /// Latency of writes.
     pub write_latency_us: Latency,
-    /// Reads served whole from memory, of all reads, as the daemon counted them.
+    /// Reads served whole from memory and flash, of all reads, as the daemon counted them.
     pub read_hit_ratio: f64,
+    /// Those for which flash was read, of all reads.
+    pub flash_hit_ratio: f64,
 }
 
-/// Reads that the daemon counted: all, and those served whole from memory.
+/// Reads that the daemon counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// All.
     pub all: u64,
     /// Served whole from memory.
-    pub hits: u64,
+    pub memory: u64,
+    /// Served whole from memory and flash, and not from memory alone.
+    pub flash: u64,
 }
 
 impl Reads {
     /// Those since `before`.
     pub fn since(self, before: Reads) -> Reads {
-        Reads { all: self.all.saturating_sub(before.all), hits: self.hits.saturating_sub(before.hits) }
+        Reads {
+            all: self.all.saturating_sub(before.all),
+            memory: self.memory.saturating_sub(before.memory),
+            flash: self.flash.saturating_sub(before.flash),
+        }
     }
 
-    fn ratio(self) -> f64 {
-        if self.all == 0 { 0.0 } else { self.hits as f64 / self.all as f64 }
+    /// Adds others.
+    pub fn add(&mut self, other: Reads) {
+        self.all += other.all;
+        self.memory += other.memory;
+        self.flash += other.flash;
+    }
+
+    fn ratio(self, of: u64) -> f64 {
+        if self.all == 0 { 0.0 } else { of as f64 / self.all as f64 }
     }
 }
 
@@ -62,7 +77,8 @@ impl Figures {
             iops: if seconds > 0.0 { requests as f64 / seconds } else { 0.0 },
             read_latency_us: latency(&mut tally.reads),
             write_latency_us: latency(&mut tally.writes),
-            read_hit_ratio: reads.ratio(),
+            read_hit_ratio: reads.ratio(reads.memory + reads.flash),
+            flash_hit_ratio: reads.ratio(reads.flash),
         }
     }
 }
@@ -84,11 +100,11 @@ mod tests {
     #[test]
     fn figures_are_those_of_the_latencies() {
         let tally = Tally { reads: (1..=100).rev().collect(), writes: vec![7] };
-        let figures = Figures::of(tally, Reads { all: 4, hits: 3 }, 2.0);
+        let figures = Figures::of(tally, Reads { all: 8, memory: 5, flash: 1 }, 2.0);
         assert_eq!((figures.requests, figures.iops), (101, 50.5));
         assert_eq!(figures.read_latency_us, Latency { mean: 50.5, p50: 50.0, p99: 99.0 });
         assert_eq!(figures.write_latency_us, Latency { mean: 7.0, p50: 7.0, p99: 7.0 });
-        assert_eq!(figures.read_hit_ratio, 0.75);
+        assert_eq!((figures.read_hit_ratio, figures.flash_hit_ratio), (0.75, 0.125));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `hotset demo`: two identical modelled arrays, one behind the cache, the same load on both through real NBD connections.
+//! `hotset demo`: two identical modelled arrays, one behind memory and flash, the same load on both through real NBD connections. After a
+//! while a part of what is hot moves elsewhere, and the cache has to follow.
 //!
 //! Everything shown is measured: requests and latencies by the clients, hits by the daemon. The arrays are models that take
 //! their time in real time; their bytes lie in sparse files.
@@ -12,7 +13,7 @@ mod workload;
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use self::figures::{Figures, Reads};
 use self::screen::Look;
 use self::stage::{CACHED, Control, Stage, UNCACHED};
 use self::summary::{Load, Summary};
-use self::workload::{Meter, Tally};
+use self::workload::{HOT_STRETCHES, Meter, Orders, Tally};
 use crate::cli::{Failure, print_json};
 use crate::log;
 use crate::render::style::Style;
@@ -29,6 +30,9 @@ use crate::render::style::Style;
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 /// The part of the time, at its end, that counts as warm.
 const WARM_PART: f64 = 0.25;
+/// The part of the time after which the hot part begins to move, and that until half of it has.
+const MOVES_AFTER: f64 = 0.35;
+const MOVES_FOR: f64 = 0.1;
 
 /// What the demo is to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,22 +86,28 @@ struct Side {
 struct Sides {
     with: Side,
     without: Side,
-    stop: Arc<AtomicBool>,
+    orders: Arc<Orders>,
 }
 
 impl Sides {
     fn start(stage: &Stage) -> Result<Sides, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let orders = Arc::new(Orders::default());
         let side = |export: &'static str| {
-            let (socket, stop, meter) = (stage.socket(), stop.clone(), Meter::default());
+            let (socket, orders, meter) = (stage.socket(), orders.clone(), Meter::default());
             let counting = meter.clone();
             // The same seed: both sides are asked for the same blocks in the same order.
-            let work = move || workload::run(&socket, export, 1, &counting, &stop);
+            let work = move || workload::run(&socket, export, 1, &counting, &orders);
             let thread = std::thread::Builder::new().name(export.to_owned()).spawn(work);
             let thread = thread.map_err(|error| Failure::failed(format!("no thread for a client: {error}")))?;
             Ok(Side { meter, thread })
         };
-        Ok(Sides { with: side(CACHED)?, without: side(UNCACHED)?, stop })
+        Ok(Sides { with: side(CACHED)?, without: side(UNCACHED)?, orders })
+    }
+
+    /// Has the hot part of both move, as far as it is to have moved after this part of the time.
+    fn drift(&self, part: f64) {
+        let moved = (part - MOVES_AFTER) / MOVES_FOR * (HOT_STRETCHES / 2) as f64;
+        self.orders.moved.store((moved.ceil().max(0.0) as u64).min(HOT_STRETCHES / 2), Ordering::Relaxed);
     }
 
     /// True when a client has ended before it was told to.
@@ -107,7 +117,7 @@ impl Sides {
 
     /// Ends both clients, and waits until everything is on the array: what was dirty, and how many seconds that took.
     fn end(self, control: &mut Control) -> Result<(u64, f64), Failure> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.orders.stop.store(true, Ordering::Relaxed);
         for side in [self.with, self.without] {
             let ended = side.thread.join().map_err(|_| Failure::failed("a client panicked"))?;
             ended.map_err(|error| Failure::failed(format!("a client failed: {error}")))?;
@@ -156,15 +166,15 @@ fn watch(sides: &Sides, control: &mut Control, seconds: f64, show: Show, style: 
         let passed = (now - last).as_secs_f64();
         last = now;
         course.seconds = (now - began).as_secs_f64();
-        let reads = Reads { all: report.reads, hits: report.memory_hits };
+        sides.drift(course.seconds / seconds);
+        let reads = Reads { all: report.reads, memory: report.memory_hits, flash: report.flash_hits };
         let news = reads.since(course.reads);
         course.reads = reads;
         course.without.add(&without);
         course.with.add(&with);
         if course.seconds > seconds * (1.0 - WARM_PART) {
             course.warm.add(&with);
-            course.warm_reads.all += news.all;
-            course.warm_reads.hits += news.hits;
+            course.warm_reads.add(news);
             course.warm_seconds += passed;
         }
         course.looks.push(Look {

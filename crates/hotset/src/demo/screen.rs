@@ -3,9 +3,9 @@
 use control::token::LoginLink;
 
 use super::figures::{Figures, Latency};
-use super::stage::{MEMORY_BYTES, Stage, VOLUME_BYTES};
+use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};
 use super::summary::Summary;
-use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, READ_PERCENT, REQUEST_BYTES};
+use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, HOTTEST_PART, READ_PERCENT, REQUEST_BYTES};
 use crate::render::bars::bars;
 use crate::render::style::Style;
 use crate::render::table::{Side, Table};
@@ -23,18 +23,20 @@ pub fn page(link: &LoginLink) -> String {
 pub fn intro(style: Style) -> String {
     let array = Stage::array();
     let clients = format!(
-        "Two NBD clients, {DEPTH} requests of {} in flight each, {READ_PERCENT} % reads; {HOT_PERCENT} % of them go to {} of {}; nobody flushes.",
+        "Two NBD clients, {DEPTH} requests of {} in flight each, {READ_PERCENT} % reads; {HOT_PERCENT} % of them go to {} of {}, most of these to {}; half of that moves elsewhere after a while; nobody flushes.",
         show_bytes(REQUEST_BYTES),
         show_bytes(HOT_BYTES),
         show_bytes(VOLUME_BYTES),
+        show_bytes(HOT_BYTES / HOTTEST_PART),
     );
     format!(
-        "{}\nTwo identical arrays, simulated in real time: {}, {} disks ({}). One has {} of memory cache in front of it.\n{clients}\n",
+        "{}\nTwo identical arrays, simulated in real time: {}, {} disks ({}). One has {} of memory and two flash devices of {} in front of it.\n{clients}\n",
         style.bold("hotset demo"),
         array.level,
         array.disks,
         array.disk,
         show_bytes(MEMORY_BYTES),
+        show_bytes(FLASH_BYTES),
     )
 }
 
@@ -142,8 +144,12 @@ pub fn summary(summary: &Summary, style: Style) -> String {
     latency("write latency, mean", |figures| figures.write_latency_us.mean);
     latency("               p50", |figures| figures.write_latency_us.p50);
     latency("               p99", |figures| figures.write_latency_us.p99);
-    let hits = ["-".to_owned(), ratio(with.read_hit_ratio), ratio(warm.read_hit_ratio), "-".to_owned()];
-    table.row([vec!["reads from memory".to_owned()], hits.to_vec()].concat());
+    let mut part = |name: &str, which: fn(&Figures) -> f64| {
+        let cells = ["-".to_owned(), ratio(which(with)), ratio(which(warm)), "-".to_owned()];
+        table.row([vec![name.to_owned()], cells.to_vec()].concat());
+    };
+    part("reads from memory", |figures| figures.read_hit_ratio - figures.flash_hit_ratio);
+    part("reads from flash", |figures| figures.flash_hit_ratio);
     let checked = show_count(without.requests + with.requests);
     format!(
         "\n{}\n{}\n\n{} dirty at the end, on the array {:.1} s later. Every read was checked; {checked} requests in {:.0} s.\n",
@@ -172,6 +178,7 @@ mod tests {
             read_latency_us,
             write_latency_us,
             read_hit_ratio,
+            flash_hit_ratio: read_hit_ratio / 10.0,
         }
     }
 

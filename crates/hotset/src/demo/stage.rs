@@ -1,4 +1,4 @@
-//! The demo's stage: a daemon in this process with two identical modelled arrays, one cached, one not.
+//! The demo's stage: a daemon in this process with two identical modelled arrays, one behind memory and flash, one not.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,9 @@ pub const UNCACHED: &str = "without-cache";
 /// Bytes of each volume.
 pub const VOLUME_BYTES: u64 = 4 << 30;
 /// Bytes of memory for the cache.
-pub const MEMORY_BYTES: u64 = 256 << 20;
+pub const MEMORY_BYTES: u64 = 32 << 20;
+/// Bytes of each of its two flash devices.
+pub const FLASH_BYTES: u64 = 512 << 20;
 
 /// What the demo's daemon would find in its file. Paths count from the demo's folder, and the page is on whatever port is free.
 fn configuration() -> String {
@@ -31,9 +33,10 @@ fn configuration() -> String {
         format!("[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\npolicy = \"{policy}\"\n")
     };
     format!(
-        "[state]\ndirectory = \"state\"\n[memory]\nsize = \"{}\"\n[control]\nsocket = \"control.sock\"\n\
+        "[state]\ndirectory = \"state\"\n[memory]\nsize = \"{}\"\n[flash]\ndevices = [\"flash-0\", \"flash-1\"]\nsize = \"{}\"\n[control]\nsocket = \"control.sock\"\n\
          [api]\nlisten = \"127.0.0.1:0\"\n[nbd]\nlisten = [\"unix:nbd.sock\"]\nsocket_mode = \"0600\"\n{}{}",
         exact_bytes(MEMORY_BYTES),
+        exact_bytes(FLASH_BYTES),
         volume(CACHED, WritePolicy::WriteBack),
         volume(UNCACHED, WritePolicy::None),
     )
@@ -80,7 +83,7 @@ impl Stage {
     }
 }
 
-/// Has another process remove the folder: to free the scattered blocks of two sparse files takes the kernel seconds, and nobody
+/// Has another process remove the folder: to free the scattered blocks of sparse files takes the kernel seconds, and nobody
 /// has to wait for it.
 #[allow(clippy::zombie_processes, reason = "this process ends now; who inherits the child reaps it")]
 fn remove_behind(folder: TempDir) {

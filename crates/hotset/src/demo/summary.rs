@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::figures::Figures;
-use super::stage::{MEMORY_BYTES, Stage, VOLUME_BYTES};
+use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};
 use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, READ_PERCENT, REQUEST_BYTES};
 use crate::config::show_array;
 
@@ -16,13 +16,15 @@ pub struct Load {
     pub volume_bytes: u64,
     /// Memory of the cache.
     pub memory_bytes: u64,
+    /// Each of its two flash devices.
+    pub flash_bytes: u64,
     /// Bytes of a request.
     pub request_bytes: u64,
     /// Requests in flight.
     pub depth: usize,
     /// Requests that read, in percent.
     pub read_percent: u64,
-    /// Bytes of the hot part.
+    /// Bytes of the hot part, half of which moves elsewhere once.
     pub hot_bytes: u64,
     /// Requests that go there, in percent.
     pub hot_percent: u64,
@@ -35,6 +37,7 @@ impl Load {
             array: format!("sim://{}", show_array(&Stage::array())),
             volume_bytes: VOLUME_BYTES,
             memory_bytes: MEMORY_BYTES,
+            flash_bytes: FLASH_BYTES,
             request_bytes: REQUEST_BYTES,
             depth: DEPTH,
             read_percent: READ_PERCENT,

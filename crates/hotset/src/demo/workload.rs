@@ -1,9 +1,10 @@
-//! The load: reads and writes of 8 KiB, most of them in a small hot part of the volume; every read is checked.
+//! The load: reads and writes of 8 KiB, most of them in a small hot part of the volume, some of which moves elsewhere after a while; every
+//! read is checked.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -16,13 +17,26 @@ pub const REQUEST_BYTES: u64 = 8 << 10;
 /// Requests in flight.
 pub const DEPTH: usize = 16;
 /// Bytes of the hot part.
-pub const HOT_BYTES: u64 = 48 << 20;
+pub const HOT_BYTES: u64 = 64 << 20;
 /// Requests that go to the hot part, in percent.
-pub const HOT_PERCENT: u64 = 97;
+pub const HOT_PERCENT: u64 = 99;
+/// Of them, those that go to one in [`HOTTEST_PART`] of its blocks, in percent.
+pub const HOTTEST_PERCENT: u64 = 80;
+/// See [`HOTTEST_PERCENT`].
+pub const HOTTEST_PART: u64 = 4;
 /// Requests that read, in percent.
-pub const READ_PERCENT: u64 = 70;
+pub const READ_PERCENT: u64 = 80;
 /// Stretches that the hot part consists of, spread over the volume.
-const HOT_STRETCHES: u64 = 8;
+pub const HOT_STRETCHES: u64 = 8;
+
+/// What its clients are told while they are at work.
+#[derive(Default)]
+pub struct Orders {
+    /// It is over.
+    pub stop: AtomicBool,
+    /// Stretches of the hot part that have moved elsewhere.
+    pub moved: AtomicU64,
+}
 
 /// Latencies of requests that have ended, in microseconds.
 #[derive(Clone, Default)]
@@ -75,6 +89,7 @@ struct Flight {
 struct Worker<'a> {
     client: Client,
     meter: &'a Meter,
+    orders: &'a Orders,
     random: u64,
     blocks: u64,
     flights: Vec<Option<Flight>>,
@@ -83,13 +98,13 @@ struct Worker<'a> {
     data: Vec<u8>,
 }
 
-/// Runs the load on `export` until `stop`; an error is a broken connection or data that is not what was written.
-pub fn run(socket: &Path, export: &str, seed: u64, meter: &Meter, stop: &AtomicBool) -> io::Result<()> {
+/// Runs the load on `export` until it is to stop; an error is a broken connection or data that is not what was written.
+pub fn run(socket: &Path, export: &str, seed: u64, meter: &Meter, orders: &Orders) -> io::Result<()> {
     let client = Client::connect(socket, export)?;
     let blocks = client.size_bytes / REQUEST_BYTES;
     let data = vec![0; REQUEST_BYTES as usize];
     let (flights, versions) = (vec![None; DEPTH], BTreeMap::new());
-    let mut worker = Worker { client, meter, random: seed, blocks, flights, versions, data };
+    let mut worker = Worker { client, meter, orders, random: seed, blocks, flights, versions, data };
     for slot in 0..DEPTH {
         worker.issue(slot);
     }
@@ -99,7 +114,7 @@ pub fn run(socket: &Path, export: &str, seed: u64, meter: &Meter, stop: &AtomicB
             worker.client.send()?;
         }
         let slot = worker.complete()?;
-        if stop.load(Ordering::Relaxed) {
+        if orders.stop.load(Ordering::Relaxed) {
             left -= 1;
         } else {
             worker.issue(slot);
@@ -122,8 +137,11 @@ impl Worker<'_> {
             return self.below(self.blocks);
         }
         let hot = HOT_BYTES / REQUEST_BYTES / HOT_STRETCHES;
-        let stretch = self.below(HOT_STRETCHES);
-        stretch * (self.blocks / HOT_STRETCHES) + self.below(hot)
+        let (stretch, apart) = (self.below(HOT_STRETCHES), self.blocks / HOT_STRETCHES);
+        let has_moved = stretch < self.orders.moved.load(Ordering::Relaxed);
+        // A part of what is hot is hotter than the rest, as it is everywhere.
+        let hot = if self.below(100) < HOTTEST_PERCENT { hot / HOTTEST_PART } else { hot };
+        stretch * apart + if has_moved { apart / 2 } else { 0 } + self.below(hot)
     }
 
     fn issue(&mut self, slot: usize) {
