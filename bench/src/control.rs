@@ -83,6 +83,9 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         let (watched, busy, after) = measured(&process, watched)?;
         pairs.push(Pair { alone, watched, control: [quiet, busy], resident_bytes: [before, after] });
     }
+    if audience.streamed_bytes == 0 {
+        return Err(io::Error::other("nothing came over the stream"));
+    }
     let text = describe(start_seconds, saturated, &pairs, &audience, time);
     Ok(Section { title: "1,000 volumes with an audience".into(), text, ratios: Vec::new(), measured: Vec::new() })
 }
@@ -134,7 +137,10 @@ fn watch<T>(
                 let (mut stream, mut read) = (ask(address, &path)?, 0);
                 let mut room = vec![0; 1 << 16];
                 while !done.load(Ordering::Relaxed) {
-                    read += stream.read(&mut room)?;
+                    match stream.read(&mut room)? {
+                        0 => return Err(io::Error::other("a follower was sent away")),
+                        bytes => read += bytes,
+                    }
                 }
                 Ok(read)
             })

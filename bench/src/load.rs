@@ -55,8 +55,10 @@ impl Load {
         let pause = rate.map(|rate| Duration::from_secs_f64(count / rate));
         let began = Instant::now();
         let asked: io::Result<Vec<Vec<u32>>> = std::thread::scope(|scope| {
-            let run = |client| scope.spawn(move || Client::run(client, began, time, pause, bytes));
-            let threads: Vec<_> = self.clients.iter_mut().map(run).collect();
+            // Each has moments of its own: all at once would be bursts.
+            let first = |number: usize| began + pause.unwrap_or_default().mul_f64(number as f64 / count);
+            let run = |(number, client)| scope.spawn(move || Client::run(client, first(number), time, pause, bytes));
+            let threads: Vec<_> = self.clients.iter_mut().enumerate().map(run).collect();
             threads
                 .into_iter()
                 .map(|thread| thread.join().map_err(|_| io::Error::other("a client panicked"))?)

@@ -35,7 +35,7 @@ fn leads_to_the_web(before: &str) -> bool {
 }
 
 /// As [`text`] of something that is told by itself: where it is a URL it is one up to its end, whatever a password in it holds.
-fn whole(told: &str) -> String {
+pub fn whole(told: &str) -> String {
     let scheme_end = told.find("://").map(|at| at + 3);
     let is_scheme = |scheme: &str| !scheme.contains(|letter: char| letter.is_whitespace() || ENDS.contains(&letter));
     match scheme_end.map(|end| told.split_at(end)) {

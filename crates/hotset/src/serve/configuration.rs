@@ -70,7 +70,7 @@ impl Daemon {
             } else {
                 let size = known.config.size_bytes.map(|bytes| ("size", bytes.to_string()));
                 let read_only = known.config.read_only.then(|| ("read_only", "true".to_owned()));
-                let backing = redact::text(&known.config.backing.to_string());
+                let backing = redact::whole(&known.config.backing.to_string());
                 let policy = ("policy", known.config.policy.to_string());
                 let told = [("name", name.clone()), ("backing", backing), policy];
                 let told = told.into_iter().chain(size).chain(read_only);
