@@ -11,12 +11,11 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
     lines.family("hotset_alerts", "gauge", "What is wrong now, by kind: how many volumes, devices or parts have it.");
     for kind in AlertKind::ALL {
         let active = status.active_alerts.iter().filter(|alert| alert.kind == *kind).count();
-        let labels = none.with("kind", kind.name()).with("severity", kind.severity().name());
-        lines.sample(&labels, active as f64);
+        lines.sample(&none, &[("kind", kind.name()), ("severity", kind.severity().name())], active as f64);
     }
     let mut one = |name, kind, help, value: u64| {
         lines.family(name, kind, help);
-        lines.sample(&none, value as f64);
+        lines.sample(&none, &[], value as f64);
     };
     let events = &status.events;
     one("hotset_events_lost_total", "counter", "Events that a restart will have forgotten.", events.lost);

@@ -10,7 +10,7 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     let none = Labels::default();
     let mut one = |name, kind, help, value: f64| {
         lines.family(name, kind, help);
-        lines.sample(&none, value);
+        lines.sample(&none, &[], value);
     };
     one("hotset_uptime_seconds", "gauge", "Time since the daemon started.", status.uptime_seconds as f64);
     one("hotset_stopping", "gauge", "1 while the daemon is stopping.", f64::from(u8::from(status.stopping)));
@@ -21,7 +21,7 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
         left_out as f64,
     );
     lines.family("hotset_build_info", "gauge", "1, with the version.");
-    lines.sample(&none.with("version", &status.version), 1.0);
+    lines.sample(&none, &[("version", &status.version)], 1.0);
     let sum = |of: fn(&control::report::CoreReport) -> u64| status.cores.iter().map(of).sum::<u64>() as f64;
     lines.family("hotset_memory_bytes", "gauge", "Memory for caching: what is configured, and what it is used for.");
     for (name, bytes) in [
@@ -30,10 +30,10 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
         ("pool_used", sum(|core| core.pool_used_bytes)),
         ("index", sum(|core| core.index_bytes)),
     ] {
-        lines.sample(&none.with("use", name), bytes);
+        lines.sample(&none, &[("use", name)], bytes);
     }
     lines.family("hotset_connections", "gauge", "Connections of clients.");
-    lines.sample(&none, sum(|core| core.connections));
+    lines.sample(&none, &[], sum(|core| core.connections));
     lines.family(
         "hotset_certificate_expiry_timestamp_seconds",
         "gauge",
@@ -41,7 +41,7 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     );
     for certificate in &status.certificates {
         if let Some(ends) = certificate.ends_unix_seconds {
-            lines.sample(&none.with("table", &certificate.table), ends as f64);
+            lines.sample(&none, &[("table", &certificate.table)], ends as f64);
         }
     }
     if let Some(flash) = &status.flash {
@@ -53,7 +53,7 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
     let none = Labels::default();
     let mut one = |name, help, value: f64| {
         lines.family(name, "gauge", help);
-        lines.sample(&none, value);
+        lines.sample(&none, &[], value);
     };
     one("hotset_flash_devices_in_service", "Devices that hold a whole copy of what is dirty.", flash.copies as f64);
     one("hotset_flash_dirty_bytes", "In the flash log and not yet on backings.", flash.dirty_bytes as f64);
@@ -61,10 +61,10 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
     one("hotset_flash_log_free_segments", "Segments of the flash log that are free.", flash.free_segments as f64);
     one("hotset_flash_pages", "Clean pages on flash.", flash.pages.pages as f64);
     one("hotset_flash_page_slots", "Clean pages that fit on flash.", flash.pages.slots as f64);
-    let label = |device: &FlashDeviceReport| none.with("device", &device.name());
+    let label = |device: &FlashDeviceReport| Labels::default().with("device", &device.name());
     lines.family("hotset_flash_device_in_service", "gauge", "1 while the device is in service.");
     for device in &flash.devices {
-        lines.sample(&label(device), f64::from(u8::from(device.state == "in-service")));
+        lines.sample(&label(device), &[], f64::from(u8::from(device.state == "in-service")));
     }
     lines.family("hotset_flash_written_bytes_total", "counter", "Bytes written to the device over all restarts.");
     for device in &flash.devices {
@@ -75,7 +75,7 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
             ("journal", written.journal_bytes),
         ];
         for (cause, bytes) in causes {
-            lines.sample(&label(device).with("cause", cause), bytes as f64);
+            lines.sample(&label(device), &[("cause", cause)], bytes as f64);
         }
     }
     lines.family(
@@ -85,7 +85,7 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
     );
     for device in &flash.devices {
         if let Some(used) = device.endurance_used_ratio {
-            lines.sample(&label(device), used);
+            lines.sample(&label(device), &[], used);
         }
     }
     write_drives(lines, flash);
@@ -124,7 +124,7 @@ fn write_drives(lines: &mut Lines, flash: &FlashReport) {
         lines.family(name, kind, help);
         for (device, drive) in drives() {
             if let Some(value) = read(drive) {
-                lines.sample(&Labels::default().with("device", &device.name()), value);
+                lines.sample(&Labels::default(), &[("device", &device.name())], value);
             }
         }
     }

@@ -3,7 +3,6 @@
 use control::StatusReport;
 
 use super::lines::{Labels, Lines};
-use super::volumes::histogram;
 use crate::totals::{Totals, by_datastore};
 
 /// Writes all families of all datastores.
@@ -16,8 +15,8 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
         lines.family(name, kind, help);
         for (labels, sum) in &sums {
             for (value, count) in values(sum) {
-                let labels = if label.is_empty() { labels.clone() } else { labels.with(label, value) };
-                lines.sample(&labels, count as f64);
+                let more = [(label, value)];
+                lines.sample(labels, if label.is_empty() { &[] } else { &more }, count as f64);
             }
         }
     };
@@ -58,12 +57,12 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
     lines.family("hotset_backing_latency_seconds", "histogram", help);
     for (labels, sum) in &sums {
         for asked in &sum.backing_requests {
-            histogram(lines, &labels.with("op", &asked.op).with("cause", &asked.cause), &asked.latency);
+            lines.histogram(labels, &[("op", &asked.op), ("cause", &asked.cause)], &asked.latency);
         }
     }
     lines.family("hotset_datastore_latency_seconds", "histogram", "How long requests of clients took.");
     for (labels, sum) in &sums {
-        histogram(lines, &labels.with("op", "read"), &sum.latency_counts.read);
-        histogram(lines, &labels.with("op", "write"), &sum.latency_counts.write);
+        lines.histogram(labels, &[("op", "read")], &sum.latency_counts.read);
+        lines.histogram(labels, &[("op", "write")], &sum.latency_counts.write);
     }
 }

@@ -1,9 +1,8 @@
 //! Families of volumes: at most 60 series each.
 
-use control::report::Counts;
 use control::{StatusReport, VolumeReport};
 
-use super::lines::{Labels, Lines, number};
+use super::lines::{Labels, Lines};
 
 /// Ways and reasons of requests to a backing that are told, so that 60 series are enough whatever the engine will ask for.
 const CAUSES_MAX: usize = 11;
@@ -31,11 +30,11 @@ const FAMILIES: &[Family] = &[
     counter("hotset_volume_requests_total", "Requests of clients.", |lines, labels, volume| {
         let ops =
             [("read", volume.reads), ("write", volume.writes), ("flush", volume.flushes), ("zero", volume.zeroes)];
-        ops.iter().for_each(|(op, count)| lines.sample(&labels.with("op", op), *count as f64));
+        ops.iter().for_each(|(op, count)| lines.sample(labels, &[("op", op)], *count as f64));
     }),
     counter("hotset_volume_bytes_total", "Bytes that clients read and wrote.", |lines, labels, volume| {
         let ops = [("read", volume.read_bytes), ("write", volume.write_bytes)];
-        ops.iter().for_each(|(op, bytes)| lines.sample(&labels.with("op", op), *bytes as f64));
+        ops.iter().for_each(|(op, bytes)| lines.sample(labels, &[("op", op)], *bytes as f64));
     }),
     counter(
         "hotset_volume_reads_by_source_total",
@@ -47,7 +46,7 @@ const FAMILIES: &[Family] = &[
                 ("backing", volume.misses),
                 ("mixed", volume.partial_hits),
             ];
-            sources.iter().for_each(|(source, count)| lines.sample(&labels.with("source", source), *count as f64));
+            sources.iter().for_each(|(source, count)| lines.sample(labels, &[("source", source)], *count as f64));
         },
     ),
     Family {
@@ -55,39 +54,39 @@ const FAMILIES: &[Family] = &[
         kind: "histogram",
         help: "How long requests of clients took; a read that is all in memory counts as a microsecond.",
         samples: |lines, labels, volume| {
-            histogram(lines, &labels.with("op", "read"), &volume.latency_counts.read);
-            histogram(lines, &labels.with("op", "write"), &volume.latency_counts.write);
+            lines.histogram(labels, &[("op", "read")], &volume.latency_counts.read);
+            lines.histogram(labels, &[("op", "write")], &volume.latency_counts.write);
         },
     },
     counter("hotset_volume_errors_total", "Requests of clients that failed.", |lines, labels, volume| {
-        lines.sample(labels, volume.errors as f64);
+        lines.sample(labels, &[], volume.errors as f64);
     }),
     gauge("hotset_volume_dirty_bytes", "Written by clients and not yet on the backing.", |lines, labels, volume| {
-        lines.sample(labels, volume.dirty_bytes as f64);
+        lines.sample(labels, &[], volume.dirty_bytes as f64);
     }),
     gauge("hotset_volume_dirty_age_seconds", "Age of the oldest dirty block.", |lines, labels, volume| {
-        lines.sample(labels, volume.dirty_age_ms as f64 / 1e3);
+        lines.sample(labels, &[], volume.dirty_age_ms as f64 / 1e3);
     }),
     gauge("hotset_volume_state", "1 for the state that the volume is in.", |lines, labels, volume| {
-        lines.sample(&labels.with("state", volume.state.name()), 1.0);
+        lines.sample(labels, &[("state", volume.state.name())], 1.0);
     }),
     gauge("hotset_volume_memory_bytes", "What is cached of the volume in memory.", |lines, labels, volume| {
-        lines.sample(labels, volume.memory_bytes as f64);
+        lines.sample(labels, &[], volume.memory_bytes as f64);
     }),
     gauge("hotset_volume_flash_bytes", "What is cached of the volume on flash.", |lines, labels, volume| {
-        lines.sample(labels, volume.flash.cached_bytes as f64);
+        lines.sample(labels, &[], volume.flash.cached_bytes as f64);
     }),
     counter("hotset_volume_promotions_total", "Pages promoted to flash.", |lines, labels, volume| {
-        lines.sample(labels, volume.promotions as f64);
+        lines.sample(labels, &[], volume.promotions as f64);
     }),
     counter(
         "hotset_volume_flash_written_bytes_total",
         "Content written to flash: promoted, and one copy of what went to the log.",
-        |lines, labels, volume| lines.sample(labels, volume.flash_written_bytes as f64),
+        |lines, labels, volume| lines.sample(labels, &[], volume.flash_written_bytes as f64),
     ),
     counter("hotset_backing_requests_total", "Requests to the volume's backing.", |lines, labels, volume| {
         for asked in volume.backing_requests.iter().take(CAUSES_MAX) {
-            lines.sample(&labels.with("op", &asked.op).with("cause", &asked.cause), asked.requests as f64);
+            lines.sample(labels, &[("op", &asked.op), ("cause", &asked.cause)], asked.requests as f64);
         }
     }),
     counter(
@@ -95,11 +94,11 @@ const FAMILIES: &[Family] = &[
         "Bytes read from the volume's backing and written to it.",
         |lines, labels, volume| {
             let ops = [("read", volume.backing_read_bytes), ("write", volume.backing_write_bytes)];
-            ops.iter().for_each(|(op, bytes)| lines.sample(&labels.with("op", op), *bytes as f64));
+            ops.iter().for_each(|(op, bytes)| lines.sample(labels, &[("op", op)], *bytes as f64));
         },
     ),
     counter("hotset_backing_errors_total", "Requests that the volume's backing failed.", |lines, labels, volume| {
-        lines.sample(labels, volume.backing_errors as f64);
+        lines.sample(labels, &[], volume.backing_errors as f64);
     }),
 ];
 
@@ -115,14 +114,4 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
 fn labels(volume: &VolumeReport) -> Labels {
     let labels = Labels::default().with("volume", &volume.name).with("datastore", &volume.datastore);
     labels.with_own(&volume.labels)
-}
-
-/// Writes a histogram's buckets, sum and count.
-pub fn histogram(lines: &mut Lines, labels: &Labels, counts: &Counts) {
-    for below in &counts.below {
-        lines.part("_bucket", &labels.with("le", &number(below.us / 1e6)), below.count as f64);
-    }
-    lines.part("_bucket", &labels.with("le", "+Inf"), counts.all as f64);
-    lines.part("_sum", labels, counts.sum_us / 1e6);
-    lines.part("_count", labels, counts.all as f64);
 }

@@ -11,7 +11,7 @@ use seam::Seam;
 
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
-use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, effective, effective_policy};
+use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use crate::units::show_time;
 
 /// A core that does not answer a report within this is shown as such.
@@ -119,32 +119,36 @@ impl Daemon {
                 counted.extend(volumes);
             }
         }
-        let volumes = self.volumes.borrow();
+        let (volumes, state) = (self.volumes.borrow(), self.state.borrow());
+        let (records, has_store) = (state.state().by_names(), self.flash_store().is_some());
         let reports = volumes.values().map(|known| {
-            let mut report = report(known, counted.remove(&known.config.name));
-            self.alert_of_flash(known, &mut report);
-            self.report_share(known, &mut report);
+            let name = known.config.name.as_str();
+            let mut report = report(known, counted.remove(name));
+            let record = records.get(name).copied();
+            report_share(known, record, &mut report);
+            if has_store {
+                alert_of_flash(known, record, &mut report);
+            }
             report
         });
         (cores, reports.collect())
     }
+}
 
-    fn report_share(&self, known: &Known, report: &mut VolumeReport) {
-        let (state, config) = (self.state.borrow(), &known.config);
-        let record = state.state().by_name(&report.name);
-        report.memory.min = effective(record, MEMORY_MIN, config.memory_min).to_string();
-        report.memory.max = effective(record, MEMORY_MAX, config.memory_max).to_string();
-        report.flash.min = effective(record, FLASH_MIN, config.flash_min).to_string();
-        report.flash.max = effective(record, FLASH_MAX, config.flash_max).to_string();
-    }
+fn report_share(known: &Known, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
+    let config = &known.config;
+    report.memory.min = effective(record, MEMORY_MIN, config.memory_min).to_string();
+    report.memory.max = effective(record, MEMORY_MAX, config.memory_max).to_string();
+    report.flash.min = effective(record, FLASH_MIN, config.flash_min).to_string();
+    report.flash.max = effective(record, FLASH_MAX, config.flash_max).to_string();
+}
 
-    /// Write-through is a volume that should be write-back only for want of a second copy on flash.
-    fn alert_of_flash(&self, known: &Known, report: &mut VolumeReport) {
-        let wanted = effective_policy(self.state.borrow().state().by_name(&report.name), known.config.policy);
-        let is = report.policy == WritePolicy::WriteThrough.to_string();
-        if self.flash_store().is_some() && is && wanted == WritePolicy::WriteBack {
-            report.alerts.push("runs as write-through: fewer than two flash devices are in service".to_owned());
-        }
+/// Write-through is a volume that should be write-back only for want of a second copy on flash.
+fn alert_of_flash(known: &Known, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
+    let wanted = effective_policy(record, known.config.policy);
+    let is = report.policy == WritePolicy::WriteThrough.to_string();
+    if is && wanted == WritePolicy::WriteBack {
+        report.alerts.push("runs as write-through: fewer than two flash devices are in service".to_owned());
     }
 }
 
