@@ -50,21 +50,18 @@ impl Histogram {
 
     /// Percentiles, as the upper end of the bucket that they fall into.
     pub fn summary(&self) -> LatencySummary {
-        let at = |part: f64| self.percentile_ns(part) as f64 / 1000.0;
-        LatencySummary { p50_us: at(0.5), p99_us: at(0.99), p999_us: at(0.999) }
-    }
-
-    fn percentile_ns(&self, part: f64) -> u64 {
         let total: u64 = self.buckets.iter().map(Cell::get).sum();
-        let rank = (total as f64 * part).ceil() as u64;
-        let mut seen = 0;
-        for (bucket, count) in self.buckets.iter().enumerate() {
-            seen += count.get();
-            if seen >= rank && count.get() > 0 {
-                return upper_end(bucket);
+        let (mut seen, mut next) = (0, 0);
+        let mut at_us = |part: f64| {
+            let rank = ((total as f64 * part).ceil() as u64).min(total);
+            while seen < rank {
+                seen += self.buckets[next].get();
+                next += 1;
             }
-        }
-        0
+            if next == 0 { 0.0 } else { upper_end(next - 1) as f64 / 1000.0 }
+        };
+        // By growing rank, so that the buckets are passed once.
+        LatencySummary { p50_us: at_us(0.5), p99_us: at_us(0.99), p999_us: at_us(0.999) }
     }
 }
 

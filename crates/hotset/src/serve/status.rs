@@ -7,7 +7,7 @@ use std::time::Duration;
 use control::report::{CoreReport, LostRange, MissRatioCurve, OverrideReport};
 use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use engine::{CacheMode, VolumeStats, WritePolicy};
-use seam::Seam;
+use seam::{Nanos, Seam};
 
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
@@ -17,8 +17,9 @@ use crate::units::show_time;
 /// A core that does not answer a report within this is shown as such.
 pub(super) const CORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Volumes that a core counts before it looks at requests again.
-const COUNTED_AT_ONCE: usize = 8;
+/// Time for which a core counts volumes before it looks at requests again: some twenty. Whoever waits for the report waits for the requests in
+/// between as well.
+const COUNTED_AT_ONCE: Nanos = Nanos::from_micros(100);
 
 /// What a core tells of a volume.
 struct Counted {
@@ -183,7 +184,7 @@ fn difference(volume: &str, key: &str, value: &str, file: &str) -> OverrideRepor
     OverrideReport { volume: volume.to_owned(), key: key.to_owned(), value: value.to_owned(), file: file.to_owned() }
 }
 
-/// Counts a few volumes at a time: requests that came meanwhile are served in between.
+/// Counts volumes a moment at a time: requests that came meanwhile are served in between.
 async fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
     let stats = local.engine.stats();
     let volumes = local.engine.volumes();
@@ -197,9 +198,11 @@ async fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
     };
     let lost = local.engine.log().map(|log| log.lost()).unwrap_or_default();
     let mut counted = Vec::with_capacity(volumes.len());
-    for (at, volume) in volumes.iter().enumerate() {
-        if at > 0 && at.is_multiple_of(COUNTED_AT_ONCE) {
+    let mut since = local.seam.now();
+    for volume in &volumes {
+        if local.seam.now().since(since) >= COUNTED_AT_ONCE {
             local.seam.yield_now().await;
+            since = local.seam.now();
         }
         volume.turn_heat();
         let mine = lost.iter().filter(|owner| owner.incarnation == volume.spec().incarnation);

@@ -176,10 +176,9 @@ impl State {
         self.volumes.iter().find(|record| record.name == name)
     }
 
-    /// What [`State::by_name`] finds, for whoever looks for many: a thousand searches of a thousand records are a million comparisons.
+    /// All records by name, for whoever looks for many: a thousand searches of a thousand records are a million comparisons.
     pub fn by_names(&self) -> BTreeMap<&str, &VolumeRecord> {
-        // Of two that had one name, the first is the one that is found.
-        self.volumes.iter().rev().map(|record| (record.name.as_str(), record)).collect()
+        self.volumes.iter().map(|record| (record.name.as_str(), record)).collect()
     }
 
     /// The record of that incarnation.
