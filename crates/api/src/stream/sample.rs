@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::body::Bytes;
-use control::Sampled;
-use control::report::EventReport;
+use control::report::{BackingRequests, EventReport};
+use control::{Counts, Sampled};
 use serde::Serialize;
 
 use crate::totals::Totals;
@@ -36,12 +36,18 @@ impl Sample {
         // They are told beside it, and those alone that were asked for.
         whole.as_object_mut().map(|fields| fields.remove("volumes"));
         let events = &sampled.events[sampled.events.partition_point(|event| event.number <= told)..];
-        let head = Head { at_unix_ms: sampled.at_unix_ms, status: whole, totals: Totals::of(volumes), events };
+        let mut totals = Totals::of(volumes);
+        leave_out_latencies(&mut totals.backing_requests);
+        let head = Head { at_unix_ms: sampled.at_unix_ms, status: whole, totals, events };
         let mut head = text(&head);
         head.truncate(head.len() - 1);
         head.push_str(",\"volumes\":{");
         let wanted = volumes.iter().filter(|volume| wanted.contains(volume.name.as_str()));
-        let volumes = wanted.map(|volume| (volume.name.clone(), format!("{}:{}", text(&volume.name), text(volume))));
+        let volumes = wanted.map(|volume| {
+            let mut told = volume.clone();
+            leave_out_latencies(&mut told.backing_requests);
+            (told.name.clone(), format!("{}:{}", text(&told.name), text(&told)))
+        });
         Sample { head, volumes: volumes.collect() }
     }
 
@@ -52,12 +58,18 @@ impl Sample {
     }
 }
 
+/// How long backings took is a third of what a volume's report is long, and no follower reads it: it is asked for, scraped and kept.
+fn leave_out_latencies(asked: &mut [BackingRequests]) {
+    asked.iter_mut().for_each(|asked| asked.latency = Counts::default());
+}
+
 fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("reports have only text keys")
 }
 
 #[cfg(test)]
 mod tests {
+    use control::report::CountsBelow;
     use control::{StatusReport, VolumeReport, VolumeState};
     use serde_json::Value;
 
@@ -88,5 +100,24 @@ mod tests {
         assert_eq!((&told["volumes"]["a"]["reads"], &told["volumes"]["c\n\""]["reads"]), (&3.into(), &5.into()));
         assert_eq!(told["volumes"].as_object().map(|volumes| volumes.len()), Some(2));
         assert!(told["status"]["volumes"].is_null());
+    }
+
+    #[test]
+    fn latencies_of_backings_are_left_out_and_their_requests_are_not() {
+        let latency = Counts { below: vec![CountsBelow { us: 16.0, count: 2 }], all: 3, sum_us: 60.0 };
+        let asked = BackingRequests { op: "read".to_owned(), requests: 3, latency, ..BackingRequests::default() };
+        assert!(text(&asked).contains("latency"), "where it is asked for it is told");
+        let volume = VolumeReport {
+            backing_requests: vec![asked],
+            ..VolumeReport::idle("a", VolumeState::Active, "none", "/x")
+        };
+        let status = StatusReport { volumes: vec![volume], ..StatusReport::default() };
+        let sample = Sample::new(&Sampled { at_unix_ms: 1, status, events: Vec::new() }, 0, &BTreeSet::from(["a"]));
+        for told in [&format!("{}}}}}", sample.head), &format!("{{{}}}", sample.volumes["a"])] {
+            let told: Value = serde_json::from_str(told).expect("JSON");
+            let of = if told["a"].is_object() { &told["a"] } else { &told["totals"] };
+            let asked = &of["backing_requests"][0];
+            assert_eq!((&asked["requests"], &asked["latency"]), (&3.into(), &Value::Null), "{told}");
+        }
     }
 }

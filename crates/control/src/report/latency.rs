@@ -34,6 +34,13 @@ pub struct CountsBelow {
     pub count: u64,
 }
 
+impl Counts {
+    /// True where they were left out: what counted nothing has its buckets all the same.
+    fn is_untold(&self) -> bool {
+        self.below.is_empty()
+    }
+}
+
 impl From<LatencyCounts> for Counts {
     fn from(counts: LatencyCounts) -> Self {
         let below = TOLD_OCTAVES.iter().zip(counts.below);
@@ -53,8 +60,8 @@ pub struct BackingRequests {
     pub requests: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How many took how long at the backing.
-    #[serde(default)]
+    /// How many took how long at the backing; absent on the stream.
+    #[serde(default, skip_serializing_if = "Counts::is_untold")]
     pub latency: Counts,
 }
 
