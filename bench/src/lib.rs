@@ -11,6 +11,7 @@ pub mod limited;
 pub mod load;
 pub mod machine;
 pub mod nbd;
+pub mod paired;
 pub mod process;
 pub mod report;
 pub mod run;

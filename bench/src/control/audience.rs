@@ -1,0 +1,100 @@
+//! Who looks at a daemon: followers of the stream who read and do not draw, and a scraper.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::process::this_thread_cpu_us;
+
+/// Followers of the stream, and volumes that each wants to see.
+pub const FOLLOWERS: usize = 20;
+pub const FOLLOWED: usize = 12;
+/// Pause between two scrapes; the first comes after half of it.
+pub const SCRAPE_PAUSE: Duration = Duration::from_secs(5);
+
+/// What an audience has seen, and what it used itself.
+#[derive(Default)]
+pub struct Audience {
+    /// How long each scrape took.
+    pub scrapes_ms: Vec<f64>,
+    /// Bytes of the last one.
+    pub scraped_bytes: usize,
+    /// Bytes that came over the stream.
+    pub streamed_bytes: usize,
+    cpu_us: f64,
+    watched_us: f64,
+}
+
+impl Audience {
+    /// Does `run` while followers follow, each `FOLLOWED` of the volumes `names`, and a scraper scrapes.
+    pub fn watch<T>(&mut self, address: &str, names: &[String], run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let (done, began) = (&AtomicBool::new(false), Instant::now());
+        std::thread::scope(|scope| {
+            let follower = |names: &[String]| {
+                let path = format!("/api/v1/stream?volumes={}", names.join(","));
+                scope.spawn(move || follow(address, &path, done))
+            };
+            let followers: Vec<_> = names.chunks(FOLLOWED).take(FOLLOWERS).map(follower).collect();
+            let scraper = scope.spawn(|| scrape(address, done));
+            let ran = run();
+            done.store(true, Ordering::Relaxed);
+            let panicked = |_| io::Error::other("the audience panicked");
+            for follower in followers {
+                let (bytes, cpu_us) = follower.join().map_err(panicked)??;
+                self.streamed_bytes += bytes;
+                self.cpu_us += cpu_us;
+            }
+            let (scrapes_ms, bytes, cpu_us) = scraper.join().map_err(panicked)??;
+            self.scrapes_ms.extend(scrapes_ms);
+            self.scraped_bytes = bytes;
+            self.cpu_us += cpu_us;
+            self.watched_us += began.elapsed().as_secs_f64() * 1e6;
+            ran
+        })
+    }
+
+    /// What it used itself while it watched, of a core.
+    pub fn share(&self) -> f64 {
+        self.cpu_us / self.watched_us
+    }
+}
+
+/// Bytes that came until it was `done`, and CPU time.
+fn follow(address: &str, path: &str, done: &AtomicBool) -> io::Result<(usize, f64)> {
+    let (mut stream, mut read) = (ask(address, path)?, 0);
+    let mut room = vec![0; 1 << 16];
+    while !done.load(Ordering::Relaxed) {
+        match stream.read(&mut room)? {
+            0 => return Err(io::Error::other("a follower was sent away")),
+            bytes => read += bytes,
+        }
+    }
+    Ok((read, this_thread_cpu_us()))
+}
+
+/// How long each scrape took until it was `done`, bytes of the last, and CPU time.
+fn scrape(address: &str, done: &AtomicBool) -> io::Result<(Vec<f64>, usize, f64)> {
+    let (mut scrapes_ms, mut bytes, mut due) = (Vec::new(), 0, Instant::now() + SCRAPE_PAUSE / 2);
+    while !done.load(Ordering::Relaxed) {
+        if Instant::now() < due {
+            std::thread::sleep(Duration::from_millis(50));
+            continue;
+        }
+        due += SCRAPE_PAUSE;
+        let began = Instant::now();
+        bytes = ask(address, "/metrics")?.read_to_end(&mut Vec::new())?;
+        scrapes_ms.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok((scrapes_ms, bytes, this_thread_cpu_us()))
+}
+
+/// Asks for something over HTTP, and leaves the answer to be read.
+fn ask(address: &str, path: &str) -> io::Result<BufReader<TcpStream>> {
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    if line.contains(" 200 ") { Ok(stream) } else { Err(io::Error::other(format!("{path}: {line}"))) }
+}

@@ -1,0 +1,174 @@
+//! What the console costs clients: many busy volumes, followers of the stream, and a scrape every few seconds.
+
+mod audience;
+mod judged;
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use self::audience::Audience;
+use crate::load::{Load, Seen};
+use crate::process::Process;
+use crate::report::Section;
+use crate::run::Effort;
+use crate::servers::{Programs, control_socket, daemon};
+
+/// Volumes, all of which are asked.
+const VOLUMES: usize = 1_000;
+/// Bytes of each: together they fit in memory.
+const VOLUME_BYTES: u64 = 1 << 20;
+/// Memory of the daemon.
+const MEMORY_BYTES: u64 = 3 << 30;
+/// Clients that ask, one request at a time each.
+const CLIENTS: usize = 16;
+/// Part of the saturated rate that clients ask at, where they do not ask as fast as they can.
+const PART: f64 = 0.7;
+/// Seconds in which everything gets into memory and every curve has its memory, and in which the saturated rate is found.
+const FILLED: Duration = Duration::from_secs(12);
+/// Time before each cell that is not measured: followers come, clients find their pace.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// Least seconds of a cell: a scrape and five samples.
+const SECONDS_MIN: u32 = 5;
+/// The daemon's control thread, and those of its files beside it.
+const CONTROL: [&str; 3] = ["control", "history", "events"];
+
+/// What a cell has shown.
+#[derive(Clone, Copy)]
+struct Cell {
+    seen: Seen,
+    /// Of a core: what the control's threads used.
+    control: f64,
+    /// Of the daemon, at its end.
+    resident_bytes: u64,
+}
+
+/// Cells of a round, side by side: without an audience, without one again, and with one.
+struct Round {
+    off: Cell,
+    again: Cell,
+    on: Cell,
+}
+
+/// All rounds at one load.
+struct Series {
+    /// Requests a second that clients ask for; as many as they get, where there is none.
+    rate: Option<f64>,
+    rounds: Vec<Round>,
+    audience: Audience,
+}
+
+#[derive(Clone, Copy)]
+enum Turn {
+    Off,
+    Again,
+    On,
+}
+
+/// Orders of a round's cells, in turn: every second one is the one before backwards, and all together favour none.
+const ORDERS: [[Turn; 3]; 6] = [
+    [Turn::Off, Turn::Again, Turn::On],
+    [Turn::On, Turn::Again, Turn::Off],
+    [Turn::Again, Turn::On, Turn::Off],
+    [Turn::Off, Turn::On, Turn::Again],
+    [Turn::On, Turn::Off, Turn::Again],
+    [Turn::Again, Turn::Off, Turn::On],
+];
+
+/// A daemon under load.
+struct Bench {
+    process: Process,
+    load: Load,
+    /// Where its HTTP interface is.
+    address: String,
+    names: Vec<String>,
+    /// Time of a cell.
+    time: Duration,
+}
+
+/// Measures a daemon whose volumes lie on files in `folder`.
+pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
+    let socket = folder.join("many.sock");
+    let names: Vec<String> = (0..VOLUMES).map(|number| format!("v{number:04}")).collect();
+    let mut volumes = Vec::new();
+    for name in &names {
+        let path = folder.join(format!("{name}.img"));
+        File::create(&path)?.set_len(VOLUME_BYTES)?;
+        volumes.push((name.as_str(), path.display().to_string()));
+    }
+    let tables = "\n[api]\nlisten = \"127.0.0.1:0\"\n";
+    let began = Instant::now();
+    let command = daemon(folder, &socket, MEMORY_BYTES, &volumes, tables, &programs.hotset)?;
+    let process = Process::start(command, &socket)?;
+    let start_seconds = began.elapsed().as_secs_f64();
+    let address = address(folder, programs)?;
+    let load = Load::connect(&socket, &names, CLIENTS, VOLUME_BYTES)?;
+    let time = Duration::from_secs(effort.seconds.max(SECONDS_MIN).into());
+    let mut bench = Bench { process, load, address, names, time };
+    bench.load.run(FILLED, None)?;
+    let alone = bench.measured(FILLED, None)?;
+    let series = |rate| Series { rate, rounds: Vec::new(), audience: Audience::default() };
+    let mut all = [series(Some(alone.seen.iops * PART)), series(None)];
+    for number in 0..effort.rounds {
+        let order = ORDERS[number % ORDERS.len()];
+        let [paced, saturated] = &mut all;
+        let loads = if number.is_multiple_of(2) { [paced, saturated] } else { [saturated, paced] };
+        for series in loads {
+            let round = bench.round(order, series.rate, &mut series.audience)?;
+            eprintln!("round {}, {}", number + 1, round.show(series.rate));
+            series.rounds.push(round);
+        }
+    }
+    if all.iter().any(|series| series.audience.streamed_bytes == 0) {
+        return Err(io::Error::other("nothing came over the stream"));
+    }
+    let text = judged::describe(start_seconds, time, &alone, &all);
+    Ok(Section { title: "1,000 volumes with an audience".into(), text, ratios: Vec::new(), measured: Vec::new() })
+}
+
+/// Where the daemon's HTTP interface is.
+fn address(folder: &Path, programs: &Programs) -> io::Result<String> {
+    let mut command = Command::new(&programs.hotset);
+    let output = command.args(["status", "--json", "--socket"]).arg(control_socket(folder)).output()?;
+    let status: Value = serde_json::from_slice(&output.stdout)?;
+    status["api"].as_str().filter(|api| !api.is_empty()).map(str::to_owned).ok_or(io::ErrorKind::NotFound.into())
+}
+
+impl Bench {
+    fn round(&mut self, order: [Turn; 3], rate: Option<f64>, audience: &mut Audience) -> io::Result<Round> {
+        let mut cells = [None; 3];
+        for turn in order {
+            cells[turn as usize] = Some(match turn {
+                Turn::Off | Turn::Again => self.cell(rate)?,
+                Turn::On => {
+                    let (address, names) = (self.address.clone(), self.names.clone());
+                    audience.watch(&address, &names, || self.cell(rate))?
+                }
+            });
+        }
+        let [off, again, on] = cells.map(|cell| cell.expect("an order has each turn once"));
+        Ok(Round { off, again, on })
+    }
+
+    fn cell(&mut self, rate: Option<f64>) -> io::Result<Cell> {
+        self.load.run(WARM_UP, rate)?;
+        self.measured(self.time, rate)
+    }
+
+    fn measured(&mut self, time: Duration, rate: Option<f64>) -> io::Result<Cell> {
+        let (before_us, began) = (self.control_us()?, Instant::now());
+        let seen = self.load.run(time, rate)?;
+        let took_us = began.elapsed().as_secs_f64() * 1e6;
+        let control = (self.control_us()? - before_us) / took_us;
+        Ok(Cell { seen, control, resident_bytes: self.process.resident_bytes() })
+    }
+
+    fn control_us(&self) -> io::Result<f64> {
+        let threads = self.process.threads_cpu_us()?;
+        Ok(CONTROL.iter().filter_map(|name| threads.get(*name)).sum())
+    }
+}
