@@ -1,9 +1,10 @@
 //! What clients notice of a control thread that stands still for a minute.
 
 use std::fmt::Write as _;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+
+use held::Held;
 
 use crate::cells::Cell;
 use crate::fio;
@@ -19,30 +20,6 @@ const CELLS: [Cell; 2] = [
     Cell::new("4 KiB random write, depth 1", "randwrite", 4096, 1, 1),
 ];
 
-/// A thread that stands still, until this is dropped.
-struct Held(Child);
-
-impl Held {
-    /// The first thread of a process, which in the daemon is the control thread.
-    fn first_thread(process: u32) -> io::Result<Held> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/hold-thread");
-        let mut command = Command::new(script);
-        let mut child = command.arg(process.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let mut said = [0; 5];
-        let mut out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        out.read_exact(&mut said).map_err(|_| io::Error::other("the control thread cannot be held: run as root"))?;
-        Ok(Held(child))
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        // Without it the thread goes on by itself.
-        let _ = self.0.wait();
-    }
-}
-
 /// Measures a daemon with a volume of `effort.size_bytes` that is in memory as a whole.
 pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
     let server = Kind::Hotset.start(&Content::Memory(effort.size_bytes), folder, programs)?;
@@ -53,8 +30,14 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let mut rounds = vec![Vec::new(); CELLS.len()];
     for _ in 0..effort.rounds {
         let free = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
-        let held = Held::first_thread(process.id())?;
+        // The first thread of the daemon is its control thread.
+        let held = Held::thread(process.id(), process.id());
+        let held = held
+            .map_err(|error| io::Error::other(format!("the control thread cannot be held ({error}): run as root")))?;
         let beside = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
+        if !held.stands_still() {
+            return Err(io::Error::other("the control thread went on while it was to be held"));
+        }
         drop(held);
         rounds.iter_mut().zip(free).zip(beside).for_each(|((rounds, free), held)| rounds.push((free, held)));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use e2e::client::{Client, FUA, Op};
 use e2e::daemon::Daemon;
-use e2e::held::Held;
+use e2e::held;
 use e2e::http::Http;
 use e2e::site::Site;
 use e2e::tool::tool;
@@ -48,7 +48,7 @@ fn volumes_are_served_whole_while_the_control_thread_stands_still() {
     let daemon = site.start();
     let http = Http::of(&daemon);
     assert!(answered(&mut ask(&http), Duration::from_secs(60)) > 0);
-    let Some(held) = Held::control(&daemon) else { return };
+    let Some(held) = held::control(&daemon) else { return };
     let mut question = ask(&http);
     // fio connects, writes more than memory holds with flushes in between, and verifies every block; a request that fails ends it.
     let mut fio =
@@ -79,7 +79,7 @@ fn a_data_core_that_stands_still_is_noticed() {
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
     let before = shown(&daemon)["reads"].as_u64().expect("a count");
-    let Some(held) = Held::core(&daemon) else { return };
+    let Some(held) = held::core(&daemon) else { return };
     client.send(Op::Read, 0, 0, 4096, &[]).expect("the kernel takes it");
     let silent = e2e::daemon::wait_for("the alert", || {
         let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");

@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 21] = [
+const LAYERS: [(&str, u32); 22] = [
     ("seam", 0),
     ("qos", 0),
     ("nbd-protocol", 0),
@@ -24,6 +24,7 @@ const LAYERS: [(&str, u32); 21] = [
     ("history", 4),
     ("lab", 4),
     ("hotset", 5),
+    ("held", 5),
     ("bench", 6),
     ("fuzz", 6),
     ("tidy", 6),
