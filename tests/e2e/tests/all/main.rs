@@ -25,6 +25,7 @@ mod memory;
 mod powercut;
 mod prometheus;
 mod protocol;
+mod state;
 mod support;
 mod tls;
 mod tls_http;

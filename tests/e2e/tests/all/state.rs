@@ -1,0 +1,151 @@
+//! A state directory that cannot be written: while many volumes are noted together, beside volumes that are served, at a stop.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, wait_for};
+use e2e::site::Site;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// What the state directory says when it cannot be written.
+const REFUSAL: &str = "cannot write its file: Is a directory";
+
+/// A folder where the state's new file would be made: root as well fails to write it, as on a disk that is full.
+struct Obstacle(PathBuf);
+
+impl Obstacle {
+    fn put(site: &Site) -> Obstacle {
+        let path = site.folder.join("state/state.new");
+        fs::create_dir(&path).expect("the state directory is there");
+        Obstacle(path)
+    }
+
+    fn clear(self) {
+        fs::remove_dir(self.0).expect("nobody has put anything into it");
+    }
+}
+
+/// What the state directory says of each volume, by name.
+fn noted(site: &Site) -> Vec<(String, Value)> {
+    let text = fs::read_to_string(site.folder.join("state/state.json")).expect("a start has written it");
+    let state: Value = serde_json::from_str(&text).expect("JSON");
+    let named = |record: &Value| (record["name"].as_str().expect("a name").to_owned(), record.clone());
+    state["volumes"].as_array().expect("a list").iter().map(named).collect()
+}
+
+fn names(site: &Site) -> Vec<String> {
+    noted(site).into_iter().map(|(name, _)| name).collect()
+}
+
+fn state_of(daemon: &Daemon, volume: &str) -> Value {
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON");
+    shown["state"].clone()
+}
+
+#[test]
+fn a_start_that_cannot_note_its_volumes_serves_none_and_says_why() {
+    let mut site = Site::new();
+    ["a", "b"].iter().for_each(|name| site.volume(name, 4 * MIB, ""));
+    // The start has noted its own number and waits for this one's lock: what it writes next is its volumes.
+    let other = File::open(site.backing("b")).expect("it was made");
+    other.lock().expect("nobody has it");
+    let mut daemon = Daemon::launch(&site);
+    wait_for("its first note", || site.folder.join("state/state.json").exists().then_some(()));
+    let obstacle = Obstacle::put(&site);
+    drop(other);
+    assert!(!daemon.wait().success());
+    let log = daemon.log();
+    for name in ["a", "b"] {
+        let line = log.lines().find(|line| line.contains(&format!("volume {name} is not served: state directory")));
+        assert!(line.is_some_and(|line| line.contains(REFUSAL)), "{name}: {log}");
+    }
+    assert_eq!(names(&site), Vec::<String>::new(), "what could not be noted is not half there");
+    obstacle.clear();
+    let daemon = site.start();
+    assert_eq!(names(&site), ["a", "b"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_volume_that_cannot_be_noted_costs_those_that_are_served_nothing() {
+    let mut site = Site::with_volume(4 * MIB);
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.write(0, &[1; 4096]).expect("it writes");
+    let obstacle = Obstacle::put(&site);
+    site.volume("later", 4 * MIB, "");
+    fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    daemon.signal("HUP");
+    let refused = "volume later is not served: state directory";
+    let line = wait_for("the refusal", || daemon.log().lines().find(|line| line.contains(refused)).map(str::to_owned));
+    assert!(line.contains(REFUSAL), "{line}");
+    assert_eq!((state_of(&daemon, "later"), state_of(&daemon, "v")), ("refused".into(), "active".into()));
+    client.write(4096, &[2; 4096]).and_then(|()| client.flush()).expect("nothing has changed for it");
+    obstacle.clear();
+    // Its backing was let go of, so that it can be opened again at once.
+    daemon.signal("HUP");
+    let mut later = wait_for("the new volume", || Client::connect(&site.endpoint(), "later").ok());
+    later.write(0, &[3; 4096]).expect("it writes");
+    assert_eq!(client.read(0, 8192).expect("it reads"), [[1; 4096], [2; 4096]].concat());
+    drop((client, later));
+    daemon.stop();
+}
+
+#[test]
+fn of_two_names_on_one_backing_in_one_start_the_first_has_it() {
+    let mut site = Site::new();
+    let (first, second) = (site.backing("a"), site.backing("b"));
+    File::create(&first).and_then(|file| file.set_len(4 * MIB)).expect("the folder can be written");
+    // The configuration's own check knows paths, and a lock to read is had by both: only the backing itself tells.
+    fs::hard_link(&first, &second).expect("both are in one folder");
+    for (name, path) in [("a", &first), ("b", &second)] {
+        site.volume_on(name, &path.to_string_lossy(), "read_only = true");
+    }
+    site.volume("c", 4 * MIB, "");
+    for life in ["first", "second"] {
+        let daemon = site.start();
+        let refusal = "volume b is not served: its backing is that of volume a, which is served already";
+        assert!(daemon.log().contains(refusal), "{life}: {}", daemon.log());
+        let states = ["a", "b", "c"].map(|name| state_of(&daemon, name));
+        assert_eq!(states, ["active", "refused", "active"].map(Value::from), "{life}");
+        daemon.stop();
+        assert_eq!(names(&site), ["a", "c"], "{life}");
+    }
+}
+
+/// Writes to a volume, stops a daemon that cannot note that it stopped, and starts the next one, which has to have everything.
+fn stop_in_silence(site: &Site) {
+    let mut daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.write(0, &[7; 8192]).and_then(|()| client.flush()).expect("it writes");
+    client.write(8192, &[8; 4096]).expect("it writes");
+    let obstacle = Obstacle::put(site);
+    daemon.signal("TERM");
+    assert!(daemon.wait().success(), "{}", daemon.log());
+    assert!(daemon.log().contains(REFUSAL), "{}", daemon.log());
+    obstacle.clear();
+    assert_eq!(noted(site)[0].1["clean"], false, "nothing says that it was stopped");
+    let daemon = site.start();
+    assert!(daemon.log().contains("volume v was not cleanly stopped"), "{}", daemon.log());
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    assert_eq!(client.read(0, 12_288).expect("it reads"), [vec![7; 8192], vec![8; 4096]].concat());
+    drop(client);
+    daemon.stop();
+    assert_eq!(noted(site)[0].1["clean"], true, "and what can be noted is");
+}
+
+#[test]
+fn a_stop_that_cannot_be_noted_leaves_the_backing_complete() {
+    stop_in_silence(&Site::with_volume(4 * MIB));
+}
+
+#[test]
+fn a_stop_that_cannot_be_noted_leaves_what_lies_in_the_flash_log_to_be_found() {
+    let mut site = Site::with_volume(4 * MIB);
+    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
+    site.tables = format!("[flash]\ndevices = [{}]\nsize = \"256 MiB\"", devices.join(", "));
+    stop_in_silence(&site);
+}
