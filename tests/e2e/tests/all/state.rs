@@ -116,7 +116,7 @@ fn of_two_names_on_one_backing_in_one_start_the_first_has_it() {
     }
 }
 
-/// Writes to a volume, stops a daemon that cannot note that it stopped, and starts the next one, which has to have everything.
+/// Writes to a volume and stops a daemon that cannot note that it stopped.
 fn stop_in_silence(site: &Site) {
     let mut daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
@@ -128,6 +128,10 @@ fn stop_in_silence(site: &Site) {
     assert!(daemon.log().contains(REFUSAL), "{}", daemon.log());
     obstacle.clear();
     assert_eq!(noted(site)[0].1["clean"], false, "nothing says that it was stopped");
+}
+
+/// Starts the next one, which has everything and says what it does not know.
+fn find_everything(site: &Site) {
     let daemon = site.start();
     assert!(daemon.log().contains("volume v was not cleanly stopped"), "{}", daemon.log());
     let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
@@ -139,13 +143,26 @@ fn stop_in_silence(site: &Site) {
 
 #[test]
 fn a_stop_that_cannot_be_noted_leaves_the_backing_complete() {
-    stop_in_silence(&Site::with_volume(4 * MIB));
+    let site = Site::with_volume(4 * MIB);
+    stop_in_silence(&site);
+    let content = fs::read(site.backing("v")).expect("it is there");
+    assert_eq!(content[..12_288], [vec![7; 8192], vec![8; 4096]].concat());
+    find_everything(&site);
 }
 
 #[test]
 fn a_stop_that_cannot_be_noted_leaves_what_lies_in_the_flash_log_to_be_found() {
     let mut site = Site::with_volume(4 * MIB);
     let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
-    site.tables = format!("[flash]\ndevices = [{}]\nsize = \"256 MiB\"", devices.join(", "));
+    let flash = format!("[flash]\ndevices = [{}]\nsize = \"256 MiB\"", devices.join(", "));
+    site.tables.clone_from(&flash);
     stop_in_silence(&site);
+    // Without its flash nobody may take the backing for all that there is.
+    site.tables.clear();
+    let daemon = site.start();
+    assert_eq!(state_of(&daemon, "v"), "refused", "{}", daemon.log());
+    assert!(daemon.log().contains("may lie in the flash log alone"), "{}", daemon.log());
+    daemon.stop();
+    site.tables = flash;
+    find_everything(&site);
 }
