@@ -1,4 +1,4 @@
-//! The suite of promises, on a modelled array over a file.
+//! The suite of promises, on a modelled array over a file, and on a file that takes a modelled SSD's time.
 
 use seam::model::{ArraySpec, DiskType, ModelledDisk, RaidLevel, SharedArray};
 use seam::real::{RealCoreSpec, run_core};
@@ -14,6 +14,18 @@ fn a_modelled_array_over_a_file_keeps_every_promise_of_a_disk() {
         let array = SharedArray::new(seam.clone(), ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Ssd));
         let disk = ModelledDisk::new(&array.expect("it can be built"), content).expect("it has room for the file");
         conformance::disk(&seam, &disk).await;
+    });
+    run.expect("io_uring is allowed where the tests run");
+}
+
+#[test]
+fn a_file_with_the_time_of_an_ssd_keeps_every_promise_of_a_disk() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let create_bytes = Some(2 * conformance::SIZE_BYTES_MIN);
+    let what = DiskOpen { path: folder.path().join("ssd"), create_bytes, read_only: false, lock_wait_ms: 0 };
+    let run = run_core(RealCoreSpec::new(16 << 20), |seam| async move {
+        let file = seam.open_disk(&what).await.expect("a new file");
+        conformance::disk(&seam, &file.with_time_of(DiskType::Ssd.ssd().expect("it is flash"))).await;
     });
     run.expect("io_uring is allowed where the tests run");
 }

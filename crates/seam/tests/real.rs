@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use seam::model::{DiskType, SsdSpec};
 use seam::real::{RealCoreSpec, RealDisk, RealError, RealSeam, RealStream, run_core};
 use seam::{
     Address, BLOCK_BYTES, Block, BlockMut, ByteStream, Disk, DiskError, DiskOpen, Gather, Listener, Nanos, Piece, Seam,
@@ -68,6 +69,23 @@ fn an_opener_waits_for_the_holder_to_go() {
         });
         let patient = DiskOpen { lock_wait_ms: 10_000, ..what(&path, None) };
         seam.open_disk(&patient).await.expect("the holder went away in time");
+    });
+}
+
+#[test]
+fn a_file_with_the_time_of_an_ssd_serves_no_more_than_its_ceiling() {
+    let folder = folder();
+    let path = folder.path().join("disk");
+    core(|seam| async move {
+        let ssd = DiskType::Ssd.ssd().expect("it is flash");
+        let disk = opened(&seam, &path).await.with_time_of(SsdSpec { write_iops_max: 100, ..ssd });
+        let begun = seam.now();
+        for _ in 0..6 {
+            let piece = Piece::new(filled(&seam, 1), 0, BLOCK_BYTES);
+            disk.write(0, vec![piece]).await.expect("the file takes it");
+        }
+        // The first is taken at once. However slow the machine is, the sixth is not taken earlier than this.
+        assert!(seam.now().since(begun) >= Nanos::from_millis(50));
     });
 }
 

@@ -26,6 +26,8 @@ pub struct ArraySpec {
     pub controller_bytes: u64,
     /// Bytes of each disk, spread over its whole stroke; `None`: what its type has.
     pub disk_bytes: Option<u64>,
+    /// Bytes that each disk reads ahead; `None`: what its type does. A disk much smaller than its type would hold all of itself in its buffer.
+    pub ahead_bytes: Option<u64>,
 }
 
 /// Why there can be no such array, or no more room on it.
@@ -64,7 +66,15 @@ const DISKS_MAX: usize = 64;
 impl ArraySpec {
     /// An array with 64 KiB stripes, without controller memory, of disks of their type's size.
     pub fn new(level: RaidLevel, disks: usize, disk: DiskType) -> ArraySpec {
-        ArraySpec { level, disks, disk, stripe_bytes: 64 << 10, controller_bytes: 0, disk_bytes: None }
+        ArraySpec {
+            level,
+            disks,
+            disk,
+            stripe_bytes: 64 << 10,
+            controller_bytes: 0,
+            disk_bytes: None,
+            ahead_bytes: None,
+        }
     }
 
     /// The same array with disks just so large that it holds `size_bytes`, spread over their whole stroke: for a volume that
@@ -147,7 +157,10 @@ impl Array {
         let capacity_bytes = spec.disk_capacity();
         let device = |number| -> Box<dyn Device> {
             match (spec.disk.spindle(), spec.disk.ssd()) {
-                (Some(spindle), _) => Box::new(Spindle::new(SpindleSpec { capacity_bytes, ..spindle }, number)),
+                (Some(spindle), _) => {
+                    let ahead_bytes = spec.ahead_bytes.unwrap_or(spindle.ahead_bytes);
+                    Box::new(Spindle::new(SpindleSpec { capacity_bytes, ahead_bytes, ..spindle }, number))
+                }
                 (None, Some(ssd)) => Box::new(Ssd::new(SsdSpec { capacity_bytes, ..ssd })),
                 (None, None) => unreachable!("a disk either turns or is flash"),
             }

@@ -3,7 +3,7 @@
 //! An operation owns its descriptor and its buffers, so both live until the kernel is done with them, and so does the lock, which is
 //! on the very descriptor that the ring uses.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,7 +14,8 @@ use super::disk_open::{Kind, Opened, failed, open_blocking, size_of_file};
 use super::op::{Action, IOV_MAX, Operation, submit_detached};
 use super::{RealBlock, RealBlockMut, RealSeam};
 use crate::block::pieces_len;
-use crate::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Piece, PieceMut};
+use crate::model::{Access, Ssd, SsdSpec};
+use crate::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
 /// Runs that one question about allocation returns at most.
 const MOST_RUNS: usize = 1024;
@@ -24,6 +25,8 @@ const MOST_RUNS: usize = 1024;
 pub struct RealDisk {
     core: Rc<Core>,
     inner: Rc<Inner>,
+    /// Whose time reads and writes take, besides their own.
+    ssd: Option<Rc<RefCell<Ssd>>>,
 }
 
 struct Inner {
@@ -45,7 +48,27 @@ impl RealDisk {
         let opened = compio::runtime::spawn_blocking(move || open_blocking(&what));
         let Opened { file, kind, identity, note, geometry } = opened.await.map_err(helper_failed)??;
         let inner = Rc::new(Inner { file, kind, identity, note, geometry: Cell::new(geometry) });
-        Ok(RealDisk { core: seam.core.clone(), inner })
+        Ok(RealDisk { core: seam.core.clone(), inner, ssd: None })
+    }
+
+    /// The same disk, whose reads and writes take at least the time of such a modelled SSD, as those of a simulated one with
+    /// [`Timing::of_ssd`](crate::sim::Timing::of_ssd) do.
+    pub fn with_time_of(self, ssd: SsdSpec) -> RealDisk {
+        // The file has an end of its own, and may grow.
+        let ssd = SsdSpec { capacity_bytes: u64::MAX, ..ssd };
+        RealDisk { ssd: Some(Rc::new(RefCell::new(Ssd::new(ssd)))), ..self }
+    }
+
+    /// Hands a request to the model, if there is one: the future ends when it would have.
+    fn take_time(&self, access: Access, at: u64, len: usize) -> impl Future<Output = ()> + use<> {
+        let seam = RealSeam { core: self.core.clone() };
+        let serve = |ssd: &Rc<RefCell<Ssd>>| ssd.borrow_mut().serve(seam.now(), access, at, len as u64);
+        let done = self.ssd.as_ref().filter(|_| len > 0).map(serve);
+        async move {
+            if let Some(done) = done.filter(|done: &Nanos| *done > seam.now()) {
+                seam.sleep_until(done).await;
+            }
+        }
     }
 
     /// What the operator should know about how it had to be opened (no direct I/O), if anything.
@@ -140,23 +163,31 @@ impl Disk<RealSeam> for RealDisk {
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<RealBlockMut>>) -> (DiskResult<()>, Vec<PieceMut<RealBlockMut>>) {
-        if let Err(error) = self.check(at, pieces_len(&into) as u64) {
+        let len = pieces_len(&into);
+        if let Err(error) = self.check(at, len as u64) {
             return (Err(error), into);
         }
+        let modelled = self.take_time(Access::Read, at, len);
         let mut iov = Vec::with_capacity(into.len().min(IOV_MAX));
         // SAFETY: a piece lies inside its block.
         into.iter().for_each(|piece| push(&mut iov, unsafe { piece.block.data().add(piece.start()) }, piece.len()));
         // SAFETY: the buffers are blocks that `into` owns alone.
-        unsafe { self.transfer(Action::Read, at, iov, into) }.await
+        let result = unsafe { self.transfer(Action::Read, at, iov, into) }.await;
+        modelled.await;
+        result
     }
 
     async fn write(&self, at: u64, from: Vec<Piece<RealBlock>>) -> DiskResult<()> {
-        self.check(at, pieces_len(&from) as u64)?;
+        let len = pieces_len(&from);
+        self.check(at, len as u64)?;
+        let modelled = self.take_time(Access::Write, at, len);
         let mut iov = Vec::with_capacity(from.len().min(IOV_MAX));
         // SAFETY: a piece lies inside its block.
         from.iter().for_each(|piece| push(&mut iov, unsafe { piece.block.data().add(piece.start()) }, piece.len()));
         // SAFETY: the buffers are frozen blocks that `from` holds.
-        unsafe { self.transfer(Action::Write, at, iov, from) }.await.0
+        let result = unsafe { self.transfer(Action::Write, at, iov, from) }.await.0;
+        modelled.await;
+        result
     }
 
     async fn flush(&self) -> DiskResult<()> {
