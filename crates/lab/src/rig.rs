@@ -98,12 +98,7 @@ impl Rig {
 
     /// Formats flash devices and opens them for the engine.
     pub fn open_flash(&self, plan: &FlashPlan) {
-        let ssd = SsdSpec {
-            capacity_bytes: plan.bytes,
-            read_iops_max: plan.iops,
-            write_iops_max: plan.iops,
-            ..DiskType::Ssd.ssd().expect("it is flash")
-        };
+        let ssd = plan.ssd();
         let disks: Vec<_> = (0..plan.devices)
             .map(|number| {
                 let name = format!("flash{number}");
@@ -135,7 +130,7 @@ impl Rig {
 }
 
 /// Flash devices, all alike.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashPlan {
     /// How many; one alone keeps no dirty data.
     pub devices: usize,
@@ -146,6 +141,16 @@ pub struct FlashPlan {
 }
 
 impl FlashPlan {
+    /// What each device is.
+    pub fn ssd(&self) -> SsdSpec {
+        SsdSpec {
+            capacity_bytes: self.bytes,
+            read_iops_max: self.iops,
+            write_iops_max: self.iops,
+            ..DiskType::Ssd.ssd().expect("it is flash")
+        }
+    }
+
     /// Two devices, as fast as their kind is, with room for so many bytes of clean pages.
     pub fn for_pages(bytes: u64) -> FlashPlan {
         let ssd = DiskType::Ssd.ssd().expect("it is flash");

@@ -16,7 +16,7 @@ fn plan(seed: u64) -> Plan {
         seed,
         memory_bytes: 32 * MIB,
         arrays: vec![(array, 128 * MIB), (array, 128 * MIB)],
-        layout: Layout::Turns,
+        layout: Layout::Turns(64 << 20),
         flash: Some(FlashPlan { devices: 2, bytes: 512 * MIB, iops: 3_500 }),
         policy: WritePolicy::WriteBack,
         cached: true,

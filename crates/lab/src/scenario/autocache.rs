@@ -11,9 +11,9 @@
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::Scenario;
 use super::bed::{Bed, Layout, Plan};
 use super::series::{Check, Outcome, Point, mean};
+use super::{Act, Scenario, Setup, Show};
 use crate::rig::FlashPlan;
 use crate::workload::{Job, Pattern, Skew};
 
@@ -21,9 +21,9 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// A third of the bytes and of the time.
 const HASTE: u64 = 3;
+const MINUTES: u64 = 60;
 /// The LUN in four parts, each with its hot fiftieth: 8 GiB of 400 are hot.
 const PARTS: u64 = 4;
-const PART: u64 = 100 * GIB / HASTE / MIB * MIB;
 const HOT_PERCENT: u32 = 2;
 const OUTSTANDING: u32 = 16;
 const SOURCE: &str = "Proximal Data AutoCache with one SSD, published 2012";
@@ -36,31 +36,56 @@ pub const HOUR: Scenario = Scenario {
     source: SOURCE,
     setting: "a third of the bytes and of the time, a minute is 20 s; figures of the whole: 4+1 SAS 15k in RAID 5 behind a controller with 512 MiB, a LUN of 400 GiB over the first third of the disks; one SSD of 120 GB and 4,000 requests a second; write-through, 96 MiB of memory (transit alone); 16 KiB, aligned as IOMeter does, 89 % reads, 16 outstanding, 99 % of them in four regions of 2 GiB, 100 GiB apart, the rest between",
     run: hour,
+    show: Show {
+        part: "",
+        timed: true,
+        cut_min: 10,
+        setup: |cut| Setup::new(plan(1, cut), bare(1, cut), vec![Act::new("the hour", MINUTES, jobs(cut))], cut),
+        checks: |with, without| checks(&with.concat(), &without.concat()),
+    },
 };
 
-fn hour(seed: u64) -> Outcome {
+fn part_bytes(cut: u64) -> u64 {
+    100 * GIB / cut / MIB * MIB
+}
+
+fn plan(seed: u64, cut: u64) -> Plan {
     let array = ArraySpec {
-        controller_bytes: (512 << 20) / HASTE,
-        disk_bytes: Some(DiskType::Sas15k.capacity_bytes() / HASTE / (1 << 16) * (1 << 16)),
+        controller_bytes: (512 << 20) / cut,
+        disk_bytes: Some(DiskType::Sas15k.capacity_bytes() / cut / (1 << 16) * (1 << 16)),
         ..ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k)
     };
-    let plan = Plan {
+    Plan {
         seed,
-        memory_bytes: 32 * MIB,
-        arrays: vec![(array, PARTS * PART)],
+        memory_bytes: 96 * MIB / cut,
+        arrays: vec![(array, PARTS * part_bytes(cut))],
         layout: Layout::EndToEnd,
-        flash: Some(FlashPlan { devices: 1, bytes: (120_000_000_000 / HASTE).next_multiple_of(MIB), iops: 4_000 }),
+        flash: Some(FlashPlan { devices: 1, bytes: (120_000_000_000 / cut).next_multiple_of(MIB), iops: 4_000 }),
         policy: engine::WritePolicy::WriteThrough,
         cached: true,
-        haste: HASTE,
-    };
-    let mut bare = Bed::new(&Plan { cached: false, flash: None, ..plan.clone() });
+        haste: cut,
+    }
+}
+
+fn bare(seed: u64, cut: u64) -> Plan {
+    Plan { cached: false, flash: None, ..plan(seed, cut) }
+}
+
+fn hour(seed: u64) -> Outcome {
+    let mut bed = Bed::new(&bare(seed, HASTE));
     // The controller's memory is full before anything is measured.
-    play(&mut bare, 5, seed + 1);
-    let without = play(&mut bare, 15, seed);
-    let mut bed = Bed::new(&plan);
-    let with = play(&mut bed, 60, seed);
-    let base = mean(&without, |point| point.iops);
+    play(&mut bed, 5, seed + 1);
+    let without = play(&mut bed, 15, seed);
+    let mut bed = Bed::new(&plan(seed, HASTE));
+    let with = play(&mut bed, MINUTES, seed);
+    let mut outcome = Outcome { checks: checks(&with, &without), ..Outcome::default() };
+    outcome.run("with", with).run("without", without);
+    outcome
+}
+
+/// `with` is the hour, a point a minute.
+fn checks(with: &[Point], without: &[Point]) -> Vec<Check> {
+    let base = mean(without, |point| point.iops);
     let at = |minute: usize| with[minute - 1];
     let writes = |point: &Point| point.backing_write_mb_s;
     let mut checks =
@@ -83,16 +108,19 @@ fn hour(seed: u64) -> Outcome {
     checks.push(Check::at_most("reads of the array at the end against without", reads, 0.05, SOURCE));
     let written = writes(&at(60)) / (base * 0.11 * 16_384.0 / 1e6);
     checks.push(Check::at_least("writes to the array at the end against without", written, 1.0, SOURCE));
-    let mut outcome = Outcome { checks, ..Outcome::default() };
-    outcome.run("with", with).run("without", without);
-    outcome
+    checks
+}
+
+fn jobs(cut: u64) -> Vec<Job> {
+    let skew = Skew::HotCold { hot_percent: HOT_PERCENT, accesses_percent: 99 };
+    let part_bytes = part_bytes(cut);
+    let pattern = Pattern { align_bytes: 16_384, ..Pattern::random(part_bytes, 16_384, 89).with_skew(skew) };
+    let at = |part| Job::eager("all", pattern.clone().at(part * part_bytes), OUTSTANDING / PARTS as u32);
+    (0..PARTS).map(at).collect()
 }
 
 fn play(bed: &mut Bed, minutes: u64, seed: u64) -> Vec<Point> {
-    let skew = Skew::HotCold { hot_percent: HOT_PERCENT, accesses_percent: 99 };
-    let pattern = Pattern { align_bytes: 16_384, ..Pattern::random(PART, 16_384, 89).with_skew(skew) };
-    let jobs = (0..PARTS).map(|part| Job::eager("all", pattern.clone().at(part * PART), OUTSTANDING / PARTS as u32));
-    let clients = bed.send(&jobs.collect::<Vec<_>>(), seed);
+    let clients = bed.send(&jobs(HASTE), seed);
     let points = (0..minutes).map(|_| bed.minute(&clients, Nanos::from_secs(60 / HASTE))).collect();
     bed.dismiss(clients);
     points

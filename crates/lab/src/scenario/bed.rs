@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use engine::{CoreSpec, Volume, VolumeStats, WritePolicy};
 use seam::model::{ArraySpec, SharedArray};
@@ -12,21 +13,58 @@ use super::series::Point;
 use crate::rig::{FlashPlan, Rig, Target};
 use crate::workload::{Access, Crowd, Door, Ended, Job, Pattern};
 
-/// A file on several volumes lies on them in turns of so much.
-const TURN_BYTES: u64 = 64 << 20;
 /// A page on flash.
 const PAGE_BYTES: u64 = flash::PAGE_BLOCKS as u64 * seam::BLOCK_BYTES as u64;
 /// A write that is acknowledged in less than this did not wait for the storage.
-const QUICK: Nanos = Nanos::from_millis(1);
+pub const QUICK: Nanos = Nanos::from_millis(1);
 const MB: f64 = 1e6;
 
 /// How one row of addresses lies on the volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// In turns of 64 MiB.
-    Turns,
+    /// In turns of so many bytes.
+    Turns(u64),
     /// One volume after the other.
     EndToEnd,
+}
+
+/// Volumes as one row of addresses.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Where each ends when they lie end to end.
+    ends: Arc<[u64]>,
+    layout: Layout,
+}
+
+impl Row {
+    /// Volumes of these sizes.
+    pub fn new(layout: Layout, sizes: impl Iterator<Item = u64>) -> Row {
+        let ends = sizes.scan(0, |end, bytes| {
+            *end += bytes;
+            Some(*end)
+        });
+        Row { ends: ends.collect(), layout }
+    }
+
+    /// Bytes of all together.
+    pub fn size_bytes(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Where an access goes: volume, and byte on it. One that would go over the end of a turn ends with it.
+    pub fn place(&self, Access { at, len, .. }: Access) -> (usize, u64) {
+        match self.layout {
+            Layout::Turns(bytes) => {
+                let (turn, volumes) = (at / bytes, self.ends.len() as u64);
+                let inside = (at % bytes).min(bytes - u64::from(len));
+                ((turn % volumes) as usize, turn / volumes * bytes + inside)
+            }
+            Layout::EndToEnd => {
+                let volume = self.ends.partition_point(|end| *end <= at);
+                (volume, at - volume.checked_sub(1).map_or(0, |before| self.ends[before]))
+            }
+        }
+    }
 }
 
 /// What is built.
@@ -48,6 +86,13 @@ pub struct Plan {
     pub cached: bool,
     /// A minute is so many times shorter: with as many times fewer bytes everywhere, the shape is kept.
     pub haste: u64,
+}
+
+impl Plan {
+    /// Its volumes as clients see them.
+    pub fn row(&self) -> Row {
+        Row::new(self.layout, self.arrays.iter().map(|(_, bytes)| *bytes))
+    }
 }
 
 /// Everything at work.
@@ -124,11 +169,7 @@ impl Bed {
         let slots_max = rig.core.pages().map_or(0, |pages| pages.slots_max());
         let dirty_max = plan.memory_bytes + plan.flash.map_or(0, |flash| flash.bytes);
         let seen = Seen::default();
-        let ends = plan.arrays.iter().scan(0, |end, (_, bytes)| {
-            *end += bytes;
-            Some(*end)
-        });
-        let door = Storage { targets: targets.into(), ends: ends.collect(), layout: plan.layout };
+        let door = Storage { targets: targets.into(), row: plan.row() };
         rig.until_checked(&volumes);
         Bed { rig, volumes, door, arrays, devices, dirty_max, slots_max, seen, minute: 0.0, haste: plan.haste }
     }
@@ -272,31 +313,12 @@ impl Meter {
 #[derive(Clone)]
 struct Storage {
     targets: Rc<[Target]>,
-    /// Where each ends when they lie end to end.
-    ends: Rc<[u64]>,
-    layout: Layout,
-}
-
-impl Storage {
-    /// Where an access goes: volume, and byte on it. One that would go over the end of a turn ends with it.
-    fn place(&self, Access { at, len, .. }: Access) -> (usize, u64) {
-        match self.layout {
-            Layout::Turns => {
-                let (turn, volumes) = (at / TURN_BYTES, self.targets.len() as u64);
-                let inside = (at % TURN_BYTES).min(TURN_BYTES - u64::from(len));
-                ((turn % volumes) as usize, turn / volumes * TURN_BYTES + inside)
-            }
-            Layout::EndToEnd => {
-                let volume = self.ends.partition_point(|end| *end <= at);
-                (volume, at - volume.checked_sub(1).map_or(0, |before| self.ends[before]))
-            }
-        }
-    }
+    row: Row,
 }
 
 impl Door<SimSeam> for Storage {
     async fn ask(&self, seam: &SimSeam, access: Access) -> bool {
-        let (volume, at) = self.place(access);
+        let (volume, at) = self.row.place(access);
         let result = match access.write {
             true => self.targets[volume].write(seam, at, access.len as usize, 1).await,
             false => self.targets[volume].read(seam, at, access.len as usize).await,

@@ -4,10 +4,10 @@
 
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::Scenario;
 use super::bed::{Bed, Layout, Plan};
-use super::series::{Check, Outcome, Point};
-use crate::workload::Pattern;
+use super::series::{Check, Outcome, Point, mean};
+use super::{Act, Scenario, Setup, Show};
+use crate::workload::{Job, Pattern};
 
 const GIB: u64 = 1 << 30;
 const SOURCE: &str = "PrimoCache's deferred writes, published comparisons with raw disks";
@@ -19,30 +19,60 @@ pub const WRITES: Scenario = Scenario {
     source: SOURCE,
     setting: "four SAS 15k in RAID 0, 64 KiB stripes, a file of 4 GiB at their beginning, 1 and 32 outstanding, 2 s each (less than the deferral), then the time until everything is on the disks; raw disks, disks behind a controller with 512 MiB",
     run: writes,
+    show: Show {
+        part: "against the raw disks alone, not those behind a controller",
+        timed: false,
+        cut_min: 32,
+        setup: |cut| {
+            let jobs = |depth| vec![Job::eager("all", pattern(cut), depth)];
+            let acts = OUTSTANDING.map(|depth| Act::new(format!("{depth} outstanding"), 1, jobs(depth)));
+            Setup::new(plan(1, cut), Plan { cached: false, ..plan(1, cut) }, acts.into(), cut)
+        },
+        checks: |with, without| {
+            let rate = |points: &[Vec<Point>]| mean(&points[0], |point| point.iops);
+            vec![times_raw(rate(with) / rate(without))]
+        },
+    },
 };
 
-fn writes(seed: u64) -> Outcome {
-    let file = 4 * GIB;
-    let raid = ArraySpec::new(RaidLevel::Raid0, 4, DiskType::Sas15k);
-    let pattern = Pattern::random(file, 4096, 0);
-    let plan = Plan {
+const FILE: u64 = 4 * GIB;
+const OUTSTANDING: [u32; 2] = [1, 32];
+
+/// The file at the beginning of disks of which as much is cut.
+fn plan(seed: u64, cut: u64) -> Plan {
+    let disk_bytes = (cut > 1).then(|| DiskType::Sas15k.capacity_bytes() / cut / (1 << 16) * (1 << 16));
+    let raid = ArraySpec { disk_bytes, ..ArraySpec::new(RaidLevel::Raid0, 4, DiskType::Sas15k) };
+    Plan {
         seed,
-        memory_bytes: 16 * GIB,
-        arrays: vec![(raid, file)],
-        layout: Layout::Turns,
+        memory_bytes: 16 * GIB / cut,
+        arrays: vec![(raid, FILE / cut / (1 << 20) * (1 << 20))],
+        layout: Layout::EndToEnd,
         flash: None,
         policy: engine::WritePolicy::WriteBackVolatile,
         cached: true,
         haste: 1,
-    };
+    }
+}
+
+fn pattern(cut: u64) -> Pattern {
+    Pattern::random(FILE / cut / (1 << 20) * (1 << 20), 4096, 0)
+}
+
+fn times_raw(ratio: f64) -> Check {
+    Check::at_least("times the raw disks' rate, one outstanding", ratio, 300.0, SOURCE)
+}
+
+fn writes(seed: u64) -> Outcome {
+    let (plan, pattern) = (plan(seed, 1), pattern(1));
     let bare = Plan { cached: false, memory_bytes: 64 << 20, ..plan.clone() };
+    let (raid, file) = plan.arrays[0];
     let controller = ArraySpec { controller_bytes: 512 << 20, ..raid };
     let behind = Plan { arrays: vec![(controller, file)], ..bare.clone() };
     let mut behind = Bed::new(&behind);
     // Its memory is filled first: what is compared is what it keeps up.
     behind.sample(&pattern, 32, 240, seed + 1);
     let mut bed = Bed::new(&plan);
-    let [one, many] = [1, 32].map(|depth| {
+    let [one, many] = OUTSTANDING.map(|depth| {
         let seed = seed * 100 + u64::from(depth);
         let raw = Bed::new(&bare).sample(&pattern, depth, 30, seed);
         (bed.sample(&pattern, depth, 2, seed), raw, behind.sample(&pattern, depth, 30, seed))
@@ -52,7 +82,7 @@ fn writes(seed: u64) -> Outcome {
     let drained = bed.rig.world.now().since(begun);
     let ratio = |(with, raw, _): &(Point, Point, Point)| with.iops / raw.iops;
     let checks = vec![
-        Check::at_least("times the raw disks' rate, one outstanding", ratio(&one), 300.0, SOURCE),
+        times_raw(ratio(&one)),
         Check::at_least(
             "times the rate behind a controller with memory, 32 outstanding",
             many.0.iops / many.2.iops,

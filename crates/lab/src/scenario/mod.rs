@@ -12,11 +12,13 @@ mod consolidation;
 mod deferred;
 pub mod report;
 pub mod series;
+pub mod show;
 mod vdi;
 mod vnx;
 mod vnx_flash;
 
 pub use series::{Check, Outcome, Point, Series};
+pub use show::{Act, Setup, Show};
 
 /// A published test.
 pub struct Scenario {
@@ -30,6 +32,8 @@ pub struct Scenario {
     pub setting: &'static str,
     /// Runs it.
     pub run: fn(u64) -> Outcome,
+    /// How it is shown live.
+    pub show: Show,
 }
 
 /// All of them, in the order in which they are listed.

@@ -36,7 +36,8 @@ pub fn text(scenario: &Scenario, outcome: &Outcome) -> String {
     text
 }
 
-fn bounds(check: &Check) -> String {
+/// The bounds of a check in words.
+pub fn bounds(check: &Check) -> String {
     match (check.low, check.high) {
         (Some(low), Some(high)) => format!("{} to {}", figure(low), figure(high)),
         (Some(low), None) => format!("at least {}", figure(low)),
@@ -45,7 +46,8 @@ fn bounds(check: &Check) -> String {
     }
 }
 
-fn figure(value: f64) -> String {
+/// A figure with as many digits as tell something.
+pub fn figure(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
         middle if middle >= 10.0 => format!("{value:.1}"),

@@ -10,9 +10,9 @@ use engine::WriteFlags;
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::Scenario;
 use super::bed::{Bed, Layout, Plan};
 use super::series::{Check, Outcome, Point, mean};
+use super::{Act, Scenario, Setup, Show};
 use crate::rig::FlashPlan;
 use crate::workload::vdi::{Desktops, READ_BYTES, READS_PER_S, WRITE_BYTES, WRITES_PER_S};
 use crate::workload::{Job, Pattern};
@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const COUNT: u64 = 200;
 /// A log-on every five seconds, by each of three launchers.
-const GAP: Nanos = Nanos(5_000_000_000 / 3 / HASTE);
+const GAP_NS: u64 = 5_000_000_000 / 3;
 const MINUTES: u64 = 90;
 /// Before that they start.
 const BOOT_MINUTES: u64 = 10;
@@ -44,54 +44,80 @@ pub const DESKTOPS: Scenario = Scenario {
     source: SOURCE,
     setting: "a tenth of the bytes and of the time, a minute is 6 s; figures of the whole: 4+1 SAS 15k in RAID 5, an image of 8 GiB that all read and 512 MiB for each desktop spread over all of the disks, 90 % of the requests to a tenth of either; 1.34 reads of 14 KB and 7.58 writes of 12 KB a second and desktop, all started for 10 minutes, then a log-on every 5 s by each of three launchers, 2.16 times the rate in the last of each 15 minutes; after 90 minutes every desktop is discarded, and the same again",
     run: desktops,
+    show: Show {
+        part: "up to the desktops' end, not their recreation",
+        timed: true,
+        cut_min: 25,
+        setup: |cut| Setup::new(plan(1, true, cut), plan(1, false, cut), acts(cut), cut),
+        checks: |with, _| checks_of("first", &with[1..].concat()),
+    },
 };
 
-fn disk_bytes() -> u64 {
-    DiskType::Sas15k.capacity_bytes() / HASTE / (1 << 16) * (1 << 16)
+fn disk_bytes(cut: u64) -> u64 {
+    DiskType::Sas15k.capacity_bytes() / cut / (1 << 16) * (1 << 16)
 }
 
-fn all() -> Desktops {
-    let image_bytes = 8 * GIB / HASTE / MIB * MIB;
+fn all(cut: u64) -> Desktops {
+    let image_bytes = 8 * GIB / cut / MIB * MIB;
     // All over the disks.
-    let apart_bytes = (4 * disk_bytes() - image_bytes) / COUNT / MIB * MIB;
-    Desktops { count: COUNT, image_bytes, own_bytes: 512 * MIB / HASTE / MIB * MIB, apart_bytes }
+    let apart_bytes = (4 * disk_bytes(cut) - image_bytes) / COUNT / MIB * MIB;
+    Desktops { count: COUNT, image_bytes, own_bytes: 512 * MIB / cut / MIB * MIB, apart_bytes }
 }
 
-fn plan(seed: u64, cached: bool) -> Plan {
-    let array = ArraySpec { disk_bytes: Some(disk_bytes()), ..ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k) };
-    let flash = FlashPlan { devices: 2, bytes: (100_000_000_000 / HASTE).next_multiple_of(MIB), iops: 3_500 };
+fn plan(seed: u64, cached: bool, cut: u64) -> Plan {
+    let disk_bytes = Some(disk_bytes(cut));
+    let array = ArraySpec { disk_bytes, ..ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k) };
+    let flash = FlashPlan { devices: 2, bytes: (100_000_000_000 / cut).next_multiple_of(MIB), iops: 3_500 };
     Plan {
         seed,
-        memory_bytes: 12_000_000_000 / HASTE,
-        arrays: vec![(array, all().bytes())],
+        memory_bytes: 12_000_000_000 / cut,
+        arrays: vec![(array, all(cut).bytes())],
         layout: Layout::EndToEnd,
         flash: cached.then_some(flash),
         policy: engine::WritePolicy::WriteBack,
         cached,
-        haste: HASTE,
+        haste: cut,
     }
+}
+
+fn log_on(cut: u64) -> Vec<Job> {
+    all(cut).steady(1.0, Nanos(GAP_NS / cut))
+}
+
+fn at_work(times: f64, cut: u64) -> Vec<Job> {
+    all(cut).steady(times, Nanos::ZERO)
+}
+
+/// The desktops start, then work with a burst in the last of each so many minutes.
+fn acts(cut: u64) -> Vec<Act> {
+    let each = BURST_EACH as u64;
+    let mut acts = vec![Act::new("all start", BOOT_MINUTES, all(cut).boot_storm())];
+    for round in 0..MINUTES / each {
+        let (name, jobs) = if round == 0 { ("log-on", log_on(cut)) } else { ("at work", at_work(1.0, cut)) };
+        acts.push(Act::new(name, each - 1, jobs));
+        acts.push(Act::new("burst", 1, at_work(BURST, cut)));
+    }
+    acts
 }
 
 /// The desktops start, then log on and work; a point a minute of that.
 fn work(bed: &mut Bed, minutes: u64, seed: u64) -> Vec<Point> {
     let mut points = Vec::new();
-    let booting = bed.send(&all().boot_storm(), seed + 500);
+    let booting = bed.send(&all(HASTE).boot_storm(), seed + 500);
     bed.minute(&booting, Nanos::from_secs(BOOT_MINUTES * 60 / HASTE));
     bed.dismiss(booting);
     bed.restart_clock();
-    let log_on: Vec<Job> = all().steady(1.0, GAP);
-    let at_work = |times: f64| all().steady(times, Nanos::ZERO);
     let time = Nanos::from_secs(60 / HASTE);
-    let mut clients = bed.send(&log_on, seed);
+    let mut clients = bed.send(&log_on(HASTE), seed);
     for minute in 1..=minutes {
         let burst = (minute as usize).is_multiple_of(BURST_EACH);
         if burst {
-            let next = bed.send(&at_work(BURST), seed + minute);
+            let next = bed.send(&at_work(BURST, HASTE), seed + minute);
             bed.dismiss(std::mem::replace(&mut clients, next));
         }
         points.push(bed.minute(&clients, time));
         if burst {
-            let next = bed.send(&at_work(1.0), seed + minute + 1);
+            let next = bed.send(&at_work(1.0, HASTE), seed + minute + 1);
             bed.dismiss(std::mem::replace(&mut clients, next));
         }
     }
@@ -133,15 +159,15 @@ fn checks_of(run: &str, points: &[Point]) -> Vec<Check> {
 }
 
 fn desktops(seed: u64) -> Outcome {
-    let mut bare = Bed::new(&plan(seed, false));
+    let mut bare = Bed::new(&plan(seed, false, HASTE));
     let reads_percent = (READS_PER_S / (READS_PER_S + WRITES_PER_S) * 100.0).round() as u32;
-    let mix = Pattern::reads_and_writes(all().bytes(), READ_BYTES, WRITE_BYTES, reads_percent);
+    let mix = Pattern::reads_and_writes(all(HASTE).bytes(), READ_BYTES, WRITE_BYTES, reads_percent);
     let rule = bare.sample(&mix, 16, 60, seed).iops;
     let without = work(&mut bare, 10, seed);
-    let mut bed = Bed::new(&plan(seed, true));
+    let mut bed = Bed::new(&plan(seed, true, HASTE));
     let with = work(&mut bed, MINUTES, seed);
     let volume = bed.volumes[0].clone();
-    let own = all();
+    let own = all(HASTE);
     for desktop in 0..own.count {
         let discarded = volume.discard(own.start(desktop), own.own_bytes, WriteFlags::default());
         bed.rig.world.block_on(discarded).expect("the array takes discards");

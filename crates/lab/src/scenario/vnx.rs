@@ -6,15 +6,17 @@
 
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::Scenario;
 use super::bed::{Bed, Layout, Plan};
-use super::series::{Check, Outcome, Point};
-use crate::workload::Pattern;
+use super::series::{Check, Outcome, Point, mean};
+use super::{Act, Scenario, Setup, Show};
+use crate::workload::{Job, Pattern};
 
 pub(super) const GB: u64 = 1_000_000_000;
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const OUTSTANDING: [u32; 5] = [12, 24, 48, 96, 192];
 pub(super) const STEP_MINUTES: u64 = 15;
+/// A file lies on several LUNs in turns of so much.
+pub(super) const TURN: u64 = 64 * MIB;
 pub(super) const SOURCE: &str = "FAST Cache on a VNX, IOMeter Database pattern, published 2011-2012";
 pub(super) const QUEUEING: &str = "derived from the publication by queueing arithmetic (outstanding = rate x latency)";
 
@@ -25,6 +27,13 @@ pub const DRAM: Scenario = Scenario {
     source: SOURCE,
     setting: "15 SAS 10k as three RAID 5 groups 4+1, 64 KiB stripes, a LUN on the first twelfth of each (1,660 and 2,370 requests a second without cache at 24 and 48 outstanding: no span gives both published figures); 4 GB memory, no flash; the file is read into memory first (at most 15 minutes of the first step), then 2 s a step",
     run: dram,
+    show: Show {
+        part: "",
+        timed: true,
+        cut_min: 20,
+        setup: |cut| setup(IN_MEMORY, cut),
+        checks: |with, _| dram_checks(*with.concat().last().expect("all acts were played")),
+    },
 };
 
 /// A file four times as large as the memory.
@@ -34,18 +43,32 @@ pub const SPILL: Scenario = Scenario {
     source: SOURCE,
     setting: "as vnx-dram with a file of 15 GB; a minute a step, with memory after 15 minutes of the first one",
     run: spill,
+    show: Show {
+        part: "",
+        timed: true,
+        cut_min: 20,
+        setup: |cut| setup(SPILLS, cut),
+        checks: |with, without| {
+            let last = |steps: &[Vec<Point>]| steps.iter().map(|step| last_minutes(step)).collect::<Vec<_>>();
+            spill_checks(&last(with), &last(without))
+        },
+    },
 };
 
+const GROUPS: u64 = 3;
+const IN_MEMORY: u64 = 2 * GB;
+const SPILLS: u64 = 15 * GB;
+
 /// So many RAID 5 groups with a LUN each, and the part of everything else that goes with them.
-pub(super) fn plan(seed: u64, groups: u64, file_bytes: u64) -> Plan {
-    let lun = (file_bytes / groups).next_multiple_of(64 * MIB);
+pub(super) fn plan(seed: u64, groups: u64, file_bytes: u64, turn: u64) -> Plan {
+    let lun = (file_bytes / groups).next_multiple_of(turn);
     // The LUN lies on the first twelfth of its disks, as in a pool that is used a little.
     let array = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas10k).fitted(12 * lun);
     Plan {
         seed,
         memory_bytes: 4 * GB * groups / 3,
         arrays: vec![(array, lun); groups as usize],
-        layout: Layout::Turns,
+        layout: Layout::Turns(turn),
         flash: None,
         policy: engine::WritePolicy::WriteBack,
         cached: true,
@@ -58,33 +81,74 @@ pub(super) fn database(file_bytes: u64) -> Pattern {
     Pattern { align_bytes: 8192, ..Pattern::random(file_bytes, 8192, 67) }
 }
 
+/// The published steps, each with a `parts`th of the requests outstanding.
+pub(super) fn acts(file_bytes: u64, parts: u64) -> Vec<Act> {
+    let act = |depth: u32| {
+        let jobs = vec![Job::eager("all", database(file_bytes), depth / parts as u32)];
+        Act::new(format!("{depth} outstanding"), STEP_MINUTES, jobs)
+    };
+    OUTSTANDING.map(act).into()
+}
+
+fn setup(file_bytes: u64, cut: u64) -> Setup {
+    let file = file_bytes / cut;
+    // A small file is to lie on all LUNs, too.
+    let with = Plan { memory_bytes: 4 * GB / cut, haste: cut, ..plan(1, GROUPS, file, MIB) };
+    let without = Plan { cached: false, ..with.clone() };
+    Setup::new(with, without, acts(file, 1), cut)
+}
+
+/// What a step has come to.
+fn last_minutes(step: &[Point]) -> Point {
+    let last = &step[step.len().saturating_sub(5)..];
+    let (iops, latency_ms) = (mean(last, |point| point.iops), mean(last, |point| point.latency_ms));
+    Point { iops, latency_ms, ..Point::default() }
+}
+
 fn dram(seed: u64) -> Outcome {
-    let file = 2 * GB;
-    let mut bed = Bed::new(&plan(seed, 3, file));
+    let file = IN_MEMORY;
+    let mut bed = Bed::new(&plan(seed, GROUPS, file, TURN));
     let mut points = bed.warm(&database(file), OUTSTANDING[0], STEP_MINUTES, seed);
     for depth in OUTSTANDING {
         points.push(bed.sample(&database(file), depth, 2, seed));
     }
     let last = points[points.len() - 1];
-    let checks = vec![
-        Check::at_least("requests a second at 192 outstanding", last.iops, 28_600.0, QUEUEING),
-        Check::at_most("mean latency at 192 outstanding, ms", last.latency_ms, 6.7, SOURCE),
-    ];
+    let checks = dram_checks(last);
     let notes = vec![format!("{:.1} times the published rate", last.iops / 28_600.0)];
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };
     outcome.run("with", points);
     outcome
 }
 
+fn dram_checks(last: Point) -> Vec<Check> {
+    vec![
+        Check::at_least("requests a second at 192 outstanding", last.iops, 28_600.0, QUEUEING),
+        Check::at_most("mean latency at 192 outstanding, ms", last.latency_ms, 6.7, SOURCE),
+    ]
+}
+
 fn spill(seed: u64) -> Outcome {
-    let file = 15 * GB;
+    let file = SPILLS;
     // Each step draws other requests: the same ones again would find in memory what the step before left there.
     let steps = || (1..).zip(OUTSTANDING).map(|(step, depth)| (depth, seed * 100 + step));
-    let mut bare = Bed::new(&Plan { cached: false, memory_bytes: 64 * MIB, ..plan(seed, 3, file) });
+    let plan = plan(seed, GROUPS, file, TURN);
+    let mut bare = Bed::new(&Plan { cached: false, memory_bytes: 64 * MIB, ..plan.clone() });
     let without: Vec<Point> = steps().map(|(depth, seed)| bare.sample(&database(file), depth, 60, seed)).collect();
-    let mut bed = Bed::new(&plan(seed, 3, file));
+    let mut bed = Bed::new(&plan);
     bed.play(&database(file), OUTSTANDING[0], STEP_MINUTES, true, seed);
     let with: Vec<Point> = steps().map(|(depth, seed)| bed.sample(&database(file), depth, 60, seed)).collect();
+    let checks = spill_checks(&with, &without);
+    let steps = without.iter().zip(OUTSTANDING);
+    let note =
+        |(point, depth): (&Point, u32)| format!("{depth} outstanding: {:.0}/s, {:.1} ms", point.iops, point.latency_ms);
+    let notes = vec![format!("without cache: {}", steps.map(note).collect::<Vec<_>>().join("; "))];
+    let mut outcome = Outcome { checks, notes, ..Outcome::default() };
+    outcome.run("with", with).run("without", without);
+    outcome
+}
+
+/// A point a step.
+fn spill_checks(with: &[Point], without: &[Point]) -> Vec<Check> {
     let mut checks = Vec::new();
     for (index, depth) in [(1, 24), (2, 48)] {
         let name = format!("requests a second without cache, {depth} outstanding");
@@ -94,11 +158,5 @@ fn spill(seed: u64) -> Outcome {
         let name = format!("with memory against without, {depth} outstanding");
         checks.push(Check::at_least(name, with[index].iops / without[index].iops, 1.0, "promised: never slower"));
     }
-    let steps = without.iter().zip(OUTSTANDING);
-    let note =
-        |(point, depth): (&Point, u32)| format!("{depth} outstanding: {:.0}/s, {:.1} ms", point.iops, point.latency_ms);
-    let notes = vec![format!("without cache: {}", steps.map(note).collect::<Vec<_>>().join("; "))];
-    let mut outcome = Outcome { checks, notes, ..Outcome::default() };
-    outcome.run("with", with).run("without", without);
-    outcome
+    checks
 }

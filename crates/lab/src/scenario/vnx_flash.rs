@@ -12,10 +12,10 @@
 //! of the file, 4 of 15 GB. That is 7,000 / (0.67 x 11/15 + 0.33 x 2) = 6,080 a second, less than the 10,000 that follow from 10 ms at 96
 //! outstanding; by the same arithmetic 96 outstanding take 15.8 ms then.
 
-use super::Scenario;
 use super::bed::{Bed, Plan};
 use super::series::{Check, Outcome, Point, mean};
-use super::vnx::{GB, MIB, OUTSTANDING, QUEUEING, SOURCE, STEP_MINUTES, database, plan};
+use super::vnx::{GB, MIB, OUTSTANDING, QUEUEING, SOURCE, STEP_MINUTES, TURN, acts, database, plan};
+use super::{Scenario, Setup, Show};
 use crate::rig::FlashPlan;
 
 /// The part of the rates.
@@ -34,6 +34,7 @@ pub const FITS: Scenario = Scenario {
     source: SOURCE,
     setting: "a third of the rates, one RAID 5 group 4+1 of SAS 10k as in vnx-spill, two SSDs with 1,166 requests a second each, 4 to 64 requests outstanding; a ninth of the bytes: a file of 1.67 GB, 0.44 GB memory, 2 x 11.1 GB flash; a third of the time, a minute is 20 s; from cold, at most 15 minutes a step, less once three differ by less than 1 %",
     run: fits,
+    show: Show { part: THIRD, timed: true, cut_min: CUT_MIN, setup: |cut| setup(FITTING, cut), checks: fits_checks },
 };
 
 /// Files larger than the flash.
@@ -43,6 +44,16 @@ pub const SPILLS: Scenario = Scenario {
     source: SOURCE,
     setting: "scaled as vnx-flash-fits: files of 16.7 GB and of 1.5 times what two SSDs of 11.1 GB hold clean, the LUN on the first twelfth of its disks; five steps of 15 minutes of 20 s, from cold",
     run: spills,
+    show: Show {
+        part: FILE_ALONE,
+        timed: true,
+        cut_min: CUT_MIN,
+        setup: |cut| setup(SPILLING.1, cut),
+        checks: |with, without| {
+            let pair = Pair { with: with.concat(), without: without.concat() };
+            vec![pair.never_slower(SPILLING.0, ("quarter of an hour", STEP_MINUTES as usize))]
+        },
+    },
 };
 
 /// Files that nearly fill the flash.
@@ -52,53 +63,88 @@ pub const JUST_FITS: Scenario = Scenario {
     source: SOURCE,
     setting: "as vnx-flash-spills with files of 8.9 GB and of 0.95 times what two SSDs of 11.1 GB hold clean",
     run: just_fits,
+    show: Show {
+        part: FILE_ALONE,
+        timed: true,
+        cut_min: CUT_MIN,
+        setup: |cut| setup(FITTING_JUST.1, cut),
+        checks: |with, without| {
+            let pair = Pair { with: with.concat(), without: without.concat() };
+            pair.climbs(FITTING_JUST.0, ("quarter of an hour", STEP_MINUTES as usize))
+        },
+    },
 };
 
-fn flash() -> FlashPlan {
-    FlashPlan { devices: 2, bytes: (100 * GB / PARTS / HASTE).next_multiple_of(1 << 20), iops: 3_500 / PARTS }
+const THIRD: &str = "one of three RAID 5 groups with a third of file, memory, flash and requests outstanding; figures at the end are of all three";
+const FILE_ALONE: &str =
+    "the published file alone; one of three RAID 5 groups with a third of file, memory, flash and requests outstanding";
+/// For a show: the largest file is 2.5 GB then, and the two SSDs are as large each.
+const CUT_MIN: u64 = 20;
+const FITTING: u64 = 15 * GB;
+/// The files as they were published.
+const SPILLING: (&str, u64) = ("150 GB", 150 * GB);
+const FITTING_JUST: (&str, u64) = ("80 GB", 80 * GB);
+
+fn flash(cut: u64) -> FlashPlan {
+    FlashPlan { devices: 2, bytes: (100 * GB / PARTS / cut).next_multiple_of(1 << 20), iops: 3_500 / PARTS }
+}
+
+/// One group with its part of everything, all of it cut so many times.
+fn cut_plan(seed: u64, cut: u64, file_bytes: u64, turn: u64, flash: Option<FlashPlan>) -> Plan {
+    Plan { flash, memory_bytes: 4 * GB / PARTS / cut, haste: cut, ..plan(seed, 1, file_bytes, turn) }
+}
+
+fn setup(published_bytes: u64, cut: u64) -> Setup {
+    let file_bytes = (published_bytes / PARTS / cut).next_multiple_of(MIB);
+    let plan = |flash| cut_plan(1, cut, file_bytes, MIB, flash);
+    Setup::new(plan(Some(flash(cut))), plan(None), acts(file_bytes, PARTS), cut)
 }
 
 /// The published steps of a quarter of an hour, with flash or without. `steady`: a step ends once its rate is.
 fn steps(seed: u64, file_bytes: u64, flash: Option<FlashPlan>, steady: bool) -> Vec<Vec<Point>> {
-    let memory_bytes = 4 * GB / PARTS / HASTE;
-    let mut bed = Bed::new(&Plan { flash, memory_bytes, haste: HASTE, ..plan(seed, 1, file_bytes) });
+    let mut bed = Bed::new(&cut_plan(seed, HASTE, file_bytes, TURN, flash));
     let mut step = |(step, depth): (u64, u32)| {
         bed.play(&database(file_bytes), depth / PARTS as u32, STEP_MINUTES, steady, seed * 100 + step)
     };
     (1..).zip(OUTSTANDING).map(&mut step).collect()
 }
 
+/// A figure of the last three minutes of a step.
+fn last(steps: &[Vec<Point>], step: usize, of: fn(&Point) -> f64) -> f64 {
+    let points = &steps[step];
+    mean(&points[points.len().saturating_sub(3)..], of)
+}
+
 fn fits(seed: u64) -> Outcome {
-    let file = 15 * GB / PARTS / HASTE;
-    let (with, without) = (steps(seed, file, Some(flash()), true), steps(seed, file, None, true));
-    // The last three minutes of each step.
-    let last = |steps: &[Vec<Point>], step: usize, of: fn(&Point) -> f64| {
-        let points = &steps[step];
-        mean(&points[points.len().saturating_sub(3)..], of)
-    };
-    let iops = last(&with, 3, |point| point.iops) * PARTS as f64;
-    let ceiling = 7_000.0 / (0.67 * (1.0 - 4.0 / 15.0) + 0.33 * 2.0);
-    let bound = f64::min(10_000.0, ceiling);
-    let latency = last(&with, 3, |point| point.latency_ms);
-    let mut checks = vec![
-        Check::at_least("requests a second at 96 outstanding", iops, bound, QUEUEING),
-        Check::at_most("mean latency at 96 outstanding, ms", latency, 96_000.0 / bound, QUEUEING),
-    ];
-    let warmer = last(&with, 0, |point| point.latency_ms) / with[0][0].latency_ms;
-    checks.push(Check::at_most("latency at the end of the first step against its beginning", warmer, 1.0, SOURCE));
-    for (step, depth) in OUTSTANDING.into_iter().enumerate() {
-        let ratio = last(&with, step, |point| point.iops) / last(&without, step, |point| point.iops);
-        checks.push(Check::at_least(format!("with flash against without, {depth} outstanding"), ratio, 0.98, PROMISED));
-    }
+    let file = FITTING / PARTS / HASTE;
+    let (with, without) = (steps(seed, file, Some(flash(HASTE)), true), steps(seed, file, None, true));
     let line = |(step, depth): (usize, u32)| {
         let (iops, latency) = (last(&with, step, |point| point.iops), last(&with, step, |point| point.latency_ms));
         format!("{depth} outstanding: {:.0}/s, {latency:.1} ms", iops * PARTS as f64)
     };
     let lines: Vec<String> = OUTSTANDING.into_iter().enumerate().map(line).collect();
-    let mut outcome =
-        Outcome { checks, notes: vec![format!("with flash: {}", lines.join("; "))], ..Outcome::default() };
+    let notes = vec![format!("with flash: {}", lines.join("; "))];
+    let mut outcome = Outcome { checks: fits_checks(&with, &without), notes, ..Outcome::default() };
     outcome.run("with", with.concat()).run("without", without.concat());
     outcome
+}
+
+fn fits_checks(with: &[Vec<Point>], without: &[Vec<Point>]) -> Vec<Check> {
+    let iops = last(with, 3, |point| point.iops) * PARTS as f64;
+    let ceiling = 7_000.0 / (0.67 * (1.0 - 4.0 / 15.0) + 0.33 * 2.0);
+    let bound = f64::min(10_000.0, ceiling);
+    let latency = last(with, 3, |point| point.latency_ms);
+    let mut checks = vec![
+        Check::at_least("requests a second at 96 outstanding", iops, bound, QUEUEING),
+        Check::at_most("mean latency at 96 outstanding, ms", latency, 96_000.0 / bound, QUEUEING),
+    ];
+    let warmer = last(with, 0, |point| point.latency_ms) / with[0][0].latency_ms;
+    checks.push(Check::at_most("latency at the end of the first step against its beginning", warmer, 1.0, SOURCE));
+    for (step, depth) in OUTSTANDING.into_iter().enumerate() {
+        let ratio = last(with, step, |point| point.iops) / last(without, step, |point| point.iops);
+        checks.push(Check::at_least(format!("with flash against without, {depth} outstanding"), ratio, 0.98, PROMISED));
+    }
+    checks
 }
 
 /// All steps, minute by minute, with flash and without.
@@ -111,7 +157,7 @@ impl Pair {
     fn play(seed: u64, file_bytes: u64) -> Pair {
         let file_bytes = file_bytes.next_multiple_of(MIB);
         let run = |flash| steps(seed, file_bytes, flash, false).concat();
-        Pair { with: run(Some(flash())), without: run(None) }
+        Pair { with: run(Some(flash(HASTE))), without: run(None) }
     }
 
     /// The rate with flash against that without, in each stretch of so many points from one on.
@@ -123,6 +169,37 @@ impl Pair {
 
     fn worst(&self, from: usize, points: usize) -> f64 {
         self.gains(from, points).fold(f64::MAX, f64::min)
+    }
+
+    /// The promise, of stretches of a name and of so many points.
+    fn never_slower(&self, name: &str, (stretch, points): (&str, usize)) -> Check {
+        let name = format!("{name}: with flash against without, the worst {stretch}");
+        Check::at_least(name, self.worst(0, points), 0.98, PROMISED)
+    }
+
+    /// Hits climb, and the rate with them; stretches as above.
+    fn climbs(&self, name: &str, (stretch, points): (&str, usize)) -> Vec<Check> {
+        /// From here on hits climb.
+        const CLIMBS: usize = 15;
+        let fives: Vec<f64> =
+            self.with[CLIMBS..].chunks(5).map(|five| mean(five, |point| point.read_hit_ratio)).collect();
+        let rise = fives.windows(2).map(|two| two[1] - two[0]).fold(f64::MAX, f64::min);
+        let hour = self.gains(59, 1).next().expect("75 minutes were played");
+        vec![
+            Check::at_least(
+                format!("{name}: least rise of read hits in five minutes, from minute 15 on"),
+                rise,
+                1e-6,
+                SOURCE,
+            ),
+            Check::at_least(
+                format!("{name}: with flash against without, the worst {stretch} from minute 15 on"),
+                self.worst(CLIMBS, points),
+                1.0,
+                SOURCE,
+            ),
+            Check::at_least(format!("{name}: with flash against without, minute 60"), hour, 1.05, SOURCE),
+        ]
     }
 
     fn note(&self, name: &str) -> String {
@@ -137,7 +214,7 @@ impl Pair {
 
 /// The published file, and one that is such a part of what flash holds clean.
 fn pairs(seed: u64, published: (&'static str, u64), clean_percent: u64) -> [(String, Pair); 2] {
-    let room = Bed::new(&Plan { flash: Some(flash()), ..plan(seed, 1, MIB) }).clean_bytes();
+    let room = Bed::new(&Plan { flash: Some(flash(HASTE)), ..plan(seed, 1, MIB, TURN) }).clean_bytes();
     let (name, bytes) = published;
     let part = format!("{:.2} of what flash holds", clean_percent as f64 / 100.0);
     [
@@ -156,44 +233,16 @@ fn told(pairs: [(String, Pair); 2], checks: Vec<Check>) -> Outcome {
 }
 
 fn spills(seed: u64) -> Outcome {
-    let pairs = pairs(seed, ("150 GB", 150 * GB), 150);
+    let pairs = pairs(seed, SPILLING, 150);
     // The engine's own times are not cut as the minutes are: destage comes in waves that are longer than 20 s.
     let stretches = [("published minute, cut to 20 s", 1), ("60 s", MINUTE)];
-    let check = |(name, pair): &(String, Pair)| {
-        stretches.map(|(stretch, points)| {
-            let name = format!("{name}: with flash against without, the worst {stretch}");
-            Check::at_least(name, pair.worst(0, points), 0.98, PROMISED)
-        })
-    };
+    let check = |(name, pair): &(String, Pair)| stretches.map(|stretch| pair.never_slower(name, stretch));
     let checks = pairs.iter().flat_map(check).collect();
     told(pairs, checks)
 }
 
 fn just_fits(seed: u64) -> Outcome {
-    /// From here on hits climb.
-    const CLIMBS: usize = 15;
-    let pairs = pairs(seed, ("80 GB", 80 * GB), 95);
-    let mut checks = Vec::new();
-    for (name, pair) in &pairs {
-        let fives: Vec<f64> =
-            pair.with[CLIMBS..].chunks(5).map(|five| mean(five, |point| point.read_hit_ratio)).collect();
-        let rise = fives.windows(2).map(|two| two[1] - two[0]).fold(f64::MAX, f64::min);
-        let hour = pair.gains(59, 1).next().expect("75 minutes were played");
-        checks.extend([
-            Check::at_least(
-                format!("{name}: least rise of read hits in five minutes, from minute 15 on"),
-                rise,
-                1e-6,
-                SOURCE,
-            ),
-            Check::at_least(
-                format!("{name}: with flash against without, the worst 60 s from minute 15 on"),
-                pair.worst(CLIMBS, MINUTE),
-                1.0,
-                SOURCE,
-            ),
-            Check::at_least(format!("{name}: with flash against without, minute 60"), hour, 1.05, SOURCE),
-        ]);
-    }
+    let pairs = pairs(seed, FITTING_JUST, 95);
+    let checks = pairs.iter().flat_map(|(name, pair)| pair.climbs(name, ("60 s", MINUTE))).collect();
     told(pairs, checks)
 }
