@@ -34,6 +34,14 @@ impl Histogram {
         self.sum_ns.set(self.sum_ns.get().saturating_add(latency.0));
     }
 
+    /// Counts what another one has counted, too.
+    pub fn add_all(&self, other: &Histogram) {
+        for (bucket, more) in self.buckets.iter().zip(&other.buckets) {
+            bucket.set(bucket.get() + more.get());
+        }
+        self.sum_ns.set(self.sum_ns.get().saturating_add(other.sum_ns.get()));
+    }
+
     /// How many took less than each of [`TOLD_OCTAVES`], and how many there are in all.
     pub fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts { sum_ns: self.sum_ns.get(), ..LatencyCounts::default() };

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::commands;
 use crate::commands::torture::parse_seeds;
 use crate::commands::volume::Action;
-use crate::demo::Show;
+use crate::demo::{SECONDS, Show};
 use crate::units::parse_time;
 
 /// Done.
@@ -57,12 +57,15 @@ enum Command {
     },
     /// Watch a cache at work: a simulated disk array, the same load with and without
     Demo {
+        /// Show one of the lab's scenarios (`hotset lab list`), its bytes and its time cut to fit
+        #[arg(long, value_name = "NAME")]
+        scenario: Option<String>,
         /// Print the summary alone
         #[arg(long)]
         headless: bool,
-        /// Time to run the load
-        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(2..=3600))]
-        seconds: u64,
+        /// Time to run the load; without it 30, and 180 for a scenario
+        #[arg(long, value_parser = clap::value_parser!(u64).range(2..=3600))]
+        seconds: Option<u64>,
     },
     /// Show the daemon on one screen: volumes, memory, hit ratios, latencies, alerts
     Status,
@@ -173,7 +176,16 @@ impl Cli {
             Command::Serve { config } => crate::serve::run(&config),
             Command::Stop { destage } => commands::stop::run(socket, destage, json),
             Command::CheckConfig { file } => commands::check_config::run(&file, json),
-            Command::Demo { headless, seconds } => crate::demo::run(seconds, Show::new(headless, json)),
+            Command::Demo { .. } if socket.is_some() => {
+                Err(Failure::usage("the demo starts daemons of its own and asks no other one; leave --socket out"))
+            }
+            Command::Demo { scenario, headless, seconds } => {
+                let show = Show::new(headless, json);
+                match scenario.map(|name| commands::lab::find(&name)).transpose()? {
+                    Some(scenario) => crate::demo::run_scenario(scenario, seconds, show),
+                    None => crate::demo::run(seconds.unwrap_or(SECONDS), show),
+                }
+            }
             Command::Status => commands::status::run(socket, json),
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
             Command::Events(options) => commands::events::run(socket, options, json),

@@ -5,6 +5,7 @@ pub mod cli;
 mod commands;
 pub mod config;
 mod demo;
+mod export;
 mod log;
 mod redact;
 mod render;

@@ -1,4 +1,4 @@
-//! The demo as its users run it: a daemon, two modelled arrays, two real connections.
+//! The demo as its users run it: daemons, modelled arrays, real connections.
 
 use std::process::Command;
 
@@ -24,4 +24,96 @@ fn the_first_line_leads_to_the_page() {
     let text = String::from_utf8(output.expect("the binary was built").stdout).expect("text");
     let first = text.lines().next().expect("it says something");
     assert!(first.starts_with("http://127.0.0.1:") && first.contains("/login?key="), "{text}");
+}
+
+/// What was published of a scenario, as far as a daemon shows it: name, memory, flash devices, bytes of each, policy, volumes; and whether the other side
+/// has memory of its own.
+type Published = (&'static str, u64, usize, u64, &'static str, usize, bool);
+
+const GB: u64 = 1_000_000_000;
+const GIB: u64 = 1 << 30;
+
+/// The flash of an array with three groups is shown with one of them.
+const PUBLISHED: [Published; 9] = [
+    ("autocache", 0, 1, 120 * GB, "write-through", 1, false),
+    ("vnx-dram", 4 * GB, 0, 0, "write-back", 3, false),
+    ("vnx-spill", 4 * GB, 0, 0, "write-back", 3, false),
+    ("vnx-flash-fits", 4 * GB / 3, 2, 100 * GB / 3, "write-back", 1, true),
+    ("vnx-flash-spills", 4 * GB / 3, 2, 100 * GB / 3, "write-back", 1, true),
+    ("vnx-flash-just-fits", 4 * GB / 3, 2, 100 * GB / 3, "write-back", 1, true),
+    ("vdi-200", 12 * GB, 2, 100 * GB, "write-back", 1, false),
+    ("consolidation", 4 * GB, 2, 92 * GB, "write-back", 3, true),
+    ("deferred-writes", 16 * GIB, 0, 0, "write-back-volatile", 1, false),
+];
+
+#[test]
+fn every_scenario_is_shown_as_it_was_published_and_ends_clean() {
+    // Some at a time: a machine is to carry them.
+    std::thread::scope(|scope| {
+        for turn in 0..3 {
+            scope.spawn(move || PUBLISHED.iter().skip(turn).step_by(3).for_each(is_shown));
+        }
+    });
+}
+
+fn is_shown(&(name, memory, devices, flash, policy, volumes, beside_cached): &Published) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hotset"));
+    let args = ["demo", "--scenario", name, "--headless", "--seconds", "3", "--json"];
+    let output = command.args(args).env("TMPDIR", folder.path()).output().expect("the binary was built");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{name}: {errors}");
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{name}: no count: {value}"));
+    let cut = number(&summary["cut"]);
+    let is_cut = |whole: u64, here: &Value| number(here).abs_diff(whole / cut) <= 2 << 20;
+    let (with, without) = (&summary["with"], &summary["without"]);
+    // A daemon has no less than 16 MiB.
+    assert!(is_cut(memory.max(cut * (16 << 20)), &with["memory_bytes"]), "{name}: {with}");
+    let flash_bytes = with["flash_bytes"].as_array().expect("a list");
+    assert_eq!(flash_bytes.len(), devices, "{name}: {with}");
+    assert!(flash_bytes.iter().all(|bytes| is_cut(flash, bytes)), "{name}: {with}");
+    for (side, policy) in [(with, policy), (without, if beside_cached { policy } else { "none" })] {
+        let served = side["volumes"].as_array().expect("a list");
+        assert_eq!(served.len(), volumes, "{name}: {side}");
+        assert!(served.iter().all(|volume| volume["policy"] == policy), "{name}: {side}");
+    }
+    assert_eq!((&without["flash_bytes"], number(&summary["errors"])), (&Value::Array(Vec::new()), 0), "{name}");
+    assert_eq!(beside_cached, without["memory_bytes"] == with["memory_bytes"], "{name}: {summary}");
+    let acts = summary["acts"].as_array().expect("a list");
+    let served = |side: &str| acts.iter().map(|act| number(&act[side]["requests"])).min().unwrap_or(0);
+    assert!(served("with") > 0 && served("without") > 0, "{name}: {summary}");
+    let checks = summary["checks"].as_array().expect("a list");
+    let is_figure = |check: &Value| check["value"].is_f64() && (check["low"].is_f64() || check["high"].is_f64());
+    assert!(!checks.is_empty() && checks.iter().all(is_figure), "{name}: {summary}");
+}
+
+#[test]
+fn a_scenario_says_first_what_it_shows_and_last_what_was_published() {
+    let args = ["demo", "--scenario", "vnx-dram", "--headless", "--seconds", "2"];
+    let output = Command::new(env!("CARGO_BIN_EXE_hotset")).args(args).output().expect("the binary was built");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].contains("/login?key=") && lines[1].contains("/login?key="), "{text}");
+    for part in [
+        "hotset demo, vnx-dram: a file of 2 GB in 4 GB of memory",
+        "75 times, and a minute is 27 ms",
+        "3 x 9 MiB on RAID 5 of 5 sas10k",
+        "192 outstanding",
+        "requests a second at 192 outstanding  at least 28600",
+    ] {
+        assert!(text.contains(part), "{part} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_shown_is_refused_with_what_can() {
+    let refused = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_hotset")).args(args).output().expect("the binary was built");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let unknown = refused(&["demo", "--scenario", "vnx-drum"]);
+    assert!(PUBLISHED.iter().all(|(name, ..)| unknown.contains(name)), "{unknown}");
+    assert!(refused(&["demo", "--scenario", "vnx-dram", "--socket", "/run/x.sock"]).contains("leave --socket out"));
 }

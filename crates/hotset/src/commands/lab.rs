@@ -46,16 +46,19 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
         Action::Run { scenario, seed, out, .. } => {
             let chosen: Vec<&Scenario> = match &scenario {
                 None => scenario::ALL.iter().collect(),
-                Some(name) => vec![scenario::find(name).ok_or_else(|| unknown(name))?],
+                Some(name) => vec![find(name)?],
             };
             play(&chosen, seed, out.as_deref(), json)
         }
     }
 }
 
-fn unknown(name: &str) -> Failure {
-    let names: Vec<_> = scenario::ALL.iter().map(|scenario| scenario.name).collect();
-    Failure::usage(format!("there is no scenario \"{name}\"; there are {}", names.join(", ")))
+/// The scenario of that name.
+pub fn find(name: &str) -> Result<&'static Scenario, Failure> {
+    scenario::find(name).ok_or_else(|| {
+        let names: Vec<_> = scenario::ALL.iter().map(|scenario| scenario.name).collect();
+        Failure::usage(format!("there is no scenario \"{name}\"; there are {}", names.join(", ")))
+    })
 }
 
 fn list(json: bool) -> Result<(), Failure> {

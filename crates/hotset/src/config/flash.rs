@@ -50,7 +50,7 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
         section.get::<Thousandths>("endurance_dwpd", source).map_or(ENDURANCE, |endurance| endurance.value.0);
     let scrub = section.get::<Rate>("scrub", source).map_or(Some(SCRUB_BYTES_A_SECOND), |rate| rate.value.0);
     let size_bytes = size.map(|size| size.value.0);
-    Some(FlashConfig { devices, size_bytes, allow_single_copy, endurance_milli_dwpd: endurance, scrub })
+    Some(FlashConfig { devices, size_bytes, allow_single_copy, endurance_milli_dwpd: endurance, scrub, ssd: None })
 }
 
 impl FlashConfig {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use engine::WritePolicy;
 use seam::Address;
-use seam::model::ArraySpec;
+use seam::model::{ArraySpec, SsdSpec};
 
 use crate::share::{Most, Part};
 pub use alerts::AlertsConfig;
@@ -105,6 +105,8 @@ pub struct FlashConfig {
     pub endurance_milli_dwpd: u32,
     /// Bytes a second that the scrub reads; none: there is no scrub.
     pub scrub: Option<u64>,
+    /// Devices that take a modelled SSD's time. No key says it; the demo does.
+    pub ssd: Option<SsdSpec>,
 }
 
 /// One `[[array]]`.

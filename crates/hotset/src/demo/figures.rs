@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::workload::Tally;
+use engine::Histogram;
+
+use super::tally::Tally;
 
 /// Latency of one kind of request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -69,46 +71,52 @@ impl Reads {
 
 impl Figures {
     /// The figures of `tally`, which took `seconds`.
-    pub fn of(mut tally: Tally, reads: Reads, seconds: f64) -> Figures {
-        let requests = tally.requests() as u64;
+    pub fn of(tally: &Tally, reads: Reads, seconds: f64) -> Figures {
+        let requests = tally.reads.counts().all + tally.writes.counts().all + tally.late;
         Figures {
             seconds,
             requests,
             iops: if seconds > 0.0 { requests as f64 / seconds } else { 0.0 },
-            read_latency_us: latency(&mut tally.reads),
-            write_latency_us: latency(&mut tally.writes),
+            read_latency_us: latency(&tally.reads),
+            write_latency_us: latency(&tally.writes),
             read_hit_ratio: reads.ratio(reads.memory + reads.flash),
             flash_hit_ratio: reads.ratio(reads.flash),
         }
     }
 }
 
-fn latency(micros: &mut [u32]) -> Latency {
-    if micros.is_empty() {
-        return Latency::default();
-    }
-    micros.sort_unstable();
-    let rank = |percent: usize| f64::from(micros[(micros.len() * percent).div_ceil(100).saturating_sub(1)]);
-    let sum: u64 = micros.iter().map(|micros| u64::from(*micros)).sum();
-    Latency { mean: sum as f64 / micros.len() as f64, p50: rank(50), p99: rank(99) }
+fn latency(histogram: &Histogram) -> Latency {
+    let (counts, summary) = (histogram.counts(), histogram.summary());
+    let mean = counts.sum_ns as f64 / 1e3 / counts.all.max(1) as f64;
+    Latency { mean, p50: summary.p50_us, p99: summary.p99_us }
 }
 
 #[cfg(test)]
 mod tests {
+    use seam::Nanos;
+
     use super::*;
 
     #[test]
     fn figures_are_those_of_the_latencies() {
-        let tally = Tally { reads: (1..=100).rev().collect(), writes: vec![7] };
-        let figures = Figures::of(tally, Reads { all: 8, memory: 5, flash: 1 }, 2.0);
-        assert_eq!((figures.requests, figures.iops), (101, 50.5));
-        assert_eq!(figures.read_latency_us, Latency { mean: 50.5, p50: 50.0, p99: 99.0 });
-        assert_eq!(figures.write_latency_us, Latency { mean: 7.0, p50: 7.0, p99: 7.0 });
+        let mut tally = Tally::default();
+        (1..=100).for_each(|micros| tally.note(false, Nanos::from_micros(micros)));
+        tally.note(true, Nanos::from_micros(7));
+        let mut twice = Tally::default();
+        twice.add(&tally);
+        twice.note(true, Nanos::from_micros(21_000));
+        twice.late += 1;
+        let figures = Figures::of(&twice, Reads { all: 8, memory: 5, flash: 1 }, 2.0);
+        assert_eq!((figures.requests, figures.iops, twice.quick_writes), (103, 51.5, 1));
+        let Latency { mean, p50, p99 } = figures.read_latency_us;
+        assert_eq!(mean, 50.5);
+        assert!((50.0..57.0).contains(&p50) && (99.0..112.0).contains(&p99), "{p50} and {p99}");
+        assert_eq!(figures.write_latency_us.mean, 10_503.5);
         assert_eq!((figures.read_hit_ratio, figures.flash_hit_ratio), (0.75, 0.125));
     }
 
     #[test]
     fn nothing_at_all_is_zero() {
-        assert_eq!(Figures::of(Tally::default(), Reads::default(), 0.0), Figures::default());
+        assert_eq!(Figures::of(&Tally::default(), Reads::default(), 0.0), Figures::default());
     }
 }

@@ -6,26 +6,35 @@
 
 mod client;
 mod figures;
+mod scenario;
 mod screen;
 mod stage;
 mod summary;
+mod tally;
+mod terminal;
 mod workload;
 
-use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::figures::{Figures, Reads};
+pub use self::scenario::run as run_scenario;
 use self::screen::Look;
 use self::stage::{CACHED, Control, Stage, UNCACHED};
 use self::summary::{Load, Summary};
-use self::workload::{HOT_STRETCHES, Meter, Orders, Tally};
+use self::tally::{Meter, Tally};
+use self::terminal::Terminal;
+use self::workload::{HOT_STRETCHES, Orders};
 use crate::cli::{Failure, print_json};
 use crate::log;
 use crate::render::style::Style;
 
+/// Seconds of a demo where nothing is said.
+pub const SECONDS: u64 = 30;
+/// What the two sides are called.
+const NAMES: [&str; 2] = ["without cache", "with hotset"];
 /// Time between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 /// The part of the time, at its end, that counts as warm.
@@ -60,7 +69,7 @@ impl Show {
 pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
     let style = Style::of_stdout();
     log::only_problems();
-    let stage = Stage::set()?;
+    let stage = Stage::set(stage::parse_configuration)?;
     let mut control = stage.control()?;
     if show != Show::Json {
         println!("{}\n{}", screen::page(&control.link()?), screen::intro(style));
@@ -144,9 +153,9 @@ struct Course {
 
 impl Course {
     fn summary(self, dirty_bytes_at_end: u64, drain_seconds: f64) -> Summary {
-        let without = Figures::of(self.without, Reads::default(), self.seconds);
-        let with = Figures::of(self.with, self.reads, self.seconds);
-        let warm = Figures::of(self.warm, self.warm_reads, self.warm_seconds);
+        let without = Figures::of(&self.without, Reads::default(), self.seconds);
+        let with = Figures::of(&self.with, self.reads, self.seconds);
+        let warm = Figures::of(&self.warm, self.warm_reads, self.warm_seconds);
         let iops_gain = if without.iops > 0.0 { warm.iops / without.iops } else { 0.0 };
         Summary { load: Load::of_demo(), without, with, warm, iops_gain, dirty_bytes_at_end, drain_seconds }
     }
@@ -155,7 +164,7 @@ impl Course {
 /// Looks at both sides until the time is over.
 fn watch(sides: &Sides, control: &mut Control, seconds: f64, show: Show, style: Style) -> Result<Course, Failure> {
     let mut course = Course::default();
-    let mut screen = Screen::new(show, style);
+    let mut terminal = Terminal::new(show, style);
     let (began, mut last) = (Instant::now(), Instant::now());
     while course.seconds < seconds && !sides.has_failed() {
         let rest = Duration::from_secs_f64(seconds).saturating_sub(began.elapsed());
@@ -179,41 +188,12 @@ fn watch(sides: &Sides, control: &mut Control, seconds: f64, show: Show, style: 
         }
         course.looks.push(Look {
             at_seconds: course.seconds,
-            without: Figures::of(without, Reads::default(), passed),
-            with: Figures::of(with, news, passed),
+            without: Figures::of(&without, Reads::default(), passed),
+            with: Figures::of(&with, news, passed),
             dirty_bytes: report.dirty_bytes,
         });
-        screen.show(&course.looks, seconds)?;
+        let progress = format!("{:.0} of {seconds:.0} s", course.seconds);
+        terminal.show(&course.looks, NAMES, &progress)?;
     }
     Ok(course)
-}
-
-/// Where looks are shown: redrawn in place on a terminal, a line each elsewhere.
-struct Screen {
-    live: bool,
-    redraw: bool,
-    style: Style,
-    lines: usize,
-}
-
-impl Screen {
-    fn new(show: Show, style: Style) -> Screen {
-        let (live, redraw) = (show == Show::Live, std::io::stdout().is_terminal());
-        Screen { live, redraw, style, lines: 0 }
-    }
-
-    fn show(&mut self, looks: &[Look], seconds: f64) -> Result<(), Failure> {
-        let mut out = std::io::stdout().lock();
-        let shown = match (self.live, self.redraw, looks.last()) {
-            (true, true, _) => {
-                let text = screen::live(looks, seconds, self.style);
-                let up = if self.lines > 0 { format!("\x1b[{}A", self.lines) } else { String::new() };
-                self.lines = text.matches('\n').count();
-                write!(out, "{up}{}", text.replace('\n', "\x1b[K\n"))
-            }
-            (true, false, Some(look)) if looks.len().is_multiple_of(2) => writeln!(out, "{}", screen::line(look)),
-            _ => Ok(()),
-        };
-        shown.and_then(|()| out.flush()).map_err(|error| Failure::failed(error.to_string()))
-    }
 }

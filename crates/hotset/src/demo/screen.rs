@@ -55,20 +55,26 @@ pub struct Look {
 
 /// A look as one line, for where a screen cannot be redrawn.
 pub fn line(look: &Look) -> String {
+    let reads = look.with.read_latency_us.p50 > 0.0;
+    let what = if reads { "read" } else { "write" };
+    let p50 = |figures: &Figures| {
+        let latency = if reads { &figures.read_latency_us } else { &figures.write_latency_us };
+        show_micros(latency.p50)
+    };
     format!(
-        "{:5.1} s   without: {:>7} IOPS, read p50 {:>8}   with: {:>7} IOPS, read p50 {:>8}, hits {:>6}, dirty {}",
+        "{:5.1} s   without: {:>7} IOPS, {what} p50 {:>8}   with: {:>7} IOPS, {what} p50 {:>8}, hits {:>6}, dirty {}",
         look.at_seconds,
         show_count(look.without.iops.round() as u64),
-        show_micros(look.without.read_latency_us.p50),
+        p50(&look.without),
         show_count(look.with.iops.round() as u64),
-        show_micros(look.with.read_latency_us.p50),
+        p50(&look.with),
         ratio(look.with.read_hit_ratio),
         show_bytes(look.dirty_bytes),
     )
 }
 
 /// The newest look, and the course of all, as a screen of lines.
-pub fn live(looks: &[Look], seconds: f64, style: Style) -> String {
+pub fn live(looks: &[Look], names: [&str; 2], progress: &str, style: Style) -> String {
     let Some(now) = looks.last() else { return String::new() };
     let mut table = Table::new(&[
         ("", Side::Left),
@@ -93,20 +99,28 @@ pub fn live(looks: &[Look], seconds: f64, style: Style) -> String {
             dirty,
         ]
     };
-    table.row(cells("without cache", &now.without, "-".to_owned(), "-".to_owned()));
-    table.row(cells("with hotset", &now.with, ratio(now.with.read_hit_ratio), show_bytes(now.dirty_bytes)));
+    let hits = if now.without.read_hit_ratio > 0.0 { ratio(now.without.read_hit_ratio) } else { "-".to_owned() };
+    table.row(cells(names[0], &now.without, hits, "-".to_owned()));
+    table.row(cells(names[1], &now.with, ratio(now.with.read_hit_ratio), show_bytes(now.dirty_bytes)));
     let hits = course(looks, |look| look.with.read_hit_ratio, 1.0);
-    let slowest = looks.iter().map(|look| look.with.read_latency_us.mean).fold(0.0, f64::max);
-    let latency = course(looks, |look| look.with.read_latency_us.mean, slowest);
+    let slowest_of = |of: fn(&Look) -> f64| looks.iter().map(of).fold(0.0, f64::max);
+    let of_reads = |look: &Look| look.with.read_latency_us.mean;
+    let (what, mean): (_, fn(&Look) -> f64) = match slowest_of(of_reads) {
+        0.0 => ("write", |look| look.with.write_latency_us.mean),
+        _ => ("read", of_reads),
+    };
+    let slowest = slowest_of(mean);
+    let latency = course(looks, mean, slowest);
     let scale = |low: &str, high: String| style.dim(&format!("{low} to {high}"));
     format!(
-        "\n{}\nhit ratio     {}  {}\nread latency  {}  {}\n\n{}\n",
+        "\n{}\nhit ratio     {}  {}\n{:<14}{}  {}\n\n{}\n",
         table.render(style),
         style.good(&hits),
         scale("0", "100 %".to_owned()),
+        format!("{what} latency"),
         style.warn(&latency),
         scale("0", show_micros(slowest)),
-        style.dim(&format!("{:.0} of {seconds:.0} s", now.at_seconds)),
+        style.dim(progress),
     )
 }
 
@@ -115,7 +129,8 @@ fn course(looks: &[Look], value: impl Fn(&Look) -> f64, full: f64) -> String {
     bars(looks[first..].iter().map(value), full)
 }
 
-fn ratio(ratio: f64) -> String {
+/// A part in percent.
+pub fn ratio(ratio: f64) -> String {
     format!("{:.1} %", ratio * 100.0)
 }
 
@@ -190,7 +205,7 @@ mod tests {
     #[test]
     fn the_live_screen_shows_both_sides_and_the_course() {
         let looks: Vec<Look> = (1..=10).map(look).collect();
-        assert_snapshot!(live(&looks, 20.0, Style::PLAIN));
+        assert_snapshot!(live(&looks, ["without cache", "with hotset"], "10 of 20 s", Style::PLAIN));
         assert_snapshot!(line(&looks[9]));
     }
 

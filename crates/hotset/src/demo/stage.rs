@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use control::token::LoginLink;
-use control::{Answer, Client, Request, Role, VolumeReport};
+use control::{Answer, Client, Request, Role, StatusReport, VolumeReport};
 use engine::WritePolicy;
 use seam::model::ArraySpec;
 use tempfile::TempDir;
@@ -42,20 +42,28 @@ fn configuration() -> String {
     )
 }
 
-/// A daemon that serves both volumes, in a folder that goes away with it.
+/// The same, read, for a demo in `folder`.
+pub fn parse_configuration(folder: &Path) -> Result<Config, Failure> {
+    parse(folder, &configuration())
+}
+
+/// Reads a configuration whose paths count from `folder`.
+pub fn parse(folder: &Path, text: &str) -> Result<Config, Failure> {
+    Config::parse(&folder.join("hotset.toml"), text).map_err(|problems| Failure::failed(problems.to_string()))
+}
+
+/// A daemon with its volumes, in a folder that goes away with it.
 pub struct Stage {
     daemon: Background,
     folder: TempDir,
 }
 
 impl Stage {
-    /// Sets it up; returns when clients can connect.
-    pub fn set() -> Result<Stage, Failure> {
+    /// Sets up what is configured for the folder; returns when clients can connect.
+    pub fn set(configure: impl FnOnce(&Path) -> Result<Config, Failure>) -> Result<Stage, Failure> {
         let folder = tempfile::Builder::new().prefix("hotset-demo-").tempdir();
         let folder = folder.map_err(|error| Failure::failed(format!("no folder for the demo: {error}")))?;
-        let config = Config::parse(&folder.path().join("hotset.toml"), &configuration());
-        let config = config.map_err(|problems| Failure::failed(problems.to_string()))?;
-        let daemon = Background::start(config)?;
+        let daemon = Background::start(configure(folder.path())?)?;
         Ok(Stage { daemon, folder })
     }
 
@@ -80,6 +88,11 @@ impl Stage {
         let stopped = self.daemon.join();
         remove_behind(self.folder);
         stopped
+    }
+
+    /// Has everything removed from under the daemon, which ends with this process.
+    pub fn leave(self) {
+        remove_behind(self.folder);
     }
 }
 
@@ -116,6 +129,19 @@ impl Control {
             Answer::Volume(report) => Ok(*report),
             _ => Err(Failure::failed("the daemon answered something unexpected")),
         }
+    }
+
+    /// What the daemon tells of itself and all volumes.
+    pub fn status(&mut self) -> Result<StatusReport, Failure> {
+        match self.ask(&Request::Status {})? {
+            Answer::Status(report) => Ok(*report),
+            _ => Err(Failure::failed("the daemon answered something unexpected")),
+        }
+    }
+
+    /// Gives up what is cached of a volume, dirty or not.
+    pub fn discard(&mut self, name: &str) -> Result<(), Failure> {
+        self.ask(&Request::VolumeInvalidate { name: name.to_owned(), discard_dirty: true }).map(|_| ())
     }
 
     /// Where the page is, with a link that logs a browser in once.

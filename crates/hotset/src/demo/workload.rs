@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use nbd_protocol::Command;
+use seam::Nanos;
 
 use super::client::Client;
+use super::tally::Meter;
 
 /// Bytes of a request.
 pub const REQUEST_BYTES: u64 = 8 << 10;
@@ -36,45 +37,6 @@ pub struct Orders {
     pub stop: AtomicBool,
     /// Stretches of the hot part that have moved elsewhere.
     pub moved: AtomicU64,
-}
-
-/// Latencies of requests that have ended, in microseconds.
-#[derive(Clone, Default)]
-pub struct Tally {
-    /// Of reads.
-    pub reads: Vec<u32>,
-    /// Of writes.
-    pub writes: Vec<u32>,
-}
-
-impl Tally {
-    /// Adds another one's requests.
-    pub fn add(&mut self, other: &Tally) {
-        self.reads.extend_from_slice(&other.reads);
-        self.writes.extend_from_slice(&other.writes);
-    }
-
-    /// Requests in all.
-    pub fn requests(&self) -> usize {
-        self.reads.len() + self.writes.len()
-    }
-}
-
-/// Takes what has ended since it was last asked.
-#[derive(Clone, Default)]
-pub struct Meter(Arc<Mutex<Tally>>);
-
-impl Meter {
-    /// What has ended since the last call.
-    pub fn take(&self) -> Tally {
-        std::mem::take(&mut self.0.lock().expect("no holder panics"))
-    }
-
-    fn count(&self, read: bool, began: Instant) {
-        let micros = u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX);
-        let mut tally = self.0.lock().expect("no holder panics");
-        if read { tally.reads.push(micros) } else { tally.writes.push(micros) }
-    }
 }
 
 /// A request under way.
@@ -170,13 +132,14 @@ impl Worker<'_> {
         let Flight { block, read, began } = flight.ok_or_else(|| io::Error::other("a reply to no request"))?;
         if read {
             self.client.data(&mut self.data)?;
-            self.meter.count(read, began);
+        }
+        let latency = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.meter.note(!read, Nanos(latency));
+        if read {
             let version = self.versions.get(&block).copied().unwrap_or(0);
             if !is_stamped(&self.data, block, version) {
                 return Err(io::Error::other(format!("block {block} is not what was written last")));
             }
-        } else {
-            self.meter.count(read, began);
         }
         Ok(slot)
     }

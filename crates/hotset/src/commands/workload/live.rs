@@ -8,12 +8,14 @@ use std::sync::Mutex;
 
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use engine::{Histogram, LatencySummary};
-use lab::workload::{Access, Crowd, Door, Ended, Spec, Step};
+use lab::scenario::bed::{Layout, Row};
+use lab::workload::{Crowd, Ended, Spec, Step};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
-use seam::{BLOCK_BYTES, BlockMut, Disk, Nanos, Piece, PieceMut, SECTOR_BYTES, Seam};
+use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 use serde::Serialize;
 
 use crate::cli::Failure;
+use crate::export::Exports;
 
 pub use engine::backing::nbd::NbdTargetError as TargetError;
 
@@ -97,53 +99,6 @@ impl Tally {
     }
 }
 
-/// The export.
-#[derive(Clone)]
-struct Export(NbdDisk<RealSeam>);
-
-impl Export {
-    async fn buffer(seam: &RealSeam) -> <RealSeam as Seam>::BlockMut {
-        loop {
-            if let Some(block) = seam.alloc() {
-                return block;
-            }
-            // Others' requests end and give theirs back.
-            seam.sleep(Nanos::from_millis(1)).await;
-        }
-    }
-}
-
-impl Door<RealSeam> for Export {
-    async fn ask(&self, seam: &RealSeam, access: Access) -> bool {
-        let mut pieces = Vec::with_capacity(access.len as usize / BLOCK_BYTES + 1);
-        let mut left = access.len as usize;
-        while left > 0 {
-            let len = left.min(BLOCK_BYTES);
-            pieces.push(PieceMut::new(Export::buffer(seam).await, 0, len));
-            left -= len;
-        }
-        if !access.write {
-            return self.0.read(access.at, pieces).await.0.is_ok();
-        }
-        // Where each sector lies and a number that differs each time: neither compresses nor repeats.
-        let stamp = seam.random().to_le_bytes();
-        let frozen = pieces.into_iter().enumerate().map(|(index, mut piece)| {
-            let len = piece.len();
-            piece.block.zero(0, BLOCK_BYTES);
-            for start in (0..len).step_by(SECTOR_BYTES) {
-                let at = access.at + (index * BLOCK_BYTES + start) as u64;
-                let mut bytes = [0; SECTOR_BYTES];
-                bytes[..8].copy_from_slice(&at.to_le_bytes());
-                bytes[8..16].copy_from_slice(&stamp);
-                let count = SECTOR_BYTES.min(len - start);
-                piece.block.write_bytes(start, &bytes[..count]);
-            }
-            Piece::new(piece.block.freeze(), 0, len)
-        });
-        self.0.write(access.at, frozen.collect()).await.is_ok()
-    }
-}
-
 /// Connects, builds the workload for the export's size and blocks, and plays it; `each` hears of every step's end.
 pub fn play(
     target: NbdTarget,
@@ -187,7 +142,8 @@ async fn on_core(
         let text = format!("{} MiB in flight at once; at most {} MiB are possible", most >> 20, POOL_BYTES_MAX >> 21);
         return Err(Failure::usage(text));
     }
-    let export = Export(disk);
+    let row = Row::new(Layout::EndToEnd, std::iter::once(geometry.size_bytes));
+    let export = Exports::new(row, vec![vec![disk]]);
     let mut steps = Vec::new();
     for (number, step) in spec.steps.iter().enumerate() {
         let figures = one_step(seam, &export, step, seed + number as u64).await;
@@ -197,7 +153,7 @@ async fn on_core(
     Ok(steps)
 }
 
-async fn one_step(seam: &RealSeam, export: &Export, step: &Step, seed: u64) -> StepFigures {
+async fn one_step(seam: &RealSeam, export: &Exports, step: &Step, seed: u64) -> StepFigures {
     let tallies: Rc<RefCell<(Tally, BTreeMap<String, Tally>)>> = Rc::default();
     let names: Vec<String> = step.jobs.iter().map(|job| job.name.clone()).collect();
     let counted = Rc::clone(&tallies);

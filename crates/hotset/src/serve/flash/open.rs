@@ -128,7 +128,11 @@ pub async fn open_device(local: &Local, config: &FlashConfig, path: PathBuf) -> 
     let create_bytes = config.create_bytes(&path);
     let opened =
         local.seam.open_disk(&DiskOpen { path, create_bytes, read_only: false, lock_wait_ms: LOCK_WAIT_MS }).await;
-    opened.map_err(|error| error.to_string())
+    let disk = opened.map_err(|error| error.to_string())?;
+    Ok(match config.ssd {
+        Some(ssd) => disk.with_time_of(ssd),
+        None => disk,
+    })
 }
 
 type Open = (Store<RealSeam>, Vec<Recovered>, bool);

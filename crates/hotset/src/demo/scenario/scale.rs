@@ -1,0 +1,94 @@
+//! How many times a scenario's bytes and time are cut, so that what it tells is seen in the time that there is.
+
+use std::time::Duration;
+
+use lab::scenario::Show;
+
+/// A show of fewer seconds has the bytes of one of so many: there is a size from which on arrays and flash are none any more.
+const SECONDS_MIN: u64 = 60;
+
+/// What is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// Bytes, so many times.
+    pub cut: u64,
+    /// A minute of the publication takes so long.
+    pub minute: Duration,
+    /// The publication tells how long things take.
+    pub timed: bool,
+    /// All of it.
+    pub seconds: u64,
+}
+
+impl Scale {
+    /// For a show of so many seconds.
+    pub fn of(show: &Show, seconds: u64) -> Scale {
+        let minutes = (show.setup)(show.cut_min).minutes();
+        let time_cut = (minutes * 60).div_ceil(seconds.max(SECONDS_MIN));
+        let cut = if show.timed { time_cut.max(show.cut_min) } else { show.cut_min };
+        let count = u32::try_from(minutes).expect("a publication's minutes can be counted");
+        Scale { cut, minute: Duration::from_secs(seconds) / count, timed: show.timed, seconds }
+    }
+
+    /// Too short for what the publication tells.
+    pub fn is_short(&self) -> bool {
+        self.timed && self.seconds < SECONDS_MIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lab::scenario::{ALL, find};
+
+    use super::*;
+
+    fn scale(name: &str, seconds: u64) -> Scale {
+        Scale::of(&find(name).expect("a scenario").show, seconds)
+    }
+
+    fn time_cut(scale: &Scale) -> f64 {
+        60.0 / scale.minute.as_secs_f64()
+    }
+
+    #[test]
+    fn an_hour_is_seen_in_three_minutes_with_a_twentieth_of_the_bytes() {
+        let hour = scale("autocache", 180);
+        assert_eq!((hour.cut, hour.minute, hour.is_short()), (20, Duration::from_secs(3), false));
+        assert_eq!(time_cut(&hour), 20.0);
+    }
+
+    #[test]
+    fn bytes_and_time_are_cut_alike_and_all_minutes_fit() {
+        for scenario in ALL.iter().filter(|scenario| scenario.show.timed) {
+            let scale = Scale::of(&scenario.show, 180);
+            let ratio = scale.cut as f64 / time_cut(&scale);
+            assert!((1.0..1.05).contains(&ratio), "{}: {scale:?}", scenario.name);
+            let minutes = (scenario.show.setup)(scale.cut).minutes() as u32;
+            assert!((scale.minute * minutes).abs_diff(Duration::from_secs(180)) < Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn more_time_than_needed_leaves_the_bytes_bounded() {
+        for scenario in ALL {
+            let scale = Scale::of(&scenario.show, 3600);
+            assert_eq!(scale.cut, scenario.show.cut_min, "{}", scenario.name);
+            let setup = (scenario.show.setup)(scale.cut);
+            assert!(setup.with.memory_bytes <= 512 << 20, "{}: {} of memory", scenario.name, setup.with.memory_bytes);
+        }
+    }
+
+    #[test]
+    fn a_show_too_short_has_the_bytes_of_the_shortest_and_says_so() {
+        let (short, shortest) = (scale("autocache", 6), scale("autocache", 60));
+        assert_eq!((short.cut, short.minute), (shortest.cut, Duration::from_millis(100)));
+        assert!(short.is_short() && !shortest.is_short());
+    }
+
+    #[test]
+    fn what_tells_no_times_takes_as_long_as_there_is() {
+        let [short, long] = [10, 100].map(|seconds| scale("deferred-writes", seconds));
+        assert_eq!(short.cut, long.cut);
+        assert!(!short.is_short() && long.minute == short.minute * 10);
+    }
+}

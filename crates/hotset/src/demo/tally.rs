@@ -1,0 +1,69 @@
+//! What clients count: latencies in histograms, so that it takes no more memory however long they are at work.
+
+use std::sync::{Arc, Mutex};
+
+use engine::Histogram;
+use lab::scenario::bed::QUICK;
+use seam::Nanos;
+
+/// Requests that have ended.
+#[derive(Default)]
+pub struct Tally {
+    /// Latencies of reads.
+    pub reads: Histogram,
+    /// Latencies of writes.
+    pub writes: Histogram,
+    /// Writes that did not wait for the storage.
+    pub quick_writes: u64,
+    /// Requests whose latency says nothing of this time; they are nowhere else.
+    pub late: u64,
+    /// Requests that failed; they are nowhere else.
+    pub errors: u64,
+}
+
+impl Tally {
+    /// Counts a request.
+    pub fn note(&mut self, write: bool, latency: Nanos) {
+        if write {
+            self.writes.add(latency);
+            self.quick_writes += u64::from(latency < QUICK);
+        } else {
+            self.reads.add(latency);
+        }
+    }
+
+    /// Adds another one's requests.
+    pub fn add(&mut self, other: &Tally) {
+        self.reads.add_all(&other.reads);
+        self.writes.add_all(&other.writes);
+        self.quick_writes += other.quick_writes;
+        self.late += other.late;
+        self.errors += other.errors;
+    }
+}
+
+/// What a client counts and others take.
+#[derive(Clone, Default)]
+pub struct Meter(Arc<Mutex<Tally>>);
+
+impl Meter {
+    /// What has ended since the last call.
+    pub fn take(&self) -> Tally {
+        std::mem::take(&mut self.0.lock().expect("no holder panics"))
+    }
+
+    /// Counts a request.
+    pub fn note(&self, write: bool, latency: Nanos) {
+        self.0.lock().expect("no holder panics").note(write, latency);
+    }
+
+    /// Counts one whose latency says nothing of this time.
+    pub fn note_late(&self) {
+        self.0.lock().expect("no holder panics").late += 1;
+    }
+
+    /// Counts one that failed.
+    pub fn note_error(&self) {
+        self.0.lock().expect("no holder panics").errors += 1;
+    }
+}
