@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 pub use advice::{AdvicePage, Assumptions, AssumptionsReport, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
 pub use alert::{AlertKind, AlertReport, Severity, WebhookHealth};
 pub use certificate::CertificateReport;
-pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource};
+pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource, TakesEffect};
 pub use curve::{Curve, MissRatioCurve, Point};
 pub use drive::DriveReport;
 pub use event::{EventKind, EventReport, EventsHealth, EventsPage};

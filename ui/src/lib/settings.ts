@@ -32,18 +32,13 @@ export interface Table {
 const REQUIRED = 'required';
 const FROM = { default: '', file: 'from the file', command: 'by command' };
 
-const AT_ONCE = ['volume.policy', 'volume.memory_min', 'volume.memory_max', 'volume.flash_min', 'volume.flash_max'];
-const RELOADED = ['volume.name', 'volume.datastore', 'volume.labels', 'datastore.name'];
-const RENEWED = ['api.tls_certificate', 'api.tls_key', 'nbd.tls_certificate', 'nbd.tls_key', 'nbd.tls_client_ca'];
-
-function takesEffect(key: string): string {
-  if (AT_ONCE.includes(key)) {
-    return 'at once in the view of the volume and by `hotset volume set`, and from the file when it is read again (SIGHUP)';
-  }
-  if (RENEWED.includes(key))
-    return 'when the file is read again (SIGHUP); TLS itself is turned on and off by a restart';
-  return RELOADED.includes(key) ? 'when the file is read again (SIGHUP)' : 'after a restart';
-}
+const TAKES_EFFECT = {
+  command:
+    'at once in the view of the volume and by `hotset volume set`, and from the file when it is read again (SIGHUP)',
+  renewal: 'when the file is read again (SIGHUP); TLS itself is turned on and off by a restart',
+  reload: 'when the file is read again (SIGHUP)',
+  restart: 'after a restart',
+};
 
 /** `memory.size`; what stands at the top of the file has no table. */
 const keyOf = (table: string, name: string) =>
@@ -77,7 +72,8 @@ export function settingsOf(keys: Key[]): Table[] {
       const told = known.get(key);
       if (!told) return [];
       const names = (known.get(`${told.table}.name`)?.entries ?? []).map(({ name }) => name);
-      return [{ key, name, form, without: told.default, text, ...found(told, names), takesEffect: takesEffect(key) }];
+      const takesEffect = TAKES_EFFECT[told.takes_effect];
+      return [{ key, name, form, without: told.default, text, ...found(told, names), takesEffect }];
     }),
   }));
 }

@@ -184,6 +184,7 @@ export interface Key {
   /** Null where the table is repeated: then `entries` have it. */
   value: string | null;
   source: KeySource;
+  takes_effect: 'restart' | 'reload' | 'renewal' | 'command';
   entries: KeyEntry[];
 }
 

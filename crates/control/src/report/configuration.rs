@@ -16,6 +16,21 @@ pub enum KeySource {
     Command,
 }
 
+/// When a change of a key in the file takes effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TakesEffect {
+    /// After a restart.
+    #[default]
+    Restart,
+    /// When the file is read again (SIGHUP).
+    Reload,
+    /// The same, as long as the key was there before and still is.
+    Renewal,
+    /// The same; by command, over HTTP and on the page at once.
+    Command,
+}
+
 /// All keys that this version knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConfigurationReport {
@@ -39,6 +54,9 @@ pub struct KeyReport {
     pub value: Option<String>,
     /// Where that comes from.
     pub source: KeySource,
+    /// When a change of it in the file takes effect.
+    #[serde(default)]
+    pub takes_effect: TakesEffect,
     /// Of a repeated table: what is not the default, by the name of the volume, datastore or array.
     #[serde(default)]
     pub entries: Vec<EntryReport>,

@@ -1,5 +1,7 @@
-//! The one list of configuration keys: the parser's idea of what is known, the documentation's table, and what a
-//! misspelt key is compared with.
+//! The one list of configuration keys: the parser's idea of what is known, the documentation's table, what a misspelt
+//! key is compared with, and when a change takes effect.
+
+pub use control::report::TakesEffect;
 
 /// Whether this version can do what a key asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +36,12 @@ pub struct Key {
     pub doc: &'static str,
     /// Whether it can be used.
     pub support: Support,
+    /// When a change of it in the file counts.
+    pub takes_effect: TakesEffect,
 }
 
 use Support::{Here, NotHere};
+use TakesEffect::{Command, Reload, Renewal, Restart};
 
 const QOS: Support = NotHere("limits, shares and reservations");
 const ISCSI: Support = NotHere("the iSCSI front end");
@@ -153,15 +158,15 @@ pub const KEYS: &[Key] = &[
         r#""/etc/hotset/nbd.crt""#,
         "none",
         "The server's certificate chain, PEM; needed unless `tls` is off. A reload (SIGHUP) takes over what the files hold then.",
-    ),
-    key("nbd", "tls_key", r#""/etc/hotset/nbd.key""#, "none", "The key of `tls_certificate`, PEM."),
+    ).takes_effect(Renewal),
+    key("nbd", "tls_key", r#""/etc/hotset/nbd.key""#, "none", "The key of `tls_certificate`, PEM.").takes_effect(Renewal),
     key(
         "nbd",
         "tls_client_ca",
         r#""/etc/hotset/clients.crt""#,
         "none",
         "Ask clients for a certificate that one of these signed, PEM.",
-    ),
+    ).takes_effect(Renewal),
     key(
         "api",
         "listen",
@@ -189,8 +194,8 @@ pub const KEYS: &[Key] = &[
         r#""/etc/hotset/api.crt""#,
         "none",
         "HTTP over TLS alone, with this certificate chain, PEM; needs `tls_key`. A reload (SIGHUP) takes over what the files hold then.",
-    ),
-    key("api", "tls_key", r#""/etc/hotset/api.key""#, "none", "The key of `tls_certificate`, PEM."),
+    ).takes_effect(Renewal),
+    key("api", "tls_key", r#""/etc/hotset/api.key""#, "none", "The key of `tls_certificate`, PEM.").takes_effect(Renewal),
     key(
         "history",
         "size",
@@ -243,7 +248,7 @@ pub const KEYS: &[Key] = &[
         r#""64 KiB""#,
         "Bytes of a stripe on one disk: a power of two from 4 KiB to 1 MiB.",
     ),
-    key("datastore", "name", r#""sas-pool""#, "required", "Name that volumes refer to."),
+    key("datastore", "name", r#""sas-pool""#, "required", "Name that volumes refer to.").takes_effect(Reload),
     Key {
         support: NotHere("congestion control"),
         ..key(
@@ -254,7 +259,7 @@ pub const KEYS: &[Key] = &[
             "Latency past which shares count.",
         )
     },
-    key("volume", "name", r#""web01""#, "required", "Name that clients see: the NBD export's. Never an identity."),
+    key("volume", "name", r#""web01""#, "required", "Name that clients see: the NBD export's. Never an identity.").takes_effect(Reload),
     key(
         "volume",
         "backing",
@@ -275,7 +280,7 @@ pub const KEYS: &[Key] = &[
         r#""write-back""#,
         r#""write-back""#,
         "`write-back`, `write-through`, `write-around`, `none` or `write-back-volatile`.",
-    ),
+    ).takes_effect(Command),
     key(
         "volume",
         "defer",
@@ -283,8 +288,8 @@ pub const KEYS: &[Key] = &[
         r#""10s""#,
         "With `write-back-volatile` alone: age at which a write is durable at the latest, while the backing takes as much as is written.",
     ),
-    key("volume", "datastore", r#""sas-pool""#, "none", "The `[[datastore]]` whose spindles it shares."),
-    key("volume", "labels", r#"{ vm = "web01" }"#, "{}", "`vm` and any other, for people and for metrics."),
+    key("volume", "datastore", r#""sas-pool""#, "none", "The `[[datastore]]` whose spindles it shares.").takes_effect(Reload),
+    key("volume", "labels", r#"{ vm = "web01" }"#, "{}", "`vm` and any other, for people and for metrics.").takes_effect(Reload),
     key("volume", "read_only", "false", "false", "Refuse writes."),
     Key { support: ISCSI, ..key("volume", "lun", "0", "given once", "LUN of the volume.") },
     key("volume", "flash", "true", "true", "Whether clean pages of the volume may be kept on flash."),
@@ -300,28 +305,28 @@ pub const KEYS: &[Key] = &[
         r#""512 MiB" or "10%""#,
         r#""0""#,
         "As long as the volume has no more of the memory than this, none of it goes for another volume's. Percent are of `[memory] size`, of which a part is the cache's index.",
-    ),
+    ).takes_effect(Command),
     key(
         "volume",
         "memory_max",
         r#""1 GiB", "50%" or "none""#,
         r#""none""#,
         "The volume has no more of the memory than this, or 256 KiB; half of it may be dirty.",
-    ),
+    ).takes_effect(Command),
     key(
         "volume",
         "flash_min",
         r#""20 GiB" or "10%""#,
         r#""0""#,
         "As long as the volume's clean pages on flash take no more than this, none of them goes for another volume's. Percent are of what the devices can hold.",
-    ),
+    ).takes_effect(Command),
     key(
         "volume",
         "flash_max",
         r#""100 GiB", "50%" or "none""#,
         r#""none""#,
         "When the volume's clean pages on flash take this much, a new one takes the place of one of its own.",
-    ),
+    ).takes_effect(Command),
     Key {
         support: ISCSI,
         ..key("volume", "acl", r#"["iqn.1998-01.com.vmware:*"]"#, "[]", "Initiators that may use it.")
@@ -339,7 +344,23 @@ const fn key(
     default: &'static str,
     doc: &'static str,
 ) -> Key {
-    Key { table, name, form, default, doc, support: Here }
+    Key { table, name, form, default, doc, support: Here, takes_effect: Restart }
+}
+
+impl Key {
+    const fn takes_effect(self, takes_effect: TakesEffect) -> Key {
+        Key { takes_effect, ..self }
+    }
+}
+
+/// The settings of a volume that commands change while it is served.
+pub fn set_by_command() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().filter(|key| key.table == "volume" && key.takes_effect == Command).map(|key| key.name)
+}
+
+/// True when a change of that key in the file waits for a restart.
+pub fn takes_restart(table: &str, name: &str) -> bool {
+    find_key(table, name).is_none_or(|key| key.takes_effect == Restart)
 }
 
 /// The key of that name, if there is one.

@@ -181,6 +181,26 @@ impl VolumeConfig {
         }
     }
 
+    /// What holds after a reload that has read `fresh`: what takes a restart stays as it was.
+    pub fn renewed(&self, fresh: &VolumeConfig) -> VolumeConfig {
+        let of = |key| if keys::takes_restart("volume", key) { self } else { fresh };
+        VolumeConfig {
+            name: of("name").name.clone(),
+            backing: of("backing").backing.clone(),
+            size_bytes: of("size").size_bytes,
+            policy: of("policy").policy,
+            defer: of("defer").defer,
+            datastore: of("datastore").datastore.clone(),
+            labels: of("labels").labels.clone(),
+            read_only: of("read_only").read_only,
+            flash: of("flash").flash,
+            memory_min: of("memory_min").memory_min,
+            memory_max: of("memory_max").memory_max,
+            flash_min: of("flash_min").flash_min,
+            flash_max: of("flash_max").flash_max,
+        }
+    }
+
     /// What makes the entry this one and no other, as text.
     pub fn entry(&self) -> String {
         let size = self.size_bytes.map_or(String::new(), |size| size.to_string());

@@ -5,22 +5,11 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-use super::keys::{KEYS, Key, Support, TABLES};
+use super::keys::{KEYS, Key, Support, TABLES, TakesEffect, takes_restart};
 use crate::redact;
 
 /// Keys of a table, or of one entry of a repeated one, and their values.
 pub type Entry = BTreeMap<String, String>;
-
-/// Keys of a volume that a reload takes over; others stay as they were when it was attached.
-const LIVE: [&str; 7] = ["policy", "datastore", "labels", "memory_min", "memory_max", "flash_min", "flash_max"];
-/// Tables and keys that a reload takes over where they were named before.
-const RENEWED: [(&str, &str); 5] = [
-    ("api", "tls_certificate"),
-    ("api", "tls_key"),
-    ("nbd", "tls_certificate"),
-    ("nbd", "tls_key"),
-    ("nbd", "tls_client_ca"),
-];
 
 /// The file's values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,12 +59,12 @@ impl Written {
         repeated.insert("array".to_owned(), arrays.unwrap_or_default());
         for (name, entry) in repeated.get_mut("volume").into_iter().flatten() {
             let Some(before) = self.repeated.get("volume").and_then(|volumes| volumes.get(name)) else { continue };
-            take_over(before, entry, |key| !LIVE.contains(&key));
+            take_over(before, entry, |key| takes_restart("volume", key));
         }
         let mut tables = self.tables.clone();
-        for (table, key) in RENEWED {
-            let now = tables.get_mut(table).and_then(|entry| entry.get_mut(key));
-            if let (Some(now), Some(fresh)) = (now, fresh.get(table).and_then(|entry| entry.get(key))) {
+        for Key { table, name, .. } in KEYS.iter().filter(|key| key.takes_effect == TakesEffect::Renewal) {
+            let now = tables.get_mut(*table).and_then(|entry| entry.get_mut(*name));
+            if let (Some(now), Some(fresh)) = (now, fresh.get(*table).and_then(|entry| entry.get(*name))) {
                 now.clone_from(fresh);
             }
         }

@@ -90,9 +90,10 @@ impl Stage {
         stopped
     }
 
-    /// Has everything removed from under the daemon, which ends with this process.
-    pub fn leave(self) {
+    /// Has everything removed, from under the daemon if it is still at work: it ends with this process. The error is one that it has ended with.
+    pub fn leave(self) -> Result<(), Failure> {
         remove_behind(self.folder);
+        if self.daemon.has_ended() { self.daemon.join() } else { Ok(()) }
     }
 }
 

@@ -12,13 +12,10 @@ use seam::{Nanos, Seam};
 
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
-use crate::config::keys::{KEYS, Support, find_key, nearest};
+use crate::config::keys::{KEYS, Support, find_key, nearest, set_by_command};
 use crate::log;
-use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, POLICY};
+use crate::state::{MODE, POLICY};
 use crate::units::show_bytes;
-
-/// Settings that `volume set` can change while the volume is served.
-pub const LIVE: [&str; 5] = [POLICY, MEMORY_MIN, MEMORY_MAX, FLASH_MIN, FLASH_MAX];
 
 impl Daemon {
     /// Does `work` with the volume on its core, saying meanwhile how much is dirty.
@@ -52,11 +49,12 @@ impl Daemon {
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
         let invalid = |text| Failure::new(ErrorKind::Invalid, text);
-        if let Some(key) = settings.keys().find(|key| !LIVE.contains(&key.as_str())) {
+        if let Some(key) = settings.keys().find(|key| !set_by_command().any(|known| known == *key)) {
             return Err(invalid(refuse_key(key)));
         }
         if settings.is_empty() {
-            return Err(invalid(format!("nothing to set; write KEY=VALUE, where KEY is {}", LIVE.join(" or "))));
+            let known: Vec<_> = set_by_command().collect();
+            return Err(invalid(format!("nothing to set; write KEY=VALUE, where KEY is {}", known.join(" or "))));
         }
         let policy = settings.get(POLICY).map(|policy| policy.parse::<WritePolicy>()).transpose().map_err(invalid)?;
         let _busy = self.begin(name)?;
@@ -195,7 +193,10 @@ fn refuse_key(key: &str) -> String {
         Some(Support::NotHere(feature)) => format!("\"{key}\" needs {feature}, which this version lacks"),
         None => match nearest(key, KEYS.iter().filter(|known| known.table == "volume").map(|known| known.name)) {
             Some(near) => format!("a volume has no setting \"{key}\"; did you mean \"{near}\"?"),
-            None => format!("a volume has no setting \"{key}\"; `volume set` knows {}", LIVE.join(", ")),
+            None => {
+                let known: Vec<_> = set_by_command().collect();
+                format!("a volume has no setting \"{key}\"; `volume set` knows {}", known.join(", "))
+            }
         },
     }
 }

@@ -15,6 +15,7 @@ use super::data_core::Local;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::shares::{memory_share_of, share_of};
 use super::stop::CLIENTS_PATIENCE;
+use crate::config::keys::set_by_command;
 use crate::config::{BackingSpec, VolumeConfig, check_name};
 use crate::log;
 use crate::state::{AddedVolume, IdentityError, State, draw_incarnation, effective_mode, effective_policy};
@@ -296,7 +297,7 @@ impl Daemon {
             state.give_up_flash(incarnation, drawn);
             incarnation = drawn;
         }
-        for key in super::actions::LIVE {
+        for key in set_by_command() {
             state.expire_override(incarnation, key, &config.setting(key));
         }
         let policy = effective_policy(state.by_name(&config.name), config.policy);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use control::report::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 
 use super::daemon::Daemon;
-use crate::config::keys::{KEYS, Key, Support, TABLES};
+use crate::config::keys::{KEYS, Key, Support, TABLES, set_by_command};
 use crate::config::written::default_of;
 use crate::redact;
 
@@ -22,6 +22,7 @@ impl Daemon {
                 table: key.table.to_owned(),
                 key: key.name.to_owned(),
                 default: default_of(key),
+                takes_effect: key.takes_effect,
                 ..KeyReport::default()
             };
             if key.table == "volume" {
@@ -78,7 +79,7 @@ impl Daemon {
             }
         }
         for change in self.overrides() {
-            let is_key = super::actions::LIVE.contains(&change.key.as_str());
+            let is_key = set_by_command().any(|key| key == change.key);
             if let Some(values) = volumes.get_mut(&change.volume).filter(|_| is_key) {
                 values.insert(change.key, (change.value, KeySource::Command));
             }

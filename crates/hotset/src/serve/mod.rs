@@ -98,6 +98,11 @@ impl Background {
         }
     }
 
+    /// True when it is at work no longer.
+    pub fn has_ended(&self) -> bool {
+        self.0.is_finished()
+    }
+
     /// Waits for its end.
     pub fn join(self) -> Result<(), Failure> {
         self.0.join().unwrap_or_else(|_| Err(Failure::failed("the control thread panicked")))

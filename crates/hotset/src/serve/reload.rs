@@ -111,22 +111,12 @@ impl Daemon {
     async fn reload_served(&self, old: &VolumeConfig, now: &VolumeConfig) -> Vec<String> {
         let name = &now.name;
         let mut said = Vec::new();
-        let fixed = VolumeConfig {
-            policy: now.policy,
-            datastore: now.datastore.clone(),
-            labels: now.labels.clone(),
-            memory_min: now.memory_min,
-            memory_max: now.memory_max,
-            flash_min: now.flash_min,
-            flash_max: now.flash_max,
-            ..old.clone()
-        };
-        if fixed != *now {
+        let mut applied = old.renewed(now);
+        if applied != *now {
             said.push(format!(
-                "volume {name}: a changed backing, size, defer or read_only needs a restart to take effect"
+                "volume {name}: a changed backing, size, defer, read_only or flash needs a restart to take effect"
             ));
         }
-        let mut applied = fixed;
         if old.policy != now.policy {
             let result = self.reload_policy(old, now).await;
             if result.is_err() {
@@ -241,6 +231,19 @@ mod tests {
             let said = vec![format!("{part} has changed: that needs a restart to take effect")];
             assert_eq!((not_live(&config(""), &config(text)), not_live(&config(text), &config(text))), (said, vec![]));
         }
+    }
+
+    #[test]
+    fn a_volume_takes_over_what_needs_no_restart() {
+        let volume = |text: &str| {
+            let datastores = "[[datastore]]\nname = \"a\"\n[[datastore]]\nname = \"b\"\n";
+            config(&format!("{datastores}[[volume]]\nname = \"v\"\n{text}")).volumes.remove(0)
+        };
+        let old = volume("backing = \"sim://raid5?size=1GiB\"\ndatastore = \"a\"\n");
+        let live = "policy = \"write-through\"\ndatastore = \"b\"\nlabels = { vm = \"x\" }\nmemory_min = \"1 MiB\"\n\
+                    memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\n";
+        let fresh = volume(&format!("backing = \"sim://raid5?size=2GiB\"\nread_only = true\nflash = false\n{live}"));
+        assert_eq!(old.renewed(&fresh), volume(&format!("backing = \"sim://raid5?size=1GiB\"\n{live}")));
     }
 
     #[test]

@@ -11,7 +11,12 @@ use seam::{Nanos, Seam};
 
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
+<<<<<<< HEAD
 use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
+=======
+use crate::config::keys::set_by_command;
+use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, effective, effective_policy};
+>>>>>>> 01bc2e2 (Tell once which keys of the configuration a reload takes over)
 use crate::units::show_time;
 
 /// A core that does not answer a report within this is shown as such.
@@ -161,7 +166,7 @@ pub fn override_reports(
     let mut reports = Vec::new();
     for record in &state.volumes {
         for (key, held) in &record.overrides {
-            let live = super::actions::LIVE.contains(&key.as_str());
+            let live = set_by_command().any(|known| known == key);
             let expired = live && file_of(&record.name, key).is_some_and(|file| file != held.file);
             if !expired {
                 reports.push(OverrideReport {

@@ -70,7 +70,7 @@ impl Clients {
         Ok(Clients { meter, stop, thread })
     }
 
-    /// True when they have ended.
+    /// True when they have ended: they do so when they are told to, or have failed.
     pub fn have_ended(&self) -> bool {
         self.thread.is_finished()
     }
@@ -144,6 +144,10 @@ impl Orders {
             while seam.now() < end && !self.stop.load(Ordering::Relaxed) {
                 seam.sleep_until(end.min(seam.now() + LOOK_PAUSE)).await;
             }
+        }
+        // Who looks on may be late, and is to see the last act to its end.
+        while !self.stop.load(Ordering::Relaxed) {
+            seam.sleep(LOOK_PAUSE).await;
         }
         if let Some(crowd) = at_work {
             crowd.dismiss(seam).await;

@@ -58,8 +58,8 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Res
         Show::Live | Show::Summary => print!("{}", summary.text(names, style)),
     }
     if course.cut_short {
-        // Either clients have failed, or the daemons were told to stop and have got nothing to keep.
-        stages.into_iter().for_each(Stage::leave);
+        // Somebody has failed and says why, or the daemons were told to stop and have got nothing to keep.
+        stages.into_iter().try_for_each(Stage::leave)?;
         return clients.into_iter().filter(Clients::have_ended).try_for_each(Clients::join);
     }
     end(stages, clients, sides)?;
