@@ -7,10 +7,11 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 21] = [
+const LAYERS: [(&str, u32); 22] = [
     ("seam", 0),
     ("qos", 0),
     ("nbd-protocol", 0),
+    ("iscsi-protocol", 0),
     ("trace", 0),
     ("flash", 1),
     ("engine", 2),
@@ -35,7 +36,7 @@ const LAYERS: [(&str, u32); 21] = [
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
 /// Crates that know no executor and no operating system.
-const PURE: [&str; 6] = ["flash", "engine", "nbd", "nbd-protocol", "qos", "trace"];
+const PURE: [&str; 8] = ["flash", "engine", "nbd", "nbd-protocol", "iscsi", "iscsi-protocol", "qos", "trace"];
 
 /// Dependencies against the direction, crates without a layer, executors where none may be.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
