@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 21] = [
+const LAYERS: [(&str, u32); 22] = [
     ("seam", 0),
     ("qos", 0),
     ("nbd-protocol", 0),
@@ -17,7 +17,8 @@ const LAYERS: [(&str, u32); 21] = [
     ("control", 3),
     ("tls", 3),
     ("nbd", 3),
-    ("iscsi", 3),
+    ("scsi", 3),
+    ("iscsi", 4),
     ("vhost-user", 3),
     ("api", 4),
     ("events", 4),
@@ -35,7 +36,7 @@ const LAYERS: [(&str, u32); 21] = [
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
 /// Crates that know no executor and no operating system.
-const PURE: [&str; 6] = ["flash", "engine", "nbd", "nbd-protocol", "qos", "trace"];
+const PURE: [&str; 7] = ["flash", "engine", "nbd", "nbd-protocol", "qos", "scsi", "trace"];
 
 /// Dependencies against the direction, crates without a layer, executors where none may be.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
