@@ -18,7 +18,8 @@ const LAYERS: [(&str, u32); 22] = [
     ("control", 3),
     ("tls", 3),
     ("nbd", 3),
-    ("iscsi", 3),
+    ("scsi", 3),
+    ("iscsi", 4),
     ("vhost-user", 3),
     ("api", 4),
     ("events", 4),
@@ -36,7 +37,8 @@ const LAYERS: [(&str, u32); 22] = [
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
 /// Crates that know no executor and no operating system.
-const PURE: [&str; 8] = ["flash", "engine", "nbd", "nbd-protocol", "iscsi", "iscsi-protocol", "qos", "trace"];
+const PURE: [&str; 10] =
+    ["flash", "engine", "front", "nbd", "nbd-protocol", "iscsi", "iscsi-protocol", "qos", "scsi", "trace"];
 
 /// Dependencies against the direction, crates without a layer, executors where none may be.
 pub fn check(sources: &[Source]) -> Vec<Violation> {

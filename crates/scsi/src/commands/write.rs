@@ -1,0 +1,83 @@
+//! WRITE in all lengths.
+
+use std::rc::Rc;
+
+use engine::WriteFlags;
+use engine::pages::slow::Asked;
+use seam::{BLOCK_BYTES, Seam};
+
+use super::{BLOCK, Extent, Task, write_failed};
+use crate::cdb::Cdb;
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::status::Status;
+use crate::unit::Unit;
+
+/// Most that is taken from the initiator at once.
+pub const TAKEN_AT_ONCE_BYTES_MAX: usize = 256 << 10;
+
+/// Writes what one block of the engine takes without waiting.
+pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data: &[u8]) -> bool {
+    let extent = Extent::of(cdb);
+    let (at, len) = (extent.offset_bytes(), extent.len_bytes());
+    let block = BLOCK_BYTES as u64;
+    let ordinary = len == expected && len == data.len() as u64 && extent.check(unit).is_ok();
+    // Within one block it happens at once or not at all: who compares and writes never sees the half of it.
+    let within_one = len > 0 && at % block + len <= block;
+    let plain = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
+    let may = ordinary && within_one && plain && !unit.is_read_only() && unit.locks.is_open(&extent.blocks());
+    let done = may && unit.volume().write_now(at, len as usize, &mut data);
+    if done {
+        unit.volume().asked(Asked::Write, at, len);
+    }
+    done
+}
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn write(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let extent = Extent::of(&cdb);
+        unit.check_writable()?;
+        extent.check(unit)?;
+        extent.check_length()?;
+        self.wants_data(extent.len_bytes())?;
+        let flags = write_flags(unit, &cdb);
+        self.take_and_write(unit, &extent, flags).await?;
+        Ok(Status::Good)
+    }
+
+    /// Writes the command's data, as they come.
+    pub(super) async fn take_and_write(
+        &mut self,
+        unit: &Rc<Unit<S>>,
+        extent: &Extent,
+        flags: WriteFlags,
+    ) -> Result<(), Failure> {
+        if extent.count == 0 {
+            return Ok(());
+        }
+        unit.volume().asked(Asked::Write, extent.offset_bytes(), extent.len_bytes());
+        let mut data = Vec::new();
+        for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
+            self.check_wanted()?;
+            data.clear();
+            self.out.take(len, &mut data).await?;
+            assert_eq!(data.len(), len, "a transport takes what it was asked for");
+            self.check_wanted()?;
+            // The data are here before others are kept out: an initiator that is slow to send them holds nobody up.
+            let first = at / BLOCK;
+            let _guard = unit.locks.write(first..first + len as u64 / BLOCK).await;
+            let mut source = &data[..];
+            if flags == WriteFlags::default() && unit.volume().write_now(at, len, &mut source) {
+                continue;
+            }
+            unit.volume().write(at, len, flags, &mut source).await.map_err(|error| write_failed(&error, at))?;
+        }
+        Ok(())
+    }
+}
+
+/// How a write is to be done.
+pub fn write_flags<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>) -> WriteFlags {
+    let fua = cdb.0.len() > 6 && cdb.bit(1, 3);
+    WriteFlags { fua: fua || unit.writes_through() }
+}
