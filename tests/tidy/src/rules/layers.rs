@@ -7,13 +7,14 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 22] = [
+const LAYERS: [(&str, u32); 24] = [
     ("seam", 0),
     ("qos", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
     ("trace", 0),
     ("flash", 1),
+    ("front", 1),
     ("engine", 2),
     ("control", 3),
     ("tls", 3),
