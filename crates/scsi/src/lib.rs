@@ -15,9 +15,11 @@ mod lock;
 mod lun;
 mod nexus;
 mod opcodes;
+mod reservations;
 mod sense;
 mod status;
 mod target;
+mod tasks;
 mod unit;
 
 pub use access::AccessList;
@@ -26,6 +28,7 @@ pub use exchange::{Cancel, Command, DataIn, DataOut, Expected, Gone, SENT_AT_ONC
 pub use identity::Identity;
 pub use lun::Lun;
 pub use nexus::{Initiator, Nexus};
+pub use reservations::{Keep, Keeper, RecordError};
 pub use status::{Outcome, Status};
 pub use target::{AddError, Target};
-pub use unit::UnitSpec;
+pub use unit::{Provisioned, UnitSpec};

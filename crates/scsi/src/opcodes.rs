@@ -8,15 +8,37 @@ use crate::sense::{Asc, Sense};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     TestUnitReady,
+    RequestSense,
     Inquiry,
-    ModeSense,
     ModeSelect,
+    ModeSense,
+    LogSense,
+    StartStop,
+    PreventAllow,
     ReadCapacity10,
     ReadCapacity16,
     Read,
     Write,
+    WriteAndVerify,
+    Verify,
+    OrWrite,
+    CompareAndWrite,
+    WriteSame,
+    Unmap,
+    PreFetch,
     SynchronizeCache,
+    LbaStatus,
+    ExtendedCopy,
+    CopyStatus,
+    CopyParameters,
+    ReserveUnit,
+    ReleaseUnit,
+    ReserveIn,
+    ReserveOut,
     ReportLuns,
+    ReportPortGroups,
+    ReportOpcodes,
+    ReportTaskManagement,
 }
 
 /// What a reservation of another initiator does to a command.
@@ -30,6 +52,12 @@ pub enum Reserved {
     Read,
     /// It writes, or changes something else.
     Write,
+    /// It is RESERVE.
+    Session,
+    /// It is RELEASE: whoever has nothing to release is told that all is well.
+    Release,
+    /// It tells of persistent reservations or changes them, and looks at them itself.
+    Persistent,
 }
 
 /// A command.
@@ -67,29 +95,71 @@ const F: u8 = 0xff;
 const GROUP: u8 = 0x3f;
 /// Disable page out, force unit access (of the cache without power, too).
 const DPO_FUA: u8 = 0x1a;
+/// Disable page out, and how bytes are checked.
+const DPO_CHECK: u8 = 0x16;
 
 /// All of them, by code.
 #[rustfmt::skip]
-pub const OPCODES: &[Opcode] = &[
+pub static OPCODES: &[Opcode] = &[
     plain(&[0x00, 0, 0, 0, 0, 0], Kind::TestUnitReady, Reserved::Ready, QUICK),
+    plain(&[0x03, 0x01, 0, 0, F, 0], Kind::RequestSense, Reserved::Free, QUICK),
     plain(&[0x08, 0x1f, F, F, F, 0], Kind::Read, Reserved::Read, DISK),
     plain(&[0x0a, 0x1f, F, F, F, 0], Kind::Write, Reserved::Write, DISK),
     plain(&[0x12, 0x01, F, F, F, 0], Kind::Inquiry, Reserved::Free, QUICK),
     plain(&[0x15, 0x11, 0, 0, F, 0], Kind::ModeSelect, Reserved::Write, QUICK),
+    plain(&[0x16, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, QUICK),
+    plain(&[0x17, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, QUICK),
     plain(&[0x1a, 0x08, F, F, F, 0], Kind::ModeSense, Reserved::Read, QUICK),
+    plain(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Kind::StartStop, Reserved::Write, LONG),
+    plain(&[0x1e, 0, 0, 0, 0x03, 0], Kind::PreventAllow, Reserved::Write, QUICK),
     plain(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], Kind::ReadCapacity10, Reserved::Free, QUICK),
     plain(&[0x28, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Read, Reserved::Read, DISK),
     plain(&[0x2a, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Write, Reserved::Write, DISK),
+    plain(&[0x2e, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
+    plain(&[0x2f, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::Verify, Reserved::Read, DISK),
+    plain(&[0x34, 0x02, F, F, F, F, GROUP, F, F, 0], Kind::PreFetch, Reserved::Read, DISK),
     plain(&[0x35, 0x06, F, F, F, F, GROUP, F, F, 0], Kind::SynchronizeCache, Reserved::Write, LONG),
+    plain(&[0x41, 0x08, F, F, F, F, GROUP, F, F, 0], Kind::WriteSame, Reserved::Write, LONG),
+    plain(&[0x42, 0, 0, 0, 0, 0, GROUP, F, F, 0], Kind::Unmap, Reserved::Write, LONG),
+    plain(&[0x4d, 0, F, F, 0, F, F, F, F, 0], Kind::LogSense, Reserved::Free, QUICK),
     plain(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Kind::ModeSelect, Reserved::Write, QUICK),
+    plain(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, QUICK),
+    plain(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, QUICK),
     plain(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Kind::ModeSense, Reserved::Read, QUICK),
+    acting(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
+    acting(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
+    acting(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
+    acting(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
+    acting(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    acting(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    acting(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    acting(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    acting(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    acting(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, LONG),
+    acting(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    acting(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    acting(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ExtendedCopy, Reserved::Write, LONG),
+    acting(&[0x84, 0x00, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyStatus, Reserved::Read, QUICK),
+    acting(&[0x84, 0x03, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyParameters, Reserved::Read, QUICK),
     plain(&[0x88, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Reserved::Read, DISK),
+    plain(&[0x89, DPO_FUA, F, F, F, F, F, F, F, F, 0, 0, 0, F, GROUP, 0], Kind::CompareAndWrite, Reserved::Write, DISK),
     plain(&[0x8a, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Reserved::Write, DISK),
+    plain(&[0x8b, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::OrWrite, Reserved::Write, DISK),
+    plain(&[0x8e, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
+    plain(&[0x8f, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Reserved::Read, DISK),
+    plain(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::PreFetch, Reserved::Read, DISK),
     plain(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::SynchronizeCache, Reserved::Write, LONG),
+    plain(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteSame, Reserved::Write, LONG),
     acting(&[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], Kind::ReadCapacity16, Reserved::Free, QUICK),
+    acting(&[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], Kind::LbaStatus, Reserved::Read, DISK),
     plain(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportLuns, Reserved::Free, QUICK),
+    acting(&[0xa3, 0xea, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportPortGroups, Reserved::Free, QUICK),
+    acting(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Kind::ReportOpcodes, Reserved::Read, QUICK),
+    acting(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportTaskManagement, Reserved::Read, QUICK),
     plain(&[0xa8, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Reserved::Read, DISK),
     plain(&[0xaa, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Reserved::Write, DISK),
+    plain(&[0xae, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
+    plain(&[0xaf, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Reserved::Read, DISK),
 ];
 
 impl Opcode {

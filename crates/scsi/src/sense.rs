@@ -8,6 +8,7 @@ impl Key {
     pub const NO_SENSE: Key = Key(0x0);
     pub const NOT_READY: Key = Key(0x2);
     pub const MEDIUM_ERROR: Key = Key(0x3);
+    pub const HARDWARE_ERROR: Key = Key(0x4);
     pub const ILLEGAL_REQUEST: Key = Key(0x5);
     pub const UNIT_ATTENTION: Key = Key(0x6);
     pub const DATA_PROTECT: Key = Key(0x7);
@@ -21,8 +22,10 @@ pub struct Asc(pub u8, pub u8);
 
 impl Asc {
     pub const NONE: Asc = Asc(0x00, 0x00);
+    pub const OPERATION_IN_PROGRESS: Asc = Asc(0x00, 0x16);
     pub const NOT_READY_CAUSE_NOT_REPORTABLE: Asc = Asc(0x04, 0x00);
     pub const BECOMING_READY: Asc = Asc(0x04, 0x01);
+    pub const UNREACHABLE_COPY_TARGET: Asc = Asc(0x08, 0x04);
     pub const WRITE_ERROR: Asc = Asc(0x0c, 0x00);
     pub const INVALID_FIELD_IN_INFORMATION_UNIT: Asc = Asc(0x0e, 0x03);
     pub const UNRECOVERED_READ_ERROR: Asc = Asc(0x11, 0x00);
@@ -33,9 +36,16 @@ impl Asc {
     pub const INVALID_FIELD_IN_CDB: Asc = Asc(0x24, 0x00);
     pub const UNIT_NOT_SUPPORTED: Asc = Asc(0x25, 0x00);
     pub const INVALID_FIELD_IN_PARAMETER_LIST: Asc = Asc(0x26, 0x00);
+    pub const INVALID_RELEASE: Asc = Asc(0x26, 0x04);
+    pub const TOO_MANY_TARGET_DESCRIPTORS: Asc = Asc(0x26, 0x06);
+    pub const UNSUPPORTED_TARGET_DESCRIPTOR: Asc = Asc(0x26, 0x07);
+    pub const TOO_MANY_SEGMENT_DESCRIPTORS: Asc = Asc(0x26, 0x08);
+    pub const UNSUPPORTED_SEGMENT_DESCRIPTOR: Asc = Asc(0x26, 0x09);
     pub const WRITE_PROTECTED: Asc = Asc(0x27, 0x00);
     pub const SPACE_ALLOCATION_FAILED: Asc = Asc(0x27, 0x07);
     pub const SAVING_NOT_SUPPORTED: Asc = Asc(0x39, 0x00);
+    pub const INTERNAL_TARGET_FAILURE: Asc = Asc(0x44, 0x00);
+    pub const NO_REGISTRATION_RESOURCES: Asc = Asc(0x55, 0x04);
 }
 
 /// Which field was wrong.

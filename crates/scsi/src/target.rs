@@ -14,9 +14,10 @@ use crate::failure::Failure;
 use crate::lun::Lun;
 use crate::nexus::{self, Initiator, Nexus};
 use crate::opcodes::{Kind, Opcode};
+use crate::reservations::{Keeper, RecordError, Registrant};
 use crate::sense::{Asc, Format, Sense};
 use crate::status::{Outcome, Status};
-use crate::unit::{Unit, UnitSpec};
+use crate::unit::{Provisioned, Unit, UnitSpec};
 
 /// Why a unit is not added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,12 +25,16 @@ pub enum AddError {
     /// Its number is another's.
     #[error("LUN {} is in use; give the volume another one", .0.number())]
     Taken(Lun),
+    /// What is kept of it cannot be read.
+    #[error(transparent)]
+    Kept(#[from] RecordError),
 }
 
 pub(crate) struct Inner<S: Seam> {
     pub seam: S,
     pub name: String,
     pub ports: u16,
+    pub keeper: Rc<dyn Keeper>,
     pub units: RefCell<BTreeMap<Lun, Rc<Unit<S>>>>,
     nexuses: RefCell<BTreeMap<u64, Nexus>>,
     next: Cell<u64>,
@@ -45,12 +50,14 @@ impl<S: Seam> Clone for Target<S> {
 }
 
 impl<S: Seam> Target<S> {
-    /// A target without units. `name`: the one that its port has (for iSCSI `iqn.…`); `ports`: how many ports it has, numbered from 1 on.
-    pub fn new(seam: S, name: &str, ports: u16) -> Self {
+    /// A target without units. `name`: the one that its port has (for iSCSI `iqn.…`); `ports`: how many ports it has, numbered from 1 on;
+    /// `keeper`: where registrations go that are to outlast a restart.
+    pub fn new(seam: S, name: &str, ports: u16, keeper: Rc<dyn Keeper>) -> Self {
         Target(Rc::new(Inner {
             seam,
             name: name.to_owned(),
             ports,
+            keeper,
             units: RefCell::default(),
             nexuses: RefCell::default(),
             next: Cell::new(0),
@@ -68,7 +75,7 @@ impl<S: Seam> Target<S> {
         if self.0.units.borrow().contains_key(&lun) {
             return Err(AddError::Taken(lun));
         }
-        let unit = Rc::new(Unit::new(spec));
+        let unit = Rc::new(Unit::new(spec)?);
         for nexus in self.0.nexuses.borrow().values() {
             if unit.access.borrow().admits(&nexus.initiator().name) {
                 unit.raise(nexus, Attention::PowerOn);
@@ -140,13 +147,23 @@ impl<S: Seam> Target<S> {
         }
     }
 
-    /// Resets one unit (`None`: all that the initiator sees). The transport has ended the commands under way.
-    pub fn reset(&self, nexus: &Nexus, lun: Option<[u8; 8]>) -> bool {
+    /// How much of what is under a thin unit is used; told to whoever asks.
+    pub fn set_provisioned(&self, lun: Lun, provisioned: Option<Provisioned>) {
+        if let Some(unit) = self.unit(lun) {
+            unit.provisioned.set(provisioned);
+        }
+    }
+
+    /// Resets one unit (`None`: all that the initiator sees): ends the commands under way, of all initiators, and returns when none of
+    /// them can have an effect any more. True if there was a unit.
+    pub async fn reset(&self, nexus: &Nexus, lun: Option<[u8; 8]>) -> bool {
         let units = match lun {
             Some(lun) => Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)).into_iter().collect(),
             None => self.units().into_iter().filter(|unit| unit.admits(nexus)).collect::<Vec<_>>(),
         };
         for unit in &units {
+            unit.reservations.reset();
+            unit.tasks.end(|_| true, None).await;
             self.tell_all(unit, Attention::Reset);
         }
         !units.is_empty()
@@ -200,6 +217,7 @@ impl<S: Seam> Target<S> {
         let ready = opcode.kind == kind
             && opcode.check(&cdb).is_ok()
             && !unit.has_attention(nexus)
+            && unit.reservations.check(nexus, opcode.reserved).is_ok()
             && unit.check_present().is_ok();
         ready.then_some((unit, cdb))
     }
@@ -233,6 +251,20 @@ impl<S: Seam> Target<S> {
         }
     }
 
+    /// Tells a registrant, if it is logged in.
+    pub(crate) fn tell_registrant(&self, unit: &Unit<S>, who: &Registrant, attention: Attention) {
+        for nexus in self.0.nexuses.borrow().values().filter(|nexus| who.is(nexus)) {
+            unit.raise(nexus, attention);
+        }
+    }
+
+    /// The numbers of those registrants that are logged in.
+    pub(crate) fn nexuses_of(&self, registrants: &[Registrant]) -> Vec<u64> {
+        let nexuses = self.0.nexuses.borrow();
+        let of = nexuses.values().filter(|nexus| registrants.iter().any(|who| who.is(nexus)));
+        of.map(|nexus| nexus.0.number).collect()
+    }
+
     /// Other units are seen now by those initiators: any unit that they see says so.
     fn luns_changed(&self, concerns: impl Fn(&str) -> bool) {
         for nexus in self.0.nexuses.borrow().values().filter(|nexus| concerns(&nexus.initiator().name)) {
@@ -244,6 +276,6 @@ impl<S: Seam> Target<S> {
 }
 
 /// What a command to a number without a unit is told.
-pub(crate) fn no_unit() -> Failure {
-    Sense::illegal(Asc::UNIT_NOT_SUPPORTED).into()
+pub(crate) fn no_unit() -> Sense {
+    Sense::illegal(Asc::UNIT_NOT_SUPPORTED)
 }

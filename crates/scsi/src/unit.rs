@@ -2,18 +2,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use engine::Volume;
 use seam::{SECTOR_BYTES, Seam};
 
 use crate::access::AccessList;
 use crate::attention::{Attention, Attentions};
+use crate::commands::Copies;
 use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::lock::Locks;
 use crate::lun::Lun;
 use crate::nexus::Nexus;
+use crate::reservations::{RecordError, Reservations};
 use crate::sense::{Asc, Format, Key, Sense};
+use crate::tasks::Tasks;
 
 /// What a unit is told to be.
 pub struct UnitSpec<S: Seam> {
@@ -29,6 +33,17 @@ pub struct UnitSpec<S: Seam> {
     pub read_only: bool,
     /// A physical block is eight logical ones (512e).
     pub physical_4k: bool,
+    /// What is kept of its persistent reservations ([`crate::Keeper`]); empty where nothing is.
+    pub kept: Vec<u8>,
+}
+
+/// How much of what is under a thin unit is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Provisioned {
+    /// By the unit.
+    pub used_bytes: u64,
+    /// And still free, where that is known; others may take it.
+    pub available_bytes: Option<u64>,
 }
 
 /// What initiators may set in mode pages. The same for all of them, and gone with the daemon.
@@ -58,13 +73,17 @@ pub struct Unit<S: Seam> {
     pub mode: Cell<Mode>,
     /// The backing was declared lost: it will not come back, and paths to it are given up.
     pub lost: Cell<bool>,
+    pub provisioned: Cell<Option<Provisioned>>,
     pub locks: Locks,
+    pub tasks: Rc<Tasks>,
+    pub reservations: Reservations,
+    pub copies: Copies,
     attentions: RefCell<BTreeMap<u64, Attentions>>,
 }
 
 impl<S: Seam> Unit<S> {
-    pub fn new(spec: UnitSpec<S>) -> Self {
-        Unit {
+    pub fn new(spec: UnitSpec<S>) -> Result<Self, RecordError> {
+        Ok(Unit {
             lun: spec.lun,
             identity: spec.identity,
             physical_4k: spec.physical_4k,
@@ -73,9 +92,13 @@ impl<S: Seam> Unit<S> {
             volume: spec.volume,
             mode: Cell::new(Mode::DEFAULT),
             lost: Cell::new(false),
+            provisioned: Cell::new(None),
             locks: Locks::default(),
+            tasks: Rc::default(),
+            reservations: Reservations::restore(spec.kept)?,
+            copies: Copies::default(),
             attentions: RefCell::default(),
-        }
+        })
     }
 
     pub fn volume(&self) -> &Volume<S> {
@@ -159,5 +182,7 @@ impl<S: Seam> Unit<S> {
     /// An initiator is gone.
     pub fn leave(&self, nexus: &Nexus) {
         self.attentions.borrow_mut().remove(&nexus.0.number);
+        self.reservations.leave(nexus);
+        self.copies.leave(nexus);
     }
 }

@@ -261,7 +261,7 @@ impl<S: Seam> LargeWrite<S> {
 }
 
 fn write_flags(request: &Request) -> WriteFlags {
-    WriteFlags { fua: request.flags & command::FUA != 0 }
+    WriteFlags { fua: request.flags & command::FUA != 0, ..Default::default() }
 }
 
 fn state(run: &AllocationExtent) -> u32 {

@@ -2,13 +2,26 @@
 
 mod cache;
 mod capacity;
+mod compare;
+mod copy;
 mod inquiry;
+mod lba_status;
+mod log;
 mod mode;
+mod ports;
+mod prefetch;
 mod read;
 mod report_luns;
+mod reserve;
+mod small;
+mod supported;
+mod unmap;
+mod verify;
 mod vpd;
 mod write;
+mod write_same;
 
+pub use copy::Copies;
 pub use read::read_now;
 pub use write::write_now;
 
@@ -25,10 +38,11 @@ use crate::exchange::{Cancel, Command, DataIn, DataOut, Expected};
 use crate::failure::{Doing, Failure, told};
 use crate::lun::Lun;
 use crate::nexus::Nexus;
-use crate::opcodes::{Kind, Opcode};
+use crate::opcodes::{Kind, Opcode, Reserved};
 use crate::sense::{Asc, Sense};
 use crate::status::Status;
 use crate::target::{Target, no_unit};
+use crate::tasks::Running;
 use crate::unit::Unit;
 
 /// Most that is handed to a transport as bytes in one go.
@@ -48,6 +62,8 @@ pub struct Task<'a, S: Seam, O, I> {
     /// What it wants to move, and what of it has gone to the initiator.
     transfer_bytes: u64,
     sent_bytes: u64,
+    /// Its place among those under way, once it has reached its unit.
+    running: Option<Running>,
     /// It was sent to number zero, which answers even without a unit.
     at_lun_zero: bool,
 }
@@ -63,7 +79,19 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
     ) -> Self {
         let (expected, cancel) = (command.expected, command.cancel);
         let at_lun_zero = Lun::decode(command.lun) == Some(Lun::ZERO);
-        Task { target, unit, nexus, expected, cancel, out, input, transfer_bytes: 0, sent_bytes: 0, at_lun_zero }
+        Task {
+            target,
+            unit,
+            nexus,
+            expected,
+            cancel,
+            out,
+            input,
+            transfer_bytes: 0,
+            sent_bytes: 0,
+            running: None,
+            at_lun_zero,
+        }
     }
 
     /// Bytes that the command wanted to move.
@@ -75,50 +103,64 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
     pub async fn run(&mut self, cdb: &[u8]) -> Result<Status, Failure> {
         let found = Opcode::of(cdb);
         let kind = found.as_ref().ok().map(|(opcode, _)| opcode.kind);
+        let answers_always = matches!(kind, Some(Kind::Inquiry | Kind::ReportLuns | Kind::RequestSense));
         let Some(unit) = self.unit.clone() else {
-            return match (kind, found) {
-                (Some(Kind::Inquiry | Kind::ReportLuns), Ok((opcode, cdb))) => {
-                    opcode.check(&cdb)?;
-                    self.run_without_unit(opcode.kind, cdb).await
-                }
-                _ => Err(no_unit()),
+            let (opcode, cdb) = found.ok().filter(|_| answers_always).ok_or_else(no_unit)?;
+            opcode.check(&cdb)?;
+            return match opcode.kind {
+                Kind::Inquiry => self.inquiry_without_unit(cdb).await,
+                Kind::RequestSense => self.request_sense(cdb).await,
+                _ => self.report_luns(cdb).await,
             };
         };
-        if !matches!(kind, Some(Kind::Inquiry | Kind::ReportLuns))
-            && let Some(attention) = unit.take_attention(self.nexus)
-        {
+        if !answers_always && let Some(attention) = unit.take_attention(self.nexus) {
             return Err(attention.sense().into());
         }
         let (opcode, cdb) = found?;
         opcode.check(&cdb)?;
-        self.run_on(&unit, opcode, cdb).await
-    }
-
-    async fn run_without_unit(&mut self, kind: Kind, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        match kind {
-            Kind::Inquiry => self.inquiry_without_unit(cdb).await,
-            _ => self.report_luns(cdb).await,
+        unit.reservations.check(self.nexus, opcode.reserved)?;
+        let changes = matches!(opcode.reserved, Reserved::Write | Reserved::Persistent);
+        self.running = Some(unit.tasks.begin(self.nexus.0.number, self.cancel, changes));
+        if needs_medium(opcode.kind) {
+            unit.check_present()?;
         }
+        self.run_on(&unit, opcode.kind, cdb).await
     }
 
-    async fn run_on(&mut self, unit: &Rc<Unit<S>>, opcode: &Opcode, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        match opcode.kind {
+    async fn run_on(&mut self, unit: &Rc<Unit<S>>, kind: Kind, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        match kind {
+            Kind::TestUnitReady => Ok(Status::Good),
+            Kind::RequestSense => self.request_sense(cdb).await,
             Kind::Inquiry => self.inquiry(unit, cdb).await,
-            Kind::ReportLuns => self.report_luns(cdb).await,
-            Kind::ModeSense => self.mode_sense(unit, cdb).await,
             Kind::ModeSelect => self.mode_select(unit, cdb).await,
-            kind => {
-                unit.check_present()?;
-                match kind {
-                    Kind::TestUnitReady => Ok(Status::Good),
-                    Kind::ReadCapacity10 => self.read_capacity_10(unit, cdb).await,
-                    Kind::ReadCapacity16 => self.read_capacity_16(unit, cdb).await,
-                    Kind::Read => self.read(unit, cdb).await,
-                    Kind::Write => self.write(unit, cdb).await,
-                    Kind::SynchronizeCache => self.synchronize_cache(unit, cdb).await,
-                    Kind::Inquiry | Kind::ReportLuns | Kind::ModeSense | Kind::ModeSelect => unreachable!("done above"),
-                }
-            }
+            Kind::ModeSense => self.mode_sense(unit, cdb).await,
+            Kind::LogSense => self.log_sense(unit, cdb).await,
+            Kind::StartStop => self.start_stop(unit, cdb).await,
+            Kind::PreventAllow => self.prevent_allow(cdb).await,
+            Kind::ReadCapacity10 => self.read_capacity_10(unit, cdb).await,
+            Kind::ReadCapacity16 => self.read_capacity_16(unit, cdb).await,
+            Kind::Read => self.read(unit, cdb).await,
+            Kind::Write => self.write(unit, cdb).await,
+            Kind::WriteAndVerify => self.write_and_verify(unit, cdb).await,
+            Kind::Verify => self.verify(unit, cdb).await,
+            Kind::OrWrite => self.or_write(unit, cdb).await,
+            Kind::CompareAndWrite => self.compare_and_write(unit, cdb).await,
+            Kind::WriteSame => self.write_same(unit, cdb).await,
+            Kind::Unmap => self.unmap(unit, cdb).await,
+            Kind::PreFetch => self.prefetch(unit, cdb).await,
+            Kind::SynchronizeCache => self.synchronize_cache(unit, cdb).await,
+            Kind::LbaStatus => self.lba_status(unit, cdb).await,
+            Kind::ExtendedCopy => self.extended_copy(unit, cdb).await,
+            Kind::CopyStatus => self.copy_status(unit, cdb).await,
+            Kind::CopyParameters => self.copy_parameters(cdb).await,
+            Kind::ReserveUnit => self.reserve_unit(unit).await,
+            Kind::ReleaseUnit => self.release_unit(unit).await,
+            Kind::ReserveIn => self.reserve_in(unit, cdb).await,
+            Kind::ReserveOut => self.reserve_out(unit, cdb).await,
+            Kind::ReportLuns => self.report_luns(cdb).await,
+            Kind::ReportPortGroups => self.report_port_groups(cdb).await,
+            Kind::ReportOpcodes => self.report_opcodes(cdb).await,
+            Kind::ReportTaskManagement => self.report_task_management(cdb).await,
         }
     }
 
@@ -152,15 +194,39 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         if enough { Ok(()) } else { Err(Sense::illegal(Asc::INVALID_FIELD_IN_INFORMATION_UNIT).into()) }
     }
 
+    /// As [`Task::wants_data`], for a command whose data have one length that makes sense: more is refused, too.
+    fn wants_exactly(&mut self, len: u64) -> Result<(), Failure> {
+        self.wants_data(len)?;
+        let exact = len == self.expected.out_bytes;
+        if exact { Ok(()) } else { Err(Sense::illegal(Asc::INVALID_FIELD_IN_INFORMATION_UNIT).into()) }
+    }
+
     /// Takes all of a command's parameters.
     async fn parameters(&mut self, len: usize) -> Result<Vec<u8>, Failure> {
         self.wants_data(len as u64)?;
         let mut bytes = Vec::with_capacity(len);
         if len > 0 {
-            self.out.take(len, &mut bytes).await?;
+            self.take(len, &mut bytes).await?;
         }
-        assert_eq!(bytes.len(), len, "a transport takes what it was asked for");
         Ok(bytes)
+    }
+
+    /// Takes the next bytes of the command's data; what waits for them can be ended, and is not waited for.
+    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Failure> {
+        self.check_wanted()?;
+        let before = into.len();
+        self.outside(true);
+        let taken = self.out.take(len, into).await;
+        self.outside(false);
+        taken?;
+        assert_eq!(into.len() - before, len, "a transport takes what it was asked for");
+        self.check_wanted()
+    }
+
+    fn outside(&self, outside: bool) {
+        if let Some(running) = &self.running {
+            running.waits_outside(outside);
+        }
     }
 
     /// Ends a command that nobody wants any more.
@@ -254,4 +320,24 @@ fn read_failed(error: &RequestError, at: u64) -> Failure {
 /// An error of the engine at a byte's offset, as a failure of a write.
 fn write_failed(error: &RequestError, at: u64) -> Failure {
     told(error, Doing::Write(at / BLOCK))
+}
+
+/// Refused once the backing is lost for good.
+fn needs_medium(kind: Kind) -> bool {
+    !matches!(
+        kind,
+        Kind::RequestSense
+            | Kind::Inquiry
+            | Kind::ModeSense
+            | Kind::ModeSelect
+            | Kind::LogSense
+            | Kind::ReserveUnit
+            | Kind::ReleaseUnit
+            | Kind::ReserveIn
+            | Kind::ReserveOut
+            | Kind::ReportLuns
+            | Kind::ReportPortGroups
+            | Kind::ReportOpcodes
+            | Kind::ReportTaskManagement
+    )
 }

@@ -14,7 +14,7 @@ use crate::target::no_unit;
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn report_luns(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
         if self.unit.is_none() && !self.at_lun_zero {
-            return Err(no_unit());
+            return Err(no_unit().into());
         }
         let (select, allocated) = (cdb.u8(2), cdb.u32(6));
         if allocated < 16 {

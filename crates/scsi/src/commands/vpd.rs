@@ -3,8 +3,13 @@
 use seam::Seam;
 
 use super::BLOCK;
+use super::copy::{
+    BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DESCRIPTORS_BYTES_MAX, DEVICE_BY_NAME, DEVICES_MAX, SEGMENT_BYTES_MAX,
+    SEGMENTS_MAX,
+};
 use super::read::TRANSFER_BLOCKS_MAX;
 use crate::identity::Identity;
+use crate::opcodes::OPCODES;
 use crate::unit::Unit;
 
 /// Blocks that one UNMAP takes in all: 4 GiB would be more than its descriptors can say at once, and than a tool calls sane.
@@ -13,6 +18,10 @@ pub const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 pub const UNMAP_RANGES_MAX: u32 = 256;
 /// Blocks that one WRITE SAME takes: 4 GiB.
 pub const WRITE_SAME_BLOCKS_MAX: u64 = 8 << 20;
+/// The unit that LOG SENSE counts space in: 1 MiB, as a power of two of blocks.
+pub const RESOURCE_EXPONENT: u8 = 11;
+/// The same in bytes.
+pub const RESOURCE_BYTES: u64 = BLOCK << RESOURCE_EXPONENT;
 /// Blocks that COMPARE AND WRITE takes.
 pub const COMPARE_BLOCKS_MAX: u8 = 255;
 
@@ -26,7 +35,7 @@ pub struct Place<'a> {
 pub const PORT_GROUP: u16 = 1;
 
 /// All pages that there are.
-const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2];
+const PAGES: [u8; 8] = [0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2];
 
 /// A page; `None` if there is none of that number.
 pub fn page<S: Seam>(unit: &Unit<S>, page: u8, place: &Place<'_>) -> Option<Vec<u8>> {
@@ -35,6 +44,7 @@ pub fn page<S: Seam>(unit: &Unit<S>, page: u8, place: &Place<'_>) -> Option<Vec<
         0x80 => unit.identity.serial().into_bytes(),
         0x83 => designators(&unit.identity, place),
         0x86 => extended_inquiry(),
+        0x8f => copies(),
         0xb0 => limits(unit),
         0xb1 => characteristics(),
         0xb2 => provisioning(),
@@ -79,6 +89,53 @@ fn extended_inquiry() -> Vec<u8> {
     body
 }
 
+/// What copies can be asked for: the commands, made of the list of commands; and what EXTENDED COPY takes.
+fn copies() -> Vec<u8> {
+    let mut body = Vec::new();
+    let mut add = |kind: u16, mut descriptor: Vec<u8>| {
+        let len = descriptor.len().next_multiple_of(4);
+        // Filled up so that the next one is aligned, counted from its own head of four bytes.
+        descriptor.resize(len, 0);
+        body.extend(kind.to_be_bytes());
+        body.extend((len as u16).to_be_bytes());
+        body.extend(descriptor);
+    };
+    let mut commands = vec![0];
+    for code in [0x83, 0x84] {
+        let actions: Vec<u8> =
+            OPCODES.iter().filter(|opcode| opcode.code() == code).filter_map(|opcode| opcode.action).collect();
+        commands.extend([code, actions.len() as u8]);
+        commands.extend(actions);
+    }
+    commands[0] = (commands.len() - 1) as u8;
+    add(0x0001, commands);
+    add(0x0004, parameter_limits());
+    let kinds = [BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DEVICE_BY_NAME];
+    add(0x0008, [&[kinds.len() as u8][..], &kinds].concat());
+    // No ways to name a device but by its designator.
+    add(0x000c, vec![0, 0]);
+    add(0x8001, general_limits());
+    body
+}
+
+fn parameter_limits() -> Vec<u8> {
+    let mut bytes = vec![0; 28];
+    bytes[4..6].copy_from_slice(&(DEVICES_MAX as u16).to_be_bytes());
+    bytes[6..8].copy_from_slice(&(SEGMENTS_MAX as u16).to_be_bytes());
+    bytes[8..12].copy_from_slice(&(DESCRIPTORS_BYTES_MAX as u32).to_be_bytes());
+    bytes
+}
+
+fn general_limits() -> Vec<u8> {
+    let mut bytes = vec![0; 32];
+    bytes[..4].copy_from_slice(&255_u32.to_be_bytes());
+    bytes[4..8].copy_from_slice(&255_u32.to_be_bytes());
+    bytes[8..12].copy_from_slice(&SEGMENT_BYTES_MAX.to_be_bytes());
+    // A block, as a power of two.
+    bytes[12] = 9;
+    bytes
+}
+
 fn limits<S: Seam>(unit: &Unit<S>) -> Vec<u8> {
     let stripe = unit.volume().geometry().stripe_bytes;
     // What a stripe is not known of is best asked for in 64 KiB, or multiples of them to 1 MiB.
@@ -108,6 +165,6 @@ fn characteristics() -> Vec<u8> {
 }
 
 fn provisioning() -> Vec<u8> {
-    // No threshold. UNMAP, WRITE SAME of both lengths with UNMAP; what was unmapped reads as zeroes; thin.
-    vec![0, 0xe4, 0x02, 0]
+    // UNMAP, WRITE SAME of both lengths with UNMAP; what was unmapped reads as zeroes; thin.
+    vec![RESOURCE_EXPONENT, 0xe4, 0x02, 0]
 }

@@ -6,6 +6,7 @@ use engine::WriteFlags;
 use engine::pages::slow::Asked;
 use seam::{BLOCK_BYTES, Seam};
 
+use super::read::{has_fua, is_once};
 use super::{BLOCK, Extent, Task, write_failed};
 use crate::cdb::Cdb;
 use crate::exchange::{DataIn, DataOut};
@@ -58,26 +59,45 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         unit.volume().asked(Asked::Write, extent.offset_bytes(), extent.len_bytes());
         let mut data = Vec::new();
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
-            self.check_wanted()?;
-            data.clear();
-            self.out.take(len, &mut data).await?;
-            assert_eq!(data.len(), len, "a transport takes what it was asked for");
-            self.check_wanted()?;
-            // The data are here before others are kept out: an initiator that is slow to send them holds nobody up.
-            let first = at / BLOCK;
-            let _guard = unit.locks.write(first..first + len as u64 / BLOCK).await;
-            let mut source = &data[..];
-            if flags == WriteFlags::default() && unit.volume().write_now(at, len, &mut source) {
-                continue;
-            }
-            unit.volume().write(at, len, flags, &mut source).await.map_err(|error| write_failed(&error, at))?;
+            self.take_and_write_part(unit, at, len, flags, &mut data).await?;
         }
         Ok(())
+    }
+
+    /// Takes the next part of the data, and writes it.
+    pub(super) async fn take_and_write_part(
+        &mut self,
+        unit: &Rc<Unit<S>>,
+        at: u64,
+        len: usize,
+        flags: WriteFlags,
+        data: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        // The data are here before others are kept out: an initiator that is slow to send them holds nobody up.
+        data.clear();
+        self.take(len, data).await?;
+        self.write_part(unit, at, data, flags).await
+    }
+
+    /// Writes one part.
+    pub(super) async fn write_part(
+        &mut self,
+        unit: &Rc<Unit<S>>,
+        at: u64,
+        mut data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(), Failure> {
+        let (first, len) = (at / BLOCK, data.len());
+        let _guard = unit.locks.write(first..first + len as u64 / BLOCK).await;
+        self.check_wanted()?;
+        if flags == WriteFlags::default() && unit.volume().write_now(at, len, &mut data) {
+            return Ok(());
+        }
+        unit.volume().write(at, len, flags, &mut data).await.map_err(|error| write_failed(&error, at))
     }
 }
 
 /// How a write is to be done.
 pub fn write_flags<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>) -> WriteFlags {
-    let fua = cdb.0.len() > 6 && cdb.bit(1, 3);
-    WriteFlags { fua: fua || unit.writes_through() }
+    WriteFlags { fua: has_fua(cdb) || unit.writes_through(), once: is_once(cdb) }
 }
