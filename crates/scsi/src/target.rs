@@ -126,6 +126,18 @@ impl<S: Seam> Target<S> {
         self.0.units.borrow().keys().copied().collect()
     }
 
+    /// True when there is a unit at that address that the initiator may see.
+    pub fn sees(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
+        Lun::decode(lun).is_some_and(|lun| self.visible(nexus, lun).is_some())
+    }
+
+    /// An initiator has ended the commands of all to a unit: the others are told.
+    pub fn commands_cleared(&self, nexus: &Nexus, lun: [u8; 8]) {
+        if let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) {
+            self.tell_others(&unit, nexus, Attention::CommandsCleared);
+        }
+    }
+
     /// An initiator has logged in at a port. Of the same initiator's port and the same port there is one at a time: whoever
     /// reinstates a session calls [`Target::leave`] first.
     pub fn nexus(&self, initiator: Initiator, port: u16) -> Nexus {
