@@ -1,8 +1,9 @@
 //! What a transport hands in with a command, and the two ways its data go.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
+use std::task::Waker;
 
 use seam::{Piece, Seam};
 
@@ -44,18 +45,35 @@ pub struct Expected {
 }
 
 /// Says to a command under way that nobody wants it any more. It ends at its next step: what it has begun has no later effect after that.
+///
+/// A transport cancels what its initiator aborts; the target cancels what other initiators end, by a reset or by preempting. The outcome
+/// is [`crate::Status::Aborted`] then.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Rc<Cell<bool>>);
+pub struct Cancel(Rc<Flag>);
+
+#[derive(Debug, Default)]
+struct Flag {
+    cancelled: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
 
 impl Cancel {
     /// Ends the command.
     pub fn cancel(&self) {
-        self.0.set(true);
+        self.0.cancelled.set(true);
+        if let Some(waker) = self.0.waker.borrow_mut().take() {
+            waker.wake();
+        }
     }
 
     /// True when it is to end.
     pub fn is_cancelled(&self) -> bool {
-        self.0.get()
+        self.0.cancelled.get()
+    }
+
+    /// Wakes that one, too, when the command is to end: a transport that waits for its initiator need not wait any longer.
+    pub fn wake_when_cancelled(&self, waker: &Waker) {
+        self.0.waker.borrow_mut().replace(waker.clone());
     }
 }
 

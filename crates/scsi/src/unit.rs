@@ -135,9 +135,14 @@ impl<S: Seam> Unit<S> {
         if self.mode.get().descriptor_sense { Format::Descriptor } else { Format::Fixed }
     }
 
-    /// Refuses what needs the medium of a backing that will not come back.
+    /// Refuses what needs the medium where there is none: its backing will not come back, or the volume is being removed (and has no
+    /// block left). Whoever is past this may count on a block.
     pub fn check_present(&self) -> Result<(), Failure> {
-        if self.lost.get() { Err(Sense::illegal(Asc::UNIT_NOT_SUPPORTED).into()) } else { Ok(()) }
+        match () {
+            () if self.lost.get() => Err(Sense::illegal(Asc::UNIT_NOT_SUPPORTED).into()),
+            () if self.blocks() == 0 => Err(Sense::new(Key::NOT_READY, Asc::BECOMING_READY).into()),
+            () => Ok(()),
+        }
     }
 
     /// Refuses what changes the medium of a unit that must not be written.
