@@ -186,8 +186,13 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         Ok(())
     }
 
-    /// The command wants so many bytes from the initiator. One that has promised fewer is refused before any of them are taken (of what
-    /// half a block should hold nobody could tell).
+    /// The blocks of a plain write that the initiator has data for: where it has promised fewer than the command names, the whole ones.
+    fn expected_blocks(&mut self, extent: &Extent) -> Extent {
+        self.transfer_bytes = extent.len_bytes();
+        Extent { first: extent.first, count: extent.count.min(self.expected.out_bytes / BLOCK) }
+    }
+
+    /// The command wants so many bytes from the initiator, all or none: one that has promised fewer is refused before any are taken.
     fn wants_data(&mut self, len: u64) -> Result<(), Failure> {
         self.transfer_bytes = len;
         let enough = len <= self.expected.out_bytes;

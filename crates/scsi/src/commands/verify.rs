@@ -84,7 +84,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         unit.check_writable()?;
         extent.check(unit)?;
         extent.check_length()?;
-        self.wants_data(extent.len_bytes())?;
+        let extent = self.expected_blocks(&extent);
         // The bits that a write has for FUA say here how bytes are checked.
         let flags = WriteFlags { fua: true, once: is_once(&cdb) };
         let (mut data, mut pieces) = (Vec::new(), Vec::new());

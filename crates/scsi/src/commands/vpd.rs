@@ -22,8 +22,8 @@ pub const WRITE_SAME_BLOCKS_MAX: u64 = 8 << 20;
 pub const RESOURCE_EXPONENT: u8 = 11;
 /// The same in bytes.
 pub const RESOURCE_BYTES: u64 = BLOCK << RESOURCE_EXPONENT;
-/// Blocks that COMPARE AND WRITE takes.
-pub const COMPARE_BLOCKS_MAX: u8 = 255;
+/// Blocks that COMPARE AND WRITE takes: as many as it has room to say.
+const COMPARE_BLOCKS_MAX: u8 = 255;
 
 /// Where an initiator asks.
 pub struct Place<'a> {
@@ -141,8 +141,6 @@ fn limits<S: Seam>(unit: &Unit<S>) -> Vec<u8> {
     // What a stripe is not known of is best asked for in 64 KiB, or multiples of them to 1 MiB.
     let granularity = if stripe > 0 && u64::from(stripe) % BLOCK == 0 { stripe / BLOCK as u32 } else { 128 };
     let mut body = vec![0; 0x3c];
-    // WSNZ: a WRITE SAME to the end of the unit is not meant by a length of nothing.
-    body[0] = 0x01;
     body[1] = COMPARE_BLOCKS_MAX;
     body[2..4].copy_from_slice(&u16::try_from(granularity).unwrap_or(u16::MAX).to_be_bytes());
     body[4..8].copy_from_slice(&TRANSFER_BLOCKS_MAX.to_be_bytes());

@@ -42,9 +42,9 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         unit.check_writable()?;
         extent.check(unit)?;
         extent.check_length()?;
-        self.wants_data(extent.len_bytes())?;
+        let expected = self.expected_blocks(&extent);
         let flags = write_flags(unit, &cdb);
-        self.take_and_write(unit, &extent, flags).await?;
+        self.take_and_write(unit, &expected, flags).await?;
         Ok(Status::Good)
     }
 

@@ -20,18 +20,25 @@ const ZEROED_AT_ONCE_BYTES_MAX: usize = 256 << 20;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn write_same(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        let extent = Extent::of(&cdb);
+        let mut extent = Extent::of(&cdb);
         let (may_unmap, no_data) = (cdb.bit(1, 3), cdb.0.len() == 16 && cdb.bit(1, 0));
         unit.check_writable()?;
-        if extent.count == 0 || extent.count > WRITE_SAME_BLOCKS_MAX {
+        extent.check(unit)?;
+        if extent.count == 0 {
+            // To the unit's end.
+            extent.count = unit.blocks() - extent.first;
+        }
+        if extent.count > WRITE_SAME_BLOCKS_MAX {
             return Err(invalid_field(if cdb.0.len() == 16 { 10 } else { 7 }, None));
         }
-        extent.check(unit)?;
         let mut data = Vec::new();
         // Who unmaps and sends nothing means zeroes, with or without the bit that says so.
         if !(no_data || may_unmap && self.expected.out_bytes == 0) {
             self.wants_exactly(BLOCK)?;
             self.take(BLOCK as usize, &mut data).await?;
+        }
+        if extent.count == 0 {
+            return Ok(Status::Good);
         }
         let fua = unit.writes_through();
         if data.iter().all(|byte| *byte == 0) {

@@ -74,12 +74,21 @@ fn what_was_expected_bounds_what_moves_and_the_rest_is_told() {
             assert_eq!((answer.status.clone(), answer.transfer_bytes, answer.data.len()), (Status::Good, 1024, got));
             assert_eq!(answer.data, content([1, 2])[..got]);
         }
-        // Less data than blocks: nothing is written. More: what the command wants.
-        for len in [0, 200, 512] {
-            let answer = client.send(&cdb16(0x8a, 0, 0, 2), 0, &content([7, 7])[..len]).await;
-            assert_eq!((answer.sense(), answer.transfer_bytes), ((5, 0x0e, 3), 1024));
+        // Less data than blocks: those are written that there is data for. More: what the command wants.
+        for code in [0x8a, 0x8e] {
+            for (len, found) in [(0, [1, 2]), (200, [1, 2]), (512, [7, 2]), (800, [7, 2])] {
+                client.write(0, 0, &content([1, 2])).await.good();
+                let answer = client.send(&cdb16(code, 0, 0, 2), 0, &content([7, 7])[..len]).await;
+                assert_eq!((answer.status, answer.transfer_bytes), (Status::Good, 1024));
+                assert_eq!(client.read(0, 0, 2).await.good(), content(found));
+            }
         }
-        assert_eq!(client.read(0, 0, 2).await.good(), content([1, 2]));
+        // What is not just written has to be whole.
+        for code in [0x8b, 0x89] {
+            let mut cdb = cdb16(code, 0, 0, 2);
+            cdb[13] = 2;
+            assert_eq!(client.send(&cdb, 0, &content([7])).await.sense(), (5, 0x0e, 3));
+        }
         let answer = client.send(&cdb16(0x8a, 0, 0, 2), 0, &content([8, 9, 10])).await;
         assert_eq!((answer.transfer_bytes, client.read(0, 0, 3).await.good()), (1024, content([8, 9, 0])));
     });

@@ -98,6 +98,9 @@ fn what_differs_is_named_by_its_place_and_nothing_is_written() {
         for blocks in [2_u64, 4, 8] {
             assert_eq!(client.send(&cdb, 0, &content(vec![1; blocks as usize])).await.sense(), (5, 0x0e, 3));
         }
+        let none = cdb16(COMPARE_AND_WRITE, 0, 0, 0);
+        assert_eq!(client.send(&none, 0, &content([0; 512])).await.sense(), (5, 0x24, 0), "256 do not fit");
+        assert_eq!(client.send(&none, 0, &[]).await.status, Status::Good);
         cdb[2..10].copy_from_slice(&(BLOCKS - 2).to_be_bytes());
         assert_eq!(client.send(&cdb, 0, &content([0; 6])).await.sense(), (5, 0x21, 0));
     });
