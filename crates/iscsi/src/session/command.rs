@@ -18,6 +18,9 @@ use crate::options::IMMEDIATE_MAX;
 /// The status of a command that there is no room for now; initiators try again with fewer at once.
 const TASK_SET_FULL: u8 = 0x28;
 const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+/// Sense data of a command whose data did not come in order (11.4.7.2): ABORTED COMMAND, 4B/00.
+const DATA_PHASE_ERROR: [u8; 18] = [0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x4b, 0, 0, 0, 0, 0];
 const SYNCHRONIZE_CACHE: [u8; 2] = [0x35, 0x91];
 
 impl<S: Seam> Session<S> {
@@ -123,20 +126,21 @@ impl<S: Seam> Session<S> {
         self.settle(task).await;
         self.running.set(self.running.get() - 1);
         self.immediate.set(self.immediate.get() - usize::from(task.is_immediate));
-        let mut tasks = self.tasks.borrow_mut();
         // What was aborted here has left the list already, and its name may be another's; what another initiator ended has not.
-        if tasks.get(&task.tag).is_some_and(|listed| Rc::ptr_eq(listed, task)) {
+        let mut tasks = self.tasks.borrow_mut();
+        let is_listed = tasks.get(&task.tag).is_some_and(|listed| Rc::ptr_eq(listed, task));
+        if is_listed {
             tasks.remove(&task.tag);
         }
         drop(tasks);
-        if task.cancel.is_cancelled() {
+        if is_listed && task.is_broken.get() {
+            self.queue_status(task.tag, CHECK_CONDITION, &DATA_PHASE_ERROR, Residual::None, 0);
+        } else if !is_listed || task.cancel.is_cancelled() || outcome.status == Status::Aborted {
             drop(reply);
             self.tell_window();
         } else {
-            if outcome.status != Status::Aborted {
-                let expected = if expected.out_bytes > 0 { expected.out_bytes } else { expected.in_bytes };
-                reply.end(outcome, expected);
-            }
+            let expected = if expected.out_bytes > 0 { expected.out_bytes } else { expected.in_bytes };
+            reply.end(outcome, expected);
         }
         task.end();
         self.control().wake();

@@ -93,12 +93,7 @@ impl<S: Seam> Session<S> {
             }
         }
         match request.body {
-            RequestBody::DataOut(data) => {
-                if !self.take_data(request.task_tag, &data, frame.data) {
-                    self.reject(Reject::Protocol, frame);
-                    return Err(Ended::Protocol);
-                }
-            }
+            RequestBody::DataOut(data) => self.take_data(request.task_tag, &data, frame.data),
             RequestBody::Command(_) if self.spec.nexus.is_none() => self.reject(Reject::Protocol, frame),
             RequestBody::Command(command) => {
                 if let Err(reason) = self.command(request.task_tag, request.immediate, &command, frame.data) {

@@ -21,6 +21,8 @@ pub(crate) struct Task {
     pub(super) is_harmless: bool,
     /// It came without a number.
     pub(super) is_immediate: bool,
+    /// Its data did not come as they should.
+    pub(super) is_broken: Cell<bool>,
     /// Tells the unit that nobody waits for it any more.
     pub(super) cancel: Cancel,
     /// Nothing of it happens any more.
@@ -41,8 +43,8 @@ impl Task {
         is_immediate: bool,
         data: Arriving,
     ) -> Self {
-        let (cancel, ended, waker, watchers) = Default::default();
-        Task { tag, lun, number, is_harmless, is_immediate, cancel, ended, data: RefCell::new(data), waker, watchers }
+        let (is_broken, cancel, ended, waker, watchers) = Default::default();
+        Task { tag, lun, number, is_harmless, is_immediate, is_broken, cancel, ended, data: RefCell::new(data), waker, watchers }
     }
 
     /// Has it look again whether its data have come, or whether it is cancelled.

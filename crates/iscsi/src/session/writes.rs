@@ -72,20 +72,22 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// Takes a piece of data in; false when it does not belong there.
-    pub(super) fn take_data(&self, task_tag: u32, pdu: &DataOut, data: &[u8]) -> bool {
+    /// Takes a piece of data in. A command whose data do not come as they should fails, and nothing but it.
+    pub(super) fn take_data(&self, task_tag: u32, pdu: &DataOut, data: &[u8]) {
         // The command may have ended before it wanted them all.
-        let Some(task) = self.tasks.borrow().get(&task_tag).cloned() else { return true };
+        let Some(task) = self.tasks.borrow().get(&task_tag).cloned() else { return };
         let mut arriving = task.data.borrow_mut();
-        let arrived = arriving.arrive(pdu, data);
-        match arrived {
-            Arrived::Wrong => return false,
-            Arrived::Unasked if !arriving.is_over() => self.hold(data.len()),
-            Arrived::Unasked | Arrived::Asked => (),
-        }
+        let (arrived, is_over) = (arriving.arrive(pdu, data), arriving.is_over());
         drop(arriving);
+        match arrived {
+            Arrived::Wrong if !task.is_broken.replace(true) => {
+                self.end_data(&task);
+                task.cancel();
+            }
+            Arrived::Unasked if !is_over => self.hold(data.len()),
+            Arrived::Unasked | Arrived::Asked | Arrived::Wrong => (),
+        }
         task.wake();
-        true
     }
 
     /// Asks for data up to the `wanted`th byte of the command, and some more where there is room.
