@@ -44,7 +44,19 @@ impl Task {
         data: Arriving,
     ) -> Self {
         let (is_broken, cancel, ended, waker, watchers) = Default::default();
-        Task { tag, lun, number, is_harmless, is_immediate, is_broken, cancel, ended, data: RefCell::new(data), waker, watchers }
+        Task {
+            tag,
+            lun,
+            number,
+            is_harmless,
+            is_immediate,
+            is_broken,
+            cancel,
+            ended,
+            data: RefCell::new(data),
+            waker,
+            watchers,
+        }
     }
 
     /// Has it look again whether its data have come, or whether it is cancelled.
