@@ -126,6 +126,21 @@ impl<S: Seam> Target<S> {
         self.0.units.borrow().keys().copied().collect()
     }
 
+    /// True when there is a unit at that address that the initiator may see.
+    pub fn sees(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
+        Lun::decode(lun).is_some_and(|lun| self.visible(nexus, lun).is_some())
+    }
+
+    /// Ends the commands of all initiators to a unit (CLEAR TASK SET); the others are told. Returns when none can have an effect any more;
+    /// true if there is such a unit.
+    pub async fn clear_commands(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
+        let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) else { return false };
+        if unit.tasks.end(|_| true, None).await {
+            self.tell_others(&unit, nexus, Attention::CommandsCleared);
+        }
+        true
+    }
+
     /// An initiator has logged in at a port. Of the same initiator's port and the same port there is one at a time: whoever
     /// reinstates a session calls [`Target::leave`] first.
     pub fn nexus(&self, initiator: Initiator, port: u16) -> Nexus {
