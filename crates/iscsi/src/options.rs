@@ -58,7 +58,7 @@ pub(crate) const R2T_BYTES: u32 = 256 << 10;
 /// Data that are asked for before a unit wants them, in bytes.
 pub(crate) const AHEAD_BYTES: u32 = 1 << 20;
 /// Least that a session may hold of writes, however many there are.
-pub(crate) const PAYLOAD_BYTES_MIN: usize = R2T_BYTES as usize;
+pub(crate) const PAYLOAD_BYTES_MIN: usize = 2 * R2T_BYTES as usize;
 /// Least that a session may hold of replies before its socket is not read.
 pub(crate) const HELD_BYTES_MIN: usize = 256 << 10;
 /// Immediate commands and task management functions of a session at once, beyond its window.

@@ -1,7 +1,9 @@
 //! Task management (section 11.5): commands are ended before their time. One that is answered was not aborted, and one that was is
 //! not answered.
 
+use std::future::Future;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 
 use front::Stop;
 use iscsi_protocol::ResponseBody;
@@ -26,65 +28,76 @@ impl<S: Seam> Session<S> {
             self.queue(tag, ResponseBody::TaskManagement(response), &[]);
             Ok(())
         };
-        let lun = asked.lun;
-        let is_seen = target.sees(nexus, lun);
-        let waited_for = match asked.function {
+        let (lun, function) = (asked.lun, asked.function);
+        match function {
             TaskFunction::AbortTask => {
                 let is_it = |task: &Task| task.tag == asked.referenced_tag && task.lun == lun;
                 if !self.tasks.borrow().values().any(|task| is_it(task)) {
                     return answer(TaskResponse::NoSuchTask);
                 }
-                self.abort(is_it)
             }
-            TaskFunction::AbortTaskSet | TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset if !is_seen => {
-                return answer(TaskResponse::NoSuchUnit);
+            TaskFunction::AbortTaskSet | TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => {
+                if !target.sees(nexus, lun) {
+                    return answer(TaskResponse::NoSuchUnit);
+                }
             }
-            TaskFunction::AbortTaskSet => {
-                let unit = Lun::decode(lun);
-                self.abort(|task| Lun::decode(task.lun) == unit)
-            }
-            TaskFunction::ClearTaskSet => {
-                target.commands_cleared(nexus, lun);
-                self.abort_everywhere(|other| Lun::decode(other) == Lun::decode(lun))
-            }
-            TaskFunction::LogicalUnitReset => self.abort_everywhere(|other| Lun::decode(other) == Lun::decode(lun)),
-            TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset => {
-                self.abort_everywhere(|other| target.sees(nexus, other))
-            }
+            TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset => (),
             TaskFunction::TaskReassign => return answer(TaskResponse::NoReassignment),
             TaskFunction::ClearAca | TaskFunction::Unknown(_) => return answer(TaskResponse::NotSupported),
+        }
+        let (session, nexus) = (Rc::clone(self), nexus.clone());
+        let mut at_target = Box::pin(async move { session.manage_target(&nexus, function, lun).await });
+        // Begun at once, so that what comes after it is not taken for what was there before.
+        let is_over = at_target.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        let unit = Lun::decode(lun);
+        let waited_for = match function {
+            TaskFunction::AbortTask => self.abort(|task| task.tag == asked.referenced_tag),
+            TaskFunction::AbortTaskSet => self.abort(|task| Lun::decode(task.lun) == unit),
+            TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => {
+                self.abort_everywhere(|lun| Lun::decode(lun) == unit)
+            }
+            _ => self.abort_everywhere(|lun| self.nexus().is_some_and(|nexus| target.sees(nexus, lun))),
         };
-        let (session, nexus, function) = (Rc::clone(self), nexus.clone(), asked.function);
         self.immediate.set(self.immediate.get() + 1);
+        let session = Rc::clone(self);
         self.spec.shared.seam.spawn(async move {
+            if !is_over {
+                at_target.await;
+            }
             for task in waited_for {
                 task.until_ended().await;
             }
-            session.end_management(&nexus, tag, function, lun).await;
+            session.immediate.set(session.immediate.get() - 1);
+            session.queue(tag, ResponseBody::TaskManagement(TaskResponse::Complete), &[]);
+            session.control().wake();
+            if function == TaskFunction::TargetColdReset {
+                session.begin_anew();
+            }
         });
         Ok(())
     }
 
-    /// Does what is left when all that was aborted has ended, and answers.
-    async fn end_management(&self, nexus: &Nexus, tag: u32, function: TaskFunction, lun: [u8; 8]) {
+    /// What the target does for it, besides ending what sessions have under way.
+    async fn manage_target(&self, nexus: &Nexus, function: TaskFunction, lun: [u8; 8]) {
         let target = &self.spec.shared.target;
         match function {
+            TaskFunction::ClearTaskSet => drop(target.clear_commands(nexus, lun).await),
             TaskFunction::LogicalUnitReset => drop(target.reset(nexus, Some(lun)).await),
             TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset => drop(target.reset(nexus, None).await),
             _ => (),
         }
-        self.immediate.set(self.immediate.get() - 1);
-        self.queue(tag, ResponseBody::TaskManagement(TaskResponse::Complete), &[]);
-        self.control().wake();
-        if function == TaskFunction::TargetColdReset {
-            // It begins anew for all that share a unit with whoever wanted that.
-            let luns = target.luns().into_iter().map(Lun::encode).filter(|lun| target.sees(nexus, *lun));
-            let luns: Vec<_> = luns.collect();
-            let shares = |other: &Nexus| luns.iter().any(|lun| target.sees(other, *lun));
-            let sessions = self.spec.shared.sessions();
-            let ended = sessions.iter().filter(|session| session.nexus().is_some_and(shares));
-            ended.for_each(|session| session.control().ask(Stop::Drain));
-        }
+    }
+
+    /// Ends the sessions of all that share a unit with this one's initiator.
+    fn begin_anew(&self) {
+        let target = &self.spec.shared.target;
+        let Some(nexus) = self.nexus() else { return };
+        let luns = target.luns().into_iter().map(Lun::encode).filter(|lun| target.sees(nexus, *lun));
+        let luns: Vec<_> = luns.collect();
+        let shares = |other: &Nexus| luns.iter().any(|lun| target.sees(other, *lun));
+        let sessions = self.spec.shared.sessions();
+        let ended = sessions.iter().filter(|session| session.nexus().is_some_and(shares));
+        ended.for_each(|session| session.control().ask(Stop::Drain));
     }
 
     /// Aborts the commands of all sessions to those units that `which` means.

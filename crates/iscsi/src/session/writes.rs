@@ -100,7 +100,8 @@ impl<S: Seam> Session<S> {
             if !is_wanted && data.requested() >= wanted.saturating_add(AHEAD_BYTES) {
                 break;
             }
-            let fits = self.writes.held_bytes.get() + r2t_bytes as usize <= self.spec.shared.payload_share();
+            // The other half is for what comes without being asked for.
+            let fits = self.writes.held_bytes.get() + r2t_bytes as usize <= self.spec.shared.payload_share() / 2;
             let must = is_wanted && data.outstanding() == 0 && self.writes.is_oldest(task);
             if !fits && !must {
                 break;

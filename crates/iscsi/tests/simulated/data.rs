@@ -119,7 +119,7 @@ fn a_damaged_pdu_ends_the_session_and_changes_nothing() {
             while let Some((response, _)) = client.take().await {
                 assert!(matches!(response.body, ResponseBody::Reject(_)), "{response:?}");
             }
-            assert_eq!(crate::setting::disk(&world).tag(0), 1, "bit {bit}");
+            assert_eq!(crate::setting::disk(world).tag(0), 1, "bit {bit}");
         }
         assert_eq!(server.stats().sessions, 0);
     });

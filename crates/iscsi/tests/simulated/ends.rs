@@ -13,7 +13,7 @@ use crate::setting::{address, disk, with_server};
 fn a_log_out_comes_after_all_that_was_under_way() {
     with_server(60, Options::default(), async |seam, server, world| {
         let mut client = Client::ready(&seam, &Manner::default()).await;
-        disk(&world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(3)), Ops::WRITE, When::Always));
+        disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(3)), Ops::WRITE, When::Always));
         client.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await;
         seam.sleep(Nanos::from_millis(5)).await;
         let before = seam.now();
@@ -28,14 +28,14 @@ fn a_log_out_comes_after_all_that_was_under_way() {
 fn a_new_session_begins_when_nothing_of_the_old_one_can_happen_any_more() {
     with_server(61, Options::default(), async |seam, _, world| {
         let mut old = Client::ready(&seam, &Manner::default()).await;
-        disk(&world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(8)), Ops::WRITE, When::Nth(0)));
+        disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(8)), Ops::WRITE, When::Nth(0)));
         old.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await;
         seam.sleep(Nanos::from_millis(5)).await;
         world.cut(&address());
         let mut fresh = Client::ready(&seam, &Manner::default()).await;
         fresh.write(0, &counted(100, 8)).await;
         seam.sleep(Nanos::from_secs(20)).await;
-        assert_eq!((fresh.read(0, 8).await, disk(&world).tag(0)), (counted(100, 8), 100));
+        assert_eq!((fresh.read(0, 8).await, disk(world).tag(0)), (counted(100, 8), 100));
     });
 }
 

@@ -14,9 +14,10 @@ const STALL: Nanos = Nanos::from_secs(60);
 
 #[test]
 fn pings_are_answered_and_reads_aborted_at_once_while_the_disk_hangs() {
-    with_server(50, Options::default(), async |seam, _, world| {
+    let options = Options { ping_after: STALL + STALL, ..Options::default() };
+    with_server(50, options, async |seam, _, world| {
         let mut client = Client::ready(&seam, &Manner::default()).await;
-        disk(&world).add_fault(Rule::new(Fault::Stall(STALL), Ops::ALL, When::Always));
+        disk(world).add_fault(Rule::new(Fault::Stall(STALL), Ops::ALL, When::Always));
         let read = client.begin(&read_cdb(0, 8), 4096, &[]).await;
         let write = client.begin(&write_cdb(64, 8), 0, &counted(1, 8)).await;
         let began = seam.now();
@@ -33,10 +34,10 @@ fn pings_are_answered_and_reads_aborted_at_once_while_the_disk_hangs() {
         let abort = client.manage(TaskFunction::AbortTask, write).await;
         assert_eq!(client.managed(abort).await, TaskResponse::Complete);
         assert!(seam.now().since(began) >= STALL, "the write might have had an effect until then");
-        disk(&world).clear_faults();
+        disk(world).clear_faults();
         client.write(64, &counted(100, 8)).await;
         seam.sleep(STALL).await;
-        assert_eq!((client.read(64, 8).await, disk(&world).tag(64)), (counted(100, 8), 100));
+        assert_eq!((client.read(64, 8).await, disk(world).tag(64)), (counted(100, 8), 100));
     });
 }
 
@@ -85,11 +86,11 @@ fn a_reset_ends_the_commands_of_all_and_all_are_told() {
     with_server(51, Options::default(), async |seam, _, world| {
         let mut one = Client::ready(&seam, &Manner::default()).await;
         let mut other = Client::ready(&seam, &Manner { isid: 2, ..Manner::default() }).await;
-        disk(&world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::ALL, When::Always));
+        disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::ALL, When::Always));
         other.begin(&read_cdb(0, 8), 4096, &[]).await;
         one.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await;
         seam.sleep(Nanos::from_millis(10)).await;
-        disk(&world).clear_faults();
+        disk(world).clear_faults();
         let tag = one.manage(TaskFunction::LogicalUnitReset, 0).await;
         assert_eq!(one.managed(tag).await, TaskResponse::Complete);
         for client in [&mut one, &mut other] {

@@ -67,16 +67,12 @@ pub async fn serve(seam: &SimSeam, options: Options) -> Server<SimSeam> {
 }
 
 /// Runs `test` in a world with a server.
-pub fn with_server<F: Future<Output = ()>>(
-    seed: u64,
-    options: Options,
-    test: impl FnOnce(SimSeam, Server<SimSeam>, World) -> F,
-) {
+pub fn with_server(seed: u64, options: Options, test: impl AsyncFnOnce(SimSeam, Server<SimSeam>, &World)) {
     let world = world(seed);
     let seam = world.seam();
     world.block_on(async {
         let server = serve(&seam, options).await;
-        test(seam.clone(), server, world.clone()).await;
+        test(seam.clone(), server, &world).await;
     });
     assert_eq!(world.violations(), Vec::<String>::new());
 }

@@ -24,8 +24,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let (may_unmap, no_data) = (cdb.bit(1, 3), cdb.0.len() == 16 && cdb.bit(1, 0));
         unit.check_writable()?;
         extent.check(unit)?;
-        if extent.count == 0 {
-            // To the unit's end.
+        let to_the_end = extent.count == 0;
+        if to_the_end {
             extent.count = unit.blocks() - extent.first;
         }
         if extent.count > WRITE_SAME_BLOCKS_MAX {
@@ -41,7 +41,9 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             return Ok(Status::Good);
         }
         let fua = unit.writes_through();
-        if data.iter().all(|byte| *byte == 0) {
+        // Content that is none is written, not let go of. Only who unmaps all the rest at once means that, whatever block comes along
+        // (libiscsi's suite sends any).
+        if data.iter().all(|byte| *byte == 0) || may_unmap && to_the_end {
             let flags = ZeroFlags { fua, may_unmap, fast_only: false };
             return self.zero(unit, &extent, flags).await;
         }

@@ -123,24 +123,34 @@ fn after_preempt_and_abort_nothing_of_the_victim_happens_any_more() {
 }
 
 #[test]
-fn a_reset_ends_what_is_under_way_of_all_initiators() {
-    with_target(9, async |_, setting| {
-        let (one, two) = (Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await);
-        let ends: Rc<RefCell<Vec<Status>>> = Rc::default();
-        for client in [&one, &two] {
-            let (client, ends) = (client.clone(), Rc::clone(&ends));
-            setting.seam.spawn(async move {
-                let fua = cdb16(0x8a, 0x08, 0, 4_000);
-                let status = client.send(&fua, 0, &content([5; 4_000])).await.status;
-                ends.borrow_mut().push(status);
-            });
-        }
-        setting.seam.sleep(Nanos::from_micros(100)).await;
-        assert!(setting.target.reset(&one.nexus, None).await);
-        one.send(&[0; 6], 0, &[]).await;
-        let found = one.read(0, 0, 4_000).await.good();
-        setting.seam.sleep(Nanos::from_secs(1)).await;
-        assert_eq!(one.read(0, 0, 4_000).await.good(), found);
-        assert_eq!(*ends.borrow(), [Status::Aborted, Status::Aborted]);
-    });
+fn a_reset_and_clearing_end_what_is_under_way_of_all_initiators() {
+    for reset in [false, true] {
+        with_target(9, async |_, setting| {
+            let (one, two) = (Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await);
+            let ends: Rc<RefCell<Vec<Status>>> = Rc::default();
+            for client in [&one, &two] {
+                let (client, ends) = (client.clone(), Rc::clone(&ends));
+                setting.seam.spawn(async move {
+                    let fua = cdb16(0x8a, 0x08, 0, 4_000);
+                    let status = client.send(&fua, 0, &content([5; 4_000])).await.status;
+                    ends.borrow_mut().push(status);
+                });
+            }
+            setting.seam.sleep(Nanos::from_micros(100)).await;
+            match reset {
+                true => assert!(setting.target.reset(&one.nexus, None).await),
+                false => assert!(setting.target.clear_commands(&one.nexus, [0; 8]).await),
+            }
+            let told = [one.send(&[0; 6], 0, &[]).await, two.send(&[0; 6], 0, &[]).await];
+            match reset {
+                true => assert_eq!(told.map(|answer| answer.sense()), [(6, 0x29, 3); 2]),
+                // Who has ended them knows.
+                false => assert_eq!((&told[0].status, told[1].sense()), (&Status::Good, (6, 0x2f, 0))),
+            }
+            let found = one.read(0, 0, 4_000).await.good();
+            setting.seam.sleep(Nanos::from_secs(1)).await;
+            assert_eq!(one.read(0, 0, 4_000).await.good(), found);
+            assert_eq!(*ends.borrow(), [Status::Aborted, Status::Aborted]);
+        });
+    }
 }

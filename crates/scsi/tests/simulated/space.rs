@@ -79,6 +79,11 @@ fn write_same_wants_one_block_and_some_place_for_it() {
             client.send(&cdb(0, BLOCKS - 3, 0), 0, &content([code.into()])).await.good();
             assert_eq!(client.read(0, BLOCKS - 4, 4).await.good(), content([0, code.into(), code.into(), code.into()]));
             client.send(&cdb(0, BLOCKS, 0), 0, &content([1])).await.good();
+            // With UNMAP content is written that is none; but all the rest is let go of, whatever comes along.
+            client.send(&cdb(0x08, 0, 1), 0, &content([3])).await.good();
+            assert_eq!(client.read(0, 0, 1).await.good(), content([3]));
+            client.send(&cdb(0x08, BLOCKS - 2, 0), 0, &content([3])).await.good();
+            assert_eq!(client.read(0, BLOCKS - 3, 3).await.good(), content([code.into(), 0, 0]));
             assert_eq!(client.send(&cdb(0x10, 0, 1), 0, &content([1])).await.sense(), (5, 0x24, 0));
             assert_eq!(client.send(&cdb(0, BLOCKS, 1), 0, &content([1])).await.sense(), (5, 0x21, 0));
         }
