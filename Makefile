@@ -52,6 +52,7 @@ bench: toolchain
 
 fuzz: toolchain packages
 	fuzz/run decode 10000000 -verbosity=0
+	fuzz/run iscsi 10000000 -verbosity=0
 	fuzz/run session 100000 -verbosity=0
 	fuzz/run trace 1000000 -verbosity=0
 

@@ -30,6 +30,8 @@ pub enum RequestError {
 pub struct WriteFlags {
     /// Acknowledge only when this write is durable.
     pub fua: bool,
+    /// Its blocks leave memory when they are on the backing: nobody will ask for them soon.
+    pub once: bool,
 }
 
 /// How a range is to be zeroed.

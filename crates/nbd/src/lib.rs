@@ -4,15 +4,14 @@
 //! can serve at once is served where it was decoded, without a task; the others become tasks, whose replies leave with
 //! whatever else is ready. The state of one client is its connection's alone: whatever it does costs nobody else anything.
 
-mod budget;
 mod connection;
-mod control;
 mod errno;
 mod exports;
 mod handshake;
 mod negotiation;
 mod options;
 mod server;
+mod shares;
 mod tls;
 
 pub use exports::{Export, Exports, Listed};

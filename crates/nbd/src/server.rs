@@ -1,15 +1,17 @@
 //! Accepts clients, counts them, and ends them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use front::{Control, Stop};
 use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWriter};
 
 use crate::connection::Connection;
-use crate::control::{Control, Shares, Stop};
 use crate::handshake::{self, HANDSHAKE_BYTES, HandshakeError, Outcome};
 use crate::negotiation::{Agreed, TlsState};
 use crate::options::RECEIVE_BYTES;
+use crate::shares::Shares;
 use crate::{Exports, Options};
 
 /// How often a stopping server looks whether all have left.
@@ -34,6 +36,8 @@ struct Inner<S: Seam> {
     seam: S,
     exports: Rc<dyn Exports<S>>,
     shares: Rc<Shares>,
+    /// Which clients use which export, by their numbers.
+    users: RefCell<BTreeMap<u64, (String, Rc<Control>)>>,
     stats: Cell<ServerStats>,
     stopping: Cell<bool>,
     listeners: RefCell<Vec<Rc<Control>>>,
@@ -56,6 +60,7 @@ impl<S: Seam> Server<S> {
             seam,
             exports: Rc::new(exports),
             shares,
+            users: RefCell::default(),
             stats: Cell::default(),
             stopping: Cell::new(false),
             listeners: RefCell::default(),
@@ -64,12 +69,12 @@ impl<S: Seam> Server<S> {
 
     /// Counters.
     pub fn stats(&self) -> ServerStats {
-        ServerStats { connections: self.0.shares.connections() as u64, ..self.0.stats.get() }
+        ServerStats { connections: self.0.shares.clients.count() as u64, ..self.0.stats.get() }
     }
 
     /// Clients that use the export of that name now.
     pub fn clients_of(&self, export: &str) -> usize {
-        self.0.shares.clients.borrow().values().filter(|client| *client.export.borrow() == export).count()
+        self.0.users.borrow().values().filter(|(used, _)| used == export).count()
     }
 
     /// Takes clients from `listener`, a task each, until the server is stopped.
@@ -93,29 +98,30 @@ impl<S: Seam> Server<S> {
 
     /// Serves one client until it leaves.
     pub async fn serve(&self, stream: S::Stream) {
-        let full = self.0.shares.connections() >= self.0.shares.options.connections_max;
+        let full = self.0.shares.clients.count() >= self.0.shares.options.connections_max;
         self.count(|stats| if full { stats.refused += 1 } else { stats.accepted += 1 });
         if full || self.0.stopping.get() {
             return drop(stream.split());
         }
         let (id, control) = (self.0.stats.get().accepted, Rc::new(Control::default()));
-        self.0.shares.add(id, &control);
-        self.talk(stream, &control).await;
-        self.0.shares.remove(id);
+        self.0.shares.clients.add(id, &control);
+        self.talk(stream, id, &control).await;
+        self.0.users.borrow_mut().remove(&id);
+        self.0.shares.clients.remove(id);
     }
 
     /// Sends all clients of an export away and waits until they are gone: what is under way is finished and answered, for at
     /// most `patience`. Clients that come meanwhile stay.
     pub async fn disconnect(&self, export: &str, patience: Nanos) {
-        let mut leaving = self.0.shares.clients.borrow().clone();
-        leaving.retain(|_, client| *client.export.borrow() == export);
-        let is_over = || !leaving.keys().any(|number| self.0.shares.clients.borrow().contains_key(number));
-        leaving.values().for_each(|client| client.ask(Stop::Drain));
+        let mut leaving = self.0.users.borrow().clone();
+        leaving.retain(|_, (used, _)| used == export);
+        let is_over = || !leaving.keys().any(|number| self.0.shares.clients.has(*number));
+        leaving.values().for_each(|(_, client)| client.ask(Stop::Drain));
         let deadline = self.0.seam.now() + patience;
         while !is_over() && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }
-        leaving.values().for_each(|client| client.ask(Stop::Now));
+        leaving.values().for_each(|(_, client)| client.ask(Stop::Now));
         while !is_over() {
             self.0.seam.sleep(STOP_POLL).await;
         }
@@ -126,17 +132,17 @@ impl<S: Seam> Server<S> {
         self.0.stopping.set(true);
         self.0.listeners.borrow().iter().for_each(|listener| listener.ask(Stop::Drain));
         let deadline = self.0.seam.now() + patience;
-        self.ask_all(Stop::Drain);
-        while self.0.shares.connections() > 0 && self.0.seam.now() < deadline {
+        self.0.shares.clients.ask_all(Stop::Drain);
+        while self.0.shares.clients.count() > 0 && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }
-        self.ask_all(Stop::Now);
-        while self.0.shares.connections() > 0 || !self.0.listeners.borrow().is_empty() {
+        self.0.shares.clients.ask_all(Stop::Now);
+        while self.0.shares.clients.count() > 0 || !self.0.listeners.borrow().is_empty() {
             self.0.seam.sleep(STOP_POLL).await;
         }
     }
 
-    async fn talk(&self, stream: S::Stream, control: &Rc<Control>) {
+    async fn talk(&self, stream: S::Stream, id: u64, control: &Rc<Control>) {
         let (reader, mut writer) = stream.split();
         let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
         let tls = self.0.shares.options.tls.clone();
@@ -154,7 +160,7 @@ impl<S: Seam> Server<S> {
             Some(Err(_)) | None => return self.count(|stats| stats.failed_handshakes += 1),
         };
         let tls = match (outcome, tls) {
-            (Outcome::Transmit(agreed), _) => return self.transmit(agreed, incoming, writer, control).await,
+            (Outcome::Transmit(agreed), _) => return self.transmit(agreed, incoming, writer, id, control).await,
             (Outcome::StartTls, Some(tls)) => tls,
             (Outcome::StartTls, None) | (Outcome::Closed, _) => return,
         };
@@ -172,7 +178,7 @@ impl<S: Seam> Server<S> {
         };
         match control.until(self.0.seam.sleep_until(deadline), secured).await {
             Some(Ok((Outcome::Transmit(agreed), incoming, writer))) => {
-                self.transmit(agreed, incoming, writer, control).await;
+                self.transmit(agreed, incoming, writer, id, control).await;
             }
             Some(Ok(_)) => (),
             Some(Err(_)) | None => self.count(|stats| stats.failed_handshakes += 1),
@@ -194,16 +200,13 @@ impl<S: Seam> Server<S> {
         agreed: Agreed<S>,
         mut incoming: Incoming<S, R>,
         writer: W,
+        id: u64,
         control: &Rc<Control>,
     ) {
-        *control.export.borrow_mut() = agreed.export.name.clone();
+        self.0.users.borrow_mut().insert(id, (agreed.export.name.clone(), Rc::clone(control)));
         incoming.grow(RECEIVE_BYTES);
         let shares = Rc::clone(&self.0.shares);
         Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), shares).run(incoming, writer).await;
-    }
-
-    fn ask_all(&self, stop: Stop) {
-        self.0.shares.clients.borrow().values().for_each(|client| client.ask(stop));
     }
 
     fn count(&self, change: impl FnOnce(&mut ServerStats)) {

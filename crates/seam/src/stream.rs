@@ -33,6 +33,9 @@ pub trait ByteStream<S: Seam>: 'static {
     /// Outgoing direction; closes that direction when dropped.
     type Writer: StreamWriter<S>;
 
+    /// Where the client connected to, as this end knows it; `None` where that has no host and port.
+    fn local_address(&self) -> Option<Address>;
+
     /// The two directions.
     fn split(self) -> (Self::Reader, Self::Writer);
 }

@@ -52,17 +52,18 @@ impl<S: Seam> Shard<S> {
         true
     }
 
-    /// Appends the range to `out`, split at block boundaries.
+    /// Appends the range to `out`, split at block boundaries. `keep`: it may be cached for this, and what is read after it be expected.
     pub async fn read(
         self: &ShardRef<S>,
         at: u64,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
+        keep: bool,
         steps: &Steps,
     ) -> Result<(), RequestError> {
         self.curves.borrow_mut().used(at, len as u64);
         let mut served = Served::default();
-        let result = self.read_noting(at, len, out, steps, &mut served).await;
+        let result = self.read_noting(at, len, out, keep, steps, &mut served).await;
         self.note_served(len as u64, &served, result.is_ok());
         if result.is_ok() {
             self.promote_soon(served.earned);
@@ -75,13 +76,14 @@ impl<S: Seam> Shard<S> {
         at: u64,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
+        keep: bool,
         steps: &Steps,
         served: &mut Served,
     ) -> Result<(), RequestError> {
         let spans: Vec<Span> = spans(at, len).collect();
         let mut got: Vec<Option<Piece<S::Block>>> = Vec::new();
         got.resize_with(spans.len(), || None);
-        let sequential = self.note_read(at, len);
+        let sequential = keep && self.note_read(at, len);
         let mut first_look = true;
         self.last_request.set(self.seam().now());
         loop {
@@ -89,7 +91,7 @@ impl<S: Seam> Shard<S> {
             if std::mem::take(&mut first_look) {
                 served.wanted = spans.len();
                 served.from_memory = got.iter().filter(|piece| piece.is_some()).count();
-                let missing = spans.iter().zip(&got).filter(|(_, piece)| piece.is_none());
+                let missing = spans.iter().zip(&got).filter(|(_, piece)| keep && piece.is_none());
                 served.earned = self.note_misses(missing.map(|(span, _)| span.block.0), sequential);
             }
             let rested = !plan.resting.is_empty();
@@ -116,7 +118,7 @@ impl<S: Seam> Shard<S> {
                 }
                 continue;
             }
-            let how = self.admits_reads().then_some(if sequential { Admit::Stream } else { Admit::Normal });
+            let how = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
             let filled = self.fill_all(plan.missing, how, &spans, &served.earned).await?;
             let from_flash: usize = filled.iter().map(|filled| filled.from_flash).sum();
             served.bad += filled.iter().map(|filled| filled.bad).sum::<usize>();

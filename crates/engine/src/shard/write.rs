@@ -71,7 +71,8 @@ impl<S: Seam> Shard<S> {
                 if span.len < BLOCK_BYTES {
                     self.recall_to_change(span.block.0).await?;
                 }
-                let how = How { keep: self.keeps_writes(), owed: wait.is_none(), now: self.seam().now() };
+                let keep = self.keeps_writes() && !flags.once;
+                let how = How { keep, owed: wait.is_none(), now: self.seam().now() };
                 let absorbed = self.with(|state, memory| {
                     self.absorb(state, memory, &span, source, how)?;
                     if let Some(wait) = &wait {

@@ -230,12 +230,27 @@ impl<S: Seam> Volume<S> {
 
     /// Reads `len` bytes from `at` on and appends them to `out`, split at block boundaries.
     pub async fn read(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
+        self.read_keeping(at, len, out, true).await
+    }
+
+    /// As [`Volume::read`], for content that will not be asked for again: what is not cached yet is not cached for this.
+    pub async fn read_once(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
+        self.read_keeping(at, len, out, false).await
+    }
+
+    async fn read_keeping(
+        &self,
+        at: u64,
+        len: usize,
+        out: &mut Vec<Piece<S::Block>>,
+        keep: bool,
+    ) -> Result<(), RequestError> {
         let steps = Steps::new(self.now());
         let _inside = self.enter().await?;
         self.check(at, len as u64)?;
         let begun = self.now();
         steps.passed(Step::Gate, begun);
-        let result = self.0.shard.read(at, len, out, &steps).await;
+        let result = self.0.shard.read(at, len, out, keep, &steps).await;
         let now = self.now();
         self.0.shard.counters.read_latency.add(now.since(begun).max(Nanos::from_micros(1)));
         self.0.shard.slow.ended(&steps, Asked::Read, at, len as u64, now);

@@ -166,7 +166,7 @@ impl Client {
         let volume = subject.volume();
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
         let mut source = Source { volume: subject.number, op, first };
-        let (now, flags) = (!fua && self.random.percent(60), WriteFlags { fua });
+        let (now, flags) = (!fua && self.random.percent(60), WriteFlags { fua, ..Default::default() });
         // Every other write of whole blocks gives its buffers away instead of having them copied.
         let whole = [at, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
         let mut given = (whole && self.written.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
@@ -186,7 +186,7 @@ impl Client {
         let (at, len) = (first * SECTOR, count * SECTOR);
         let flags = ZeroFlags { fua, may_unmap: self.random.percent(50), fast_only: self.random.percent(20) };
         let result = match discard {
-            true => volume.discard(at, len, WriteFlags { fua }).await,
+            true => volume.discard(at, len, WriteFlags { fua, ..Default::default() }).await,
             false => volume.zero(at, len, flags).await,
         };
         if !discard && flags.fast_only && result == Err(RequestError::NotFast) {

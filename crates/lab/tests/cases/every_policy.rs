@@ -21,7 +21,7 @@ fn what_is_written_is_read_under_every_policy_and_the_dirty_data_drains() {
             let sectors = first as usize..(first + count) as usize;
             match turn % 10 {
                 0 if turn % 70 == 0 => {
-                    let (flags, mut source) = (WriteFlags { fua: true }, Same(turn));
+                    let (flags, mut source) = (WriteFlags { fua: true, ..Default::default() }, Same(turn));
                     let fua = volume.write(first * 512, (count * 512) as usize, flags, &mut source);
                     rig.world.block_on(fua).unwrap();
                     expected[sectors].fill(turn);

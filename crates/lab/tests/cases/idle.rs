@@ -32,7 +32,7 @@ fn case_21_without_clients_and_once_destaged_there_is_no_io() {
     let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
     let volume = rig.attach("disk", |_| ()).unwrap();
     rig.world.block_on(write(&volume, 0, 512, 3)).unwrap();
-    rig.world.block_on(volume.write(MIB, 4096, WriteFlags { fua: true }, &mut Same(6))).unwrap();
+    rig.world.block_on(volume.write(MIB, 4096, WriteFlags { fua: true, ..Default::default() }, &mut Same(6))).unwrap();
     rig.world.run_for(Nanos::from_secs(60)).unwrap();
     assert_eq!((volume.stats().dirty_bytes, volume.stats().written_bytes), (0, 0), "idle, and still not destaged");
     assert_eq!((disk.durable_tag(0), disk.durable_tag(2_048)), (3, 6));

@@ -48,7 +48,9 @@ fn a_discard_that_must_be_durable_is_so_when_a_neighbour_has_taken_it_in() {
     rig.world.block_on(write(&volume, 0, 64, 7)).unwrap();
     rig.world.block_on(volume.flush()).unwrap();
     for place in [0, 2, 1] {
-        rig.world.block_on(volume.discard(place * 4096, 4096, WriteFlags { fua: place == 1 })).unwrap();
+        rig.world
+            .block_on(volume.discard(place * 4096, 4096, WriteFlags { fua: place == 1, ..Default::default() }))
+            .unwrap();
     }
     assert_eq!((disk.durable_tag(8), disk.durable_tag(24)), (0, 7));
 }

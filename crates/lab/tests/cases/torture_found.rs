@@ -98,7 +98,7 @@ fn a_discard_with_fua_is_not_durable_before_what_took_its_place() {
     // A write on its way holds the discard up.
     let busy = volume.clone();
     rig.seam.spawn(async move {
-        let flags = WriteFlags { fua: true };
+        let flags = WriteFlags { fua: true, ..Default::default() };
         busy.write(2 * 4096, 4096, flags, &mut Same(3)).await.expect("a disk without faults");
     });
     rig.world.run_for(Nanos::from_micros(10)).unwrap();
@@ -106,7 +106,7 @@ fn a_discard_with_fua_is_not_durable_before_what_took_its_place() {
     let discarded = Rc::new(Cell::new(false));
     let seen = Rc::clone(&discarded);
     rig.seam.spawn(async move {
-        fua.discard(0, 3 * 4096, WriteFlags { fua: true }).await.expect("a disk without faults");
+        fua.discard(0, 3 * 4096, WriteFlags { fua: true, ..Default::default() }).await.expect("a disk without faults");
         seen.set(true);
     });
     rig.world.run_for(Nanos::from_micros(10)).unwrap();
@@ -134,7 +134,7 @@ fn a_write_with_fua_that_a_reconnect_undid_is_written_again_before_it_is_acknowl
             other.reconnect();
         });
         let kept = rig.world.block_on(async move {
-            let done = volume.write(0, 4096, WriteFlags { fua: true }, &mut Same(7)).await;
+            let done = volume.write(0, 4096, WriteFlags { fua: true, ..Default::default() }, &mut Same(7)).await;
             done.is_err() || disk.durable_tag(0) == 7
         });
         assert!(kept, "seed {seed}: acknowledged with FUA and not durable");

@@ -4,7 +4,6 @@
 //! writing half, polled right after it, sends them all in one call. What has to wait is a task of its own (`slow`), which
 //! queues its reply and wakes this one. So a request at depth one costs a receive and a send, and neither task nor wake-up.
 
-mod loan;
 mod outgoing;
 mod requests;
 mod slow;
@@ -13,13 +12,14 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 
 use engine::Volume;
+use front::{Account, Control, Stop};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
-use crate::control::{Control, Shares, Stop};
 use crate::negotiation::Agreed;
+use crate::shares::Shares;
 
 /// Rounds of reading and sending before other tasks of the core get their turn.
 const ROUNDS_MAX: usize = 16;
@@ -46,10 +46,8 @@ pub(crate) struct Connection<S: Seam> {
     out: RefCell<Gather<S>>,
     /// Bytes that are being sent.
     sending: Cell<usize>,
-    /// Bytes of buffers borrowed for replies, until they are sent.
-    lent_bytes: Cell<usize>,
-    /// The part of them that queued replies hold.
-    queued_lent_bytes: Cell<usize>,
+    /// Buffers borrowed for replies, until they are sent.
+    account: Account,
     /// Tasks under way.
     requests: Cell<usize>,
     /// Bytes that those will need for their replies.
@@ -59,11 +57,6 @@ pub(crate) struct Connection<S: Seam> {
     waits: Cell<Waits>,
     /// The reading half has ended.
     draining: Cell<bool>,
-    /// Its client has taken an answer that was made of borrowed buffers.
-    has_taken: Cell<bool>,
-    /// Nothing is sent any more.
-    ended: Cell<bool>,
-    room: RefCell<Vec<Waker>>,
 }
 
 impl<S: Seam> Connection<S> {
@@ -75,19 +68,15 @@ impl<S: Seam> Connection<S> {
             structured: agreed.structured,
             allocation: agreed.allocation,
             control,
+            account: Account::new(&shares.clients),
             shares,
             out: RefCell::default(),
             sending: Cell::new(0),
-            lent_bytes: Cell::new(0),
-            queued_lent_bytes: Cell::new(0),
             requests: Cell::new(0),
             held_bytes: Cell::new(0),
             payload_bytes: Cell::new(0),
             waits: Cell::new(Waits::Socket),
             draining: Cell::new(false),
-            has_taken: Cell::new(false),
-            ended: Cell::new(false),
-            room: RefCell::default(),
         })
     }
 
@@ -131,11 +120,9 @@ impl<S: Seam> Connection<S> {
             Poll::Pending
         })
         .await;
-        self.ended.set(true);
-        self.control.stalled_for.set(None);
+        self.control.sends(false);
         self.out.borrow_mut().clear();
-        self.give_back(self.queued_lent_bytes.take());
-        self.release_room();
+        self.account.end();
     }
 
     /// True while no further request is taken.

@@ -28,19 +28,17 @@ impl<S: Seam> Connection<S> {
             }
             std::mem::swap(&mut *self.out.borrow_mut(), &mut gather);
             self.sending.set(gather.len());
-            self.control.stalled_for.set(Some(0));
-            let lent_bytes = self.queued_lent_bytes.get();
+            self.control.sends(true);
+            let lent_bytes = self.account.queued_bytes();
             let (result, sent) = writer.send(gather).await;
             gather = sent;
             gather.clear();
             self.sending.set(0);
-            self.control.stalled_for.set(None);
-            self.queued_lent_bytes.set(self.queued_lent_bytes.get() - lent_bytes);
-            self.give_back(lent_bytes);
+            self.control.sends(false);
+            self.account.sent(lent_bytes, result.is_ok());
             if result.is_err() {
                 return;
             }
-            self.has_taken.set(self.has_taken.get() || lent_bytes > 0);
         }
     }
 
@@ -71,9 +69,9 @@ impl<S: Seam> Connection<S> {
         data: &mut Vec<Piece<S::Block>>,
         lent_bytes: usize,
     ) {
-        if self.ended.get() {
+        if self.account.has_ended() {
             data.clear();
-            return self.give_back(lent_bytes);
+            return self.account.give_back(lent_bytes);
         }
         let len = pieces_len(data);
         let mut out = self.out.borrow_mut();
@@ -82,7 +80,7 @@ impl<S: Seam> Connection<S> {
             if len >= HOLE_BYTES_MIN && data.iter().all(|piece| piece.block.is_zero(piece.start(), piece.len())) {
                 out.push_bytes(&reply::hole_chunk(request.cookie, offset, len as u32, flags));
                 data.clear();
-                return self.give_back(lent_bytes);
+                return self.account.give_back(lent_bytes);
             }
             out.push_bytes(&reply::data_chunk(request.cookie, offset, len as u32, flags));
         } else {
@@ -90,19 +88,14 @@ impl<S: Seam> Connection<S> {
             out.push_bytes(&reply::simple(request.cookie, None));
         }
         data.drain(..).for_each(|piece| out.push_piece(piece));
-        self.queued_lent_bytes.set(self.queued_lent_bytes.get() + lent_bytes);
+        self.account.queue(lent_bytes);
     }
 
     /// Queues bytes; drops them when nothing is sent any more.
     pub(super) fn queue(&self, bytes: &[u8]) {
-        if !self.ended.get() {
+        if !self.account.has_ended() {
             self.out.borrow_mut().push_bytes(bytes);
         }
-    }
-
-    /// Wakes the tasks that wait for room.
-    pub(super) fn release_room(&self) {
-        self.room.borrow_mut().drain(..).for_each(|waker| waker.wake());
     }
 
     fn needs_chunks(&self, request: &Request) -> bool {

@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use engine::pages::slow::Asked;
 use engine::{GivenBlocks, HINTS_MAX};
+use front::buffer_bytes;
 use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
 use seam::{BLOCK_BYTES, Incoming, Piece, SECTOR_BYTES, Seam, StreamReader};
 
 use super::Connection;
-use super::loan::buffer_bytes;
 use super::slow::{LargeWrite, UnderWay};
 use crate::options::{
     READ_PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, STRAIGHT_BYTES_MIN, WHOLE_READ_BYTES_MAX, WRITE_PIECE_BYTES,
@@ -89,12 +89,12 @@ impl<S: Seam> Connection<S> {
         let len = request.len as usize;
         if request.command == Command::Read && len <= READ_PIECE_BYTES {
             let lent_bytes = buffer_bytes(request.offset, len);
-            if self.borrow_now(lent_bytes) {
+            if self.account.borrow_now(lent_bytes) {
                 if self.volume.read_now(request.offset, len, pieces) {
                     self.volume.asked(Asked::Read, request.offset, len as u64);
                     return self.answer_data(request, request.offset, true, pieces, lent_bytes);
                 }
-                self.give_back(lent_bytes);
+                self.account.give_back(lent_bytes);
             }
         }
         if request.command == Command::Flush {
@@ -169,7 +169,7 @@ impl<S: Seam> Connection<S> {
     fn buffers_for(self: &Rc<Self>, request: &Request) -> Option<(Vec<S::BlockMut>, UnderWay<S>)> {
         let (len, block) = (request.len as usize, BLOCK_BYTES as u64);
         let whole = len.is_multiple_of(BLOCK_BYTES) && request.offset.is_multiple_of(block);
-        if len < STRAIGHT_BYTES_MIN || !whole || request.flags != 0 || !self.borrow_of_share(len) {
+        if len < STRAIGHT_BYTES_MIN || !whole || request.flags != 0 || !self.account.borrow_of_share(len) {
             return None;
         }
         let under_way = UnderWay::new(self, len, 0).with_loan(len);

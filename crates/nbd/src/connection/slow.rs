@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use engine::{GivenBlocks, WriteFlags, ZeroFlags};
+use front::{Loan, buffer_bytes};
 use nbd_protocol::reply::{push_error_chunk, push_status_chunk};
 use nbd_protocol::{Errno, Request, command, flags};
 use seam::{AllocationExtent, BLOCK_BYTES, Seam};
 
 use super::Connection;
-use super::loan::{Loan, buffer_bytes};
 use crate::errno::errno;
 use crate::negotiation::ALLOCATION_CONTEXT;
 use crate::options::{EXTENTS_MAX, READ_PIECE_BYTES};
@@ -47,7 +47,7 @@ impl<S: Seam> Drop for UnderWay<S> {
         subtract(&self.connection.requests, 1);
         subtract(&self.connection.held_bytes, self.held_bytes);
         subtract(&self.connection.payload_bytes, self.payload_bytes);
-        self.connection.give_back(self.lent_bytes);
+        self.connection.account.give_back(self.lent_bytes);
         self.connection.control.wake();
     }
 }
@@ -134,17 +134,17 @@ impl<S: Seam> Connection<S> {
         let end = request.offset + u64::from(request.len);
         let (mut at, mut data) = (request.offset, Vec::new());
         let mut loan = match whole {
-            true => self.borrow(buffer_bytes(at, request.len as usize)).await,
+            true => self.account.borrow(&self.seam, buffer_bytes(at, request.len as usize), || true).await,
             false => None,
         };
         // No longer than the connection's share, within which it waits for nobody.
-        let share = self.shares.share_bytes() / BLOCK_BYTES * BLOCK_BYTES;
+        let share = self.shares.clients.share_bytes() / BLOCK_BYTES * BLOCK_BYTES;
         let piece_bytes = if whole { READ_PIECE_BYTES } else { share.clamp(BLOCK_BYTES, READ_PIECE_BYTES) };
         while at < end {
             let piece = piece_bytes - (at % piece_bytes as u64) as usize;
             let len = piece.min((end - at) as usize);
             if !whole {
-                loan = self.borrow(buffer_bytes(at, len)).await;
+                loan = self.account.borrow(&self.seam, buffer_bytes(at, len), || true).await;
             }
             if loan.is_none() {
                 return;
@@ -261,7 +261,7 @@ impl<S: Seam> LargeWrite<S> {
 }
 
 fn write_flags(request: &Request) -> WriteFlags {
-    WriteFlags { fua: request.flags & command::FUA != 0 }
+    WriteFlags { fua: request.flags & command::FUA != 0, ..Default::default() }
 }
 
 fn state(run: &AllocationExtent) -> u32 {

@@ -46,6 +46,12 @@ impl ByteStream<RealSeam> for RealStream {
     type Reader = RealReader;
     type Writer = RealWriter;
 
+    fn local_address(&self) -> Option<Address> {
+        let copy = self.socket.try_clone().ok()?;
+        let address = std::net::TcpStream::from(copy).local_addr().ok()?;
+        Some(Address::Tcp(address.ip().to_canonical().to_string(), address.port()))
+    }
+
     fn split(self) -> (RealReader, RealWriter) {
         let socket = Rc::new(self.socket);
         let reader = RealReader { socket: socket.clone(), iov: Vec::new(), turn: 0, doubt: 0, last_doubt: 0 };

@@ -108,9 +108,9 @@ pub(super) async fn connect(world: &Rc<Shared>, to: &Address) -> io::Result<SimS
     connections.retain(|(_, pipes)| pipes.iter().any(|pipe| pipe.strong_count() > 0));
     connections.push((name, [Rc::downgrade(&there), Rc::downgrade(&back)]));
     drop(connections);
-    queue.clients.borrow_mut().push_back(SimStream::new(Rc::clone(&there), Rc::clone(&back)));
+    queue.clients.borrow_mut().push_back(SimStream::new(Rc::clone(&there), Rc::clone(&back), to));
     queue.waiting.take().into_iter().for_each(Waker::wake);
-    Ok(SimStream::new(back, there))
+    Ok(SimStream::new(back, there, to))
 }
 
 impl World {

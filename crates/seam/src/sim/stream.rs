@@ -12,7 +12,7 @@ use super::timer::Event;
 use super::trace::{TraceOp, TracePhase};
 use super::world::Shared;
 use super::{SimBlockMut, SimSeam};
-use crate::{Block, BlockMut, ByteStream, Gather, Nanos, Part, PieceMut, StreamReader, StreamWriter};
+use crate::{Address, Block, BlockMut, ByteStream, Gather, Nanos, Part, PieceMut, StreamReader, StreamWriter};
 
 /// One direction of a connection.
 pub(super) struct Pipe {
@@ -172,11 +172,13 @@ impl Event for Pipe {
 pub struct SimStream {
     incoming: Rc<Pipe>,
     outgoing: Rc<Pipe>,
+    /// Where it was connected to.
+    address: Address,
 }
 
 impl SimStream {
-    pub(super) fn new(incoming: Rc<Pipe>, outgoing: Rc<Pipe>) -> SimStream {
-        SimStream { incoming, outgoing }
+    pub(super) fn new(incoming: Rc<Pipe>, outgoing: Rc<Pipe>, address: &Address) -> SimStream {
+        SimStream { incoming, outgoing, address: address.clone() }
     }
 }
 
@@ -194,6 +196,10 @@ impl Drop for End {
 impl ByteStream<SimSeam> for SimStream {
     type Reader = SimReader;
     type Writer = SimWriter;
+
+    fn local_address(&self) -> Option<Address> {
+        matches!(self.address, Address::Tcp(..)).then(|| self.address.clone())
+    }
 
     fn split(self) -> (SimReader, SimWriter) {
         let end = Rc::new(End { incoming: Rc::clone(&self.incoming) });

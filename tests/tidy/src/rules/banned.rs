@@ -7,11 +7,12 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Where the ban holds.
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 7] = [
     "crates/engine/src/",
     "crates/nbd/src/",
     "crates/nbd-protocol/src/",
     "crates/qos/src/",
+    "crates/scsi/src/",
     "crates/seam/src/sim",
     "crates/seam/src/model",
 ];

@@ -7,17 +7,20 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 22] = [
+const LAYERS: [(&str, u32); 25] = [
     ("seam", 0),
     ("qos", 0),
     ("nbd-protocol", 0),
+    ("iscsi-protocol", 0),
     ("trace", 0),
     ("flash", 1),
+    ("front", 1),
     ("engine", 2),
     ("control", 3),
     ("tls", 3),
     ("nbd", 3),
-    ("iscsi", 3),
+    ("scsi", 3),
+    ("iscsi", 4),
     ("vhost-user", 3),
     ("api", 4),
     ("events", 4),
@@ -36,7 +39,8 @@ const LAYERS: [(&str, u32); 22] = [
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
 /// Crates that know no executor and no operating system.
-const PURE: [&str; 6] = ["flash", "engine", "nbd", "nbd-protocol", "qos", "trace"];
+const PURE: [&str; 10] =
+    ["flash", "engine", "front", "nbd", "nbd-protocol", "iscsi", "iscsi-protocol", "qos", "scsi", "trace"];
 
 /// Dependencies against the direction, crates without a layer, executors where none may be.
 pub fn check(sources: &[Source]) -> Vec<Violation> {

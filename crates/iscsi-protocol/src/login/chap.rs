@@ -1,0 +1,159 @@
+//! CHAP (12.1.3, RFC 1994): a secret is known without being told.
+
+use md5::{Digest, Md5};
+use ring::digest::{Context, SHA256};
+use subtle::ConstantTimeEq;
+
+use crate::text;
+
+/// Longest proof of the algorithms here, in bytes.
+pub(super) const PROOF_BYTES_MAX: usize = 32;
+/// Bytes of our challenges.
+const CHALLENGE_BYTES: usize = 32;
+
+/// What an initiator has to know, and what we have to know for it.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The name that the initiator proves with.
+    pub user: String,
+    /// Its secret.
+    pub secret: Vec<u8>,
+    /// Our name and secret, for initiators that want a proof from us.
+    pub mutual: Option<(String, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for Credentials {
+    /// Without the secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mutual = self.mutual.as_ref().map(|(user, _)| user);
+        f.debug_struct("Credentials").field("user", &self.user).field("mutual", &mutual).finish_non_exhaustive()
+    }
+}
+
+/// How a proof is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// What everybody speaks.
+    Md5,
+    /// What should be spoken.
+    Sha256,
+}
+
+impl Algorithm {
+    /// From its number on the wire; the order in which initiators offer is theirs to choose.
+    pub fn from_wire(number: &str) -> Option<Algorithm> {
+        match text::number(number)? {
+            5 => Some(Algorithm::Md5),
+            7 => Some(Algorithm::Sha256),
+            _ => None,
+        }
+    }
+
+    fn to_wire(self) -> &'static str {
+        match self {
+            Algorithm::Md5 => "5",
+            Algorithm::Sha256 => "7",
+        }
+    }
+
+    /// The proof that whoever knows the secret gives.
+    pub fn proof(self, identifier: u8, secret: &[u8], challenge: &[u8]) -> Vec<u8> {
+        match self {
+            Algorithm::Md5 => {
+                Md5::new().chain_update([identifier]).chain_update(secret).chain_update(challenge).finalize().to_vec()
+            }
+            Algorithm::Sha256 => {
+                let mut context = Context::new(&SHA256);
+                for part in [&[identifier][..], secret, challenge] {
+                    context.update(part);
+                }
+                context.finish().as_ref().to_vec()
+            }
+        }
+    }
+}
+
+/// A question that was put to an initiator.
+pub(super) struct Challenge {
+    algorithm: Algorithm,
+    identifier: u8,
+    bytes: Vec<u8>,
+}
+
+impl Challenge {
+    pub(super) fn new(algorithm: Algorithm, random: &mut dyn FnMut() -> u64) -> Challenge {
+        let bytes =
+            std::iter::repeat_with(random).flat_map(u64::to_le_bytes).take(CHALLENGE_BYTES + 1).collect::<Vec<_>>();
+        Challenge { algorithm, identifier: bytes[CHALLENGE_BYTES], bytes: bytes[..CHALLENGE_BYTES].to_vec() }
+    }
+
+    pub(super) fn push(&self, out: &mut Vec<u8>) {
+        text::push(out, "CHAP_A", self.algorithm.to_wire());
+        text::push(out, "CHAP_I", &self.identifier.to_string());
+        text::push(out, "CHAP_C", &text::hex(&self.bytes));
+    }
+
+    /// Whether the proof is the one of the credentials. How long that takes tells nothing.
+    pub(super) fn is_met(&self, credentials: &Credentials, name: &str, proof: &[u8]) -> bool {
+        let wanted = self.algorithm.proof(self.identifier, &credentials.secret, &self.bytes);
+        let user = name.as_bytes().ct_eq(credentials.user.as_bytes());
+        bool::from(user & wanted.ct_eq(proof))
+    }
+
+    /// Answers the initiator's own question, if we have a secret for that. Our own question is not answered: its answer would prove
+    /// somebody else's knowledge (12.1.3).
+    pub(super) fn prove(
+        &self,
+        credentials: &Credentials,
+        identifier: u8,
+        asked: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        let (name, secret) = credentials.mutual.as_ref()?;
+        if asked == self.bytes || secret == &credentials.secret {
+            return None;
+        }
+        text::push(out, "CHAP_N", name);
+        text::push(out, "CHAP_R", &text::hex(&self.algorithm.proof(identifier, secret, asked)));
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proofs_are_those_of_other_implementations() {
+        // md5sum and sha256sum of the bytes 01, "secret", "challenge".
+        let proof = |algorithm: Algorithm| text::hex(&algorithm.proof(1, b"secret", b"challenge"));
+        assert_eq!(proof(Algorithm::Md5), "0x46e47770030e2b4e26a0db72a7efec00");
+        assert_eq!(proof(Algorithm::Sha256), "0x2dfa0526f4764864b7c3c5bc6596bcead3d8dbd984f4fc1d9f330299f0beced4");
+    }
+
+    #[test]
+    fn only_the_secret_meets_a_challenge() {
+        let credentials = Credentials { user: "esx".into(), secret: b"fourteen bytes".to_vec(), mutual: None };
+        let mut number = 0;
+        let challenge = Challenge::new(Algorithm::Sha256, &mut || {
+            number += 1;
+            number
+        });
+        let proof = Algorithm::Sha256.proof(challenge.identifier, &credentials.secret, &challenge.bytes);
+        assert!(challenge.is_met(&credentials, "esx", &proof));
+        assert!(!challenge.is_met(&credentials, "esy", &proof));
+        assert!(!challenge.is_met(&credentials, "esx", &proof[..31]));
+        assert!(!challenge.is_met(&credentials, "esx", &[]));
+        let other =
+            Algorithm::Sha256.proof(challenge.identifier.wrapping_add(1), &credentials.secret, &challenge.bytes);
+        assert!(!challenge.is_met(&credentials, "esx", &other));
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let mutual = Some(("us".into(), b"SHOWN".to_vec()));
+        let credentials = Credentials { user: "esx".into(), secret: b"SHOWN".to_vec(), mutual };
+        assert!(!format!("{credentials:?}").contains("SHOWN"));
+        assert!(!format!("{credentials:?}").contains("83"));
+    }
+}

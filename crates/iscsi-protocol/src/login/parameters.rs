@@ -1,0 +1,224 @@
+//! What the two ends agree on about how they talk (section 13): every key with the way its value is found.
+
+use super::{Refusal, SessionType};
+use crate::limits;
+use crate::text::{self, Pair};
+
+/// Values that both ends keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// Headers are followed by a checksum, in both directions.
+    pub header_digest: bool,
+    /// Data segments are followed by a checksum, in both directions.
+    pub data_digest: bool,
+    /// Longest data segment that the initiator takes, in bytes.
+    pub send_bytes_max: u32,
+    /// Longest data segment that we take, in bytes.
+    pub receive_bytes_max: u32,
+    /// No data may follow a command that nobody asked for.
+    pub initial_r2t: bool,
+    /// Data may come in a command's own PDU.
+    pub immediate_data: bool,
+    /// Longest sequence of data, in bytes.
+    pub burst_bytes: u32,
+    /// Most data that come without being asked for, in bytes.
+    pub first_burst_bytes: u32,
+    /// R2Ts of one command that may be outstanding.
+    pub outstanding_r2t: u16,
+    /// Seconds after which an initiator may come back that lost its connection.
+    pub time2wait_s: u16,
+}
+
+/// Where values come from that nobody spoke of (13, "Default").
+const DEFAULT: Parameters = Parameters {
+    header_digest: false,
+    data_digest: false,
+    send_bytes_max: limits::RECEIVE_BYTES_DEFAULT,
+    receive_bytes_max: limits::RECEIVE_BYTES_DEFAULT,
+    initial_r2t: true,
+    immediate_data: true,
+    burst_bytes: 262_144,
+    first_burst_bytes: 65_536,
+    outstanding_r2t: 1,
+    time2wait_s: 2,
+};
+
+/// Bounds of a length of data on the wire.
+const LEN_MIN: u32 = 512;
+const LEN_MAX: u32 = (1 << 24) - 1;
+
+/// The negotiation, as far as it is.
+pub(super) struct Negotiation {
+    parameters: Parameters,
+    /// Keys whose value was found; one may be negotiated once.
+    seen: Vec<&'static str>,
+    declared: bool,
+}
+
+impl Default for Negotiation {
+    fn default() -> Self {
+        Negotiation { parameters: DEFAULT, seen: Vec::new(), declared: false }
+    }
+}
+
+/// How the value of a key is found.
+enum Answer {
+    /// It is the initiator's to say.
+    Declared,
+    /// This is it.
+    Value(String),
+    /// It means nothing here.
+    Irrelevant,
+    /// What was offered is none.
+    Reject,
+}
+
+impl Negotiation {
+    /// Finds the value of one key, and answers where the key wants an answer.
+    pub(super) fn answer(&mut self, pair: &Pair<'_>, session: SessionType, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let Some(key) = KEYS.iter().find(|key| key.name == pair.key) else {
+            text::push(out, pair.key, "NotUnderstood");
+            return Ok(());
+        };
+        if self.seen.contains(&key.name) {
+            return Err(Refusal::InitiatorError);
+        }
+        self.seen.push(key.name);
+        let answer = match key.normal_alone && session == SessionType::Discovery {
+            true => Answer::Irrelevant,
+            false => (key.find)(&mut self.parameters, pair.value),
+        };
+        match answer {
+            Answer::Declared => (),
+            Answer::Value(value) => text::push(out, key.name, &value),
+            Answer::Irrelevant => text::push(out, key.name, "Irrelevant"),
+            Answer::Reject => text::push(out, key.name, "Reject"),
+        }
+        Ok(())
+    }
+
+    /// Says what is ours to say, once.
+    pub(super) fn declare(&mut self, out: &mut Vec<u8>) {
+        if !self.declared {
+            self.declared = true;
+            self.parameters.receive_bytes_max = limits::RECEIVE_BYTES_MAX;
+            text::push(out, "MaxRecvDataSegmentLength", &limits::RECEIVE_BYTES_MAX.to_string());
+        }
+    }
+
+    /// What was found.
+    pub(super) fn parameters(&self) -> Parameters {
+        let found = self.parameters;
+        Parameters { first_burst_bytes: found.first_burst_bytes.min(found.burst_bytes), ..found }
+    }
+}
+
+/// A key and how its value is found.
+struct Key {
+    name: &'static str,
+    /// It means nothing in a discovery session.
+    normal_alone: bool,
+    find: fn(&mut Parameters, &str) -> Answer,
+}
+
+const fn key(name: &'static str, find: fn(&mut Parameters, &str) -> Answer) -> Key {
+    Key { name, normal_alone: false, find }
+}
+
+const fn normal(name: &'static str, find: fn(&mut Parameters, &str) -> Answer) -> Key {
+    Key { name, normal_alone: true, find }
+}
+
+const KEYS: &[Key] = &[
+    key("HeaderDigest", |all, value| digest(&mut all.header_digest, value)),
+    key("DataDigest", |all, value| digest(&mut all.data_digest, value)),
+    key("MaxRecvDataSegmentLength", |all, value| match number(value, LEN_MIN, LEN_MAX) {
+        Some(len) => {
+            all.send_bytes_max = len;
+            Answer::Declared
+        }
+        None => Answer::Reject,
+    }),
+    normal("InitialR2T", |all, value| found(&mut all.initial_r2t, boolean(value), yes_or_no)),
+    normal("ImmediateData", |all, value| found(&mut all.immediate_data, boolean(value), yes_or_no)),
+    normal("MaxBurstLength", |all, value| {
+        let len = number(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::BURST_BYTES));
+        found(&mut all.burst_bytes, len, |len| len.to_string())
+    }),
+    normal("FirstBurstLength", |all, value| {
+        let len = number(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::FIRST_BURST_BYTES));
+        found(&mut all.first_burst_bytes, len, |len| len.to_string())
+    }),
+    normal("MaxOutstandingR2T", |all, value| {
+        let count = number(value, 1, 65_535).map(|count| (count as u16).min(limits::OUTSTANDING_R2T));
+        found(&mut all.outstanding_r2t, count, |count| count.to_string())
+    }),
+    // The highest of both, and we ask for none.
+    key("DefaultTime2Wait", |all, value| {
+        let seconds = number(value, 0, 3600).map(|seconds| seconds as u16);
+        found(&mut all.time2wait_s, seconds, |seconds| seconds.to_string())
+    }),
+    // The lowest of both: nothing is kept of a connection that is lost.
+    key("DefaultTime2Retain", |_, value| fixed(number(value, 0, 3600).is_some(), "0")),
+    normal("MaxConnections", |_, value| fixed(number(value, 1, 65_535).is_some(), "1")),
+    key("ErrorRecoveryLevel", |_, value| fixed(number(value, 0, 2).is_some(), "0")),
+    // Data come in order, whatever the initiator could do.
+    normal("DataPDUInOrder", |_, value| fixed(boolean(value).is_some(), "Yes")),
+    normal("DataSequenceInOrder", |_, value| fixed(boolean(value).is_some(), "Yes")),
+    key("TaskReporting", |_, value| fixed(value.split(',').any(|one| one == "RFC3720"), "RFC3720")),
+    key("iSCSIProtocolLevel", |_, value| match number(value, 0, 31) {
+        Some(level) => Answer::Value(level.min(1).to_string()),
+        None => Answer::Reject,
+    }),
+    // Markers of RFC 3720, which are no more.
+    key("OFMarker", |_, value| fixed(boolean(value).is_some(), "No")),
+    key("IFMarker", |_, value| fixed(boolean(value).is_some(), "No")),
+    key("OFMarkInt", |_, _| Answer::Irrelevant),
+    key("IFMarkInt", |_, _| Answer::Irrelevant),
+    // Not an initiator's to say, or not here.
+    key("TargetAlias", |_, _| Answer::Reject),
+    key("TargetAddress", |_, _| Answer::Reject),
+    key("TargetPortalGroupTag", |_, _| Answer::Reject),
+    key("SendTargets", |_, _| Answer::Reject),
+];
+
+/// Keeps what was found.
+fn found<T: Copy>(place: &mut T, value: Option<T>, show: impl Fn(T) -> String) -> Answer {
+    match value {
+        Some(value) => {
+            *place = value;
+            Answer::Value(show(value))
+        }
+        None => Answer::Reject,
+    }
+}
+
+fn fixed(makes_sense: bool, value: &str) -> Answer {
+    if makes_sense { Answer::Value(value.to_owned()) } else { Answer::Reject }
+}
+
+/// The first of the initiator's list that is known here.
+fn digest(place: &mut bool, value: &str) -> Answer {
+    let known = |one| match one {
+        "None" => Some(false),
+        "CRC32C" => Some(true),
+        _ => None,
+    };
+    found(place, value.split(',').find_map(known), |on| if on { "CRC32C" } else { "None" }.to_owned())
+}
+
+fn number(value: &str, min: u32, max: u32) -> Option<u32> {
+    text::number(value).filter(|number| (min..=max).contains(number))
+}
+
+fn boolean(value: &str) -> Option<bool> {
+    match value {
+        "Yes" => Some(true),
+        "No" => Some(false),
+        _ => None,
+    }
+}
+
+fn yes_or_no(value: bool) -> String {
+    if value { "Yes" } else { "No" }.to_owned()
+}

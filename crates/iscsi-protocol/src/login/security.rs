@@ -1,0 +1,144 @@
+//! The security stage (section 12): which proof, and whether it is given.
+
+use super::Refusal;
+use super::chap::{Algorithm, Challenge, Credentials, PROOF_BYTES_MAX};
+use crate::text::{self, Pair};
+
+/// Bytes of a challenge of an initiator that are looked at.
+const CHALLENGE_BYTES_MAX: usize = 1024;
+/// Methods and algorithms of one offer that are looked at.
+const LIST_MAX: usize = 16;
+
+/// How far the stage is.
+#[derive(Default)]
+enum State {
+    /// Nothing was offered.
+    #[default]
+    Open,
+    /// Nobody has to prove anything.
+    None,
+    /// A proof by CHAP; its algorithm comes next.
+    Chap,
+    /// Our challenge is out.
+    Challenged(Challenge),
+    /// The proof was given.
+    Authenticated,
+}
+
+/// The stage.
+#[derive(Default)]
+pub(super) struct Security {
+    state: State,
+    /// What the request at hand holds.
+    methods: Option<Vec<String>>,
+    algorithms: Option<Vec<String>>,
+    name: Option<String>,
+    proof: Option<Vec<u8>>,
+    identifier: Option<u8>,
+    challenge: Option<Vec<u8>>,
+}
+
+impl Security {
+    /// True for the keys of this stage.
+    pub(super) fn knows(key: &str) -> bool {
+        matches!(key, "AuthMethod" | "CHAP_A" | "CHAP_N" | "CHAP_R" | "CHAP_I" | "CHAP_C")
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+
+    pub(super) fn is_agreed_none(&self) -> bool {
+        matches!(self.state, State::None)
+    }
+
+    pub(super) fn is_authenticated(&self) -> bool {
+        matches!(self.state, State::Authenticated)
+    }
+
+    /// True while a proof is on its way.
+    pub(super) fn has_begun(&self) -> bool {
+        matches!(self.state, State::Chap | State::Challenged(_))
+    }
+
+    /// Takes a pair in; each may come once in a request.
+    pub(super) fn take(&mut self, pair: &Pair<'_>) -> Result<(), Refusal> {
+        let list = || Some(pair.value.split(',').take(LIST_MAX).map(str::to_owned).collect());
+        let is_new = match pair.key {
+            "AuthMethod" => std::mem::replace(&mut self.methods, list()).is_none(),
+            "CHAP_A" => std::mem::replace(&mut self.algorithms, list()).is_none(),
+            "CHAP_N" => self.name.replace(pair.value.to_owned()).is_none(),
+            "CHAP_R" => {
+                let proof = text::binary(pair.value, PROOF_BYTES_MAX).ok_or(Refusal::Authentication)?;
+                self.proof.replace(proof).is_none()
+            }
+            "CHAP_I" => {
+                let identifier = text::number(pair.value).and_then(|number| u8::try_from(number).ok());
+                self.identifier.replace(identifier.ok_or(Refusal::InitiatorError)?).is_none()
+            }
+            "CHAP_C" => {
+                let challenge = text::binary(pair.value, CHALLENGE_BYTES_MAX).ok_or(Refusal::InitiatorError)?;
+                self.challenge.replace(challenge).is_none()
+            }
+            _ => true,
+        };
+        if is_new { Ok(()) } else { Err(Refusal::InitiatorError) }
+    }
+
+    /// Answers what the request at hand held.
+    pub(super) fn answer(
+        &mut self,
+        credentials: Option<&Credentials>,
+        random: &mut dyn FnMut() -> u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        if let Some(methods) = self.methods.take() {
+            self.choose_method(&methods, credentials.is_some(), out)?;
+        }
+        if let Some(algorithms) = self.algorithms.take() {
+            if !matches!(self.state, State::Chap) {
+                return Err(Refusal::InitiatorError);
+            }
+            let algorithm = algorithms.iter().find_map(|number| Algorithm::from_wire(number));
+            let challenge = Challenge::new(algorithm.ok_or(Refusal::Authentication)?, random);
+            challenge.push(out);
+            self.state = State::Challenged(challenge);
+        }
+        let asked = match (self.identifier.take(), self.challenge.take()) {
+            (Some(identifier), Some(challenge)) => Some((identifier, challenge)),
+            (None, None) => None,
+            _ => return Err(Refusal::InitiatorError),
+        };
+        match (self.name.take(), self.proof.take()) {
+            (Some(name), Some(proof)) => {
+                let State::Challenged(challenge) = &self.state else { return Err(Refusal::InitiatorError) };
+                let credentials = credentials.ok_or(Refusal::Authentication)?;
+                if !challenge.is_met(credentials, &name, &proof) {
+                    return Err(Refusal::Authentication);
+                }
+                if let Some((identifier, asked)) = asked {
+                    challenge.prove(credentials, identifier, &asked, out).ok_or(Refusal::Authentication)?;
+                }
+                self.state = State::Authenticated;
+                Ok(())
+            }
+            // Who has proved nothing is told nothing.
+            (None, None) if asked.is_none() => Ok(()),
+            _ => Err(Refusal::InitiatorError),
+        }
+    }
+
+    fn choose_method(&mut self, methods: &[String], prove: bool, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        if !self.is_open() {
+            return Err(Refusal::InitiatorError);
+        }
+        let wanted = if prove { "CHAP" } else { "None" };
+        if !methods.iter().any(|method| method == wanted) {
+            text::push(out, "AuthMethod", "Reject");
+            return Err(Refusal::Authentication);
+        }
+        text::push(out, "AuthMethod", wanted);
+        self.state = if prove { State::Chap } else { State::None };
+        Ok(())
+    }
+}

@@ -1,0 +1,46 @@
+//! iSCSI names (4.2.7).
+
+use crate::limits::NAME_BYTES_MAX;
+
+/// What is wrong with `name` as the name of an initiator or a target, if anything.
+pub fn check(name: &str) -> Result<(), &'static str> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err("is longer than 223 bytes");
+    }
+    let rest =
+        ["iqn.", "eui.", "naa."].iter().find_map(|kind| name.get(..4)?.eq_ignore_ascii_case(kind).then(|| &name[4..]));
+    match rest {
+        None => Err("starts with none of iqn., eui., naa."),
+        Some("") => Err("ends after its kind"),
+        Some(rest) if rest.chars().any(|c| c.is_ascii_control() || c.is_whitespace() || "=,".contains(c)) => {
+            Err("holds a blank, a comma or an equals sign")
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// True when both are the same name: letters are compared without their case (4.2.7.2 has them prepared so).
+pub fn same(a: &str, b: &str) -> bool {
+    a.eq_ignore_ascii_case(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_from_what_is_none() {
+        for good in [
+            "iqn.2026-11.io.hotset:lab",
+            "IQN.1991-05.com.microsoft:host",
+            "eui.02004567A425678D",
+            "naa.52004567BA64678D",
+        ] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        let long = format!("iqn.{}", "x".repeat(220));
+        for bad in ["", "iqn", "iqn.", "host", "iqn.a b", "iqn.a,b", "ï", long.as_str()] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Negotiation text (6.1): `key=value` pairs, each ended by a zero byte, over one PDU or several.
+
+use crate::limits::{KEY_BYTES_MAX, PAIRS_MAX, TEXT_BYTES_MAX};
+
+/// One pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair<'a> {
+    /// The key.
+    pub key: &'a str,
+    /// The value; may be empty.
+    pub value: &'a str,
+}
+
+/// Why a text is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// It is longer than is looked at.
+    #[error("the negotiation text is too long")]
+    TooLong,
+    /// It is not made of pairs.
+    #[error("the negotiation text is not made of key=value pairs")]
+    Malformed,
+}
+
+/// Pairs that come over several PDUs, all but the last with the C bit.
+#[derive(Debug, Default)]
+pub struct Collector(Vec<u8>);
+
+impl Collector {
+    /// Takes the data of one PDU.
+    pub fn push(&mut self, data: &[u8]) -> Result<(), TextError> {
+        if self.0.len() + data.len() > TEXT_BYTES_MAX {
+            return Err(TextError::TooLong);
+        }
+        self.0.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// All that came.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.0)
+    }
+
+    /// True when nothing waits for its continuation.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The pairs of a text, in its order.
+pub fn pairs(text: &[u8]) -> Result<Vec<Pair<'_>>, TextError> {
+    let text = std::str::from_utf8(text).map_err(|_| TextError::Malformed)?;
+    let mut pairs = Vec::new();
+    // Some end the last pair with several zeroes, some with none.
+    for pair in text.split('\0').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').ok_or(TextError::Malformed)?;
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(TextError::Malformed);
+        }
+        if pairs.len() == PAIRS_MAX {
+            return Err(TextError::TooLong);
+        }
+        pairs.push(Pair { key, value });
+    }
+    Ok(pairs)
+}
+
+/// Appends a pair.
+pub fn push(out: &mut Vec<u8>, key: &str, value: &str) {
+    out.extend_from_slice(key.as_bytes());
+    out.push(b'=');
+    out.extend_from_slice(value.as_bytes());
+    out.push(0);
+}
+
+/// A number: decimal, or hexadecimal after `0x` (6.1).
+pub fn number(value: &str) -> Option<u32> {
+    match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
+        Some(hex) if !hex.is_empty() && hex.bytes().all(|c| c.is_ascii_hexdigit()) => u32::from_str_radix(hex, 16).ok(),
+        None if !value.is_empty() && value.bytes().all(|c| c.is_ascii_digit()) => value.parse().ok(),
+        _ => None,
+    }
+}
+
+/// A binary value: hexadecimal after `0x`, base64 after `0b` (6.1); at most `len_max` bytes.
+pub fn binary(value: &str, len_max: usize) -> Option<Vec<u8>> {
+    let bytes = match value.get(..2)? {
+        "0x" | "0X" => from_hex(&value.as_bytes()[2..])?,
+        "0b" | "0B" => from_base64(&value.as_bytes()[2..])?,
+        _ => return None,
+    };
+    (bytes.len() <= len_max).then_some(bytes)
+}
+
+/// A binary value as hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(2 + 2 * bytes.len());
+    text.push_str("0x");
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let value = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
+    // An odd count has a leading zero left out.
+    let (head, pairs) = digits.split_at(digits.len() % 2);
+    let mut bytes = Vec::with_capacity(digits.len().div_ceil(2));
+    for digit in head {
+        bytes.push(value(*digit)?);
+    }
+    for pair in pairs.chunks_exact(2) {
+        bytes.push(value(pair[0])? << 4 | value(pair[1])?);
+    }
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+fn from_base64(digits: &[u8]) -> Option<Vec<u8>> {
+    let digits = digits.strip_suffix(b"==").or_else(|| digits.strip_suffix(b"=")).unwrap_or(digits);
+    let (mut bytes, mut bits, mut count) = (Vec::with_capacity(digits.len() * 3 / 4), 0_u32, 0);
+    for digit in digits {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    (!bytes.is_empty() && count < 6).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_come_back_as_they_were_pushed() {
+        let mut text = Vec::new();
+        push(&mut text, "InitiatorName", "iqn.a");
+        push(&mut text, "Empty", "");
+        push(&mut text, "Sum", "a=b");
+        let pair = |key, value| Pair { key, value };
+        let wanted = vec![pair("InitiatorName", "iqn.a"), pair("Empty", ""), pair("Sum", "a=b")];
+        assert_eq!(pairs(&text), Ok(wanted.clone()));
+        assert_eq!(pairs(text.trim_ascii_end().strip_suffix(b"\0").expect("a zero")), Ok(wanted));
+    }
+
+    #[test]
+    fn what_is_no_pair_is_refused() {
+        for bad in [&b"nothing\0"[..], b"=value\0", b"\xff=1\0", &[b'k'; 64]] {
+            assert_eq!(pairs(bad), Err(TextError::Malformed), "{bad:?}");
+        }
+        assert_eq!(pairs(&b"k=v\0".repeat(PAIRS_MAX + 1)), Err(TextError::TooLong));
+    }
+
+    #[test]
+    fn a_text_over_several_pdus_is_bounded() {
+        let mut collector = Collector::default();
+        collector.push(b"InitiatorNa").expect("short");
+        collector.push(b"me=iqn.a\0").expect("short");
+        assert_eq!(collector.take(), b"InitiatorName=iqn.a\0");
+        assert_eq!(collector.push(&[0; TEXT_BYTES_MAX]), Ok(()));
+        assert_eq!(collector.push(&[0]), Err(TextError::TooLong));
+    }
+
+    #[test]
+    fn numbers_are_decimal_or_hexadecimal_and_nothing_else() {
+        assert_eq!((number("262144"), number("0x40000"), number("0")), (Some(262_144), Some(262_144), Some(0)));
+        for bad in ["", "0x", "-1", "+1", "1 ", "0xg", "4294967296", "0x+1"] {
+            assert_eq!(number(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn binary_values_are_hexadecimal_or_base64() {
+        assert_eq!(binary("0x0aFF", 16), Some(vec![0x0a, 0xff]));
+        assert_eq!(binary("0xaff", 16), Some(vec![0x0a, 0xff]));
+        assert_eq!(binary("0bSGVsbG8=", 16), Some(b"Hello".to_vec()));
+        assert_eq!(binary("0bSGVsbG8h", 16), Some(b"Hello!".to_vec()));
+        assert_eq!(hex(&[0x0a, 0xff]), "0x0aff");
+        for bad in ["", "0", "0x", "0b", "0xzz", "0b====", "0bA", "12", "0x0102030405060708090a0b0c0d0e0f1011", "é0"] {
+            assert_eq!(binary(bad, 16), None, "{bad}");
+        }
+    }
+}

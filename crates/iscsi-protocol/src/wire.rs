@@ -1,0 +1,56 @@
+//! Big-endian numbers at fixed places of a header.
+
+use crate::Header;
+
+/// The places of a header; `at` is a constant of the caller, inside the header.
+pub(crate) trait Places {
+    fn u16_at(&self, at: usize) -> u16;
+    fn u24_at(&self, at: usize) -> u32;
+    fn u32_at(&self, at: usize) -> u32;
+    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N];
+    fn put(&mut self, at: usize, bytes: &[u8]);
+
+    fn put_u16(&mut self, at: usize, value: u16) {
+        self.put(at, &value.to_be_bytes());
+    }
+
+    fn put_u32(&mut self, at: usize, value: u32) {
+        self.put(at, &value.to_be_bytes());
+    }
+}
+
+impl Places for Header {
+    fn u16_at(&self, at: usize) -> u16 {
+        u16::from_be_bytes(self.bytes_at(at))
+    }
+
+    fn u24_at(&self, at: usize) -> u32 {
+        let [a, b, c] = self.bytes_at(at);
+        u32::from_be_bytes([0, a, b, c])
+    }
+
+    fn u32_at(&self, at: usize) -> u32 {
+        u32::from_be_bytes(self.bytes_at(at))
+    }
+
+    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self[at..at + N]);
+        bytes
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// Sets the length of the data segment in a header.
+pub(crate) fn put_data_len(header: &mut Header, len: usize) {
+    assert!(len < 1 << 24, "a data segment's length has 24 bits");
+    header.put(5, &(len as u32).to_be_bytes()[1..]);
+}
+
+/// The length of the data segment that a header tells.
+pub(crate) fn data_len(header: &Header) -> usize {
+    header.u24_at(5) as usize
+}

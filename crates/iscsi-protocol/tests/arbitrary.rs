@@ -1,0 +1,149 @@
+//! Any bytes at all: no panic, nothing used that is not there, the same answer when the bytes come one by one, and what was
+//! understood is encoded to what is understood the same. `fuzz/targets/iscsi.rs` does it guided by coverage.
+
+use iscsi_protocol::login::{Credentials, Login, Next, Rules};
+use iscsi_protocol::{Framing, HEADER_BYTES, Header, Request, RequestBody, Response, Step, text};
+
+/// Bytes from a seed, with small values often: they are lengths and flags that almost make sense.
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = seed;
+    let next = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let byte = (random >> 56) as u8;
+        if random >> 32 & 1 == 0 { byte & 7 } else { byte }
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+fn framing(seed: u64) -> Framing {
+    Framing { header_digest: seed & 1 != 0, data_digest: seed & 2 != 0, data_bytes_max: 4096 }
+}
+
+#[test]
+fn pdus_are_cut_out_of_any_bytes() {
+    let mut found = 0;
+    for seed in 0..20_000 {
+        let (framing, mut bytes) = (framing(seed), bytes(seed, 256));
+        if seed % 4 > 0 {
+            // A sound one first, then rubbish.
+            let mut sound = Vec::new();
+            framing.push(&mut sound, [bytes[0]; HEADER_BYTES].map(|byte| byte & 0x3f), &bytes[..usize::from(bytes[1])]);
+            sound[4] &= if framing.header_digest { 0xff } else { 0 };
+            sound.extend_from_slice(&bytes);
+            bytes = sound;
+        }
+        match framing.decode(&bytes) {
+            Ok(Step::Got(frame, used)) => {
+                found += 1;
+                assert!(used <= bytes.len() && frame.data.len() <= 4096);
+                for len in (0..used).step_by(7) {
+                    assert!(matches!(framing.decode(&bytes[..len]), Ok(Step::More(wanted)) if wanted > len));
+                }
+            }
+            Ok(Step::More(wanted)) => assert!(wanted > bytes.len() && wanted <= framing.pdu_bytes_max()),
+            Err(_) => (),
+        }
+    }
+    assert!(found > 3000, "{found} of 20000 were PDUs");
+}
+
+#[test]
+fn headers_that_are_understood_are_understood_the_same_again() {
+    let mut found = 0;
+    for seed in 0..50_000 {
+        let drawn = bytes(seed, HEADER_BYTES + 24);
+        let header: Header = drawn[..HEADER_BYTES].try_into().expect("as many");
+        let ahs = &drawn[HEADER_BYTES..][..(seed as usize % 7) * 4];
+        if let Ok(request) = Request::decode(&header, ahs) {
+            found += 1;
+            let ahs = match &request.body {
+                RequestBody::Command(command) => command.encode_ahs(),
+                _ => Vec::new(),
+            };
+            assert_eq!(Request::decode(&request.encode(), &ahs), Ok(request));
+        }
+        if let Some(response) = Response::decode(&header) {
+            assert_eq!(Response::decode(&response.encode()), Some(response));
+        }
+    }
+    assert!(found > 5000, "{found} of 50000 were requests");
+}
+
+#[test]
+fn no_text_gets_in_without_the_secret() {
+    const WORDS: &[&str] = &[
+        "InitiatorName=iqn.a",
+        "TargetName=iqn.t",
+        "SessionType=Normal",
+        "AuthMethod=CHAP",
+        "AuthMethod=CHAP,None",
+        "AuthMethod=None",
+        "CHAP_A=5",
+        "CHAP_A=7,5",
+        "CHAP_N=user",
+        "CHAP_R=0x00",
+        "CHAP_I=1",
+        "CHAP_C=0x01",
+        "HeaderDigest=CRC32C",
+        "InitialR2T=No",
+        "MaxBurstLength=0x200",
+        "X-y=z",
+        "MaxRecvDataSegmentLength=512",
+    ];
+    let credentials = Credentials { user: "user".into(), secret: b"fourteen bytes".to_vec(), mutual: None };
+    let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials: Some(&credentials) };
+    let mut answered = 0;
+    for seed in 0..20_000 {
+        let (mut login, drawn, mut random) = (Login::default(), bytes(seed, 400), seed);
+        for step in drawn.chunks(40) {
+            let mut said = Vec::new();
+            if seed % 3 == 0 {
+                said.extend_from_slice(&step[8..]);
+            } else {
+                for word in &step[8..8 + usize::from(step[7] % 6)] {
+                    said.extend_from_slice(WORDS[usize::from(*word) % WORDS.len()].as_bytes());
+                    said.push(0);
+                }
+            }
+            let request = iscsi_protocol::request::LoginRequest {
+                transit: step[0] & 1 != 0,
+                continues: step[0] & 6 == 6,
+                stage: step[1] & 1,
+                next_stage: step[2] & 3,
+                version_max: 0,
+                version_min: 0,
+                isid: [0; 6],
+                tsih: 0,
+                connection: 0,
+            };
+            let answer = login.step(&rules, &request, &said, &mut || {
+                random = random.wrapping_add(1);
+                random
+            });
+            assert!(text::pairs(&answer.text).is_ok() && answer.text.len() <= 8192);
+            match answer.next {
+                Next::Continue => answered += 1,
+                Next::Refused(_) => break,
+                Next::Done(agreed) => panic!("seed {seed} got in: {agreed:?}"),
+            }
+        }
+    }
+    assert!(answered > 2000, "{answered} steps were answered");
+}
+
+#[test]
+fn any_text_is_pairs_or_none() {
+    for seed in 0..20_000 {
+        let drawn = bytes(seed, seed as usize % 64);
+        if let Ok(pairs) = text::pairs(&drawn) {
+            let mut again = Vec::new();
+            pairs.iter().for_each(|pair| text::push(&mut again, pair.key, pair.value));
+            assert_eq!(text::pairs(&again), Ok(pairs));
+        }
+        let shown = text::hex(&[&[1], &drawn[..]].concat());
+        assert_eq!(text::binary(&shown, 65), Some([&[1], &drawn[..]].concat()));
+        if let Ok(value) = std::str::from_utf8(&drawn) {
+            let _ = (text::binary(value, 16), text::binary(&format!("0b{value}"), 16), text::number(value));
+        }
+    }
+}

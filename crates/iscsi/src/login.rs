@@ -1,0 +1,109 @@
+//! From a fresh connection to a session: the log-in over a stream.
+
+use std::io;
+
+use iscsi_protocol::login::{Agreed, Login, Next, Refusal, Rules};
+use iscsi_protocol::response::LoginResponse;
+use iscsi_protocol::{Broken, Framing, Request, RequestBody, Response, ResponseBody, Step};
+use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
+
+/// Why a connection ended before it was a session.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoginError {
+    /// The socket failed or was closed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The initiator does not speak the protocol.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    /// It says something else than that it wants to log in.
+    #[error("the initiator does not begin with a log-in")]
+    NoLogin,
+    /// It was told that it may not.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// An initiator that has said all, and waits for the last answer.
+pub(crate) struct LoggedIn {
+    /// What was agreed on.
+    pub(crate) agreed: Agreed,
+    /// The number of its first command.
+    pub(crate) cmd_sn: u32,
+    /// The number of the last answer.
+    pub(crate) stat_sn: u32,
+    task_tag: u32,
+    response: LoginResponse,
+    text: Vec<u8>,
+}
+
+/// Answers requests up to the last one, whose answer [`LoggedIn::welcome`] or [`LoggedIn::refuse`] sends.
+pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
+    seam: &S,
+    incoming: &mut Incoming<S, R>,
+    writer: &mut W,
+    rules: &Rules<'_>,
+) -> Result<LoggedIn, LoginError> {
+    let (mut login, framing, mut stat_sn) = (Login::default(), Framing::default(), 1);
+    loop {
+        let (answer, task_tag, cmd_sn, used) = loop {
+            match framing.decode(incoming.bytes())? {
+                Step::More(_) => incoming.more().await?,
+                Step::Got(frame, used) => {
+                    let request = Request::decode(frame.header, frame.ahs).map_err(|_| LoginError::NoLogin)?;
+                    let RequestBody::Login(head) = &request.body else { return Err(LoginError::NoLogin) };
+                    let answer = login.step(rules, head, frame.data, &mut || seam.random());
+                    break (answer, request.task_tag, request.cmd_sn, used);
+                }
+            }
+        };
+        incoming.consume(used);
+        let logged = |agreed| {
+            let (response, text) = (answer.response, answer.text.clone());
+            LoggedIn { agreed, cmd_sn, stat_sn, task_tag, response, text }
+        };
+        match answer.next {
+            Next::Done(ref agreed) => return Ok(logged((**agreed).clone())),
+            Next::Refused(refusal) => {
+                send(writer, answer.response, &answer.text, (task_tag, stat_sn, cmd_sn)).await?;
+                return Err(refusal.into());
+            }
+            Next::Continue => send(writer, answer.response, &answer.text, (task_tag, stat_sn, cmd_sn)).await?,
+        }
+        stat_sn += 1;
+    }
+}
+
+impl LoggedIn {
+    /// The last answer: the session of that name begins.
+    pub(crate) async fn welcome<S: Seam, W: StreamWriter<S>>(&self, writer: &mut W, tsih: u16) -> io::Result<()> {
+        let response = LoginResponse { tsih, ..self.response };
+        send(writer, response, &self.text, (self.task_tag, self.stat_sn, self.cmd_sn)).await
+    }
+
+    /// The last answer: there will be no session.
+    pub(crate) async fn refuse<S: Seam, W: StreamWriter<S>>(
+        &self,
+        writer: &mut W,
+        refusal: Refusal,
+    ) -> Result<(), LoginError> {
+        let response = LoginResponse { transit: false, next_stage: 0, status: refusal.status(), ..self.response };
+        send(writer, response, &[], (self.task_tag, self.stat_sn, self.cmd_sn)).await?;
+        Err(refusal.into())
+    }
+}
+
+async fn send<S: Seam, W: StreamWriter<S>>(
+    writer: &mut W,
+    response: LoginResponse,
+    text: &[u8],
+    (task_tag, stat_sn, cmd_sn): (u32, u32, u32),
+) -> io::Result<()> {
+    let body = ResponseBody::Login(response);
+    let response = Response { task_tag, stat_sn, exp_cmd_sn: cmd_sn, max_cmd_sn: cmd_sn, body };
+    let mut bytes = Vec::new();
+    Framing::default().push(&mut bytes, response.encode(), text);
+    let mut gather = Gather::default();
+    gather.push_bytes(&bytes);
+    writer.send(gather).await.0
+}

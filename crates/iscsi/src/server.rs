@@ -1,0 +1,357 @@
+//! Accepts initiators, keeps the list of their sessions, and ends them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use front::{Control, Stop};
+use iscsi_protocol::Framing;
+use iscsi_protocol::login::{Agreed, Refusal, Rules, SessionType};
+use scsi::{Initiator, Lun, Target};
+use seam::{Address, ByteStream, Incoming, Listener, Nanos, Seam, StreamWriter};
+
+use crate::Options;
+use crate::login::{LoggedIn, LoginError, log_in};
+use crate::options::PORTAL_GROUP;
+use crate::session::{Session, SessionSpec};
+use crate::shared::Shared;
+
+/// How often a stopping server looks whether all have left.
+const STOP_POLL: Nanos = Nanos::from_millis(5);
+/// Pause after a failed accept (too many open files).
+const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
+/// Time for what is under way when initiators have not logged out in time.
+const LAST_ANSWERS: Nanos = Nanos::from_secs(1);
+/// How often it is looked whether initiators are still there.
+const WATCH_PAUSE: Nanos = Nanos::from_secs(5);
+
+/// What a server has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// Sessions now.
+    pub sessions: u64,
+    /// Connections so far.
+    pub accepted: u64,
+    /// Connections now that are not logged in.
+    pub half_open: u64,
+    /// Connections that did not get through the log-in: time-out, garbage, lost, refused.
+    pub failed_logins: u64,
+}
+
+/// One session, and what it has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Our name for it.
+    pub tsih: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// What it calls itself for people; may be empty.
+    pub alias: String,
+    /// Where it connected to.
+    pub portal: String,
+    /// It only asks which targets there are.
+    pub discovery: bool,
+    /// It has proved who it is.
+    pub authenticated: bool,
+    /// Headers, and data, are followed by a checksum.
+    pub digests: (bool, bool),
+    /// Commands so far.
+    pub commands: u64,
+    /// Commands under way.
+    pub under_way: u64,
+    /// Commands that were aborted.
+    pub aborted: u64,
+    /// Bytes read so far.
+    pub read_bytes: u64,
+    /// Bytes written so far.
+    pub write_bytes: u64,
+}
+
+struct Inner<S: Seam> {
+    shared: Rc<Shared<S>>,
+    stats: Cell<ServerStats>,
+    stopping: Cell<bool>,
+    listeners: RefCell<Vec<Rc<Control>>>,
+    /// Connections that are not logged in, the oldest first.
+    half_open: RefCell<BTreeMap<u64, Rc<Control>>>,
+    watched: Cell<bool>,
+}
+
+/// The iSCSI server of one core. A clone is another handle to the same.
+pub struct Server<S: Seam>(Rc<Inner<S>>);
+
+impl<S: Seam> Clone for Server<S> {
+    fn clone(&self) -> Self {
+        Server(Rc::clone(&self.0))
+    }
+}
+
+impl<S: Seam> Server<S> {
+    /// A server for `target`.
+    pub fn new(seam: S, target: Target<S>, options: Options) -> Self {
+        Server(Rc::new(Inner {
+            shared: Rc::new(Shared::new(seam, target, options)),
+            stats: Cell::default(),
+            stopping: Cell::new(false),
+            listeners: RefCell::default(),
+            half_open: RefCell::default(),
+            watched: Cell::new(false),
+        }))
+    }
+
+    /// What it serves.
+    pub fn target(&self) -> &Target<S> {
+        &self.0.shared.target
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ServerStats {
+        let sessions = self.0.shared.sessions.borrow().len() as u64;
+        ServerStats { sessions, half_open: self.0.half_open.borrow().len() as u64, ..self.0.stats.get() }
+    }
+
+    /// The sessions there are.
+    pub fn sessions(&self) -> Vec<SessionStats> {
+        self.0.shared.sessions().iter().map(|session| session.stats()).collect()
+    }
+
+    /// Takes initiators from `listener`, a task each, until the server is stopped.
+    pub async fn accept(&self, listener: S::Listener) {
+        let control = Rc::new(Control::default());
+        self.0.listeners.borrow_mut().push(Rc::clone(&control));
+        while !self.0.stopping.get() {
+            match control.until(std::future::pending(), listener.accept()).await {
+                Some(Ok(stream)) => {
+                    let server = self.clone();
+                    self.0.shared.seam.spawn(async move { server.serve(stream).await });
+                }
+                Some(Err(_)) => self.0.shared.seam.sleep(ACCEPT_PAUSE).await,
+                None => break,
+            }
+        }
+        drop(listener);
+        self.0.listeners.borrow_mut().retain(|other| !Rc::ptr_eq(other, &control));
+    }
+
+    /// Serves one initiator until it leaves.
+    pub async fn serve(&self, stream: S::Stream) {
+        self.count(|stats| stats.accepted += 1);
+        if self.0.stopping.get() {
+            return drop(stream.split());
+        }
+        let number = self.0.stats.get().accepted;
+        let portal = stream.local_address();
+        let (reader, mut writer) = stream.split();
+        let mut incoming = Incoming::new(reader, Framing::default().pdu_bytes_max());
+        let control = Rc::new(Control::default());
+        let logging_in = HalfOpen::new(self, number, &control);
+        let deadline = self.0.shared.seam.now() + self.0.shared.options.login_timeout;
+        let work = self.log_in(&mut incoming, &mut writer, portal, &control);
+        let outcome = control.until(self.0.shared.seam.sleep_until(deadline), work).await;
+        drop(logging_in);
+        let Some(Ok(listed)) = outcome else { return self.count(|stats| stats.failed_logins += 1) };
+        self.watch();
+        self.0.shared.clients.add(number, &control);
+        let session = Rc::clone(&listed.session);
+        session.run(&mut incoming, writer).await;
+        self.0.shared.clients.remove(number);
+        // Its buffers are of no use any more, and its last commands may take their time.
+        drop(incoming);
+        session.end_tasks().await;
+    }
+
+    async fn log_in<R: seam::StreamReader<S>, W: StreamWriter<S>>(
+        &self,
+        incoming: &mut Incoming<S, R>,
+        writer: &mut W,
+        portal: Option<Address>,
+        control: &Rc<Control>,
+    ) -> Result<Listed<S>, LoginError> {
+        let shared = &self.0.shared;
+        let options = &shared.options;
+        let rules = Rules {
+            target: shared.target.name(),
+            portal_group: PORTAL_GROUP,
+            admits: &|name| options.access.admits(name),
+            credentials: options.credentials.as_ref(),
+        };
+        let logged_in = log_in(&shared.seam, incoming, writer, &rules).await?;
+        let listed = match self.admit(&logged_in, portal, control).await {
+            Ok(listed) => listed,
+            Err(refusal) => {
+                logged_in.refuse(writer, refusal).await?;
+                return Err(refusal.into());
+            }
+        };
+        logged_in.welcome(writer, listed.session.tsih()).await?;
+        Ok(listed)
+    }
+
+    /// Begins a session for an initiator that was found to be who it says, in place of the one that it may have had before.
+    async fn admit(
+        &self,
+        logged_in: &LoggedIn,
+        portal: Option<Address>,
+        control: &Rc<Control>,
+    ) -> Result<Listed<S>, Refusal> {
+        let (shared, agreed) = (&self.0.shared, &logged_in.agreed);
+        while let Some(before) = self.session_before(agreed)? {
+            // Nothing of the old session may happen after the new one has begun.
+            before.control().ask(Stop::Now);
+            shared.seam.sleep(STOP_POLL).await;
+        }
+        if self.0.stopping.get() {
+            return Err(Refusal::Unavailable);
+        }
+        let mut sessions = shared.sessions.borrow_mut();
+        if sessions.len() >= shared.options.sessions_max {
+            return Err(Refusal::OutOfResources);
+        }
+        let last = sessions.last_key_value().map_or(0, |(tsih, _)| *tsih);
+        let free =
+            (last.wrapping_add(1)..=u16::MAX).chain(1..=last).find(|tsih| *tsih > 0 && !sessions.contains_key(tsih));
+        let tsih = free.ok_or(Refusal::OutOfResources)?;
+        let initiator = Initiator::new(&agreed.initiator, agreed.isid);
+        let nexus = (agreed.session == SessionType::Normal).then(|| shared.target.nexus(initiator, PORTAL_GROUP));
+        let session = Session::new(SessionSpec {
+            shared: Rc::clone(shared),
+            tsih,
+            nexus,
+            portal: portal.map(|portal| match portal {
+                Address::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+                Address::Tcp(host, port) => format!("{host}:{port}"),
+                Address::Unix(path) => path.display().to_string(),
+            }),
+            agreed: agreed.clone(),
+            cmd_sn: logged_in.cmd_sn,
+            stat_sn: logged_in.stat_sn.wrapping_add(1),
+            control: Rc::clone(control),
+        });
+        sessions.insert(tsih, Rc::clone(&session));
+        Ok(Listed { shared: Rc::clone(shared), session })
+    }
+
+    /// The session that this one takes the place of.
+    fn session_before(&self, agreed: &Agreed) -> Result<Option<Rc<Session<S>>>, Refusal> {
+        if agreed.session == SessionType::Discovery {
+            return if agreed.tsih == 0 { Ok(None) } else { Err(Refusal::NoSuchSession) };
+        }
+        let same = |session: &&Rc<Session<S>>| session.is_of(&agreed.initiator, agreed.isid);
+        let found = self.0.shared.sessions.borrow().values().find(same).cloned();
+        match &found {
+            // A session goes on with its own connection alone, and as good as new: nothing is kept to be recovered.
+            Some(session) if agreed.tsih == session.tsih() && agreed.connection != session.connection() => {
+                Err(Refusal::TooManyConnections)
+            }
+            Some(session) if agreed.tsih == 0 || agreed.tsih == session.tsih() => Ok(found),
+            None if agreed.tsih == 0 => Ok(None),
+            _ => Err(Refusal::NoSuchSession),
+        }
+    }
+
+    /// Waits until no command to a unit that was removed is under way any more; what is left after `patience` is aborted.
+    pub async fn release(&self, lun: Lun, patience: Nanos) {
+        let shared = &self.0.shared;
+        let deadline = shared.seam.now() + patience;
+        let is_busy = || shared.sessions.borrow().values().any(|session| session.is_busy_with(lun));
+        while is_busy() && shared.seam.now() < deadline {
+            shared.seam.sleep(STOP_POLL).await;
+        }
+        let aborted: Vec<_> = shared
+            .sessions()
+            .iter()
+            .flat_map(|session| session.abort(|task| Lun::decode(task.lun) == Some(lun)))
+            .collect();
+        drop(aborted);
+        while is_busy() {
+            shared.seam.sleep(STOP_POLL).await;
+        }
+    }
+
+    /// Takes no further initiator and asks all to log out; what is under way then is finished and answered, in all for at most
+    /// `patience` and a little.
+    pub async fn stop(&self, patience: Nanos) {
+        let shared = &self.0.shared;
+        self.0.stopping.set(true);
+        self.0.listeners.borrow().iter().for_each(|listener| listener.ask(Stop::Drain));
+        self.0.half_open.borrow().values().for_each(|control| control.ask(Stop::Now));
+        let seconds = u16::try_from(patience.0.div_ceil(1_000_000_000)).unwrap_or(u16::MAX);
+        shared.sessions().iter().for_each(|session| session.ask_to_log_out(seconds));
+        let is_over = || shared.clients.count() == 0;
+        let mut deadline = shared.seam.now() + patience;
+        while !is_over() && shared.seam.now() < deadline {
+            shared.seam.sleep(STOP_POLL).await;
+        }
+        shared.clients.ask_all(Stop::Drain);
+        deadline = shared.seam.now() + LAST_ANSWERS;
+        while !is_over() && shared.seam.now() < deadline {
+            shared.seam.sleep(STOP_POLL).await;
+        }
+        shared.clients.ask_all(Stop::Now);
+        while !is_over() || !self.0.listeners.borrow().is_empty() {
+            shared.seam.sleep(STOP_POLL).await;
+        }
+    }
+
+    /// As long as there are sessions, asks initiators that are silent whether they are there.
+    fn watch(&self) {
+        if self.0.watched.replace(true) {
+            return;
+        }
+        let server = self.clone();
+        self.0.shared.seam.spawn(async move {
+            let shared = &server.0.shared;
+            while !shared.sessions.borrow().is_empty() {
+                shared.seam.sleep(WATCH_PAUSE).await;
+                shared.sessions().iter().for_each(|session| session.look_alive());
+            }
+            server.0.watched.set(false);
+        });
+    }
+
+    fn count(&self, change: impl FnOnce(&mut ServerStats)) {
+        let mut stats = self.0.stats.get();
+        change(&mut stats);
+        self.0.stats.set(stats);
+    }
+}
+
+/// A connection that is not logged in; the oldest one goes when there are too many.
+struct HalfOpen<'a, S: Seam> {
+    server: &'a Server<S>,
+    number: u64,
+}
+
+impl<'a, S: Seam> HalfOpen<'a, S> {
+    fn new(server: &'a Server<S>, number: u64, control: &Rc<Control>) -> Self {
+        let mut half_open = server.0.half_open.borrow_mut();
+        half_open.insert(number, Rc::clone(control));
+        if half_open.len() > server.0.shared.options.logins_max
+            && let Some((_, oldest)) = half_open.pop_first()
+        {
+            oldest.ask(Stop::Now);
+        }
+        HalfOpen { server, number }
+    }
+}
+
+impl<S: Seam> Drop for HalfOpen<'_, S> {
+    fn drop(&mut self) {
+        self.server.0.half_open.borrow_mut().remove(&self.number);
+    }
+}
+
+/// A session that is in the list; leaves it, and the target, when dropped.
+struct Listed<S: Seam> {
+    shared: Rc<Shared<S>>,
+    session: Rc<Session<S>>,
+}
+
+impl<S: Seam> Drop for Listed<S> {
+    fn drop(&mut self) {
+        self.shared.sessions.borrow_mut().remove(&self.session.tsih());
+        if let Some(nexus) = self.session.nexus() {
+            self.shared.target.leave(nexus);
+        }
+    }
+}

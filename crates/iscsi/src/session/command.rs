@@ -1,0 +1,163 @@
+//! SCSI commands: what can be answered at once is, everything else becomes a task.
+
+use std::rc::Rc;
+
+use iscsi_protocol::NO_TAG;
+use iscsi_protocol::request::{Command, Reject};
+use iscsi_protocol::response::Residual;
+use scsi::{Expected, Nexus, Outcome, SENT_AT_ONCE_BYTES_MAX, Status};
+use seam::Seam;
+
+use super::Session;
+use super::outgoing::DataAt;
+use super::reply::{Reply, borrowed_bytes};
+use super::task::{Arriving, Task};
+use super::writes::Data;
+use crate::options::IMMEDIATE_MAX;
+
+/// The status of a command that there is no room for now; initiators try again with fewer at once.
+const TASK_SET_FULL: u8 = 0x28;
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+/// Sense data of a command whose data did not come in order (11.4.7.2): ABORTED COMMAND, 4B/00.
+const DATA_PHASE_ERROR: [u8; 18] = [0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x4b, 0, 0, 0, 0, 0];
+const SYNCHRONIZE_CACHE: [u8; 2] = [0x35, 0x91];
+
+impl<S: Seam> Session<S> {
+    /// Begins a command, of whose data the first came with it.
+    pub(super) fn command(
+        self: &Rc<Self>,
+        tag: u32,
+        immediate: bool,
+        command: &Command,
+        data: &[u8],
+    ) -> Result<(), Reject> {
+        let Some(nexus) = &self.spec.nexus else { return Err(Reject::Protocol) };
+        self.check(tag, command, data)?;
+        if immediate && self.immediate.get() >= IMMEDIATE_MAX {
+            return Err(Reject::TooManyImmediate);
+        }
+        self.counters.commands.set(self.counters.commands.get() + 1);
+        let (reads, writes, len) = (command.reads, command.writes, u64::from(command.expected_len));
+        let expected = Expected {
+            out_bytes: if writes { len } else { 0 },
+            in_bytes: match (reads, writes) {
+                (true, false) => len,
+                (true, true) => command.expected_read_len.unwrap_or_default().into(),
+                (false, _) => 0,
+            },
+        };
+        if self.answer_now(nexus, tag, command, expected, data) {
+            return Ok(());
+        }
+        let parameters = &self.spec.agreed.parameters;
+        let unasked_max = parameters.first_burst_bytes;
+        let comes = if command.is_final { data.len() } else { unasked_max.min(command.expected_len) as usize };
+        if comes > 0 && self.is_full_of_writes(comes) {
+            self.queue_status(tag, TASK_SET_FULL, &[], Residual::None, 0);
+            return Ok(());
+        }
+        self.hold(data.len());
+        let goes_on = writes && !command.is_final;
+        let arriving = Arriving::new(expected.out_bytes as u32, unasked_max, data, goes_on);
+        let is_harmless = reads && !writes || SYNCHRONIZE_CACHE.contains(&command.cdb[0]);
+        let number = self.counters.commands.get();
+        let task = Rc::new(Task::new(tag, command.lun, number, is_harmless, immediate, arriving));
+        self.tasks.borrow_mut().insert(tag, Rc::clone(&task));
+        self.running.set(self.running.get() + 1);
+        self.immediate.set(self.immediate.get() + usize::from(immediate));
+        let (session, nexus, cdb) = (Rc::clone(self), nexus.clone(), command.cdb.clone());
+        self.spec.shared.seam.spawn(async move { session.execute(&nexus, task, &cdb, expected).await });
+        Ok(())
+    }
+
+    /// Whether a command keeps to what was agreed.
+    fn check(&self, tag: u32, command: &Command, data: &[u8]) -> Result<(), Reject> {
+        let parameters = &self.spec.agreed.parameters;
+        let most = parameters.first_burst_bytes.min(command.expected_len) as usize;
+        let may_come = command.writes && parameters.immediate_data && data.len() <= most;
+        let is_wrong = tag == NO_TAG
+            || self.tasks.borrow().contains_key(&tag)
+            || !data.is_empty() && !may_come
+            || !command.is_final && (parameters.initial_r2t || !command.writes);
+        if is_wrong { Err(Reject::Protocol) } else { Ok(()) }
+    }
+
+    /// Answers a command that a unit need not be waited for.
+    fn answer_now(&self, nexus: &Nexus, tag: u32, command: &Command, expected: Expected, data: &[u8]) -> bool {
+        let target = &self.spec.shared.target;
+        let asked = scsi::Command { lun: command.lun, cdb: &command.cdb, expected, cancel: &self.nobody };
+        if command.writes {
+            let all_here = !command.reads && command.is_final && data.len() as u64 == expected.out_bytes;
+            if !all_here || data.is_empty() || !target.write_now(nexus, &asked, data) {
+                return false;
+            }
+            self.counters.write_bytes.set(self.counters.write_bytes.get() + data.len() as u64);
+            self.queue_status(tag, GOOD, &[], Residual::None, 0);
+            return true;
+        }
+        let len = expected.in_bytes as usize;
+        if len == 0 || len > SENT_AT_ONCE_BYTES_MAX {
+            return false;
+        }
+        let lent_bytes = borrowed_bytes(len);
+        if !self.account.borrow_now(lent_bytes) {
+            return false;
+        }
+        let mut pieces = self.pieces.borrow_mut();
+        if !target.read_now(nexus, &asked, &mut pieces) {
+            self.account.give_back(lent_bytes);
+            return false;
+        }
+        self.queue_pieces(tag, &mut DataAt::default(), &mut pieces, Some(Residual::None), lent_bytes);
+        true
+    }
+
+    async fn execute(self: Rc<Self>, nexus: &Nexus, task: Rc<Task>, cdb: &[u8], expected: Expected) {
+        let mut data = Data { session: Rc::clone(&self), task: Rc::clone(&task) };
+        let mut reply = Reply::new(&self, &task, expected.in_bytes);
+        let command = scsi::Command { lun: task.lun, cdb, expected, cancel: &task.cancel };
+        let outcome = self.spec.shared.target.execute(nexus, command, &mut data, &mut reply).await;
+        self.finish(&task, &outcome, reply, expected).await;
+    }
+
+    /// A command has ended: answers it, unless nobody waits for that any more.
+    async fn finish(&self, task: &Rc<Task>, outcome: &Outcome, reply: Reply<S>, expected: Expected) {
+        self.settle(task).await;
+        self.running.set(self.running.get() - 1);
+        self.immediate.set(self.immediate.get() - usize::from(task.is_immediate));
+        // What was aborted here has left the list already, and its name may be another's; what another initiator ended has not.
+        let mut tasks = self.tasks.borrow_mut();
+        let is_listed = tasks.get(&task.tag).is_some_and(|listed| Rc::ptr_eq(listed, task));
+        if is_listed {
+            tasks.remove(&task.tag);
+        }
+        drop(tasks);
+        if is_listed && task.is_broken.get() {
+            self.queue_status(task.tag, CHECK_CONDITION, &DATA_PHASE_ERROR, Residual::None, 0);
+        } else if !is_listed || task.cancel.is_cancelled() || outcome.status == Status::Aborted {
+            drop(reply);
+            self.tell_window();
+        } else {
+            let expected = if expected.out_bytes > 0 { expected.out_bytes } else { expected.in_bytes };
+            reply.end(outcome, expected);
+        }
+        task.end();
+        self.control().wake();
+    }
+
+    /// Ends those commands that `which` means; none of them is answered. Those that may still change something are to be waited for.
+    pub(crate) fn abort(&self, which: impl Fn(&Task) -> bool) -> Vec<Rc<Task>> {
+        let mut tasks = self.tasks.borrow_mut();
+        let aborted: Vec<_> = tasks.values().filter(|task| which(task)).cloned().collect();
+        for task in &aborted {
+            tasks.remove(&task.tag);
+            self.counters.aborted.set(self.counters.aborted.get() + 1);
+            task.cancel();
+        }
+        drop(tasks);
+        // Those that wait for buffers look again.
+        self.account.release_room();
+        aborted.into_iter().filter(|task| !task.is_harmless).collect()
+    }
+}

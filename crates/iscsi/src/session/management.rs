@@ -1,0 +1,108 @@
+//! Task management (section 11.5): commands are ended before their time. One that is answered was not aborted, and one that was is
+//! not answered.
+
+use std::future::Future;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use front::Stop;
+use iscsi_protocol::ResponseBody;
+use iscsi_protocol::request::{Reject, TaskFunction, TaskManagement};
+use iscsi_protocol::response::TaskResponse;
+use scsi::{Lun, Nexus};
+use seam::Seam;
+
+use super::Session;
+use super::task::Task;
+use crate::options::IMMEDIATE_MAX;
+
+impl<S: Seam> Session<S> {
+    /// Does what was asked for. What is aborted is gone at once; the answer waits for commands that might still change something.
+    pub(super) fn manage(self: &Rc<Self>, tag: u32, asked: &TaskManagement) -> Result<(), Reject> {
+        let Some(nexus) = &self.spec.nexus else { return Err(Reject::Protocol) };
+        if self.immediate.get() >= IMMEDIATE_MAX {
+            return Err(Reject::TooManyImmediate);
+        }
+        let target = &self.spec.shared.target;
+        let answer = |response| {
+            self.queue(tag, ResponseBody::TaskManagement(response), &[]);
+            Ok(())
+        };
+        let (lun, function) = (asked.lun, asked.function);
+        match function {
+            TaskFunction::AbortTask => {
+                let is_it = |task: &Task| task.tag == asked.referenced_tag && task.lun == lun;
+                if !self.tasks.borrow().values().any(|task| is_it(task)) {
+                    return answer(TaskResponse::NoSuchTask);
+                }
+            }
+            TaskFunction::AbortTaskSet | TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => {
+                if !target.sees(nexus, lun) {
+                    return answer(TaskResponse::NoSuchUnit);
+                }
+            }
+            TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset => (),
+            TaskFunction::TaskReassign => return answer(TaskResponse::NoReassignment),
+            TaskFunction::ClearAca | TaskFunction::Unknown(_) => return answer(TaskResponse::NotSupported),
+        }
+        let (session, nexus) = (Rc::clone(self), nexus.clone());
+        let mut at_target = Box::pin(async move { session.manage_target(&nexus, function, lun).await });
+        // Begun at once, so that what comes after it is not taken for what was there before.
+        let is_over = at_target.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        let unit = Lun::decode(lun);
+        let waited_for = match function {
+            TaskFunction::AbortTask => self.abort(|task| task.tag == asked.referenced_tag),
+            TaskFunction::AbortTaskSet => self.abort(|task| Lun::decode(task.lun) == unit),
+            TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => {
+                self.abort_everywhere(|lun| Lun::decode(lun) == unit)
+            }
+            _ => self.abort_everywhere(|lun| self.nexus().is_some_and(|nexus| target.sees(nexus, lun))),
+        };
+        self.immediate.set(self.immediate.get() + 1);
+        let session = Rc::clone(self);
+        self.spec.shared.seam.spawn(async move {
+            if !is_over {
+                at_target.await;
+            }
+            for task in waited_for {
+                task.until_ended().await;
+            }
+            session.immediate.set(session.immediate.get() - 1);
+            session.queue(tag, ResponseBody::TaskManagement(TaskResponse::Complete), &[]);
+            session.control().wake();
+            if function == TaskFunction::TargetColdReset {
+                session.begin_anew();
+            }
+        });
+        Ok(())
+    }
+
+    /// What the target does for it, besides ending what sessions have under way.
+    async fn manage_target(&self, nexus: &Nexus, function: TaskFunction, lun: [u8; 8]) {
+        let target = &self.spec.shared.target;
+        match function {
+            TaskFunction::ClearTaskSet => drop(target.clear_commands(nexus, lun).await),
+            TaskFunction::LogicalUnitReset => drop(target.reset(nexus, Some(lun)).await),
+            TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset => drop(target.reset(nexus, None).await),
+            _ => (),
+        }
+    }
+
+    /// Ends the sessions of all that share a unit with this one's initiator.
+    fn begin_anew(&self) {
+        let target = &self.spec.shared.target;
+        let Some(nexus) = self.nexus() else { return };
+        let luns = target.luns().into_iter().map(Lun::encode).filter(|lun| target.sees(nexus, *lun));
+        let luns: Vec<_> = luns.collect();
+        let shares = |other: &Nexus| luns.iter().any(|lun| target.sees(other, *lun));
+        let sessions = self.spec.shared.sessions();
+        let ended = sessions.iter().filter(|session| session.nexus().is_some_and(shares));
+        ended.for_each(|session| session.control().ask(Stop::Drain));
+    }
+
+    /// Aborts the commands of all sessions to those units that `which` means.
+    fn abort_everywhere(&self, which: impl Fn([u8; 8]) -> bool) -> Vec<Rc<Task>> {
+        let sessions = self.spec.shared.sessions();
+        sessions.iter().flat_map(|session| session.abort(|task| which(task.lun))).collect()
+    }
+}

@@ -1,0 +1,147 @@
+//! The data of a read on their way out: the last of them are kept until the command's end is known, which leaves with them.
+
+use std::rc::Rc;
+
+use front::buffer_bytes;
+use iscsi_protocol::ResponseBody;
+use iscsi_protocol::response::Residual;
+use scsi::{Gone, Outcome, Status};
+use seam::block::pieces_len;
+use seam::{BLOCK_BYTES, Piece, Seam};
+
+use super::Session;
+use super::outgoing::DataAt;
+use super::task::Task;
+
+/// A unit's way to whoever sent the command.
+pub(super) struct Reply<S: Seam> {
+    session: Rc<Session<S>>,
+    task: Rc<Task>,
+    /// Bytes that the initiator has room for.
+    expected: u64,
+    at: DataAt,
+    /// The last data: blocks, or bytes.
+    pieces: Vec<Piece<S::Block>>,
+    bytes: Vec<u8>,
+    /// Buffers borrowed for what comes next, and those that hold `pieces`.
+    lent_bytes: usize,
+    held_bytes: usize,
+}
+
+/// Buffers that `len` bytes may lie in.
+pub(super) fn borrowed_bytes(len: usize) -> usize {
+    // Where they begin in their first block is the unit's to know.
+    buffer_bytes(BLOCK_BYTES as u64 - 1, len)
+}
+
+impl<S: Seam> Reply<S> {
+    pub(super) fn new(session: &Rc<Session<S>>, task: &Rc<Task>, expected: u64) -> Self {
+        let (session, task) = (Rc::clone(session), Rc::clone(task));
+        let (at, pieces, bytes, lent_bytes, held_bytes) = Default::default();
+        Reply { session, task, expected, at, pieces, bytes, lent_bytes, held_bytes }
+    }
+
+    fn check_wanted(&self) -> Result<(), Gone> {
+        let gone = self.task.cancel.is_cancelled() || self.session.account.has_ended();
+        if gone { Err(Gone) } else { Ok(()) }
+    }
+
+    /// Queues what was kept.
+    fn let_go(&mut self, status: Option<Residual>) {
+        let tag = self.task.tag;
+        if !self.pieces.is_empty() {
+            let held_bytes = std::mem::take(&mut self.held_bytes);
+            self.session.queue_pieces(tag, &mut self.at, &mut self.pieces, status, held_bytes);
+        }
+        if !self.bytes.is_empty() {
+            self.session.queue_bytes(tag, &mut self.at, &self.bytes, status);
+            self.bytes.clear();
+        }
+        self.session.control().wake();
+    }
+
+    /// Queues the command's end.
+    pub(super) fn end(mut self, outcome: &Outcome, expected: u64) {
+        let residual = residual(expected, outcome.transfer_bytes);
+        let carries_status = outcome.status == Status::Good && !(self.pieces.is_empty() && self.bytes.is_empty());
+        self.let_go(carries_status.then_some(residual));
+        if !carries_status {
+            let exp_data_sn = self.at.data_sn + self.task.data.borrow().r2ts();
+            self.session.queue_status(
+                self.task.tag,
+                outcome.status.code(),
+                outcome.status.sense(),
+                residual,
+                exp_data_sn,
+            );
+        }
+    }
+}
+
+impl<S: Seam> Drop for Reply<S> {
+    fn drop(&mut self) {
+        self.session.account.give_back(self.lent_bytes + self.held_bytes);
+    }
+}
+
+impl<S: Seam> scsi::DataIn<S> for Reply<S> {
+    async fn room(&mut self, len: usize) -> Result<(), Gone> {
+        let bytes = borrowed_bytes(len);
+        if self.lent_bytes >= bytes {
+            return self.check_wanted();
+        }
+        // What is kept would be waited for if it stayed.
+        self.let_go(None);
+        let (session, task) = (Rc::clone(&self.session), Rc::clone(&self.task));
+        let wants = || !task.cancel.is_cancelled();
+        let more = bytes - self.lent_bytes;
+        let loan = session.account.borrow(&session.spec.shared.seam, more, wants).await.ok_or(Gone)?;
+        self.lent_bytes += loan.into_bytes();
+        Ok(())
+    }
+
+    async fn send(&mut self, pieces: &mut Vec<Piece<S::Block>>) -> Result<(), Gone> {
+        if let Err(gone) = self.check_wanted() {
+            pieces.clear();
+            return Err(gone);
+        }
+        self.let_go(None);
+        self.held_bytes = std::mem::take(&mut self.lent_bytes);
+        self.pieces.append(pieces);
+        let end = u64::from(self.at.offset) + pieces_len(&self.pieces) as u64;
+        if end < self.expected {
+            self.let_go(None);
+        }
+        Ok(())
+    }
+
+    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+        self.check_wanted()?;
+        self.let_go(None);
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// What was moved less or more than the initiator expected.
+pub(super) fn residual(expected: u64, wanted: u64) -> Residual {
+    let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+    match () {
+        () if wanted < expected => Residual::Underflow(count(expected - wanted)),
+        () if wanted > expected => Residual::Overflow(count(wanted - expected)),
+        () => Residual::None,
+    }
+}
+
+impl<S: Seam> Session<S> {
+    /// Queues the end of a command that no data carry.
+    pub(super) fn queue_status(&self, task_tag: u32, status: u8, sense: &[u8], residual: Residual, exp_data_sn: u32) {
+        let read_residual = Residual::None;
+        let body = ResponseBody::Command { response: 0, status, exp_data_sn, residual, read_residual };
+        if sense.is_empty() {
+            return self.queue(task_tag, body, &[]);
+        }
+        let len = u16::try_from(sense.len()).expect("sense data have at most 252 bytes");
+        self.queue(task_tag, body, &[&len.to_be_bytes(), sense].concat());
+    }
+}

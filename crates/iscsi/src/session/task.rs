@@ -1,0 +1,328 @@
+//! A command under way, as its session sees it: how it is ended before its time, and what has come of its data.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
+
+use iscsi_protocol::NO_TAG;
+use iscsi_protocol::request::DataOut;
+use scsi::Cancel;
+
+/// A command under way.
+pub(crate) struct Task {
+    /// The initiator's name for it.
+    pub(crate) tag: u32,
+    /// The address of its unit.
+    pub(crate) lun: [u8; 8],
+    /// Its place among the session's commands.
+    pub(super) number: u64,
+    /// It changes nothing: whether it has ended makes no difference to whoever has aborted it.
+    pub(super) is_harmless: bool,
+    /// It came without a number.
+    pub(super) is_immediate: bool,
+    /// Its data did not come as they should.
+    pub(super) is_broken: Cell<bool>,
+    /// Tells the unit that nobody waits for it any more.
+    pub(super) cancel: Cancel,
+    /// Nothing of it happens any more.
+    ended: Cell<bool>,
+    /// What has come of its data.
+    pub(super) data: RefCell<Arriving>,
+    waker: RefCell<Option<Waker>>,
+    /// Who waits for its end.
+    watchers: RefCell<Vec<Waker>>,
+}
+
+impl Task {
+    pub(super) fn new(
+        tag: u32,
+        lun: [u8; 8],
+        number: u64,
+        is_harmless: bool,
+        is_immediate: bool,
+        data: Arriving,
+    ) -> Self {
+        let (is_broken, cancel, ended, waker, watchers) = Default::default();
+        Task {
+            tag,
+            lun,
+            number,
+            is_harmless,
+            is_immediate,
+            is_broken,
+            cancel,
+            ended,
+            data: RefCell::new(data),
+            waker,
+            watchers,
+        }
+    }
+
+    /// Has it look again whether its data have come, or whether it is cancelled.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Nobody waits for its answer any more.
+    pub(super) fn cancel(&self) {
+        self.cancel.cancel();
+        self.wake();
+    }
+
+    /// Nothing of it happens any more.
+    pub(super) fn end(&self) {
+        self.ended.set(true);
+        self.watchers.borrow_mut().drain(..).for_each(Waker::wake);
+    }
+
+    /// Waits for its end.
+    pub(super) async fn until_ended(&self) {
+        poll_fn(|context| {
+            if self.ended.get() {
+                return Poll::Ready(());
+            }
+            self.watchers.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Remembers whom to wake.
+    pub(super) fn register(&self, context: &Context<'_>) {
+        *self.waker.borrow_mut() = Some(context.waker().clone());
+    }
+}
+
+/// What was asked for of a write.
+#[derive(Debug)]
+struct Asked {
+    tag: u32,
+    /// Where it ends in the command's data.
+    end: u32,
+    /// Number of its next PDU.
+    data_sn: u32,
+}
+
+/// The data of a write, as they arrive. They come in order: what was not asked for first, then what was, R2T by R2T.
+#[derive(Debug, Default)]
+pub(super) struct Arriving {
+    /// Bytes that the initiator has.
+    expected: u32,
+    /// Most that may come without being asked for.
+    unasked_max: u32,
+    /// More comes without being asked for; and the number of its next PDU.
+    unasked: Option<u32>,
+    /// What has come and was not taken.
+    bytes: Vec<u8>,
+    taken: usize,
+    /// Bytes that have come.
+    received: u32,
+    /// Bytes that have come or were asked for.
+    requested: u32,
+    asked: VecDeque<Asked>,
+    /// R2Ts so far.
+    r2ts: u32,
+    /// Nobody takes anything any more: what still comes is dropped.
+    is_over: bool,
+}
+
+/// What a piece of data meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrived {
+    /// It was asked for, and room was made for it then.
+    Asked,
+    /// It came by itself.
+    Unasked,
+    /// It does not belong there: the initiator does not keep to the protocol.
+    Wrong,
+}
+
+impl Arriving {
+    /// The data of a command that writes `expected` bytes, the first of which came with it. `goes_on`: more comes without being asked for.
+    pub(super) fn new(expected: u32, unasked_max: u32, first: &[u8], goes_on: bool) -> Self {
+        let received = first.len() as u32;
+        Arriving {
+            expected,
+            unasked_max: unasked_max.min(expected),
+            unasked: goes_on.then_some(0),
+            bytes: first.to_vec(),
+            received,
+            requested: received,
+            ..Arriving::default()
+        }
+    }
+
+    /// Takes in what one PDU brings.
+    pub(super) fn arrive(&mut self, pdu: &DataOut, data: &[u8]) -> Arrived {
+        let Some(end) = self.received.checked_add(data.len() as u32).filter(|_| pdu.offset == self.received) else {
+            return Arrived::Wrong;
+        };
+        let kind = if pdu.target_tag == NO_TAG {
+            let Some(data_sn) = self.unasked.filter(|_| end <= self.unasked_max) else { return Arrived::Wrong };
+            if pdu.data_sn != data_sn {
+                return Arrived::Wrong;
+            }
+            self.unasked = (!pdu.is_final).then_some(data_sn + 1);
+            self.requested = end;
+            Arrived::Unasked
+        } else {
+            let Some(asked) = self.asked.front_mut() else { return Arrived::Wrong };
+            let is_last = end == asked.end;
+            if asked.tag != pdu.target_tag || pdu.data_sn != asked.data_sn || end > asked.end || pdu.is_final != is_last
+            {
+                return Arrived::Wrong;
+            }
+            asked.data_sn += 1;
+            if is_last {
+                self.asked.pop_front();
+            }
+            Arrived::Asked
+        };
+        self.received = end;
+        if !self.is_over {
+            self.bytes.extend_from_slice(data);
+        }
+        kind
+    }
+
+    /// Bytes that could be taken now.
+    pub(super) fn here(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+
+    /// Moves at most `len` bytes to `into`; how many.
+    pub(super) fn take(&mut self, len: usize, into: &mut Vec<u8>) -> usize {
+        let len = len.min(self.here());
+        if into.is_empty() && self.taken == 0 && len == self.bytes.len() {
+            std::mem::swap(into, &mut self.bytes);
+            return len;
+        }
+        into.extend_from_slice(&self.bytes[self.taken..self.taken + len]);
+        self.taken += len;
+        if self.here() == 0 {
+            self.bytes.clear();
+            self.taken = 0;
+        }
+        len
+    }
+
+    /// Where the next bytes to be taken lie in the command's data.
+    pub(super) fn position(&self) -> u32 {
+        self.received - self.here() as u32
+    }
+
+    /// The end of what has come or was asked for.
+    pub(super) fn requested(&self) -> u32 {
+        self.requested
+    }
+
+    /// True while an R2T may be sent: what comes by itself has come, and there is something left to ask for.
+    pub(super) fn may_ask(&self) -> bool {
+        self.unasked.is_none() && self.requested < self.expected && !self.is_over
+    }
+
+    /// R2Ts outstanding.
+    pub(super) fn outstanding(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Asks for at most `len` bytes more under the name `tag`: number of the R2T, where they begin, how many.
+    pub(super) fn ask(&mut self, tag: u32, len: u32) -> (u32, u32, u32) {
+        assert!(self.may_ask(), "nothing is asked for twice, or while it may come by itself");
+        let (offset, number) = (self.requested, self.r2ts);
+        let len = len.min(self.expected - offset);
+        self.requested += len;
+        self.r2ts += 1;
+        self.asked.push_back(Asked { tag, end: self.requested, data_sn: 0 });
+        (number, offset, len)
+    }
+
+    /// R2Ts that were sent.
+    pub(super) fn r2ts(&self) -> u32 {
+        self.r2ts
+    }
+
+    /// Nobody takes anything any more. Bytes that had come or room was made for.
+    pub(super) fn end(&mut self) -> usize {
+        self.is_over = true;
+        let held = self.here() + (self.requested - self.received) as usize;
+        (self.bytes, self.taken) = (Vec::new(), 0);
+        held
+    }
+
+    /// True when nobody takes anything any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// True when nothing more is on its way: an answer may be sent.
+    pub(super) fn is_settled(&self) -> bool {
+        self.unasked.is_none() && self.asked.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pdu(target_tag: u32, data_sn: u32, offset: u32, is_final: bool) -> DataOut {
+        DataOut { is_final, lun: [0; 8], target_tag, data_sn, offset }
+    }
+
+    fn taken(data: &mut Arriving, len: usize) -> Vec<u8> {
+        let mut into = Vec::new();
+        data.take(len, &mut into);
+        into
+    }
+
+    #[test]
+    fn data_come_by_themselves_and_then_as_they_are_asked_for() {
+        let mut data = Arriving::new(16, 8, b"ab", true);
+        assert!(!data.may_ask());
+        assert_eq!(data.arrive(&pdu(NO_TAG, 0, 2, false), b"cdef"), Arrived::Unasked);
+        assert_eq!(data.arrive(&pdu(NO_TAG, 1, 6, true), b"gh"), Arrived::Unasked);
+        assert_eq!((data.here(), data.may_ask()), (8, true));
+        assert_eq!((data.ask(7, 5), data.ask(8, 5)), ((0, 8, 5), (1, 13, 3)));
+        assert!(!data.may_ask() && data.outstanding() == 2);
+        assert_eq!(data.arrive(&pdu(7, 0, 8, false), b"ij"), Arrived::Asked);
+        assert_eq!(taken(&mut data, 9), b"abcdefghi");
+        assert_eq!(data.arrive(&pdu(7, 1, 10, true), b"klm"), Arrived::Asked);
+        assert_eq!(data.arrive(&pdu(8, 0, 13, true), b"nop"), Arrived::Asked);
+        assert_eq!((taken(&mut data, 99), data.is_settled(), data.position()), (b"jklmnop".to_vec(), true, 16));
+    }
+
+    #[test]
+    fn what_does_not_belong_there_is_wrong() {
+        let new = || {
+            let mut data = Arriving::new(16, 8, b"", true);
+            assert_eq!(data.arrive(&pdu(NO_TAG, 0, 0, true), b"abcd"), Arrived::Unasked);
+            data.ask(7, 8);
+            data
+        };
+        for (what, wrong, bytes) in [
+            ("unasked", pdu(NO_TAG, 1, 4, true), &b"efgh"[..]),
+            ("another's", pdu(9, 0, 4, false), b"efgh"),
+            ("a gap", pdu(7, 0, 5, false), b"efgh"),
+            ("a number left out", pdu(7, 1, 4, false), b"efgh"),
+            ("too long", pdu(7, 0, 4, true), b"efghijklm"),
+            ("an end too early", pdu(7, 0, 4, true), b"efgh"),
+            ("no end", pdu(7, 0, 4, false), b"efghijkl"),
+        ] {
+            assert_eq!(new().arrive(&wrong, bytes), Arrived::Wrong, "{what}");
+        }
+        let mut early = Arriving::new(16, 8, b"", true);
+        assert_eq!(early.arrive(&pdu(NO_TAG, 0, 0, true), b"abcdefghi"), Arrived::Wrong, "past the first burst");
+    }
+
+    #[test]
+    fn what_comes_after_the_end_is_dropped() {
+        let mut data = Arriving::new(16, 8, b"abcd", false);
+        data.ask(7, 12);
+        assert_eq!(data.end(), 16);
+        assert_eq!(data.arrive(&pdu(7, 0, 4, true), b"efghijklmnop"), Arrived::Asked);
+        assert_eq!((data.here(), data.is_settled(), data.may_ask()), (0, true, false));
+    }
+}

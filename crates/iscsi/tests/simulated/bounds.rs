@@ -1,0 +1,127 @@
+//! Bad initiators: what they do costs nobody else anything.
+
+use iscsi::Options;
+use iscsi_protocol::{RequestBody, ResponseBody};
+use seam::{Nanos, Seam};
+
+use crate::client::{Client, Manner, counted, read_cdb};
+use crate::setting::with_server;
+
+fn other(isid: u8) -> Manner {
+    Manner { isid, ..Manner::default() }
+}
+
+#[test]
+fn who_does_not_log_in_makes_room_for_who_does() {
+    let options = Options { logins_max: 8, ..Options::default() };
+    with_server(30, options, async |seam, server, _| {
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(Client::silent(&seam).await);
+        }
+        seam.sleep(Nanos::from_millis(5)).await;
+        assert!(server.stats().half_open <= 8);
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        assert_eq!(client.read(0, 1).await.len(), 512);
+        seam.sleep(Nanos::from_secs(20)).await;
+        assert_eq!((server.stats().half_open, server.stats().sessions), (0, 1), "in time, or not at all");
+    });
+}
+
+#[test]
+fn garbage_ends_its_own_connection_alone() {
+    with_server(31, Options::default(), async |seam, server, _| {
+        let mut healthy = Client::ready(&seam, &Manner::default()).await;
+        for seed in 0..100_u64 {
+            let mut client = match seed % 2 {
+                0 => Client::silent(&seam).await,
+                _ => Client::ready(&seam, &other(2)).await,
+            };
+            let mut random = seed;
+            let garbage = std::iter::repeat_with(|| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                // Opcodes that exist are more of a trial than others.
+                (random >> 56) as u8 & 0x47
+            });
+            client.send(&garbage.take(2000).collect::<Vec<_>>()).await;
+            assert_eq!(healthy.read(0, 1).await.len(), 512);
+        }
+        seam.sleep(Nanos::from_secs(60)).await;
+        healthy.ping(b"").await;
+        assert!(server.stats().sessions <= 2);
+    });
+}
+
+#[test]
+fn an_initiator_that_takes_no_replies_is_held_to_its_share() {
+    with_server(32, Options::default(), async |seam, _, _| {
+        let mut healthy = Client::ready(&seam, &Manner::default()).await;
+        healthy.write(0, &counted(1, 8)).await;
+        let mut deaf = Vec::new();
+        for isid in 2..6 {
+            let mut client = Client::ready(&seam, &other(isid)).await;
+            for number in 0..100 {
+                client.begin(&read_cdb(number % 60 * 2048, 2048), 1 << 20, &[]).await;
+            }
+            deaf.push(client);
+        }
+        seam.sleep(Nanos::from_secs(5)).await;
+        assert_eq!(healthy.read(0, 8).await, counted(1, 8));
+        let held = seam.blocks_total() - seam.blocks_free();
+        assert!(held <= seam.blocks_total() / 2, "{held} of {} buffers are held", seam.blocks_total());
+    });
+}
+
+#[test]
+fn commands_past_the_window_are_passed_over_and_those_within_it_are_all_served() {
+    with_server(34, Options { commands_max: 4, ..Options::default() }, async |seam, _, _| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let first = client.cmd_sn;
+        assert_eq!(client.max_cmd_sn.wrapping_sub(first).wrapping_add(1), 4);
+        client.cmd_sn = client.max_cmd_sn.wrapping_add(1);
+        client.begin(&read_cdb(0, 1), 512, &[]).await;
+        client.cmd_sn = first.wrapping_sub(1);
+        client.begin(&read_cdb(0, 1), 512, &[]).await;
+        client.cmd_sn = first;
+        for _ in 0..100 {
+            assert_eq!(client.read(0, 1).await.len(), 512);
+        }
+        client.cmd_sn = client.cmd_sn.wrapping_add(1);
+        client.begin(&read_cdb(0, 1), 512, &[]).await;
+        assert!(client.is_closed().await, "one is missing, and nothing overtakes on one connection");
+    });
+}
+
+#[test]
+fn too_many_immediate_ones_are_rejected() {
+    with_server(35, Options::default(), async |seam, _, world| {
+        use iscsi_protocol::request::{Attribute, Command};
+        use seam::sim::{Fault, Ops, Rule, When};
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let stall = Fault::Stall(Nanos::from_secs(5));
+        crate::setting::disk(world).add_fault(Rule::new(stall, Ops::READ, When::Always));
+        for number in 0..40 {
+            let (tag, cdb) = (client.tag(), read_cdb(number * 2048, 8));
+            let command = Command {
+                is_final: true,
+                reads: true,
+                writes: false,
+                attribute: Attribute::Simple,
+                lun: [0; 8],
+                expected_len: 4096,
+                expected_read_len: None,
+                cdb,
+            };
+            client.say(tag, true, RequestBody::Command(command), &[]).await;
+        }
+        let (mut rejected, mut served) = (0, 0);
+        while rejected + served < 40 {
+            match client.take().await.expect("the session lives").0.body {
+                ResponseBody::Reject(_) => rejected += 1,
+                ResponseBody::DataIn(head) => served += u32::from(head.status.is_some()),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((served, rejected), (16, 24));
+    });
+}

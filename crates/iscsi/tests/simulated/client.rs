@@ -1,0 +1,337 @@
+//! An initiator that says exactly what a test wants, right or wrong.
+
+use iscsi_protocol::request::{Attribute, Command, DataOut, LoginRequest, TaskFunction, TaskManagement};
+use iscsi_protocol::response::{Residual, TaskResponse};
+use iscsi_protocol::{Framing, NO_TAG, Request, RequestBody, Response, ResponseBody, Step, text};
+use seam::sim::{SimReader, SimSeam, SimWriter};
+use seam::{ByteStream, Gather, Incoming, Seam, StreamWriter};
+
+use crate::setting::{TARGET, address};
+
+/// How a client talks.
+#[derive(Clone, Debug)]
+pub struct Manner {
+    pub name: &'static str,
+    pub isid: u8,
+    /// What it wants of the parameters.
+    pub text: &'static str,
+    pub session: &'static str,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        let text = "InitialR2T=No\0ImmediateData=Yes\0MaxRecvDataSegmentLength=16384\0MaxBurstLength=65536\0\
+                    FirstBurstLength=16384\0MaxOutstandingR2T=4\0";
+        Manner { name: "iqn.2026-11.test:one", isid: 1, text, session: "Normal" }
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub status: u8,
+    pub data: Vec<u8>,
+    pub sense: Vec<u8>,
+    pub residual: Residual,
+}
+
+/// A connection.
+pub struct Client {
+    incoming: Incoming<SimSeam, SimReader>,
+    writer: SimWriter,
+    pub framing: Framing,
+    pub cmd_sn: u32,
+    pub stat_sn: u32,
+    pub max_cmd_sn: u32,
+    next_tag: u32,
+    /// Values that were agreed on.
+    immediate_bytes: usize,
+    unasked_bytes: usize,
+    /// Longest data segment that it sends.
+    pub send_bytes: usize,
+}
+
+/// A sector's bytes, as the simulated world keeps them: one tag over and over.
+pub fn sectors(tag: u64, count: usize) -> Vec<u8> {
+    tag.to_le_bytes().repeat(64 * count)
+}
+
+/// Sectors with tags that count up.
+pub fn counted(first: u64, count: usize) -> Vec<u8> {
+    (first..first + count as u64).flat_map(|tag| sectors(tag, 1)).collect()
+}
+
+/// READ(10).
+pub fn read_cdb(sector: u32, count: u16) -> Vec<u8> {
+    cdb10(0x28, sector, count)
+}
+
+/// WRITE(10).
+pub fn write_cdb(sector: u32, count: u16) -> Vec<u8> {
+    cdb10(0x2a, sector, count)
+}
+
+fn cdb10(opcode: u8, sector: u32, count: u16) -> Vec<u8> {
+    let mut cdb = vec![0; 16];
+    cdb[0] = opcode;
+    cdb[2..6].copy_from_slice(&sector.to_be_bytes());
+    cdb[7..9].copy_from_slice(&count.to_be_bytes());
+    cdb
+}
+
+impl Client {
+    /// Connects and says nothing.
+    pub async fn silent(seam: &SimSeam) -> Client {
+        let (reader, writer) = seam.connect(&address()).await.expect("the server listens").split();
+        Client {
+            incoming: Incoming::new(reader, 1 << 20),
+            writer,
+            framing: Framing { data_bytes_max: 1 << 18, ..Framing::default() },
+            cmd_sn: 1,
+            stat_sn: 0,
+            max_cmd_sn: 0,
+            next_tag: 1,
+            immediate_bytes: 0,
+            unasked_bytes: 0,
+            send_bytes: 8192,
+        }
+    }
+
+    /// Logs in and takes the first unit's attention.
+    pub async fn ready(seam: &SimSeam, manner: &Manner) -> Client {
+        let mut client = Client::log_in(seam, manner).await.expect("it may log in");
+        assert_eq!(client.call(&[0; 16], 0, &[]).await.map(|done| done.status), Some(2), "power on");
+        client
+    }
+
+    /// Logs in; the status where that is refused, nothing where the server closed.
+    pub async fn log_in(seam: &SimSeam, manner: &Manner) -> Result<Client, Option<(u8, u8)>> {
+        let mut client = Client::silent(seam).await;
+        let text = format!(
+            "InitiatorName={}\0TargetName={TARGET}\0SessionType={}\0{}",
+            manner.name, manner.session, manner.text
+        );
+        client.say_login(manner.isid, 0, &text).await;
+        let (response, data) = client.take().await.ok_or(None)?;
+        let ResponseBody::Login(login) = response.body else { panic!("no answer to a log-in: {response:?}") };
+        if login.status != (0, 0) {
+            return Err(Some(login.status));
+        }
+        assert!(login.transit && login.tsih != 0);
+        client.agree(&data, manner.text);
+        Ok(client)
+    }
+
+    /// Sends the one request that a log-in takes.
+    pub async fn say_login(&mut self, isid: u8, tsih: u16, text: &str) {
+        let login = LoginRequest {
+            transit: true,
+            continues: false,
+            stage: 1,
+            next_stage: 3,
+            version_max: 0,
+            version_min: 0,
+            isid: [0x80, 0, 0, 0, 0, isid],
+            tsih,
+            connection: 0,
+        };
+        self.say(0, true, RequestBody::Login(login), text.as_bytes()).await;
+    }
+
+    fn agree(&mut self, answered: &[u8], asked: &str) {
+        let pairs = text::pairs(answered).expect("pairs");
+        let value = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
+        let len = |key: &str, default: usize| value(key).and_then(|value| value.parse().ok()).unwrap_or(default);
+        let first_burst = len("FirstBurstLength", 65_536).min(len("MaxBurstLength", 262_144));
+        self.send_bytes = len("MaxRecvDataSegmentLength", 8192);
+        self.immediate_bytes = if value("ImmediateData") == Some("No") { 0 } else { first_burst.min(self.send_bytes) };
+        self.unasked_bytes = if value("InitialR2T") == Some("No") { first_burst } else { 0 };
+        self.framing.header_digest = value("HeaderDigest") == Some("CRC32C");
+        self.framing.data_digest = value("DataDigest") == Some("CRC32C");
+        assert!(value("InitialR2T").is_some() || !asked.contains("InitialR2T"));
+    }
+
+    /// Sends bytes; what a closed connection says to that does not matter here.
+    pub async fn send(&mut self, bytes: &[u8]) {
+        let mut gather = Gather::default();
+        gather.push_bytes(bytes);
+        let (Ok(()) | Err(_), _) = self.writer.send(gather).await;
+    }
+
+    /// The bytes of a PDU.
+    pub fn pdu(&self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) -> Vec<u8> {
+        let ahs = match &body {
+            RequestBody::Command(command) => command.encode_ahs(),
+            _ => Vec::new(),
+        };
+        let request = Request { immediate, task_tag, cmd_sn: self.cmd_sn, exp_stat_sn: self.stat_sn, body };
+        let mut bytes = Vec::new();
+        self.framing.push_with_ahs(&mut bytes, request.encode(), &ahs, data);
+        bytes
+    }
+
+    /// Sends a PDU.
+    pub async fn say(&mut self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) {
+        let is_numbered = !matches!(body, RequestBody::DataOut(_));
+        let bytes = self.pdu(task_tag, immediate, body, data);
+        self.cmd_sn = self.cmd_sn.wrapping_add(u32::from(is_numbered && !immediate));
+        self.send(&bytes).await;
+    }
+
+    /// The next PDU and its data; nothing when the server has closed.
+    pub async fn take(&mut self) -> Option<(Response, Vec<u8>)> {
+        loop {
+            let step = match self.framing.decode(self.incoming.bytes()).expect("the server speaks iSCSI") {
+                Step::Got(frame, used) => {
+                    let response = Response::decode(frame.header).expect("a target's PDU");
+                    Some((response, frame.data.to_vec(), used))
+                }
+                Step::More(_) => None,
+            };
+            match step {
+                Some((response, data, used)) => {
+                    self.incoming.consume(used);
+                    let carries_number = match &response.body {
+                        ResponseBody::DataIn(data) => data.status.is_some(),
+                        ResponseBody::ReadyToTransfer { .. } => false,
+                        ResponseBody::NopIn { .. } => response.task_tag != NO_TAG,
+                        _ => true,
+                    };
+                    if carries_number {
+                        self.stat_sn = response.stat_sn.wrapping_add(1);
+                    }
+                    self.max_cmd_sn = response.max_cmd_sn;
+                    return Some((response, data));
+                }
+                None => self.incoming.more().await.ok()?,
+            }
+        }
+    }
+
+    /// True when the server has closed and all it sent was taken.
+    pub async fn is_closed(&mut self) -> bool {
+        self.incoming.bytes().is_empty() && self.incoming.more().await.is_err()
+    }
+
+    /// A name for a task.
+    pub fn tag(&mut self) -> u32 {
+        self.next_tag += 1;
+        self.next_tag
+    }
+
+    /// Begins a command that reads `read` bytes or writes `data`, with as much of them as may come unasked; its name.
+    pub async fn begin(&mut self, cdb: &[u8], read: u32, data: &[u8]) -> u32 {
+        let tag = self.tag();
+        let first = data.len().min(self.immediate_bytes);
+        let unasked = data.len().min(self.unasked_bytes);
+        let command = Command {
+            is_final: unasked <= first,
+            reads: read > 0,
+            writes: !data.is_empty(),
+            attribute: Attribute::Simple,
+            lun: [0; 8],
+            expected_len: if data.is_empty() { read } else { data.len() as u32 },
+            expected_read_len: None,
+            cdb: cdb.to_vec(),
+        };
+        self.say(tag, false, RequestBody::Command(command), &data[..first]).await;
+        if unasked > first {
+            self.send_data(tag, NO_TAG, first, &data[first..unasked]).await;
+        }
+        tag
+    }
+
+    /// Sends a sequence of data.
+    pub async fn send_data(&mut self, tag: u32, target_tag: u32, offset: usize, data: &[u8]) {
+        let count = data.len().div_ceil(self.send_bytes);
+        for (number, part) in data.chunks(self.send_bytes).enumerate() {
+            let offset = (offset + number * self.send_bytes) as u32;
+            let is_final = number + 1 == count;
+            let pdu = DataOut { is_final, lun: [0; 8], target_tag, data_sn: number as u32, offset };
+            self.say(tag, false, RequestBody::DataOut(pdu), part).await;
+        }
+    }
+
+    /// Waits for a command's end, and sends what it is asked for meanwhile; nothing when the server has closed.
+    pub async fn end(&mut self, tag: u32, data: &[u8]) -> Option<Done> {
+        let (mut read, mut data_sn, mut r2t_sn) = (Vec::new(), 0, 0);
+        loop {
+            let (response, part) = self.take().await?;
+            assert_eq!(response.task_tag, tag, "nothing else is under way: {response:?}");
+            match response.body {
+                ResponseBody::DataIn(head) => {
+                    assert_eq!((head.data_sn, head.offset as usize), (data_sn, read.len()), "in order");
+                    data_sn += 1;
+                    read.extend(part);
+                    if let Some(residual) = head.status {
+                        return Some(Done { status: 0, data: read, sense: Vec::new(), residual });
+                    }
+                }
+                ResponseBody::ReadyToTransfer { target_tag, r2t_sn: number, offset, len, .. } => {
+                    assert_eq!(number, r2t_sn);
+                    r2t_sn += 1;
+                    let offset = offset as usize;
+                    self.send_data(tag, target_tag, offset, &data[offset..offset + len as usize]).await;
+                }
+                ResponseBody::Command { status, residual, exp_data_sn, .. } => {
+                    assert!(status != 0 || exp_data_sn == data_sn + r2t_sn || data_sn + r2t_sn == 0);
+                    let sense = part.get(2..).unwrap_or_default().to_vec();
+                    return Some(Done { status, data: read, sense, residual });
+                }
+                other => panic!("not a part of an answer: {other:?}"),
+            }
+        }
+    }
+
+    /// Does a command, while nothing else is under way.
+    pub async fn call(&mut self, cdb: &[u8], read: u32, data: &[u8]) -> Option<Done> {
+        let tag = self.begin(cdb, read, data).await;
+        self.end(tag, data).await
+    }
+
+    /// Writes whole sectors.
+    pub async fn write(&mut self, sector: u32, data: &[u8]) {
+        let done = self.call(&write_cdb(sector, (data.len() / 512) as u16), 0, data).await.expect("an answer");
+        assert_eq!((done.status, done.residual), (0, Residual::None), "{:02x?}", done.sense);
+    }
+
+    /// Reads whole sectors.
+    pub async fn read(&mut self, sector: u32, count: u16) -> Vec<u8> {
+        let done = self.call(&read_cdb(sector, count), u32::from(count) * 512, &[]).await.expect("an answer");
+        assert_eq!((done.status, done.residual), (0, Residual::None), "{:02x?}", done.sense);
+        done.data
+    }
+
+    /// Asks for a task management function; its name.
+    pub async fn manage(&mut self, function: TaskFunction, referenced_tag: u32) -> u32 {
+        let tag = self.tag();
+        let task = TaskManagement { function, lun: [0; 8], referenced_tag, referenced_cmd_sn: 0 };
+        self.say(tag, true, RequestBody::TaskManagement(task), &[]).await;
+        tag
+    }
+
+    /// The next PDU has to be the answer to that.
+    pub async fn managed(&mut self, tag: u32) -> TaskResponse {
+        let (response, _) = self.take().await.expect("an answer");
+        match response.body {
+            ResponseBody::TaskManagement(answer) if response.task_tag == tag => answer,
+            other => panic!("not the answer to {tag}: {other:?} to {}", response.task_tag),
+        }
+    }
+
+    /// Asks whether the server is there; the data come back.
+    pub async fn ping(&mut self, data: &[u8]) -> u32 {
+        let tag = self.tag();
+        self.say(tag, true, RequestBody::NopOut { lun: [0; 8], target_tag: NO_TAG }, data).await;
+        tag
+    }
+
+    /// Logs out and waits for the end.
+    pub async fn log_out(&mut self) {
+        let tag = self.tag();
+        self.say(tag, true, RequestBody::Logout { reason: 0, connection: 0 }, &[]).await;
+        let (response, _) = self.take().await.expect("an answer");
+        assert_eq!((response.task_tag, response.body), (tag, ResponseBody::Logout { response: 0 }));
+        assert!(self.is_closed().await);
+    }
+}

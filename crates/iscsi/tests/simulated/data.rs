@@ -1,0 +1,126 @@
+//! Data on their ways: whatever was agreed on, what is written reads back.
+
+use iscsi::Options;
+use iscsi_protocol::request::{Attribute, Command, DataOut};
+use iscsi_protocol::response::Residual;
+use iscsi_protocol::{NO_TAG, RequestBody, ResponseBody};
+
+use crate::client::{Client, Manner, counted, read_cdb, write_cdb};
+use crate::setting::with_server;
+
+#[test]
+fn what_is_written_reads_back_whatever_was_agreed_on() {
+    const TEXTS: [&str; 6] = [
+        "",
+        "InitialR2T=Yes\0ImmediateData=No\0MaxBurstLength=512\0MaxRecvDataSegmentLength=512\0",
+        "InitialR2T=No\0ImmediateData=No\0FirstBurstLength=4096\0MaxOutstandingR2T=2\0MaxBurstLength=8192\0",
+        "InitialR2T=No\0ImmediateData=Yes\0HeaderDigest=CRC32C\0MaxOutstandingR2T=8\0MaxRecvDataSegmentLength=5000\0",
+        "InitialR2T=No\0ImmediateData=Yes\0DataDigest=CRC32C\0FirstBurstLength=512\0MaxRecvDataSegmentLength=1028\0",
+        "InitialR2T=Yes\0ImmediateData=Yes\0HeaderDigest=CRC32C\0DataDigest=CRC32C\0MaxBurstLength=12288\0",
+    ];
+    for (seed, text) in (10..).zip(TEXTS) {
+        with_server(seed, Options::default(), async |seam, _, _| {
+            let mut client = Client::ready(&seam, &Manner { text, ..Manner::default() }).await;
+            for (number, (sector, count)) in [(0, 1), (7, 8), (1, 100), (13, 2047), (8, 8)].into_iter().enumerate() {
+                let data = counted(number as u64 * 10_000 + 1, count);
+                client.write(sector, &data).await;
+                assert_eq!(client.read(sector, count as u16).await, data, "{count} sectors with {text}");
+            }
+        });
+    }
+}
+
+#[test]
+fn commands_go_beside_each_other_and_answers_come_as_they_are_ready() {
+    with_server(20, Options::default(), async |seam, _, _| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        for number in 0..32 {
+            client.write(number * 64, &counted(u64::from(number) * 100 + 1, 16)).await;
+        }
+        let mut expected = Vec::new();
+        for number in 0..32 {
+            expected.push((client.begin(&read_cdb(number * 64, 16), 16 * 512, &[]).await, number));
+        }
+        let mut data: std::collections::BTreeMap<u32, Vec<u8>> = Default::default();
+        let mut left = 32;
+        while left > 0 {
+            let (response, part) = client.take().await.expect("an answer");
+            let ResponseBody::DataIn(head) = response.body else { panic!("{response:?}") };
+            data.entry(response.task_tag).or_default().extend(part);
+            left -= u32::from(head.status.is_some());
+        }
+        for (tag, number) in expected {
+            assert_eq!(data[&tag], counted(u64::from(number) * 100 + 1, 16));
+        }
+    });
+}
+
+#[test]
+fn an_initiator_that_expects_less_or_more_is_told_by_how_much() {
+    with_server(21, Options::default(), async |seam, _, _| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        client.write(0, &counted(1, 4)).await;
+        for (len, residual) in [(512, Residual::Overflow(512)), (4096, Residual::Underflow(3072))] {
+            let done = client.call(&read_cdb(0, 2), len, &[]).await.expect("an answer");
+            assert_eq!((done.status, done.residual), (0, residual));
+            assert_eq!(done.data, counted(1, 2)[..1024.min(len as usize)]);
+        }
+    });
+}
+
+#[test]
+fn a_write_whose_data_come_out_of_order_fails_alone() {
+    with_server(22, Options::default(), async |seam, _, _| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        client.write(0, &counted(1, 8)).await;
+        let tag = client.tag();
+        let command = Command {
+            is_final: false,
+            reads: false,
+            writes: true,
+            attribute: Attribute::Simple,
+            lun: [0; 8],
+            expected_len: 4096,
+            expected_read_len: None,
+            cdb: write_cdb(0, 8),
+        };
+        client.say(tag, false, RequestBody::Command(command), &[]).await;
+        let pdu = DataOut { is_final: false, lun: [0; 8], target_tag: NO_TAG, data_sn: 1, offset: 0 };
+        client.say(tag, false, RequestBody::DataOut(pdu), &counted(900, 4)).await;
+        let done = client.end(tag, &[]).await.expect("the connection lives");
+        assert_eq!((done.status, done.sense[2], done.sense[12]), (2, 0x0b, 0x4b));
+        // What still comes of it is nobody's.
+        client.say(tag, false, RequestBody::DataOut(DataOut { data_sn: 0, ..pdu }), &counted(900, 4)).await;
+        assert_eq!(client.read(0, 8).await, counted(1, 8));
+    });
+}
+
+#[test]
+fn a_damaged_pdu_ends_the_session_and_changes_nothing() {
+    with_server(23, Options::default(), async |seam, server, world| {
+        let text = "InitialR2T=No\0HeaderDigest=CRC32C\0DataDigest=CRC32C\0";
+        for bit in [3, 400, 48 * 8 + 40, 3000] {
+            let mut client = Client::ready(&seam, &Manner { text, ..Manner::default() }).await;
+            client.write(0, &counted(1, 8)).await;
+            let (data, tag) = (counted(900, 8), client.tag());
+            let command = Command {
+                is_final: true,
+                reads: false,
+                writes: true,
+                attribute: Attribute::Simple,
+                lun: [0; 8],
+                expected_len: 4096,
+                expected_read_len: None,
+                cdb: write_cdb(0, 8),
+            };
+            let mut bytes = client.pdu(tag, false, RequestBody::Command(command), &data);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            client.send(&bytes).await;
+            while let Some((response, _)) = client.take().await {
+                assert!(matches!(response.body, ResponseBody::Reject(_)), "{response:?}");
+            }
+            assert_eq!(crate::setting::disk(world).tag(0), 1, "bit {bit}");
+        }
+        assert_eq!(server.stats().sessions, 0);
+    });
+}

@@ -1,0 +1,9 @@
+//! The front end in the simulated world: its promises to initiators, and to bad initiators' neighbours.
+
+mod bounds;
+mod client;
+mod data;
+mod ends;
+mod management;
+mod sessions;
+mod setting;

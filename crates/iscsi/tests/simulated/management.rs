@@ -1,0 +1,123 @@
+//! Commands that are ended before their time: answered or gone, never both, and never later.
+
+use iscsi::Options;
+use iscsi_protocol::ResponseBody;
+use iscsi_protocol::request::TaskFunction;
+use iscsi_protocol::response::TaskResponse;
+use seam::sim::{Fault, Ops, Rule, When};
+use seam::{Nanos, Seam};
+
+use crate::client::{Client, Manner, counted, read_cdb, write_cdb};
+use crate::setting::{disk, with_server};
+
+const STALL: Nanos = Nanos::from_secs(60);
+
+#[test]
+fn pings_are_answered_and_reads_aborted_at_once_while_the_disk_hangs() {
+    let options = Options { ping_after: STALL + STALL, ..Options::default() };
+    with_server(50, options, async |seam, _, world| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        disk(world).add_fault(Rule::new(Fault::Stall(STALL), Ops::ALL, When::Always));
+        let read = client.begin(&read_cdb(0, 8), 4096, &[]).await;
+        let write = client.begin(&write_cdb(64, 8), 0, &counted(1, 8)).await;
+        let began = seam.now();
+        for _ in 0..50 {
+            let tag = client.ping(b"are you there?").await;
+            let (response, data) = client.take().await.expect("an answer");
+            assert!(matches!(response.body, ResponseBody::NopIn { .. }) && response.task_tag == tag);
+            assert_eq!(data, b"are you there?");
+        }
+        let abort = client.manage(TaskFunction::AbortTask, read).await;
+        assert_eq!(client.managed(abort).await, TaskResponse::Complete);
+        assert!(seam.now().since(began) < Nanos::from_secs(1), "virtual time, the same on every machine");
+
+        let abort = client.manage(TaskFunction::AbortTask, write).await;
+        assert_eq!(client.managed(abort).await, TaskResponse::Complete);
+        assert!(seam.now().since(began) >= STALL, "the write might have had an effect until then");
+        disk(world).clear_faults();
+        client.write(64, &counted(100, 8)).await;
+        seam.sleep(STALL).await;
+        assert_eq!((client.read(64, 8).await, disk(world).tag(64)), (counted(100, 8), 100));
+    });
+}
+
+#[test]
+fn a_command_is_answered_or_aborted_and_never_both() {
+    let (mut answered, mut aborted) = (0, 0);
+    for seed in 0..60 {
+        with_server(1000 + seed, Options::default(), async |seam, _, _| {
+            let mut client = Client::ready(&seam, &Manner::default()).await;
+            let read = seed % 2 == 0;
+            let tag = match read {
+                true => client.begin(&read_cdb(0, 8), 4096, &[]).await,
+                false => client.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await,
+            };
+            seam.sleep(Nanos::from_micros(seed * 13)).await;
+            let abort = client.manage(TaskFunction::AbortTask, tag).await;
+            let mut ended = false;
+            loop {
+                let (response, _) = client.take().await.expect("an answer");
+                match response.body {
+                    ResponseBody::TaskManagement(TaskResponse::Complete) => {
+                        assert!(!ended, "it was answered before");
+                        aborted += 1;
+                        break;
+                    }
+                    ResponseBody::TaskManagement(answer) => {
+                        assert_eq!((response.task_tag, answer, ended), (abort, TaskResponse::NoSuchTask, true));
+                        answered += 1;
+                        break;
+                    }
+                    ResponseBody::DataIn(head) => ended |= head.status.is_some(),
+                    ResponseBody::Command { .. } => ended = true,
+                    other => panic!("{other:?}"),
+                }
+            }
+            // And nothing comes after it.
+            let ping = client.ping(b"").await;
+            assert_eq!(client.take().await.expect("an answer").0.task_tag, ping);
+        });
+    }
+    assert!(answered > 5 && aborted > 5, "{answered} answered, {aborted} aborted");
+}
+
+#[test]
+fn a_reset_ends_the_commands_of_all_and_all_are_told() {
+    with_server(51, Options::default(), async |seam, _, world| {
+        let mut one = Client::ready(&seam, &Manner::default()).await;
+        let mut other = Client::ready(&seam, &Manner { isid: 2, ..Manner::default() }).await;
+        disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::ALL, When::Always));
+        other.begin(&read_cdb(0, 8), 4096, &[]).await;
+        one.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await;
+        seam.sleep(Nanos::from_millis(10)).await;
+        disk(world).clear_faults();
+        let tag = one.manage(TaskFunction::LogicalUnitReset, 0).await;
+        assert_eq!(one.managed(tag).await, TaskResponse::Complete);
+        for client in [&mut one, &mut other] {
+            let done = client.call(&[0; 16], 0, &[]).await.expect("an answer");
+            assert_eq!((done.status, done.sense[2], done.sense[12], done.sense[13]), (2, 6, 0x29, 3));
+            assert_eq!(client.read(8, 1).await.len(), 512);
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    with_server(52, Options::default(), async |seam, _, _| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        for (function, wanted) in [
+            (TaskFunction::AbortTask, TaskResponse::NoSuchTask),
+            (TaskFunction::ClearAca, TaskResponse::NotSupported),
+            (TaskFunction::TaskReassign, TaskResponse::NoReassignment),
+            (TaskFunction::Unknown(77), TaskResponse::NotSupported),
+            (TaskFunction::AbortTaskSet, TaskResponse::Complete),
+            (TaskFunction::ClearTaskSet, TaskResponse::Complete),
+            (TaskFunction::TargetWarmReset, TaskResponse::Complete),
+            (TaskFunction::TargetColdReset, TaskResponse::Complete),
+        ] {
+            let tag = client.manage(function, 4711).await;
+            assert_eq!(client.managed(tag).await, wanted, "{function:?}");
+        }
+        assert!(client.is_closed().await, "a cold reset ends the session");
+    });
+}

@@ -1,0 +1,78 @@
+//! A world with one disk, one unit in front of it and one server, and initiators of it.
+
+use std::rc::Rc;
+
+use engine::{Backing, Core, CoreSpec, VolumeSpec, WritePolicy};
+use iscsi::{Options, Server};
+use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
+use seam::sim::{DiskControl, Latency, SimDiskSpec, SimSeam, TaskOrder, WireSpec, World, WorldSpec};
+use seam::{Address, DiskOpen, Nanos, Seam};
+
+/// Bytes of the volume.
+pub const SIZE: u64 = 64 << 20;
+/// The target's name.
+pub const TARGET: &str = "iqn.2026-11.io.hotset:lab";
+
+/// Where the server listens.
+pub fn address() -> Address {
+    Address::Tcp("10.0.0.7".into(), 3260)
+}
+
+/// A world whose tasks run in a random order and whose wires deliver in small pieces.
+pub fn world(seed: u64) -> World {
+    let world =
+        World::new(WorldSpec { order: TaskOrder::Seeded, time_max: Nanos::from_secs(3600), ..WorldSpec::new(seed) });
+    world.set_wires(WireSpec {
+        delay: Latency::between(Nanos::from_micros(1), Nanos::from_micros(200)),
+        chunk_bytes_max: 9_000,
+        window_bytes: 64 << 10,
+    });
+    world.add_disk("/disk", SimDiskSpec::new(SIZE));
+    world
+}
+
+/// The disk under the unit.
+pub fn disk(world: &World) -> DiskControl {
+    world.disk("/disk").expect("the world was made with it")
+}
+
+struct Forgets;
+
+impl Keeper for Forgets {
+    fn keep(&self, _: u64, _: Vec<u8>) -> Keep {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A target with the disk as unit 0, for everybody; what is acknowledged is on the disk.
+pub async fn target(seam: &SimSeam) -> Target<SimSeam> {
+    let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
+    let disk = seam.open_disk(&what).await.expect("the disk is there");
+    let core = Core::new(seam.clone(), CoreSpec::default());
+    let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("vm1", 1) };
+    let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");
+    let target = Target::new(seam.clone(), TARGET, 1, Rc::new(Forgets));
+    let (lun, identity, access) = (Lun::ZERO, Identity::of(1, 1), AccessList::default());
+    let unit = UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, kept: Vec::new() };
+    target.add(unit).expect("the number is free");
+    target
+}
+
+/// Starts a server, and listens.
+pub async fn serve(seam: &SimSeam, options: Options) -> Server<SimSeam> {
+    let server = Server::new(seam.clone(), target(seam).await, options);
+    let (listener, accepting) = (seam.listen(&address()).await.expect("the address is free"), server.clone());
+    seam.spawn(async move { accepting.accept(listener).await });
+    server
+}
+
+/// Runs `test` in a world with a server.
+pub fn with_server(seed: u64, options: Options, test: impl AsyncFnOnce(SimSeam, Server<SimSeam>, &World)) {
+    let world = world(seed);
+    let seam = world.seam();
+    world.block_on(async {
+        let server = serve(&seam, options).await;
+        test(seam.clone(), server, &world).await;
+    });
+    assert_eq!(world.violations(), Vec::<String>::new());
+}

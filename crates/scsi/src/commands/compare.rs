@@ -1,0 +1,113 @@
+//! COMPARE AND WRITE, and what else reads what it is about to write: ORWRITE. Nobody writes the same blocks in between.
+
+use std::rc::Rc;
+
+use engine::pages::slow::Asked;
+use seam::{Block, Piece, Seam};
+
+use super::write::{TAKEN_AT_ONCE_BYTES_MAX, write_flags};
+use super::{BLOCK, Extent, Task, read_failed, write_failed};
+use crate::cdb::{Cdb, invalid_field};
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::sense::{Asc, Key, Sense};
+use crate::status::Status;
+use crate::unit::Unit;
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn compare_and_write(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let extent = Extent { first: cdb.u64(2), count: cdb.u8(13).into() };
+        unit.check_writable()?;
+        extent.check(unit)?;
+        // A length of one byte has no room for 256: who sends data for no block means more than fit.
+        if extent.count == 0 && self.expected.out_bytes > 0 {
+            return Err(invalid_field(13, None));
+        }
+        let len = extent.len_bytes() as usize;
+        self.wants_exactly(2 * extent.len_bytes())?;
+        if len == 0 {
+            return Ok(Status::Good);
+        }
+        let mut data = Vec::new();
+        self.take(2 * len, &mut data).await?;
+        let (expected, new) = data.split_at(len);
+        unit.volume().asked(Asked::Read, extent.offset_bytes(), len as u64);
+        let _alone = unit.locks.alone(extent.blocks()).await;
+        self.check_wanted()?;
+        let mut pieces = Vec::new();
+        let at = extent.offset_bytes();
+        unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
+        if let Some(place) = first_difference(&pieces, expected) {
+            return Err(miscompare(place as u64));
+        }
+        drop(pieces);
+        unit.volume().asked(Asked::Write, at, len as u64);
+        let flags = write_flags(unit, &cdb);
+        unit.volume().write(at, len, flags, &mut &new[..]).await.map_err(|error| write_failed(&error, at))?;
+        Ok(Status::Good)
+    }
+
+    pub(super) async fn or_write(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let extent = Extent::of(&cdb);
+        unit.check_writable()?;
+        extent.check(unit)?;
+        extent.check_length()?;
+        self.wants_data(extent.len_bytes())?;
+        let flags = write_flags(unit, &cdb);
+        let (mut data, mut old, mut pieces) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
+            data.clear();
+            self.take(len, &mut data).await?;
+            unit.volume().asked(Asked::Write, at, len as u64);
+            let first = at / BLOCK;
+            let _alone = unit.locks.alone(first..first + len as u64 / BLOCK).await;
+            self.check_wanted()?;
+            unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
+            bytes_of(&pieces, &mut old);
+            pieces.clear();
+            for (new, old) in data.iter_mut().zip(&old) {
+                *new |= old;
+            }
+            unit.volume().write(at, len, flags, &mut &data[..]).await.map_err(|error| write_failed(&error, at))?;
+        }
+        Ok(Status::Good)
+    }
+}
+
+/// What an initiator is told when its data and the medium's differ: where they do.
+pub fn miscompare(place: u64) -> Failure {
+    Sense::new(Key::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY).with_information(place).into()
+}
+
+/// The first byte at which the content of `pieces` and as many bytes differ.
+pub fn first_difference<B: Block>(pieces: &[Piece<B>], bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    let mut copy = Vec::new();
+    for piece in pieces {
+        let wanted = &bytes[at..at + piece.len()];
+        let range = piece.start()..piece.start() + piece.len();
+        let content = match piece.block.as_bytes() {
+            Some(content) => &content[range],
+            None => {
+                copy.resize(piece.len(), 0);
+                piece.block.read_bytes(piece.start(), &mut copy);
+                &copy[..]
+            }
+        };
+        if content != wanted {
+            let place = content.iter().zip(wanted).position(|(one, other)| one != other);
+            return Some(at + place.expect("they differ somewhere"));
+        }
+        at += piece.len();
+    }
+    None
+}
+
+fn bytes_of<B: Block>(pieces: &[Piece<B>], into: &mut Vec<u8>) {
+    into.clear();
+    for piece in pieces {
+        let at = into.len();
+        into.resize(at + piece.len(), 0);
+        piece.block.read_bytes(piece.start(), &mut into[at..]);
+    }
+}

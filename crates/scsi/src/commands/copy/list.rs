@@ -1,0 +1,202 @@
+//! The parameter list of EXTENDED COPY (SPC-4 6.18, list identifiers of one byte).
+
+use crate::cdb::invalid_parameter;
+use crate::failure::Failure;
+use crate::sense::{Asc, Sense};
+
+const HEAD_BYTES: usize = 16;
+const DEVICE_BYTES: usize = 32;
+/// Devices that one list may name.
+pub const DEVICES_MAX: usize = 16;
+/// Segments that one list may have.
+pub const SEGMENTS_MAX: usize = 64;
+/// Bytes of all descriptors together.
+pub const DESCRIPTORS_BYTES_MAX: usize = DEVICES_MAX * DEVICE_BYTES + SEGMENTS_MAX * 32;
+/// Bytes of a whole list.
+pub const LIST_BYTES_MAX: usize = 64 << 10;
+/// Bytes that one segment may have copied.
+pub const SEGMENT_BYTES_MAX: u32 = 64 << 20;
+
+/// A device by its designator; segments by blocks, and by bytes.
+pub const DEVICE_BY_NAME: u8 = 0xe4;
+pub const BLOCKS_TO_BLOCKS: u8 = 0x02;
+pub const BYTES_TO_BYTES: u8 = 0x0a;
+
+/// What is to be copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    /// What its results are asked for by; none where nobody will ask.
+    pub id: Option<u8>,
+    /// Its results are kept until they are asked for.
+    pub holds_results: bool,
+    /// Each device's designator, as long as it is.
+    pub devices: Vec<Vec<u8>>,
+    pub segments: Vec<Segment>,
+}
+
+/// Blocks from one place to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    pub source: u16,
+    pub destination: u16,
+    pub from: u64,
+    pub to: u64,
+    pub blocks: u64,
+}
+
+fn length_error() -> Failure {
+    Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into()
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
+}
+
+impl List {
+    /// Reads a list.
+    pub fn decode(bytes: &[u8]) -> Result<List, Failure> {
+        let (head, rest) = bytes.split_at_checked(HEAD_BYTES).ok_or_else(length_error)?;
+        let (devices_len, segments_len) = (usize::from(u16_at(head, 2)), u32_at(head, 8) as usize);
+        let inline_len = u32_at(head, 12);
+        if devices_len + segments_len > DESCRIPTORS_BYTES_MAX || inline_len > 0 {
+            return Err(length_error());
+        }
+        if devices_len > DEVICES_MAX * DEVICE_BYTES {
+            return Err(Sense::illegal(Asc::TOO_MANY_TARGET_DESCRIPTORS).into());
+        }
+        let (devices, rest) = rest.split_at_checked(devices_len).ok_or_else(length_error)?;
+        let segments = rest.get(..segments_len).ok_or_else(length_error)?;
+        let (devices, cut) = devices.as_chunks::<DEVICE_BYTES>();
+        if !cut.is_empty() {
+            return Err(length_error());
+        }
+        let usage = head[1] >> 3 & 3;
+        Ok(List {
+            // 3: without an identifier; 2: results are thrown away when it has ended.
+            id: (usage != 3).then_some(head[0]),
+            holds_results: usage < 2,
+            devices: devices.iter().map(device).collect::<Result<_, _>>()?,
+            segments: decode_segments(segments, HEAD_BYTES + devices_len)?,
+        })
+    }
+}
+
+fn device(bytes: &[u8; DEVICE_BYTES]) -> Result<Vec<u8>, Failure> {
+    if bytes[0] != DEVICE_BY_NAME {
+        return Err(Sense::illegal(Asc::UNSUPPORTED_TARGET_DESCRIPTOR).into());
+    }
+    // What is no NAA designator is none of ours, and reached by no segment.
+    let (kind, len) = (bytes[5] & 0x0f, usize::from(bytes[7]));
+    Ok(if kind == 3 && len <= 20 { bytes[8..8 + len].to_vec() } else { Vec::new() })
+}
+
+fn decode_segments(mut bytes: &[u8], mut at: usize) -> Result<Vec<Segment>, Failure> {
+    let mut segments = Vec::new();
+    while !bytes.is_empty() {
+        let head = bytes.get(..4).ok_or_else(length_error)?;
+        let len = match head[0] {
+            BLOCKS_TO_BLOCKS => 28,
+            BYTES_TO_BYTES => 32,
+            _ => return Err(Sense::illegal(Asc::UNSUPPORTED_SEGMENT_DESCRIPTOR).into()),
+        };
+        if segments.len() == SEGMENTS_MAX {
+            return Err(Sense::illegal(Asc::TOO_MANY_SEGMENT_DESCRIPTORS).into());
+        }
+        if usize::from(u16_at(head, 2)) != len - 4 {
+            return Err(invalid_parameter(at + 2));
+        }
+        let descriptor = bytes.get(..len).ok_or_else(length_error)?;
+        segments.push(segment(descriptor, at)?);
+        bytes = &bytes[len..];
+        at += len;
+    }
+    Ok(segments)
+}
+
+fn segment(bytes: &[u8], at: usize) -> Result<Segment, Failure> {
+    let (source, destination) = (u16_at(bytes, 4), u16_at(bytes, 6));
+    let (from, to) = (u64_at(bytes, 12), u64_at(bytes, 20));
+    let blocks = match bytes[0] {
+        BLOCKS_TO_BLOCKS => u64::from(u16_at(bytes, 10)),
+        _ => {
+            let len = u32_at(bytes, 8);
+            let starts = u16_at(bytes, 28) == 0 && u16_at(bytes, 30) == 0;
+            // Whole blocks alone are copied.
+            if len > SEGMENT_BYTES_MAX || u64::from(len) % super::BLOCK != 0 || !starts {
+                return Err(invalid_parameter(at + if starts { 8 } else { 28 }));
+            }
+            u64::from(len) / super::BLOCK
+        }
+    };
+    Ok(Segment { source, destination, from, to, blocks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(devices: &[u8], segments: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![7, 0];
+        bytes.extend((devices.len() as u16).to_be_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend((segments.len() as u32).to_be_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(devices);
+        bytes.extend(segments);
+        bytes
+    }
+
+    fn device(kind: u8) -> Vec<u8> {
+        let mut bytes = vec![kind, 0, 0, 0, 1, 3, 0, 16];
+        bytes.extend([9; 16]);
+        bytes.resize(DEVICE_BYTES, 0);
+        bytes
+    }
+
+    fn segment(kind: u8) -> Vec<u8> {
+        let len = if kind == BYTES_TO_BYTES { 32 } else { 28 };
+        let mut bytes = vec![kind, 0, 0, len - 4, 0, 0, 0, 1];
+        bytes.extend(1024_u32.to_be_bytes());
+        bytes.extend(5_u64.to_be_bytes());
+        bytes.extend(6_u64.to_be_bytes());
+        bytes.resize(len.into(), 0);
+        bytes
+    }
+
+    #[test]
+    fn devices_and_segments_of_both_kinds_are_read_and_no_part_of_a_list_is() {
+        let segments = [segment(BLOCKS_TO_BLOCKS), segment(BYTES_TO_BYTES)].concat();
+        let bytes = list(&device(DEVICE_BY_NAME), &segments);
+        let decoded = List::decode(&bytes).expect("it is whole");
+        assert_eq!((decoded.id, decoded.holds_results, &decoded.devices), (Some(7), true, &vec![vec![9; 16]]));
+        let of = |blocks| Segment { source: 0, destination: 1, from: 5, to: 6, blocks };
+        assert_eq!(decoded.segments, [of(1024), of(2)]);
+        for len in 0..bytes.len() {
+            assert_eq!(List::decode(&bytes[..len]), Err(length_error()), "{len}");
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_and_too_many_of_a_kind_are_told_apart() {
+        let asc = |bytes: Vec<u8>| match List::decode(&bytes) {
+            Err(Failure::Check(sense)) => sense.asc,
+            other => panic!("{other:?}"),
+        };
+        let (one_device, one_segment) = (device(DEVICE_BY_NAME), segment(BLOCKS_TO_BLOCKS));
+        assert_eq!(asc(list(&device(0xe0), &one_segment)), Asc::UNSUPPORTED_TARGET_DESCRIPTOR);
+        assert_eq!(asc(list(&one_device, &segment(0x03))), Asc::UNSUPPORTED_SEGMENT_DESCRIPTOR);
+        let too_many = (one_device.repeat(DEVICES_MAX + 1), one_segment.repeat(SEGMENTS_MAX + 1));
+        assert_eq!(asc(list(&too_many.0, &one_segment)), Asc::TOO_MANY_TARGET_DESCRIPTORS);
+        assert_eq!(asc(list(&one_device, &too_many.1)), Asc::TOO_MANY_SEGMENT_DESCRIPTORS);
+        let too_long = one_segment.repeat(DESCRIPTORS_BYTES_MAX / 28 + 1);
+        assert_eq!(asc(list(&too_many.0, &too_long)), Asc::PARAMETER_LIST_LENGTH_ERROR);
+    }
+}

@@ -1,0 +1,151 @@
+//! EXTENDED COPY (LID1) and RECEIVE COPY RESULTS: data go from place to place without passing the initiator.
+
+mod list;
+mod results;
+mod source;
+
+pub use list::{
+    BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DESCRIPTORS_BYTES_MAX, DEVICE_BY_NAME, DEVICES_MAX, SEGMENT_BYTES_MAX,
+    SEGMENTS_MAX,
+};
+pub use results::{Copies, CopyStatus};
+
+use std::rc::Rc;
+
+use engine::pages::slow::Asked;
+use engine::{WriteFlags, ZeroFlags};
+use seam::{Block, Seam};
+
+use self::list::{LIST_BYTES_MAX, List, Segment};
+use self::source::Pieces;
+use super::{BLOCK, Extent, Task, read_failed, write_failed};
+use crate::cdb::{Cdb, invalid_field};
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::opcodes::Reserved;
+use crate::sense::{Asc, Key, Sense};
+use crate::status::Status;
+use crate::unit::Unit;
+
+/// Most that is read before it is written.
+const PART_BYTES_MAX: usize = 1 << 20;
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn extended_copy(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let len = cdb.u32(10) as usize;
+        if len > LIST_BYTES_MAX {
+            return Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into());
+        }
+        let bytes = self.parameters(len).await?;
+        if bytes.is_empty() {
+            return Ok(Status::Good);
+        }
+        let list = List::decode(&bytes)?;
+        let mut devices = Vec::new();
+        for naa in &list.devices {
+            let found = self.target.units().into_iter().find(|unit| unit.identity.naa[..] == naa[..]);
+            devices.push(found.filter(|unit| unit.admits(self.nexus)));
+        }
+        let copies = &unit.copies;
+        if let Some(id) = list.id {
+            copies.begin(self.nexus, id)?;
+        }
+        let mut done = CopyStatus::default();
+        let result = self.copy_all(unit, &list, &devices, &mut done).await;
+        let failed = result.is_err();
+        if let Some(id) = list.id {
+            copies.end(self.nexus, id, list.holds_results.then_some(CopyStatus { failed, ..done }));
+        }
+        result.map(|()| Status::Good)
+    }
+
+    async fn copy_all(
+        &mut self,
+        unit: &Rc<Unit<S>>,
+        list: &List,
+        devices: &[Option<Rc<Unit<S>>>],
+        done: &mut CopyStatus,
+    ) -> Result<(), Failure> {
+        for segment in &list.segments {
+            let device = |place: u16| devices.get(usize::from(place)).cloned().flatten().ok_or_else(unreachable_device);
+            let (from, to) = (device(segment.source)?, device(segment.destination)?);
+            from.check_present()?;
+            to.check_present()?;
+            to.check_writable()?;
+            from.reservations.check(self.nexus, Reserved::Read)?;
+            to.reservations.check(self.nexus, Reserved::Write)?;
+            for (unit, first) in [(&from, segment.from), (&to, segment.to)] {
+                let extent = Extent { first, count: segment.blocks };
+                extent.check(unit).map_err(|_| aborted())?;
+            }
+            self.copy_segment(&from, &to, segment, done).await?;
+            done.segments += 1;
+            if let Some(id) = list.id {
+                unit.copies.progress(self.nexus, id, *done);
+            }
+        }
+        Ok(())
+    }
+
+    async fn copy_segment(
+        &mut self,
+        from: &Rc<Unit<S>>,
+        to: &Rc<Unit<S>>,
+        segment: &Segment,
+        done: &mut CopyStatus,
+    ) -> Result<(), Failure> {
+        if segment.blocks == 0 {
+            return Ok(());
+        }
+        let len = segment.blocks * BLOCK;
+        from.volume().asked(Asked::Read, segment.from * BLOCK, len);
+        to.volume().asked(Asked::Write, segment.to * BLOCK, len);
+        // What lies behind its own source is copied from the end on, or it would be overwritten before it is read.
+        let backwards = Rc::ptr_eq(from, to) && (segment.from + 1..segment.from + segment.blocks).contains(&segment.to);
+        let mut parts: Vec<(u64, usize)> =
+            Extent { first: segment.to, count: segment.blocks }.parts(PART_BYTES_MAX).collect();
+        if backwards {
+            parts.reverse();
+        }
+        let mut pieces = Vec::new();
+        for (at, len) in parts {
+            self.check_wanted()?;
+            let from_at = segment.from * BLOCK + (at - segment.to * BLOCK);
+            let first = at / BLOCK;
+            let _guard = to.locks.write(first..first + len as u64 / BLOCK).await;
+            pieces.clear();
+            from.volume().read_once(from_at, len, &mut pieces).await.map_err(|error| read_failed(&error, from_at))?;
+            self.check_wanted()?;
+            let failed = |error| write_failed(&error, at);
+            if pieces.iter().all(|piece| piece.block.is_zero(piece.start(), piece.len())) {
+                // What is not there stays so.
+                let flags = ZeroFlags { fua: to.writes_through(), may_unmap: true, fast_only: false };
+                to.volume().zero(at, len as u64, flags).await.map_err(failed)?;
+            } else {
+                let flags = WriteFlags { fua: to.writes_through(), once: true };
+                to.volume().write(at, len, flags, &mut Pieces::new(&pieces)).await.map_err(failed)?;
+            }
+            done.bytes += len as u64;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn copy_status(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let status = unit.copies.status(self.nexus, cdb.u8(2)).ok_or_else(|| invalid_field(2, None))?;
+        self.answer(&status.bytes(), cdb.u32(10)).await
+    }
+
+    pub(super) async fn copy_parameters(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        self.answer(&results::operating_parameters(), cdb.u32(10)).await
+    }
+}
+
+/// A segment names a device that is none, or none that this initiator may see.
+fn unreachable_device() -> Failure {
+    Sense::new(Key::COPY_ABORTED, Asc::UNREACHABLE_COPY_TARGET).into()
+}
+
+/// A segment asks for what its device does not have.
+fn aborted() -> Failure {
+    Sense::new(Key::COPY_ABORTED, Asc::NONE).into()
+}

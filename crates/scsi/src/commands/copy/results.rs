@@ -1,0 +1,129 @@
+//! What became of copies, for whoever asks later.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::list::{
+    BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DESCRIPTORS_BYTES_MAX, DEVICE_BY_NAME, DEVICES_MAX, SEGMENT_BYTES_MAX,
+    SEGMENTS_MAX,
+};
+use crate::failure::Failure;
+use crate::nexus::Nexus;
+use crate::sense::{Asc, Sense};
+
+/// Results that a unit keeps; the oldest go first.
+const KEPT_MAX: usize = 256;
+
+/// How far a copy is, or was when it ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyStatus {
+    pub failed: bool,
+    pub segments: u16,
+    pub bytes: u64,
+}
+
+/// The copies of a unit, by initiator and list.
+#[derive(Default)]
+pub struct Copies(RefCell<BTreeMap<(u64, u8), Entry>>);
+
+struct Entry {
+    status: CopyStatus,
+    under_way: bool,
+}
+
+/// An answer of RECEIVE COPY RESULTS.
+pub struct Told {
+    status: CopyStatus,
+    under_way: bool,
+}
+
+impl Copies {
+    /// A copy begins. One list has one copy at a time.
+    pub fn begin(&self, nexus: &Nexus, id: u8) -> Result<(), Failure> {
+        let mut copies = self.0.borrow_mut();
+        let key = (nexus.0.number, id);
+        if copies.get(&key).is_some_and(|entry| entry.under_way) {
+            return Err(Sense::illegal(Asc::OPERATION_IN_PROGRESS).into());
+        }
+        if copies.len() >= KEPT_MAX {
+            let oldest = copies.iter().find(|(_, entry)| !entry.under_way).map(|(key, _)| *key);
+            if let Some(oldest) = oldest {
+                copies.remove(&oldest);
+            }
+        }
+        copies.insert(key, Entry { status: CopyStatus::default(), under_way: true });
+        Ok(())
+    }
+
+    /// A copy is so far.
+    pub fn progress(&self, nexus: &Nexus, id: u8, status: CopyStatus) {
+        if let Some(entry) = self.0.borrow_mut().get_mut(&(nexus.0.number, id)) {
+            entry.status = status;
+        }
+    }
+
+    /// A copy has ended; its status is kept if there is to be one.
+    pub fn end(&self, nexus: &Nexus, id: u8, status: Option<CopyStatus>) {
+        let key = (nexus.0.number, id);
+        // The initiator may have left meanwhile.
+        if self.0.borrow_mut().remove(&key).is_some()
+            && let Some(status) = status
+        {
+            self.0.borrow_mut().insert(key, Entry { status, under_way: false });
+        }
+    }
+
+    /// What became of a copy. What has ended is told once.
+    pub fn status(&self, nexus: &Nexus, id: u8) -> Option<Told> {
+        let mut copies = self.0.borrow_mut();
+        let key = (nexus.0.number, id);
+        let entry = copies.get(&key)?;
+        let told = Told { status: entry.status, under_way: entry.under_way };
+        if !told.under_way {
+            copies.remove(&key);
+        }
+        Some(told)
+    }
+
+    /// An initiator is gone.
+    pub fn leave(&self, nexus: &Nexus) {
+        self.0.borrow_mut().retain(|(number, _), _| *number != nexus.0.number);
+    }
+}
+
+impl Told {
+    /// The answer's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let state = match (self.under_way, self.status.failed) {
+            (true, _) => 0,
+            (false, false) => 1,
+            (false, true) => 2,
+        };
+        let mut bytes = vec![0, 0, 0, 8, state];
+        bytes.extend(self.status.segments.to_be_bytes());
+        // In KiB.
+        bytes.push(1);
+        bytes.extend(((self.status.bytes >> 10) as u32).to_be_bytes());
+        bytes
+    }
+}
+
+/// What one list may ask for.
+pub fn operating_parameters() -> Vec<u8> {
+    let kinds = [BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DEVICE_BY_NAME];
+    let mut bytes = vec![0; 44];
+    // Lists without an identifier are taken.
+    bytes[4] = 1;
+    bytes[8..10].copy_from_slice(&(DEVICES_MAX as u16).to_be_bytes());
+    bytes[10..12].copy_from_slice(&(SEGMENTS_MAX as u16).to_be_bytes());
+    bytes[12..16].copy_from_slice(&(DESCRIPTORS_BYTES_MAX as u32).to_be_bytes());
+    bytes[16..20].copy_from_slice(&SEGMENT_BYTES_MAX.to_be_bytes());
+    // Copies at once, of all and of one initiator; a block's length as a power of two.
+    bytes[34..36].copy_from_slice(&255_u16.to_be_bytes());
+    (bytes[36], bytes[37]) = (255, 9);
+    bytes[43] = kinds.len() as u8;
+    bytes.extend(kinds);
+    let len = (bytes.len() - 4) as u32;
+    bytes[..4].copy_from_slice(&len.to_be_bytes());
+    bytes
+}

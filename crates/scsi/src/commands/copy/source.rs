@@ -1,0 +1,38 @@
+//! What was read from one volume, as what is written to another: blocks may lie differently in the two.
+
+use engine::WriteSource;
+use seam::{BlockMut, Piece, Seam};
+
+/// Pieces, one after the other, as the content of a write.
+pub struct Pieces<'a, B> {
+    pieces: &'a [Piece<B>],
+    /// Where each begins.
+    starts: Vec<usize>,
+}
+
+impl<'a, B> Pieces<'a, B> {
+    pub fn new(pieces: &'a [Piece<B>]) -> Self {
+        let mut at = 0;
+        let starts = pieces.iter().map(|piece| {
+            let start = at;
+            at += piece.len();
+            start
+        });
+        Pieces { pieces, starts: starts.collect() }
+    }
+}
+
+impl<S: Seam> WriteSource<S> for Pieces<'_, S::Block> {
+    fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize) {
+        let mut place = self.starts.partition_point(|start| *start <= from) - 1;
+        let mut done = 0;
+        while done < len {
+            let piece = &self.pieces[place];
+            let within = from + done - self.starts[place];
+            let count = (piece.len() - within).min(len - done);
+            block.copy_from(at + done, &piece.block, piece.start() + within, count);
+            done += count;
+            place += 1;
+        }
+    }
+}

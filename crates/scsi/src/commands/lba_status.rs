@@ -1,0 +1,71 @@
+//! GET LBA STATUS: which blocks are mapped.
+
+use std::rc::Rc;
+
+use seam::Seam;
+
+use super::{BLOCK, Task};
+use crate::cdb::{Cdb, invalid_field};
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::{Doing, Failure, told};
+use crate::sense::{Asc, Sense};
+use crate::status::Status;
+use crate::unit::Unit;
+
+/// Ranges that one answer tells of.
+const RANGES_MAX: usize = 2_048;
+/// Bytes that are asked about for one answer: many backings are slow to tell.
+const LOOKED_AT_BYTES_MAX: u64 = 1 << 30;
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn lba_status(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let (asked, allocated) = (cdb.u64(2), cdb.u32(10));
+        if asked >= unit.blocks() {
+            return Err(Sense::illegal(Asc::LBA_OUT_OF_RANGE).into());
+        }
+        if allocated < 24 {
+            return Err(invalid_field(10, None));
+        }
+        let ranges_max = ((allocated as usize - 8) / 16).min(RANGES_MAX);
+        let ranges = self.mapping(unit, asked, ranges_max).await?;
+        let mut bytes = (4 + ranges.len() as u32 * 16).to_be_bytes().to_vec();
+        bytes.extend([0; 4]);
+        for range in &ranges {
+            bytes.extend(range.first.to_be_bytes());
+            bytes.extend(range.count.to_be_bytes());
+            bytes.extend([u8::from(range.hole), 0, 0, 0]);
+        }
+        self.answer(&bytes, allocated).await
+    }
+
+    /// Runs of blocks with one status, from `asked` on. They are told in whole physical blocks: who asks in the middle of one is told
+    /// from the next one on.
+    async fn mapping(&mut self, unit: &Rc<Unit<S>>, asked: u64, ranges_max: usize) -> Result<Vec<Mapping>, Failure> {
+        let physical = if unit.physical_4k { 8 } else { 1 };
+        let whole = asked.next_multiple_of(physical);
+        let first = if whole < unit.blocks() { whole } else { asked };
+        let (mut at, end) = (first * BLOCK, unit.blocks() * BLOCK);
+        let look_end = end.min(at + LOOKED_AT_BYTES_MAX);
+        let mut ranges: Vec<Mapping> = Vec::new();
+        while at < look_end {
+            self.check_wanted()?;
+            let runs = unit.volume().allocation(at, look_end - at).await.map_err(|error| told(&error, Doing::Other))?;
+            for run in runs {
+                let (count, full) = ((run.len_bytes / BLOCK) as u32, ranges.len() == ranges_max);
+                match ranges.last_mut() {
+                    Some(last) if last.hole == run.hole => last.count += count,
+                    _ if full => return Ok(ranges),
+                    _ => ranges.push(Mapping { first: at / BLOCK, count, hole: run.hole }),
+                }
+                at += run.len_bytes;
+            }
+        }
+        Ok(ranges)
+    }
+}
+
+struct Mapping {
+    first: u64,
+    count: u32,
+    hole: bool,
+}

@@ -1,0 +1,52 @@
+//! LOG SENSE: which pages there are, and how much of the backing a thin unit uses.
+
+use std::rc::Rc;
+
+use seam::Seam;
+
+use super::Task;
+use super::vpd::RESOURCE_BYTES;
+use crate::cdb::{Cdb, invalid_field};
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::status::Status;
+use crate::unit::Unit;
+
+const SUPPORTED: u8 = 0x00;
+const PROVISIONING: u8 = 0x0c;
+const ALL_SUBPAGES: u8 = 0xff;
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn log_sense(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let (page, subpage, from, allocated) = (cdb.u8(2) & 0x3f, cdb.u8(3), cdb.u16(5), cdb.u16(7));
+        let body = match (page, subpage) {
+            (SUPPORTED, 0) => vec![SUPPORTED, PROVISIONING],
+            (SUPPORTED, ALL_SUBPAGES) => vec![SUPPORTED, 0, SUPPORTED, ALL_SUBPAGES, PROVISIONING, 0],
+            (PROVISIONING, 0) => provisioning(unit, from),
+            _ => return Err(invalid_field(2, Some(5))),
+        };
+        let has_subpages = if subpage == 0 { 0 } else { 0x40 };
+        let mut bytes = vec![page | has_subpages, subpage];
+        bytes.extend((body.len() as u16).to_be_bytes());
+        bytes.extend(body);
+        self.answer(&bytes, allocated).await
+    }
+}
+
+/// What is free and what is used, where that is known, from the parameter `from` on.
+fn provisioning<S: Seam>(unit: &Unit<S>, from: u16) -> Vec<u8> {
+    let Some(known) = unit.provisioned.get() else { return Vec::new() };
+    // Of what is available others take their part, too; what is used is the unit's own.
+    let (own, shared) = (1, 2);
+    let mut body = Vec::new();
+    for (code, value, scope) in [(1, known.available_bytes, shared), (2, Some(known.used_bytes), own)] {
+        let Some(value) = value.filter(|_| code >= from) else { continue };
+        let resources = u32::try_from(value / RESOURCE_BYTES).unwrap_or(u32::MAX);
+        body.extend(u16::to_be_bytes(code));
+        // In a binary list, eight more bytes.
+        body.extend([0x03, 8]);
+        body.extend(resources.to_be_bytes());
+        body.extend([scope, 0, 0, 0]);
+    }
+    body
+}

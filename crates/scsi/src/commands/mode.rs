@@ -1,0 +1,194 @@
+//! MODE SENSE and MODE SELECT: pages of what a unit does and may be told to do.
+
+use std::rc::Rc;
+
+use seam::Seam;
+
+use super::{BLOCK, Task};
+use crate::attention::Attention;
+use crate::cdb::{Cdb, invalid_field, invalid_parameter};
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::sense::{Asc, Sense};
+use crate::status::Status;
+use crate::unit::{Mode, Unit};
+
+const CACHING: u8 = 0x08;
+const CONTROL: u8 = 0x0a;
+/// Stands for all pages.
+const ALL: u8 = 0x3f;
+/// The pages that there are, by code, and what is past their two first bytes.
+const PAGES: [(u8, usize); 5] = [(0x01, 10), (0x02, 14), (CACHING, 18), (CONTROL, 10), (0x1c, 10)];
+
+const WRITE_CACHE: u8 = 0x04;
+const DESCRIPTOR_SENSE: u8 = 0x04;
+const WRITE_PROTECT: u8 = 0x08;
+
+/// What a page of `len` bytes and this code says. `mode`: `None` for the bits that may be changed.
+fn page(code: u8, len: usize, mode: Option<Mode>) -> Vec<u8> {
+    let mut bytes = vec![code, len as u8];
+    bytes.resize(2 + len, 0);
+    let set = |on: fn(&Mode) -> bool, bit: u8| if mode.is_none_or(|mode| on(&mode)) { bit } else { 0 };
+    match code {
+        CACHING => bytes[2] = set(|mode| mode.write_cache, WRITE_CACHE),
+        CONTROL => {
+            bytes[2] = set(|mode| mode.descriptor_sense, DESCRIPTOR_SENSE);
+            bytes[4] = set(|mode| mode.write_protect, WRITE_PROTECT);
+            if mode.is_some() {
+                // Commands are done in any order; nobody can say how long the unit is busy.
+                bytes[3] = 0x10;
+                bytes[8..10].fill(0xff);
+            }
+        }
+        // Informational exceptions: none are reported.
+        0x1c if mode.is_some() => bytes[2] = 0x08,
+        _ => {}
+    }
+    bytes
+}
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn mode_sense(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let (code, control, subpage) = (cdb.u8(2) & 0x3f, cdb.u8(2) >> 6, cdb.u8(3));
+        let mode = match control {
+            0 => Some(unit.mode.get()),
+            1 => None,
+            2 => Some(Mode::DEFAULT),
+            _ => return Err(Sense::illegal(Asc::SAVING_NOT_SUPPORTED).into()),
+        };
+        let wanted = |of: u8| code == ALL || code == of;
+        let known = PAGES.iter().any(|(of, _)| wanted(*of));
+        if !known || !(subpage == 0 || subpage == 0xff) {
+            return Err(invalid_field(if known { 3 } else { 2 }, None));
+        }
+        let pages = PAGES.iter().filter(|(of, _)| wanted(*of));
+        let pages: Vec<u8> = pages.flat_map(|(of, len)| page(*of, *len, mode)).collect();
+        // Write protection, and that DPO and FUA mean something.
+        let device = 0x10 | if unit.is_read_only() { 0x80 } else { 0 };
+        let long = cdb.0.len() > 6;
+        let descriptor = if cdb.bit(1, 3) { Vec::new() } else { block_descriptor(unit, long && cdb.bit(1, 4)) };
+        let (mut bytes, allocated) = match long {
+            false => (vec![0, 0, device, descriptor.len() as u8], cdb.u8(4).into()),
+            true => {
+                let long_blocks = u8::from(descriptor.len() == 16);
+                (vec![0, 0, 0, device, long_blocks, 0, 0, descriptor.len() as u8], cdb.u16(7))
+            }
+        };
+        bytes.extend(descriptor);
+        bytes.extend(pages);
+        match long {
+            false => bytes[0] = (bytes.len() - 1) as u8,
+            true => {
+                let len = (bytes.len() - 2) as u16;
+                bytes[..2].copy_from_slice(&len.to_be_bytes());
+            }
+        }
+        self.answer(&bytes, allocated).await
+    }
+
+    pub(super) async fn mode_select(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        if cdb.bit(1, 0) {
+            return Err(invalid_field(1, Some(0)));
+        }
+        let long = cdb.0.len() > 6;
+        let len = if long { cdb.u16(7).into() } else { usize::from(cdb.u8(4)) };
+        let bytes = self.parameters(len).await?;
+        if bytes.is_empty() {
+            return Ok(Status::Good);
+        }
+        if !cdb.bit(1, 4) {
+            return Err(invalid_field(1, Some(4)));
+        }
+        let before = unit.mode.get();
+        let after = selected(&bytes, long, before)?;
+        unit.mode.set(after);
+        if after != before {
+            self.target.tell_others(unit, self.nexus, Attention::ModeChanged);
+        }
+        Ok(Status::Good)
+    }
+}
+
+/// How many blocks, and how long each is: in four bytes, or in eight.
+fn block_descriptor<S: Seam>(unit: &Unit<S>, long: bool) -> Vec<u8> {
+    let len = (BLOCK as u32).to_be_bytes();
+    if long {
+        return [&unit.blocks().to_be_bytes()[..], &[0; 4], &len].concat();
+    }
+    let blocks = u32::try_from(unit.blocks()).unwrap_or(u32::MAX);
+    [blocks.to_be_bytes(), len].concat()
+}
+
+/// The mode after a list of pages, none of which may change what cannot be changed.
+fn selected(bytes: &[u8], long: bool, mode: Mode) -> Result<Mode, Failure> {
+    let cut_short = || Failure::from(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
+    let head_len = if long { 8 } else { 4 };
+    let head = bytes.get(..head_len).ok_or_else(cut_short)?;
+    let descriptor_len = if long { usize::from(u16::from_be_bytes([head[6], head[7]])) } else { usize::from(head[3]) };
+    let wide = long && head[4] & 1 == 1;
+    if !(descriptor_len == 0 || descriptor_len == if wide { 16 } else { 8 }) {
+        return Err(invalid_parameter(head_len - 1));
+    }
+    let descriptor = bytes.get(head_len..head_len + descriptor_len).ok_or_else(cut_short)?;
+    // Another length of blocks would be another unit; how many there are is not set here, whatever is said.
+    if let Some(block_len) = descriptor.last_chunk::<3>()
+        && *block_len != [0, (BLOCK >> 8) as u8, BLOCK as u8]
+    {
+        return Err(invalid_parameter(head_len + descriptor_len - 3));
+    }
+    let mut mode = mode;
+    let mut at = head_len + descriptor_len;
+    while at < bytes.len() {
+        let [code, len, ..] = bytes[at..] else { return Err(cut_short()) };
+        let known = PAGES.iter().find(|(of, _)| *of == code).ok_or_else(|| invalid_parameter(at))?;
+        if usize::from(len) != known.1 {
+            return Err(invalid_parameter(at + 1));
+        }
+        let new = bytes.get(at..at + 2 + known.1).ok_or_else(cut_short)?;
+        let (old, changeable) = (page(code, known.1, Some(mode)), page(code, known.1, None));
+        for (place, byte) in new.iter().enumerate().skip(2) {
+            if (byte ^ old[place]) & !changeable[place] != 0 {
+                return Err(invalid_parameter(at + place));
+            }
+        }
+        match code {
+            CACHING => mode.write_cache = new[2] & WRITE_CACHE != 0,
+            CONTROL => {
+                mode.descriptor_sense = new[2] & DESCRIPTOR_SENSE != 0;
+                mode.write_protect = new[4] & WRITE_PROTECT != 0;
+            }
+            _ => {}
+        }
+        at += new.len();
+    }
+    Ok(mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_changed_is_and_the_rest_is_refused() {
+        let select = |pages: &[u8]| selected(&[&[0, 0, 0, 0][..], pages].concat(), false, Mode::DEFAULT);
+        let mut caching = page(CACHING, 18, Some(Mode::DEFAULT));
+        assert_eq!(select(&caching), Ok(Mode::DEFAULT));
+        caching[2] = 0;
+        assert_eq!(select(&caching), Ok(Mode { write_cache: false, ..Mode::DEFAULT }));
+        caching[2] = 1;
+        assert_eq!(select(&caching), Err(invalid_parameter(4 + 2)));
+        let mut control = page(CONTROL, 10, Some(Mode::DEFAULT));
+        (control[2], control[4]) = (4, 8);
+        let both = Mode { descriptor_sense: true, write_protect: true, ..Mode::DEFAULT };
+        assert_eq!(select(&control), Ok(both));
+        assert_eq!(select(&control[..11]), Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into()));
+        assert_eq!(select(&[0x3e, 0]), Err(invalid_parameter(4)));
+    }
+
+    #[test]
+    fn another_length_of_blocks_is_refused() {
+        let with = |len: [u8; 3]| selected(&[&[0, 0, 0, 8, 0, 0, 0, 0, 0][..], &len].concat(), false, Mode::DEFAULT);
+        assert_eq!(with([0, 2, 0]), Ok(Mode::DEFAULT));
+        assert_eq!(with([0, 16, 0]), Err(invalid_parameter(9)));
+    }
+}

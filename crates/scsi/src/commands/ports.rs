@@ -1,0 +1,33 @@
+//! REPORT TARGET PORT GROUPS: all ports are in one group, and equally good.
+
+use seam::Seam;
+
+use super::Task;
+use super::vpd::PORT_GROUP;
+use crate::cdb::{Cdb, invalid_field};
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::status::Status;
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn report_port_groups(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let mut group = Vec::new();
+        // Active and optimised, the only state that it can have; put there by nobody.
+        group.extend([0x00, 0x01]);
+        group.extend(PORT_GROUP.to_be_bytes());
+        let ports = self.target.0.ports.min(u8::MAX.into());
+        group.extend([0, 0, 0, ports as u8]);
+        for port in 1..=ports {
+            group.extend([0, 0]);
+            group.extend(port.to_be_bytes());
+        }
+        let head: &[u8] = match cdb.u8(1) >> 5 {
+            0 => &[],
+            // The extended format says how long a transition takes: there is none.
+            1 => &[0x10, 0, 0, 0],
+            _ => return Err(invalid_field(1, Some(7))),
+        };
+        let len = (head.len() + group.len()) as u32;
+        self.answer(&[&len.to_be_bytes()[..], head, &group].concat(), cdb.u32(6)).await
+    }
+}

@@ -1,0 +1,70 @@
+//! READ in all lengths.
+
+use std::rc::Rc;
+
+use engine::pages::slow::Asked;
+use seam::{Piece, Seam};
+
+use super::{Extent, Task, read_failed};
+use crate::cdb::Cdb;
+use crate::exchange::{DataIn, DataOut, SENT_AT_ONCE_BYTES_MAX};
+use crate::failure::{Doing, Failure, told};
+use crate::status::Status;
+use crate::unit::Unit;
+
+/// Most blocks that one command reads or writes: 64 MiB, in pieces.
+pub const TRANSFER_BLOCKS_MAX: u32 = 131_072;
+
+/// Reads what is in memory, all of it or nothing.
+pub fn read_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, pieces: &mut Vec<Piece<S::Block>>) -> bool {
+    let extent = Extent::of(cdb);
+    let len = extent.len_bytes();
+    let ordinary = len == expected && len > 0 && len <= SENT_AT_ONCE_BYTES_MAX as u64 && extent.check(unit).is_ok();
+    let plain = cdb.0.len() == 6 || cdb.u8(1) == 0;
+    let done = ordinary && plain && unit.volume().read_now(extent.offset_bytes(), len as usize, pieces);
+    if done {
+        unit.volume().asked(Asked::Read, extent.offset_bytes(), len);
+    }
+    done
+}
+
+/// Who sets DPO does not come back to it.
+pub fn is_once(cdb: &Cdb<'_>) -> bool {
+    cdb.0.len() > 6 && cdb.bit(1, 4)
+}
+
+/// FUA of the medium, not of a cache that survives without power (FUA_NV): that is the same here.
+pub fn has_fua(cdb: &Cdb<'_>) -> bool {
+    cdb.0.len() > 6 && (cdb.bit(1, 3) || cdb.bit(1, 1))
+}
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn read(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let extent = Extent::of(&cdb);
+        extent.check(unit)?;
+        extent.check_length()?;
+        self.transfer_bytes = extent.len_bytes();
+        // What the initiator has no room for need not be read.
+        let wanted = extent.cut_to(self.expected.in_bytes);
+        if wanted.count > 0 {
+            unit.volume().asked(Asked::Read, wanted.offset_bytes(), wanted.len_bytes());
+        }
+        let (once, fua) = (is_once(&cdb), has_fua(&cdb));
+        if fua {
+            // What is sent has to be on the medium by then.
+            unit.volume().flush().await.map_err(|error| told(&error, Doing::Other))?;
+        }
+        let (volume, mut pieces) = (unit.volume(), Vec::new());
+        for (at, len) in wanted.parts(SENT_AT_ONCE_BYTES_MAX) {
+            self.check_wanted()?;
+            self.input.room(len).await?;
+            let read = match once {
+                false => volume.read(at, len, &mut pieces).await,
+                true => volume.read_once(at, len, &mut pieces).await,
+            };
+            read.map_err(|error| read_failed(&error, at))?;
+            self.send(&mut pieces).await?;
+        }
+        Ok(Status::Good)
+    }
+}

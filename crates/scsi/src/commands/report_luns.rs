@@ -1,0 +1,38 @@
+//! REPORT LUNS: the units that an initiator may see, no others, and their exact number.
+
+use seam::Seam;
+
+use super::Task;
+use crate::attention::Attention;
+use crate::cdb::{Cdb, invalid_field};
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::lun::Lun;
+use crate::status::Status;
+use crate::target::no_unit;
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn report_luns(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        if self.unit.is_none() && !self.at_lun_zero {
+            return Err(no_unit().into());
+        }
+        let (select, allocated) = (cdb.u8(2), cdb.u32(6));
+        if allocated < 16 {
+            return Err(invalid_field(6, None));
+        }
+        let mine = self.target.units().into_iter().filter(|unit| unit.admits(self.nexus)).collect::<Vec<_>>();
+        let luns: Vec<Lun> = match select {
+            // All, and all that are reached by peripheral or flat addressing, are the same; of the well-known there are none.
+            0x00 | 0x02 => mine.iter().map(|unit| unit.lun).collect(),
+            0x01 => Vec::new(),
+            _ => return Err(invalid_field(2, None)),
+        };
+        for unit in &mine {
+            unit.forget_attention(self.nexus, Attention::LunsChanged);
+        }
+        let mut bytes = (luns.len() as u32 * 8).to_be_bytes().to_vec();
+        bytes.extend([0; 4]);
+        bytes.extend(luns.iter().flat_map(|lun| lun.encode()));
+        self.answer(&bytes, allocated).await
+    }
+}

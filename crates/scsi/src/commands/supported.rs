@@ -1,0 +1,116 @@
+//! REPORT SUPPORTED OPERATION CODES, made from the list of commands, and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
+
+use seam::Seam;
+
+use super::Task;
+use crate::cdb::{Cdb, invalid_field};
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::opcodes::{OPCODES, Opcode};
+use crate::status::Status;
+
+/// Bytes of a description of time-outs.
+const TIMES_BYTES: usize = 12;
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn report_opcodes(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let (times, option, code, action) = (cdb.bit(2, 7), cdb.u8(2) & 7, cdb.u8(3), cdb.u16(4));
+        let bytes = match option {
+            0 => all(times),
+            1..=3 => one(times, option, code, action)?,
+            _ => return Err(invalid_field(2, Some(2))),
+        };
+        self.answer(&bytes, cdb.u32(6)).await
+    }
+
+    /// ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET.
+    pub(super) async fn report_task_management(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let mut bytes = vec![0xda, 0, 0, 0];
+        if cdb.bit(2, 7) {
+            bytes[3] = 12;
+            bytes.resize(16, 0);
+        }
+        self.answer(&bytes, cdb.u32(6)).await
+    }
+}
+
+fn all(times: bool) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    for opcode in OPCODES {
+        bytes.extend([opcode.code(), 0, 0, opcode.action.unwrap_or(0), 0]);
+        bytes.push(u8::from(times) << 1 | u8::from(opcode.action.is_some()));
+        bytes.extend((opcode.usage.len() as u16).to_be_bytes());
+        if times {
+            bytes.extend(times_of(opcode));
+        }
+    }
+    let len = (bytes.len() - 4) as u32;
+    bytes[..4].copy_from_slice(&len.to_be_bytes());
+    bytes
+}
+
+/// Option 1 asks for a code that has no service actions, 2 for one that has, 3 for either.
+fn one(times: bool, option: u8, code: u8, action: u16) -> Result<Vec<u8>, Failure> {
+    let has_actions = OPCODES.iter().any(|opcode| opcode.code() == code && opcode.action.is_some());
+    let has_none = OPCODES.iter().any(|opcode| opcode.code() == code && opcode.action.is_none());
+    if option == 1 && has_actions || option == 2 && has_none {
+        return Err(invalid_field(2, Some(2)));
+    }
+    let wanted = |opcode: &&Opcode| {
+        opcode.code() == code
+            && match opcode.action {
+                Some(own) => u16::from(own) == action,
+                None => option == 1 || action == 0,
+            }
+    };
+    Ok(match OPCODES.iter().find(wanted) {
+        None => vec![0, 0x01, 0, 0],
+        Some(opcode) => {
+            // It is done as the standard has it.
+            let mut bytes = vec![0, u8::from(times) << 7 | 0x03];
+            bytes.extend((opcode.usage.len() as u16).to_be_bytes());
+            bytes.extend(opcode.usage);
+            if times {
+                bytes.extend(times_of(opcode));
+            }
+            bytes
+        }
+    })
+}
+
+fn times_of(opcode: &Opcode) -> [u8; TIMES_BYTES] {
+    let mut bytes = [0; TIMES_BYTES];
+    bytes[1] = TIMES_BYTES as u8 - 2;
+    bytes[4..8].copy_from_slice(&opcode.seconds.0.to_be_bytes());
+    bytes[8..].copy_from_slice(&opcode.seconds.1.to_be_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_reported_by_itself_as_it_is_in_the_list() {
+        for opcode in OPCODES {
+            let (option, wrong) = if opcode.action.is_some() { (2, 1) } else { (1, 2) };
+            let action = opcode.action.unwrap_or(0).into();
+            let bytes = one(true, option, opcode.code(), action).expect("it is supported");
+            assert_eq!((bytes[1], bytes[3]), (0x83, opcode.usage.len() as u8));
+            assert_eq!(&bytes[4..4 + opcode.usage.len()], opcode.usage);
+            assert_eq!(one(false, wrong, opcode.code(), action), Err(invalid_field(2, Some(2))));
+            assert_eq!(one(false, 3, opcode.code(), action).map(|bytes| bytes[1]), Ok(3));
+        }
+        assert_eq!(one(false, 1, 0xff, 0), Ok(vec![0, 1, 0, 0]));
+        assert_eq!(one(false, 2, 0x9e, 0x1f), Ok(vec![0, 1, 0, 0]));
+    }
+
+    #[test]
+    fn the_whole_list_has_the_length_that_it_says() {
+        for (times, each) in [(false, 8), (true, 20)] {
+            let bytes = all(times);
+            assert_eq!(bytes.len(), 4 + OPCODES.len() * each);
+            assert_eq!(bytes[..4], (bytes.len() as u32 - 4).to_be_bytes());
+        }
+    }
+}

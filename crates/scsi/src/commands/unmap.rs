@@ -1,0 +1,100 @@
+//! UNMAP: ranges that nobody needs any more, and read as zeroes afterwards.
+
+use std::rc::Rc;
+
+use engine::WriteFlags;
+use engine::pages::slow::Asked;
+use seam::Seam;
+
+use super::vpd::{UNMAP_BLOCKS_MAX, UNMAP_RANGES_MAX};
+use super::{Extent, Task, write_failed};
+use crate::cdb::{Cdb, invalid_parameter};
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::sense::{Asc, Sense};
+use crate::status::Status;
+use crate::unit::Unit;
+
+const HEAD_BYTES: usize = 8;
+const RANGE_BYTES: usize = 16;
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn unmap(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        unit.check_writable()?;
+        let bytes = self.parameters(cdb.u16(7).into()).await?;
+        let extents = ranges(&bytes)?;
+        // All or nothing, as far as can be told before.
+        for extent in &extents {
+            extent.check(unit)?;
+        }
+        let flags = WriteFlags { fua: unit.writes_through(), ..WriteFlags::default() };
+        for extent in extents.iter().filter(|extent| extent.count > 0) {
+            self.check_wanted()?;
+            let (at, len) = (extent.offset_bytes(), extent.len_bytes());
+            unit.volume().asked(Asked::Zero, at, len);
+            let _guard = unit.locks.write(extent.blocks()).await;
+            unit.volume().discard(at, len, flags).await.map_err(|error| write_failed(&error, at))?;
+        }
+        Ok(Status::Good)
+    }
+}
+
+/// The ranges of a parameter list; an empty list has none.
+fn ranges(bytes: &[u8]) -> Result<Vec<Extent>, Failure> {
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (head, rest) =
+        bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))?;
+    let said = usize::from(u16::from_be_bytes([head[2], head[3]])).min(rest.len());
+    let (ranges, _) = rest[..said].as_chunks::<RANGE_BYTES>();
+    if ranges.len() > UNMAP_RANGES_MAX as usize {
+        return Err(invalid_parameter(2));
+    }
+    let (mut extents, mut blocks) = (Vec::with_capacity(ranges.len()), 0_u64);
+    for (place, range) in ranges.iter().enumerate() {
+        let first = u64::from_be_bytes(*range.first_chunk().expect("a range is longer than eight bytes"));
+        let count = u32::from_be_bytes([range[8], range[9], range[10], range[11]]).into();
+        blocks += count;
+        if blocks > UNMAP_BLOCKS_MAX.into() {
+            return Err(invalid_parameter(HEAD_BYTES + place * RANGE_BYTES + 8));
+        }
+        extents.push(Extent { first, count });
+    }
+    Ok(extents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(said: u16, of: &[(u64, u32)]) -> Vec<u8> {
+        let mut bytes = vec![0, 0];
+        bytes.extend(said.to_be_bytes());
+        bytes.extend([0; 4]);
+        for (first, count) in of {
+            bytes.extend(first.to_be_bytes());
+            bytes.extend(count.to_be_bytes());
+            bytes.extend([0; 4]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn ranges_are_read_and_lists_cut_short_are_not() {
+        assert_eq!(ranges(&[]), Ok(Vec::new()));
+        let two = [(5, 7), (u64::MAX, 1)];
+        let extents = [Extent { first: 5, count: 7 }, Extent { first: u64::MAX, count: 1 }];
+        assert_eq!(ranges(&list(32, &two)), Ok(extents.to_vec()));
+        assert_eq!(ranges(&list(500, &two)), Ok(extents.to_vec()));
+        assert_eq!(ranges(&list(17, &two)), Ok(extents[..1].to_vec()));
+        assert_eq!(ranges(&[0; 7]), Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into()));
+    }
+
+    #[test]
+    fn too_many_ranges_and_too_many_blocks_are_refused() {
+        let many = vec![(0, 1); UNMAP_RANGES_MAX as usize + 1];
+        assert_eq!(ranges(&list(16 * 257, &many)), Err(invalid_parameter(2)));
+        assert_eq!(ranges(&list(32, &[(0, UNMAP_BLOCKS_MAX), (0, 1)])), Err(invalid_parameter(8 + 16 + 8)));
+    }
+}

@@ -1,0 +1,105 @@
+//! WRITE in all lengths.
+
+use std::rc::Rc;
+
+use engine::WriteFlags;
+use engine::pages::slow::Asked;
+use seam::{BLOCK_BYTES, Seam};
+
+use super::read::{has_fua, is_once};
+use super::{BLOCK, Extent, Task, write_failed};
+use crate::cdb::Cdb;
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::status::Status;
+use crate::unit::Unit;
+
+/// Most that is taken from the initiator at once.
+pub const TAKEN_AT_ONCE_BYTES_MAX: usize = 256 << 10;
+
+/// Writes what one block of the engine takes without waiting.
+pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data: &[u8]) -> bool {
+    let extent = Extent::of(cdb);
+    let len = extent.len_bytes();
+    if len != expected || len != data.len() as u64 || extent.check(unit).is_err() {
+        return false;
+    }
+    let (at, block) = (extent.offset_bytes(), BLOCK_BYTES as u64);
+    // Within one block it happens at once or not at all: who compares and writes never sees the half of it.
+    let within_one = len > 0 && at % block + len <= block;
+    let plain = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
+    let may = within_one && plain && !unit.is_read_only() && unit.locks.is_open(&extent.blocks());
+    let done = may && unit.volume().write_now(at, len as usize, &mut data);
+    if done {
+        unit.volume().asked(Asked::Write, at, len);
+    }
+    done
+}
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn write(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let extent = Extent::of(&cdb);
+        unit.check_writable()?;
+        extent.check(unit)?;
+        extent.check_length()?;
+        let expected = self.expected_blocks(&extent);
+        let flags = write_flags(unit, &cdb);
+        self.take_and_write(unit, &expected, flags).await?;
+        Ok(Status::Good)
+    }
+
+    /// Writes the command's data, as they come.
+    pub(super) async fn take_and_write(
+        &mut self,
+        unit: &Rc<Unit<S>>,
+        extent: &Extent,
+        flags: WriteFlags,
+    ) -> Result<(), Failure> {
+        if extent.count == 0 {
+            return Ok(());
+        }
+        unit.volume().asked(Asked::Write, extent.offset_bytes(), extent.len_bytes());
+        let mut data = Vec::new();
+        for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
+            self.take_and_write_part(unit, at, len, flags, &mut data).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the next part of the data, and writes it.
+    pub(super) async fn take_and_write_part(
+        &mut self,
+        unit: &Rc<Unit<S>>,
+        at: u64,
+        len: usize,
+        flags: WriteFlags,
+        data: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        // The data are here before others are kept out: an initiator that is slow to send them holds nobody up.
+        data.clear();
+        self.take(len, data).await?;
+        self.write_part(unit, at, data, flags).await
+    }
+
+    /// Writes one part.
+    pub(super) async fn write_part(
+        &mut self,
+        unit: &Rc<Unit<S>>,
+        at: u64,
+        mut data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(), Failure> {
+        let (first, len) = (at / BLOCK, data.len());
+        let _guard = unit.locks.write(first..first + len as u64 / BLOCK).await;
+        self.check_wanted()?;
+        if flags == WriteFlags::default() && unit.volume().write_now(at, len, &mut data) {
+            return Ok(());
+        }
+        unit.volume().write(at, len, flags, &mut data).await.map_err(|error| write_failed(&error, at))
+    }
+}
+
+/// How a write is to be done.
+pub fn write_flags<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>) -> WriteFlags {
+    WriteFlags { fua: has_fua(cdb) || unit.writes_through(), once: is_once(cdb) }
+}

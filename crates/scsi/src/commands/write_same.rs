@@ -1,0 +1,70 @@
+//! WRITE SAME: one block's content for many. Zeroes are metadata, and touch no block.
+
+use std::rc::Rc;
+
+use engine::ZeroFlags;
+use engine::pages::slow::Asked;
+use seam::Seam;
+
+use super::vpd::WRITE_SAME_BLOCKS_MAX;
+use super::write::TAKEN_AT_ONCE_BYTES_MAX;
+use super::{BLOCK, Extent, Task, write_failed};
+use crate::cdb::{Cdb, invalid_field};
+use crate::exchange::{DataIn, DataOut};
+use crate::failure::Failure;
+use crate::status::Status;
+use crate::unit::Unit;
+
+/// Bytes that are zeroed before somebody may call the command off.
+const ZEROED_AT_ONCE_BYTES_MAX: usize = 256 << 20;
+
+impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
+    pub(super) async fn write_same(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let mut extent = Extent::of(&cdb);
+        let (may_unmap, no_data) = (cdb.bit(1, 3), cdb.0.len() == 16 && cdb.bit(1, 0));
+        unit.check_writable()?;
+        extent.check(unit)?;
+        let to_the_end = extent.count == 0;
+        if to_the_end {
+            extent.count = unit.blocks() - extent.first;
+        }
+        if extent.count > WRITE_SAME_BLOCKS_MAX {
+            return Err(invalid_field(if cdb.0.len() == 16 { 10 } else { 7 }, None));
+        }
+        let mut data = Vec::new();
+        // Who unmaps and sends nothing means zeroes, with or without the bit that says so.
+        if !(no_data || may_unmap && self.expected.out_bytes == 0) {
+            self.wants_exactly(BLOCK)?;
+            self.take(BLOCK as usize, &mut data).await?;
+        }
+        if extent.count == 0 {
+            return Ok(Status::Good);
+        }
+        let fua = unit.writes_through();
+        // Content that is none is written, not let go of. Only who unmaps all the rest at once means that, whatever block comes along
+        // (libiscsi's suite sends any).
+        if data.iter().all(|byte| *byte == 0) || may_unmap && to_the_end {
+            let flags = ZeroFlags { fua, may_unmap, fast_only: false };
+            return self.zero(unit, &extent, flags).await;
+        }
+        let pattern = data.repeat(TAKEN_AT_ONCE_BYTES_MAX.min(extent.len_bytes() as usize) / BLOCK as usize);
+        unit.volume().asked(Asked::Write, extent.offset_bytes(), extent.len_bytes());
+        let flags = engine::WriteFlags { fua, ..Default::default() };
+        for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
+            self.check_wanted()?;
+            self.write_part(unit, at, &pattern[..len], flags).await?;
+        }
+        Ok(Status::Good)
+    }
+
+    async fn zero(&mut self, unit: &Rc<Unit<S>>, extent: &Extent, flags: ZeroFlags) -> Result<Status, Failure> {
+        unit.volume().asked(Asked::Zero, extent.offset_bytes(), extent.len_bytes());
+        for (at, len) in extent.parts(ZEROED_AT_ONCE_BYTES_MAX) {
+            self.check_wanted()?;
+            let first = at / BLOCK;
+            let _guard = unit.locks.write(first..first + len as u64 / BLOCK).await;
+            unit.volume().zero(at, len as u64, flags).await.map_err(|error| write_failed(&error, at))?;
+        }
+        Ok(Status::Good)
+    }
+}

@@ -1,0 +1,58 @@
+//! Numbers of units, and the eight bytes that they travel in (SAM-5 4.7).
+
+/// A unit's number within its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lun(u16);
+
+impl Lun {
+    /// Always there: answers INQUIRY and REPORT LUNS whether a unit has this number or not.
+    pub const ZERO: Lun = Lun(0);
+    /// Highest number that one level of addressing has room for.
+    pub const MAX: u16 = 0x3fff;
+
+    /// A number; `None` past [`Lun::MAX`].
+    pub fn new(number: u16) -> Option<Lun> {
+        (number <= Self::MAX).then_some(Lun(number))
+    }
+
+    /// The number.
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
+    /// Reads the address of a command: peripheral and flat addressing, of one level.
+    pub fn decode(bytes: [u8; 8]) -> Option<Lun> {
+        let [first, second, rest @ ..] = bytes;
+        let flat = match first >> 6 {
+            0 if first == 0 => true,
+            1 => true,
+            _ => false,
+        };
+        (flat && rest == [0; 6]).then(|| Lun(u16::from_be_bytes([first & 0x3f, second])))
+    }
+
+    /// As REPORT LUNS tells it: peripheral addressing where it is enough, which every initiator reads.
+    pub fn encode(self) -> [u8; 8] {
+        let method = if self.0 < 256 { 0 } else { 0x40 };
+        let [high, low] = self.0.to_be_bytes();
+        [method | high, low, 0, 0, 0, 0, 0, 0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_comes_back_and_other_addresses_are_none() {
+        for number in 0..=Lun::MAX {
+            let lun = Lun::new(number).unwrap();
+            assert_eq!(Lun::decode(lun.encode()), Some(lun));
+        }
+        assert_eq!(Lun::new(Lun::MAX + 1), None);
+        assert_eq!(Lun::decode([0x40, 7, 0, 0, 0, 0, 0, 0]), Lun::new(7));
+        for wrong in [[1, 0, 0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 0, 0, 0], [0xc1, 1, 0, 0, 0, 0, 0, 0]] {
+            assert_eq!(Lun::decode(wrong), None);
+        }
+    }
+}

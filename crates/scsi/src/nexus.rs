@@ -1,0 +1,108 @@
+//! An initiator's port and a target's port, together: what attentions and reservations hang on.
+
+use std::rc::Rc;
+
+/// An initiator's port, by what is the same after it comes again.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Initiator {
+    /// Its name (for iSCSI: `iqn.…`, in lower case).
+    pub name: String,
+    /// The initiator's part of the session's identifier.
+    pub isid: [u8; 6],
+}
+
+impl Initiator {
+    /// Longest name, in bytes (RFC 7143 4.2.7).
+    pub const NAME_BYTES_MAX: usize = 223;
+
+    /// An initiator's port. Names are compared without regard to case.
+    pub fn new(name: &str, isid: [u8; 6]) -> Initiator {
+        let mut name = name.to_ascii_lowercase();
+        let end = (0..=Self::NAME_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
+        name.truncate(end.unwrap_or(0));
+        Initiator { name, isid }
+    }
+
+    /// The TransportID (SPC-4 7.6.4.6): an iSCSI initiator port.
+    pub fn transport_id(&self) -> Vec<u8> {
+        let isid: String = self.isid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = format!("{},i,0x{isid}", self.name);
+        let len = (text.len() + 1).next_multiple_of(4).max(20);
+        let mut bytes = vec![0x45, 0];
+        bytes.extend((len as u16).to_be_bytes());
+        bytes.extend(text.as_bytes());
+        bytes.resize(4 + len, 0);
+        bytes
+    }
+
+    /// Reads a TransportID, and how many bytes it takes. One without a session's identifier stands for none of ours.
+    pub fn from_transport_id(bytes: &[u8]) -> Option<(Initiator, usize)> {
+        let (head, rest) = bytes.split_at_checked(4)?;
+        let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
+        if head[0] != 0x45 || len < 20 || !len.is_multiple_of(4) {
+            return None;
+        }
+        let text = rest.get(..len)?.split(|byte| *byte == 0).next()?;
+        let (name, isid) = std::str::from_utf8(text).ok()?.split_once(",i,0x")?;
+        if name.is_empty()
+            || name.len() > Self::NAME_BYTES_MAX
+            || isid.len() != 12
+            || !isid.bytes().all(|digit| digit.is_ascii_hexdigit())
+        {
+            return None;
+        }
+        let isid = u64::from_str_radix(isid, 16).ok()?.to_be_bytes();
+        Some((Initiator::new(name, isid[2..].try_into().expect("six of eight bytes")), 4 + len))
+    }
+}
+
+/// One initiator's port at one port of a target, for as long as it is logged in. A clone is another handle to the same.
+#[derive(Clone, Debug)]
+pub struct Nexus(pub(crate) Rc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    /// Its number; none is used twice.
+    pub number: u64,
+    pub initiator: Initiator,
+    /// The target port's relative identifier, from 1 on.
+    pub port: u16,
+}
+
+impl Nexus {
+    /// Who it is.
+    pub fn initiator(&self) -> &Initiator {
+        &self.0.initiator
+    }
+
+    /// The port of the target that it came in at.
+    pub fn port(&self) -> u16 {
+        self.0.port
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transport_id_comes_back() {
+        for name in ["iqn.a:b", "iqn.2026-11.io.hotset:a-longer-name-of-an-initiator"] {
+            let initiator = Initiator::new(name, [0x80, 1, 2, 3, 4, 0xff]);
+            let bytes = initiator.transport_id();
+            assert!(bytes.len().is_multiple_of(4) && bytes.len() >= 24);
+            assert_eq!(Initiator::from_transport_id(&bytes), Some((initiator, bytes.len())));
+        }
+    }
+
+    #[test]
+    fn other_and_broken_transport_ids_are_none() {
+        let good = Initiator::new("iqn.a:b", [1; 6]).transport_id();
+        let mut device_alone = good.clone();
+        device_alone[0] = 0x05;
+        assert_eq!(Initiator::from_transport_id(&device_alone), None);
+        for len in 0..good.len() {
+            assert_eq!(Initiator::from_transport_id(&good[..len]), None);
+        }
+    }
+}

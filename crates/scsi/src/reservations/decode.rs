@@ -1,0 +1,131 @@
+//! The parameter lists of PERSISTENT RESERVE OUT.
+
+use super::Registrant;
+use crate::cdb::invalid_parameter;
+use crate::failure::Failure;
+use crate::nexus::Initiator;
+use crate::sense::{Asc, Sense};
+
+/// Bytes of a list without names of initiators.
+pub const LIST_BYTES: usize = 24;
+/// The longest list that is taken: names of many initiators.
+pub const LIST_BYTES_MAX: usize = 32 << 10;
+
+/// What most changes are given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    pub key: u64,
+    pub new_key: u64,
+    /// For all ports of the target.
+    pub all_ports: bool,
+    /// It is to outlast a restart.
+    pub persists: bool,
+    /// Other initiators that are registered at once; `None` where none may be named.
+    pub also: Option<Vec<Initiator>>,
+}
+
+/// What REGISTER AND MOVE is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    pub key: u64,
+    pub new_key: u64,
+    pub unregister: bool,
+    pub persists: bool,
+    pub to: Registrant,
+}
+
+fn length_error() -> Failure {
+    Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into()
+}
+
+fn keys(bytes: &[u8]) -> Result<(u64, u64, &[u8]), Failure> {
+    let (key, rest) = bytes.split_first_chunk::<8>().ok_or_else(length_error)?;
+    let (new_key, rest) = rest.split_first_chunk::<8>().ok_or_else(length_error)?;
+    Ok((u64::from_be_bytes(*key), u64::from_be_bytes(*new_key), rest))
+}
+
+/// Reads the list of all changes but REGISTER AND MOVE.
+pub fn parameters(bytes: &[u8]) -> Result<Parameters, Failure> {
+    let (key, new_key, rest) = keys(bytes)?;
+    let (head, named) = rest.split_first_chunk::<8>().ok_or_else(length_error)?;
+    let flags = head[4];
+    let names_others = flags & 0x08 != 0;
+    let also = match names_others {
+        false if named.is_empty() => None,
+        false => return Err(length_error()),
+        true => Some(initiators(named)?),
+    };
+    Ok(Parameters { key, new_key, all_ports: flags & 0x04 != 0, persists: flags & 0x01 != 0, also })
+}
+
+fn initiators(bytes: &[u8]) -> Result<Vec<Initiator>, Failure> {
+    let (len, mut rest) = bytes.split_first_chunk::<4>().ok_or_else(length_error)?;
+    if u32::from_be_bytes(*len) as usize != rest.len() {
+        return Err(length_error());
+    }
+    let mut initiators = Vec::new();
+    while !rest.is_empty() {
+        let at = LIST_BYTES + bytes.len() - rest.len();
+        let (initiator, len) = Initiator::from_transport_id(rest).ok_or_else(|| invalid_parameter(at))?;
+        initiators.push(initiator);
+        rest = &rest[len..];
+    }
+    Ok(initiators)
+}
+
+/// Reads the list of REGISTER AND MOVE.
+pub fn moving(bytes: &[u8]) -> Result<Move, Failure> {
+    let (key, new_key, rest) = keys(bytes)?;
+    let (head, named) = rest.split_first_chunk::<8>().ok_or_else(length_error)?;
+    let [_, flags, port_high, port_low, len @ ..] = *head;
+    if u32::from_be_bytes(len) as usize != named.len() {
+        return Err(length_error());
+    }
+    let found = Initiator::from_transport_id(named).filter(|(_, len)| *len == named.len());
+    let (initiator, _) = found.ok_or_else(|| invalid_parameter(LIST_BYTES))?;
+    let to = Registrant { initiator, port: u16::from_be_bytes([port_high, port_low]) };
+    Ok(Move { key, new_key, unregister: flags & 0x02 != 0, persists: flags & 0x01 != 0, to })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(flags: u8, named: &[u8]) -> Vec<u8> {
+        let mut bytes = [5_u64.to_be_bytes(), 6_u64.to_be_bytes()].concat();
+        bytes.extend([0, 0, 0, 0, flags, 0, 0, 0]);
+        bytes.extend(named);
+        bytes
+    }
+
+    #[test]
+    fn a_plain_list_and_one_with_names_are_read() {
+        let plain = parameters(&list(0x05, &[])).expect("it is whole");
+        assert_eq!(plain, Parameters { key: 5, new_key: 6, all_ports: true, persists: true, also: None });
+        let initiator = Initiator::new("iqn.a:b", [1; 6]);
+        let id = initiator.transport_id();
+        let mut named = (2 * id.len() as u32).to_be_bytes().to_vec();
+        named.extend(id.repeat(2));
+        let with = parameters(&list(0x08, &named)).expect("it is whole");
+        assert_eq!(with.also, Some(vec![initiator.clone(), initiator]));
+        for len in 0..LIST_BYTES + named.len() {
+            assert!(parameters(&list(0x08, &named)[..len]).is_err(), "{len}");
+        }
+        assert_eq!(parameters(&list(0, &[0; 4])), Err(length_error()));
+    }
+
+    #[test]
+    fn a_move_names_one_initiator() {
+        let initiator = Initiator::new("iqn.a:b", [1; 6]);
+        let id = initiator.transport_id();
+        let mut bytes = [5_u64.to_be_bytes(), 6_u64.to_be_bytes()].concat();
+        bytes.extend([0, 3, 0, 9]);
+        bytes.extend((id.len() as u32).to_be_bytes());
+        bytes.extend(&id);
+        let to = Registrant { initiator, port: 9 };
+        assert_eq!(moving(&bytes), Ok(Move { key: 5, new_key: 6, unregister: true, persists: true, to }));
+        for len in 0..bytes.len() {
+            assert!(moving(&bytes[..len]).is_err(), "{len}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Bytes that mean nothing: every command answers, and nobody else notices.
+
+use scsi::Cancel;
+use seam::Seam;
+use seam::sim::SimSeam;
+
+use crate::initiator::{Client, content};
+use crate::setting::with_target;
+
+/// Random bytes, many of them none.
+fn bytes(seam: &SimSeam, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|_| match seam.random() % 4 {
+            0 => seam.random() as u8,
+            1 => 1 << (seam.random() % 8),
+            _ => 0,
+        })
+        .collect()
+}
+
+/// What bits the commands that there are have a meaning for, as they report it themselves.
+async fn usages(client: &Client) -> Vec<Vec<u8>> {
+    let report = |option, code, action| [0xa3, 0x0c, option, code, 0, action, 0, 0, 16, 0, 0, 0];
+    let list = client.send(&report(0, 0, 0), 4_096, &[]).await.good();
+    let mut usages = Vec::new();
+    for command in list[4..].chunks_exact(8) {
+        let one = client.send(&report(3, command[0], command[3]), 4_096, &[]).await.good();
+        usages.push(one[4..].to_vec());
+    }
+    usages
+}
+
+/// Those whose data are blocks: in a simulated world a block is a tag.
+const BLOCKS_OUT: [u8; 14] = [0x0a, 0x2a, 0x2e, 0x2f, 0x41, 0x89, 0x8a, 0x8b, 0x8e, 0x8f, 0x93, 0xaa, 0xae, 0xaf];
+
+#[test]
+fn no_command_of_arbitrary_bytes_does_more_than_answer() {
+    for seed in 0..4 {
+        with_target(seed, async |_, setting| {
+            let clients = [Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await];
+            let (seam, usages) = (&setting.seam, usages(&clients[0]).await);
+            let mut good = 0;
+            for _ in 0..6_000 {
+                let len = 6 + seam.random() as usize % 11;
+                let mut cdb = bytes(seam, len);
+                let known = &usages[seam.random() as usize % usages.len()];
+                if seam.random() % 8 > 0 {
+                    cdb = bytes(seam, known.len());
+                    cdb.iter_mut().zip(known).for_each(|(byte, usage)| *byte &= usage);
+                    (cdb[0], cdb[1]) = (known[0], if seam.random() % 2 == 0 { known[1] } else { cdb[1] });
+                }
+                let data = match seam.random() % 3 {
+                    0 => 0,
+                    _ => seam.random() as usize % 2_000,
+                };
+                let out = match BLOCKS_OUT.contains(&cdb[0]) {
+                    true => content((0..data as u64 / 100).map(|_| seam.random() % 3)),
+                    false => bytes(seam, data),
+                };
+                let lun = if seam.random() % 16 == 0 { bytes(seam, 8).try_into().unwrap() } else { [0; 8] };
+                let client = &clients[seam.random() as usize % 2];
+                let answer = client.with(lun, &cdb, seam.random() % 5_000, &out, &Cancel::default()).await;
+                good += u32::from(answer.status.code() == 0);
+            }
+            assert!(good > 500, "only {good} of them meant something");
+        });
+    }
+}
+
+/// The same for parameter lists, which chance alone seldom gets past the door: one that is right, with a few bytes changed.
+#[test]
+fn no_parameter_list_with_changed_bytes_does_more_than_answer() {
+    with_target(9, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        let seam = &setting.seam;
+        let id = client.nexus.initiator().transport_id();
+        let mut named = [1_u64.to_be_bytes(), 2_u64.to_be_bytes()].concat();
+        named.extend([0, 0, 0, 0, 0x09, 0, 0, 0]);
+        named.extend((id.len() as u32).to_be_bytes());
+        named.extend(&id);
+        let mut copy = vec![1, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0, 0xe4, 0, 0, 0, 1, 3, 0, 16];
+        copy.extend(scsi::Identity::of(77, 11).naa);
+        copy.extend([0, 0, 0, 0, 0, 0, 2, 0]);
+        copy.extend([2, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 1, 0]);
+        let mode = client.send(&[0x1a, 0, 0x3f, 0, 255, 0], 255, &[]).await.good();
+        let unmap = [&[0, 0, 0, 16, 0, 0, 0, 0][..], &[0; 6], &[7, 7, 0, 0, 0, 9, 0, 0, 0, 0]].concat();
+        for _ in 0..20_000 {
+            let (code, action, list) = match seam.random() % 5 {
+                0 => (0x5f, (seam.random() % 8) as u8, &named),
+                1 => (0x5f, 7, &named),
+                2 => (0x83, 0, &copy),
+                3 => (0x42, 0, &unmap),
+                _ => (0x55, 0x10, &mode),
+            };
+            let mut list = list.clone();
+            for _ in 0..seam.random() % 4 {
+                let at = seam.random() as usize % list.len();
+                list[at] = bytes(seam, 1)[0];
+            }
+            list.truncate(list.len() - (seam.random() % 12).saturating_sub(6) as usize);
+            let len = list.len() as u8;
+            let mut cdb = [0; 16];
+            (cdb[0], cdb[1]) = (code, action);
+            match code {
+                0x83 => cdb[13] = len,
+                _ => cdb[8] = len,
+            }
+            client.send(&cdb, 64, &list).await;
+        }
+    });
+}

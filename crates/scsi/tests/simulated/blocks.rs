@@ -1,0 +1,178 @@
+//! Blocks go in and come out, in every length of command, with and without waiting.
+
+use scsi::{Cancel, Command, Expected, Status};
+use seam::Block;
+
+use crate::initiator::{Client, cdb10, cdb16, content};
+use crate::setting::{BLOCKS, disk, with_target};
+
+fn cdb6(code: u8, first: u32, count: u8) -> [u8; 6] {
+    let [_, a, b, c] = first.to_be_bytes();
+    [code, a, b, c, count, 0]
+}
+
+fn cdb12(code: u8, flags: u8, first: u32, count: u32) -> [u8; 12] {
+    let mut cdb = [0; 12];
+    (cdb[0], cdb[1]) = (code, flags);
+    cdb[2..6].copy_from_slice(&first.to_be_bytes());
+    cdb[6..10].copy_from_slice(&count.to_be_bytes());
+    cdb
+}
+
+#[test]
+fn what_is_written_in_one_length_of_command_is_read_in_every_other() {
+    with_target(1, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        for (turn, first) in [3_u32, 100, 2_000, 9_999].into_iter().enumerate() {
+            let data = content((0..20).map(|n| u64::from(first) * 100 + n));
+            let writes: [&[u8]; 4] = [
+                &cdb6(0x0a, first, 20),
+                &cdb10(0x2a, 0, first, 20),
+                &cdb12(0xaa, 0, first, 20),
+                &cdb16(0x8a, 0, first.into(), 20),
+            ];
+            client.send(writes[turn], 0, &data).await.good();
+            let reads: [&[u8]; 6] = [
+                &cdb6(0x08, first, 20),
+                &cdb10(0x28, 0, first, 20),
+                &cdb12(0xa8, 0, first, 20),
+                &cdb16(0x88, 0, first.into(), 20),
+                // From the medium; and without keeping it.
+                &cdb16(0x88, 0x08, first.into(), 20),
+                &cdb10(0x28, 0x10, first, 20),
+            ];
+            for read in reads {
+                assert_eq!(client.send(read, data.len() as u64, &[]).await.good(), data, "{read:02x?}");
+            }
+        }
+        // A length of one byte means 256 blocks when it says none.
+        assert_eq!(client.send(&cdb6(0x08, 0, 0), 256 * 512, &[]).await.transfer_bytes, 256 * 512);
+    });
+}
+
+#[test]
+fn long_transfers_go_in_pieces_and_past_the_longest_there_is_an_error() {
+    with_target(2, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        let data = content(1..4_001);
+        client.write(0, 7, &data).await.good();
+        assert_eq!(client.read(0, 7, 4_000).await.good(), data);
+        assert_eq!(client.send(&cdb16(0x88, 0, 0, BLOCKS as u32 + 1), 512, &[]).await.sense(), (5, 0x21, 0));
+        assert_eq!(client.send(&cdb16(0x88, 0, u64::MAX, 1), 512, &[]).await.sense(), (5, 0x21, 0));
+        assert_eq!(client.send(&cdb16(0x88, 0, BLOCKS, 0), 0, &[]).await.status, Status::Good);
+        assert_eq!(client.send(&cdb16(0x88, 0, BLOCKS + 1, 0), 0, &[]).await.sense(), (5, 0x21, 0));
+    });
+}
+
+#[test]
+fn what_was_expected_bounds_what_moves_and_the_rest_is_told() {
+    with_target(3, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        client.write(0, 0, &content([1, 2])).await.good();
+        for (room, got) in [(0, 0), (200, 200), (1024, 1024), (10_000, 1024)] {
+            let answer = client.send(&cdb16(0x88, 0, 0, 2), room, &[]).await;
+            assert_eq!((answer.status.clone(), answer.transfer_bytes, answer.data.len()), (Status::Good, 1024, got));
+            assert_eq!(answer.data, content([1, 2])[..got]);
+        }
+        // Less data than blocks: those are written that there is data for. More: what the command wants.
+        for code in [0x8a, 0x8e] {
+            for (len, found) in [(0, [1, 2]), (200, [1, 2]), (512, [7, 2]), (800, [7, 2])] {
+                client.write(0, 0, &content([1, 2])).await.good();
+                let answer = client.send(&cdb16(code, 0, 0, 2), 0, &content([7, 7])[..len]).await;
+                assert_eq!((answer.status, answer.transfer_bytes), (Status::Good, 1024));
+                assert_eq!(client.read(0, 0, 2).await.good(), content(found));
+            }
+        }
+        // What is not just written has to be whole.
+        for code in [0x8b, 0x89] {
+            let mut cdb = cdb16(code, 0, 0, 2);
+            cdb[13] = 2;
+            assert_eq!(client.send(&cdb, 0, &content([7])).await.sense(), (5, 0x0e, 3));
+        }
+        let answer = client.send(&cdb16(0x8a, 0, 0, 2), 0, &content([8, 9, 10])).await;
+        assert_eq!((answer.transfer_bytes, client.read(0, 0, 3).await.good()), (1024, content([8, 9, 0])));
+    });
+}
+
+#[test]
+fn what_needs_no_waiting_is_done_at_once_and_only_that() {
+    with_target(4, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        let cancel = Cancel::default();
+        let (read, write) = (cdb10(0x28, 0, 8, 8), cdb10(0x2a, 0, 8, 8));
+        let (through, across) = (cdb10(0x2a, 8, 8, 8), cdb10(0x2a, 0, 9, 8));
+        let command = |cdb, out_bytes, in_bytes| Command {
+            lun: [0; 8],
+            cdb,
+            expected: Expected { out_bytes, in_bytes },
+            cancel: &cancel,
+        };
+        let data = content(1..9);
+        let (target, nexus) = (&setting.target, &client.nexus);
+        let mut pieces = Vec::new();
+        assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces), "it is not in memory");
+        assert!(target.write_now(nexus, &command(&write, 4096, 0), &data));
+        assert!(target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
+        let mut got = vec![0; 4096];
+        pieces[0].block.read_bytes(0, &mut got);
+        assert_eq!((pieces.len(), got), (1, data.clone()));
+        // Another expectation, a flag, another block of the engine, a number without a unit: the long way.
+        assert!(!target.read_now(nexus, &command(&read, 0, 4095), &mut pieces));
+        assert!(!target.write_now(nexus, &command(&through, 4096, 0), &data));
+        assert!(!target.write_now(nexus, &command(&across, 4096, 0), &data));
+        let absent = Command { lun: [0, 9, 0, 0, 0, 0, 0, 0], ..command(&read, 0, 4096) };
+        assert!(!target.read_now(nexus, &absent, &mut pieces));
+        // Whoever has something to be told, or is kept out, is told.
+        target.resized(crate::setting::lun(0));
+        assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
+        client.send(&[0; 6], 0, &[]).await;
+        assert!(target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
+        Client::new(&setting, "iqn.a:2").await.send(&[0x16, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
+        assert!(!target.write_now(nexus, &command(&write, 4096, 0), &data));
+    });
+}
+
+#[test]
+fn a_flush_and_fua_are_durable_when_they_are_acknowledged() {
+    with_target(5, async |world, setting| {
+        let (client, disk) = (Client::new(&setting, "iqn.a:1").await, disk(&world, "one"));
+        client.write(0, 0, &content([1])).await.good();
+        assert_eq!(disk.durable_tag(0), 0);
+        client.send(&cdb10(0x35, 0, 0, 0), 0, &[]).await.good();
+        assert_eq!(disk.durable_tag(0), 1);
+        client.send(&cdb16(0x8a, 0x08, 1, 1), 0, &content([2])).await.good();
+        assert_eq!(disk.durable_tag(1), 2);
+        client.write(0, 2, &content([3])).await.good();
+        client.send(&cdb10(0x28, 0x08, 2, 1), 512, &[]).await.good();
+        assert_eq!(disk.durable_tag(2), 3, "what is read from the medium is there");
+        client.write(0, 3, &content([4])).await.good();
+        client.send(&[0x1b, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        assert_eq!(disk.durable_tag(3), 4, "who stops it is done with it");
+    });
+}
+
+#[test]
+fn what_is_read_or_written_once_is_not_kept_in_memory() {
+    with_target(6, async |_, setting| {
+        let (client, volume) = (Client::new(&setting, "iqn.a:1").await, setting.volume("one"));
+        let held = || volume.stats().memory_bytes;
+        client.send(&cdb10(0x28, 0x10, 64, 8), 4096, &[]).await.good();
+        assert_eq!(held(), 0);
+        client.send(&cdb10(0x2a, 0x10, 128, 8), 0, &content([1; 8])).await.good();
+        client.send(&cdb10(0x35, 0, 0, 0), 0, &[]).await.good();
+        assert_eq!(held(), 0);
+        client.send(&cdb10(0x28, 0, 1024, 8), 4096, &[]).await.good();
+        assert_eq!(held(), 4096);
+    });
+}
+
+#[test]
+fn a_pre_fetch_brings_blocks_into_memory() {
+    with_target(7, async |_, setting| {
+        let (client, volume) = (Client::new(&setting, "iqn.a:1").await, setting.volume("one"));
+        client.send(&cdb10(0x34, 0, 0, 64), 0, &[]).await.good();
+        assert_eq!(volume.stats().memory_bytes, 64 * 512);
+        assert_eq!(client.send(&cdb16(0x90, 0, BLOCKS, 1), 0, &[]).await.sense(), (5, 0x21, 0));
+    });
+}

@@ -1,0 +1,156 @@
+//! COMPARE AND WRITE is one step, whoever else writes; VERIFY and ORWRITE.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use scsi::Status;
+use seam::{Nanos, Seam};
+
+use crate::initiator::{Client, cdb10, cdb16, content};
+use crate::setting::{BLOCKS, with_target};
+
+const COMPARE_AND_WRITE: u8 = 0x89;
+
+async fn swap(client: &Client, first: u64, old: u64, new: u64, blocks: u8) -> Status {
+    let mut cdb = cdb16(COMPARE_AND_WRITE, 0, first, 0);
+    cdb[13] = blocks;
+    let n = usize::from(blocks);
+    client.send(&cdb, 0, &content([vec![old; n], vec![new; n]].concat())).await.status
+}
+
+/// Each of eight initiators counts up by comparing and writing, over two blocks of the engine; another one writes beside them.
+#[test]
+fn a_counter_that_eight_initiators_count_up_is_exact() {
+    for seed in 0..40 {
+        with_target(seed, async |_, setting| {
+            let first = 7;
+            let (running, done) = (Rc::new(Cell::new(8)), Rc::new(Cell::new(0_u64)));
+            for number in 0..8 {
+                let client = Client::new(&setting, &format!("iqn.a:{number}")).await;
+                let (running, done, seam) = (Rc::clone(&running), Rc::clone(&done), setting.seam.clone());
+                setting.seam.spawn(async move {
+                    for _ in 0..12 {
+                        loop {
+                            let known =
+                                u64::from_le_bytes(client.read(0, first, 1).await.good()[..8].try_into().unwrap());
+                            match swap(&client, first, known, known + 1, 2).await {
+                                Status::Good => break,
+                                status => assert_eq!((status.sense()[2], status.sense()[12]), (0xe, 0x1d)),
+                            }
+                        }
+                        done.set(done.get() + 1);
+                        seam.yield_now().await;
+                    }
+                    running.set(running.get() - 1);
+                });
+            }
+            while running.get() > 0 {
+                setting.seam.sleep(Nanos::from_micros(100)).await;
+            }
+            let reader = Client::new(&setting, "iqn.a:reader").await;
+            assert_eq!(done.get(), 96);
+            assert_eq!(reader.read(0, first, 2).await.good(), content([96, 96]), "seed {seed}");
+        });
+    }
+}
+
+/// Of a plain write and a COMPARE AND WRITE one is first: never is only a part of what was compared written.
+#[test]
+fn a_write_in_flight_is_before_or_after_never_between() {
+    for seed in 0..60 {
+        with_target(seed, async |_, setting| {
+            let (one, two) = (Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await);
+            // Sixty blocks, so that neither is done in one step; written through, so that both wait for disks.
+            one.write(0, 4, &content([1; 60])).await.good();
+            let (ended, seam) = (Rc::new(Cell::new(false)), setting.seam.clone());
+            setting.seam.spawn({
+                let ended = Rc::clone(&ended);
+                async move {
+                    seam.sleep(Nanos::from_micros(seam.random() % 100)).await;
+                    let fua = cdb16(0x8a, 0x08, 4, 60);
+                    two.send(&fua, 0, &content([2; 60])).await.good();
+                    ended.set(true);
+                }
+            });
+            let swapped = swap(&one, 4, 1, 3, 60).await;
+            while !ended.get() {
+                setting.seam.sleep(Nanos::from_micros(10)).await;
+            }
+            let found = one.read(0, 4, 60).await.good();
+            // Before it: nothing was as expected. After it: all is as written.
+            assert_eq!(found, content([2; 60]), "seed {seed}: {swapped:?}");
+        });
+    }
+}
+
+#[test]
+fn what_differs_is_named_by_its_place_and_nothing_is_written() {
+    with_target(1, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        client.write(0, 0, &content([1, 2, 3])).await.good();
+        let mut cdb = cdb16(COMPARE_AND_WRITE, 0, 0, 0);
+        cdb[13] = 3;
+        let answer = client.send(&cdb, 0, &content([1, 2, 4, 7, 7, 7])).await;
+        assert_eq!(answer.sense(), (0xe, 0x1d, 0));
+        assert_eq!(answer.status.sense()[3..7], 1024_u32.to_be_bytes());
+        assert_eq!(client.read(0, 0, 3).await.good(), content([1, 2, 3]));
+        // Data for another number of blocks than the command names are no data for it.
+        for blocks in [2_u64, 4, 8] {
+            assert_eq!(client.send(&cdb, 0, &content(vec![1; blocks as usize])).await.sense(), (5, 0x0e, 3));
+        }
+        let none = cdb16(COMPARE_AND_WRITE, 0, 0, 0);
+        assert_eq!(client.send(&none, 0, &content([0; 512])).await.sense(), (5, 0x24, 0), "256 do not fit");
+        assert_eq!(client.send(&none, 0, &[]).await.status, Status::Good);
+        cdb[2..10].copy_from_slice(&(BLOCKS - 2).to_be_bytes());
+        assert_eq!(client.send(&cdb, 0, &content([0; 6])).await.sense(), (5, 0x21, 0));
+    });
+}
+
+#[test]
+fn verify_compares_each_block_or_the_same_one_or_only_reads() {
+    with_target(2, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        client.write(0, 100, &content([5, 5, 6])).await.good();
+        for (flags, data, place) in [
+            (0x02, content([5, 5, 6]), None),
+            (0x02, content([5, 7, 6]), Some(512_u32)),
+            (0x06, content([5]), Some(1024)),
+            (0x00, Vec::new(), None),
+        ] {
+            for cdb in [&cdb10(0x2f, flags, 100, 3)[..], &cdb16(0x8f, flags, 100, 3)] {
+                let answer = client.send(cdb, 0, &data).await;
+                match place {
+                    None => assert_eq!(answer.status, Status::Good),
+                    Some(place) => {
+                        assert_eq!(answer.sense(), (0xe, 0x1d, 0));
+                        assert_eq!(answer.status.sense()[3..7], place.to_be_bytes());
+                    }
+                }
+            }
+        }
+        assert_eq!(client.send(&cdb10(0x2f, 0x04, 100, 3), 0, &[]).await.sense(), (5, 0x24, 0));
+    });
+}
+
+#[test]
+fn or_write_sets_bits_and_clears_none() {
+    with_target(3, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        client.write(0, 6, &content([0b0011, 0b0101, 0])).await.good();
+        client.send(&cdb16(0x8b, 0, 6, 3), 0, &content([0b1001, 0b1010, 0b1])).await.good();
+        assert_eq!(client.read(0, 6, 3).await.good(), content([0b1011, 0b1111, 0b1]));
+    });
+}
+
+#[test]
+fn write_and_verify_writes_what_it_was_given() {
+    with_target(4, async |world, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        for (flags, first) in [(0x00, 8), (0x02, 16)] {
+            client.send(&cdb10(0x2e, flags, first, 2), 0, &content([8, 9])).await.good();
+            // It is on the medium when it is acknowledged.
+            let disk = crate::setting::disk(&world, "one");
+            assert_eq!((disk.durable_tag(first.into()), disk.durable_tag(u64::from(first) + 1)), (8, 9));
+        }
+    });
+}

@@ -1,0 +1,148 @@
+//! EXTENDED COPY: between places and units, never through the initiator.
+
+use std::rc::Rc;
+
+use scsi::{Cancel, Identity, Status};
+use seam::{Nanos, Seam};
+
+use crate::initiator::{Answer, Client, cdb16, content};
+use crate::setting::{BLOCKS, disk, lun, with_target};
+
+/// A list that copies between units 0 and 1: each segment is source, destination, from, to, blocks.
+fn list(id: u8, usage: u8, segments: &[(u16, u16, u64, u64, u16)]) -> Vec<u8> {
+    let mut list = vec![id, usage << 3, 0, 64, 0, 0, 0, 0];
+    list.extend((segments.len() as u32 * 28).to_be_bytes());
+    list.extend([0; 4]);
+    for incarnation in [11, 12] {
+        let mut device = vec![0xe4, 0, 0, 0, 1, 3, 0, 16];
+        device.extend(Identity::of(77, incarnation).naa);
+        device.resize(29, 0);
+        device.extend([0, 2, 0]);
+        list.extend(device);
+    }
+    for (source, destination, from, to, blocks) in segments {
+        list.extend([2, 0, 0, 24]);
+        list.extend(source.to_be_bytes());
+        list.extend(destination.to_be_bytes());
+        list.extend([0, 0]);
+        list.extend(blocks.to_be_bytes());
+        list.extend(from.to_be_bytes());
+        list.extend(to.to_be_bytes());
+    }
+    list
+}
+
+async fn copy(client: &Client, list: &[u8]) -> Answer {
+    client.send(&cdb16(0x83, 0, 0, list.len() as u32), 0, list).await
+}
+
+async fn status(client: &Client, id: u8) -> Answer {
+    let mut cdb = cdb16(0x84, 0, 0, 64);
+    cdb[2] = id;
+    client.send(&cdb, 64, &[]).await
+}
+
+#[test]
+fn blocks_are_copied_within_a_unit_and_between_two_wherever_they_lie() {
+    with_target(1, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        let data = content(1..3_001);
+        client.write(0, 5, &data).await.good();
+        // Shifted against the engine's blocks, and to another unit; then back over its own source, both ways.
+        copy(&client, &list(1, 2, &[(0, 1, 5, 10, 3_000), (0, 0, 5, 4_096, 3_000)])).await.good();
+        assert_eq!(client.read(1, 10, 3_000).await.good(), data);
+        assert_eq!(client.read(0, 4_096, 3_000).await.good(), data);
+        for (from, to) in [(4_096, 4_100), (4_100, 4_093)] {
+            copy(&client, &list(1, 2, &[(0, 0, from, to, 3_000)])).await.good();
+            assert_eq!(client.read(0, to, 3_000).await.good(), data, "{from} to {to}");
+        }
+    });
+}
+
+#[test]
+fn what_is_not_there_stays_so() {
+    with_target(2, async |world, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        client.write(1, 0, &content([7; 64])).await.good();
+        client.send(&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        client.at(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        let before = disk(&world, "two").counts().writes;
+        copy(&client, &list(1, 2, &[(0, 1, 0, 0, 64)])).await.good();
+        client.at(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        assert_eq!(
+            (client.read(1, 0, 64).await.good(), disk(&world, "two").counts().writes),
+            (content([0; 64]), before)
+        );
+    });
+}
+
+#[test]
+fn a_segment_that_cannot_be_done_ends_the_copy_and_says_how_far_it_came() {
+    with_target(3, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        client.write(0, 0, &content([7; 8])).await.good();
+        let outside = copy(&client, &list(9, 0, &[(0, 1, 0, 0, 8), (0, 1, 0, BLOCKS - 1, 8)])).await;
+        assert_eq!(outside.sense(), (0xa, 0, 0));
+        assert_eq!(status(&client, 9).await.good(), [0, 0, 0, 8, 2, 0, 1, 1, 0, 0, 0, 4]);
+        assert_eq!(status(&client, 9).await.sense(), (5, 0x24, 0));
+        assert_eq!(copy(&client, &list(1, 0, &[(0, 2, 0, 0, 8)])).await.sense(), (0xa, 8, 4));
+        // A unit that the initiator does not see is none.
+        setting.target.change(lun(1), scsi::AccessList::new(["iqn.b:*"]), false);
+        client.send(&[0; 6], 0, &[]).await;
+        assert_eq!(copy(&client, &list(1, 0, &[(0, 1, 0, 0, 8)])).await.sense(), (0xa, 8, 4));
+    });
+}
+
+#[test]
+fn a_copy_respects_reservations_and_protection_of_what_it_writes() {
+    with_target(4, async |_, setting| {
+        let (client, other) = (Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await);
+        other.at(1, &[0x16, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        let across = list(1, 2, &[(0, 1, 0, 0, 8)]);
+        assert_eq!(copy(&client, &across).await.status, Status::ReservationConflict);
+        other.at(1, &[0x17, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        setting.target.change(lun(1), scsi::AccessList::default(), true);
+        assert_eq!(copy(&client, &across).await.sense(), (7, 0x27, 0));
+    });
+}
+
+#[test]
+fn a_copy_that_is_called_off_stops_before_its_end() {
+    with_target(5, async |_, setting| {
+        let client = Rc::new(Client::new(&setting, "iqn.a:1").await);
+        client.write(0, 0, &content(1..8_001)).await.good();
+        // Written through, so that it takes its time.
+        let mut mode = client.at(1, &[0x1a, 8, 8, 0, 255, 0], 255, &[]).await.good();
+        (mode[0], mode[2], mode[6]) = (0, 0, 0);
+        client.at(1, &[0x15, 0x10, 0, 0, mode.len() as u8, 0], 0, &mode).await.good();
+        let cancel = Cancel::default();
+        setting.seam.spawn({
+            let (cancel, seam) = (cancel.clone(), setting.seam.clone());
+            async move {
+                seam.sleep(Nanos::from_micros(300)).await;
+                cancel.cancel();
+            }
+        });
+        let segments = [(0, 1, 0, 0, 8_000), (0, 1, 0, 8_000, 8_000), (0, 1, 0, 16_000, 8_000)];
+        let list = list(3, 0, &segments);
+        let answer = client.with([0; 8], &cdb16(0x83, 0, 0, list.len() as u32), 0, &list, &cancel).await;
+        assert_eq!(answer.status, Status::Aborted);
+        let found = client.read(1, 23_900, 100).await.good();
+        setting.seam.sleep(Nanos::from_secs(1)).await;
+        assert_eq!(client.read(1, 23_900, 100).await.good(), found, "nothing happens afterwards");
+        assert_eq!(found, content([0; 100]));
+    });
+}
+
+#[test]
+fn what_may_be_asked_for_is_told_and_an_empty_list_is_well() {
+    with_target(6, async |_, setting| {
+        let client = Client::new(&setting, "iqn.a:1").await;
+        let told = client.send(&cdb16(0x84, 3, 0, 256), 256, &[]).await.good();
+        assert_eq!(u32::from_be_bytes(told[..4].try_into().unwrap()) as usize, told.len() - 4);
+        let segment_max = u32::from_be_bytes(told[16..20].try_into().unwrap());
+        assert!(segment_max >= 16 << 20 && told[44..] == [0x02, 0x0a, 0xe4]);
+        copy(&client, &[]).await.good();
+        assert_eq!(copy(&client, &list(1, 0, &[(0, 0, 0, 8, 8)])[..40]).await.sense(), (5, 0x1a, 0));
+    });
+}

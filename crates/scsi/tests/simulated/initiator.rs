@@ -1,0 +1,153 @@
+//! An initiator: sends commands, and keeps what comes back.
+
+use std::rc::Rc;
+
+use scsi::{Cancel, Command, DataIn, DataOut, Expected, Gone, Initiator, Nexus, Status};
+use seam::sim::{SimBlock, SimSeam};
+use seam::{Block, Nanos, Piece, Seam};
+
+use crate::setting::Setting;
+
+/// One that is logged in.
+#[derive(Clone)]
+pub struct Client {
+    pub setting: Rc<Setting>,
+    pub nexus: Nexus,
+}
+
+/// What came back.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub status: Status,
+    pub data: Vec<u8>,
+    pub transfer_bytes: u64,
+}
+
+impl Answer {
+    /// The data of what went well.
+    pub fn good(self) -> Vec<u8> {
+        assert_eq!(self.status, Status::Good);
+        self.data
+    }
+
+    /// Sense key, code and qualifier (fixed format).
+    pub fn sense(&self) -> (u8, u8, u8) {
+        let sense = self.status.sense();
+        assert_eq!(sense.len(), 18, "{:?}", self.status);
+        (sense[2], sense[12], sense[13])
+    }
+}
+
+/// The data of a command, on a wire that takes its time.
+pub struct Wire {
+    pub seam: SimSeam,
+    pub out: Vec<u8>,
+    pub taken: usize,
+}
+
+impl DataOut for Wire {
+    async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Gone> {
+        self.seam.sleep(Nanos::from_micros(self.seam.random() % 50)).await;
+        into.extend_from_slice(&self.out[self.taken..self.taken + len]);
+        self.taken += len;
+        Ok(())
+    }
+}
+
+/// What comes back.
+#[derive(Default)]
+pub struct Sink(pub Vec<u8>);
+
+impl DataIn<SimSeam> for Sink {
+    async fn room(&mut self, len: usize) -> Result<(), Gone> {
+        assert!(len <= scsi::SENT_AT_ONCE_BYTES_MAX);
+        Ok(())
+    }
+
+    async fn send(&mut self, pieces: &mut Vec<Piece<SimBlock>>) -> Result<(), Gone> {
+        for piece in pieces.drain(..) {
+            let at = self.0.len();
+            self.0.resize(at + piece.len(), 0);
+            piece.block.read_bytes(piece.start(), &mut self.0[at..]);
+        }
+        Ok(())
+    }
+
+    async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Client {
+    /// Logs in, and hears that the units were started.
+    pub async fn new(setting: &Rc<Setting>, name: &str) -> Client {
+        let client = Self::fresh(setting, name);
+        for lun in setting.target.luns() {
+            let started = client.at(lun.number(), &[0; 6], 0, &[]).await;
+            if started.status != Status::Good {
+                assert_eq!(started.sense(), (6, 0x29, 0));
+            }
+        }
+        client
+    }
+
+    /// Logs in.
+    pub fn fresh(setting: &Rc<Setting>, name: &str) -> Client {
+        let nexus = setting.target.nexus(Initiator::new(name, [1; 6]), 1);
+        Client { setting: Rc::clone(setting), nexus }
+    }
+
+    /// Sends a command to unit 0 that moves nothing but what `out` has and `room` bytes back.
+    pub async fn send(&self, cdb: &[u8], room: u64, out: &[u8]) -> Answer {
+        self.at(0, cdb, room, out).await
+    }
+
+    /// As [`Client::send`], to a unit.
+    pub async fn at(&self, lun: u16, cdb: &[u8], room: u64, out: &[u8]) -> Answer {
+        let cancel = Cancel::default();
+        self.with(crate::setting::lun(lun).encode(), cdb, room, out, &cancel).await
+    }
+
+    /// As [`Client::send`], with everything that there is to be said.
+    pub async fn with(&self, lun: [u8; 8], cdb: &[u8], room: u64, out: &[u8], cancel: &Cancel) -> Answer {
+        let expected = Expected { out_bytes: out.len() as u64, in_bytes: room };
+        let mut wire = Wire { seam: self.setting.seam.clone(), out: out.to_vec(), taken: 0 };
+        let mut sink = Sink::default();
+        let command = Command { lun, cdb, expected, cancel };
+        let outcome = self.setting.target.execute(&self.nexus, command, &mut wire, &mut sink).await;
+        assert!(sink.0.len() as u64 <= room, "more than there was room for");
+        Answer { status: outcome.status, data: sink.0, transfer_bytes: outcome.transfer_bytes }
+    }
+
+    pub async fn read(&self, lun: u16, first: u64, count: u32) -> Answer {
+        self.at(lun, &cdb16(0x88, 0, first, count), u64::from(count) * 512, &[]).await
+    }
+
+    pub async fn write(&self, lun: u16, first: u64, data: &[u8]) -> Answer {
+        self.at(lun, &cdb16(0x8a, 0, first, (data.len() / 512) as u32), 0, data).await
+    }
+}
+
+/// A command of sixteen bytes.
+pub fn cdb16(code: u8, flags: u8, first: u64, count: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (code, flags);
+    cdb[2..10].copy_from_slice(&first.to_be_bytes());
+    cdb[10..14].copy_from_slice(&count.to_be_bytes());
+    cdb
+}
+
+/// A command of ten bytes.
+pub fn cdb10(code: u8, flags: u8, first: u32, count: u16) -> [u8; 10] {
+    let mut cdb = [0; 10];
+    (cdb[0], cdb[1]) = (code, flags);
+    cdb[2..6].copy_from_slice(&first.to_be_bytes());
+    cdb[7..9].copy_from_slice(&count.to_be_bytes());
+    cdb
+}
+
+/// Content of blocks, each with a tag of its own.
+pub fn content(tags: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    tags.into_iter().flat_map(|tag| tag.to_le_bytes().repeat(64)).collect()
+}

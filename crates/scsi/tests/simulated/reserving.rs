@@ -1,0 +1,260 @@
+//! Who may do what while a unit is reserved: every type of persistent reservation, for every kind of initiator.
+
+use std::rc::Rc;
+
+use scsi::Status;
+
+use crate::initiator::{Answer, Client, cdb10, cdb16, content};
+use crate::setting::{Setting, with_target};
+
+pub const REGISTER: u8 = 0;
+pub const RESERVE: u8 = 1;
+pub const RELEASE: u8 = 2;
+pub const CLEAR: u8 = 3;
+pub const PREEMPT: u8 = 4;
+pub const PREEMPT_AND_ABORT: u8 = 5;
+pub const REGISTER_AND_IGNORE: u8 = 6;
+pub const REGISTER_AND_MOVE: u8 = 7;
+
+pub const WRITE_EXCLUSIVE: u8 = 1;
+pub const EXCLUSIVE: u8 = 3;
+pub const WRITE_EXCLUSIVE_REGISTRANTS: u8 = 5;
+pub const EXCLUSIVE_REGISTRANTS: u8 = 6;
+pub const WRITE_EXCLUSIVE_ALL: u8 = 7;
+pub const EXCLUSIVE_ALL: u8 = 8;
+const TYPES: [u8; 6] = [
+    WRITE_EXCLUSIVE,
+    EXCLUSIVE,
+    WRITE_EXCLUSIVE_REGISTRANTS,
+    EXCLUSIVE_REGISTRANTS,
+    WRITE_EXCLUSIVE_ALL,
+    EXCLUSIVE_ALL,
+];
+
+/// PERSISTENT RESERVE OUT, with flags of its parameters.
+pub async fn out_with(client: &Client, action: u8, kind: u8, key: u64, new: u64, flags: u8, more: &[u8]) -> Answer {
+    let mut list = [key.to_be_bytes(), new.to_be_bytes()].concat();
+    list.extend([0, 0, 0, 0, flags, 0, 0, 0]);
+    list.extend(more);
+    let mut cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 0, 0];
+    cdb[5..9].copy_from_slice(&(list.len() as u32).to_be_bytes());
+    client.send(&cdb, 0, &list).await
+}
+
+pub async fn out(client: &Client, action: u8, kind: u8, key: u64, new: u64) -> Status {
+    out_with(client, action, kind, key, new, 0, &[]).await.status
+}
+
+pub async fn report(client: &Client, action: u8) -> Vec<u8> {
+    client.send(&cdb10(0x5e, action, 0, 4_096), 4_096, &[]).await.good()
+}
+
+pub async fn keys(client: &Client) -> Vec<u64> {
+    let data = report(client, 0).await;
+    data[8..].chunks_exact(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect()
+}
+
+/// The key and type of what is held.
+pub async fn held(client: &Client) -> Option<(u64, u8)> {
+    let data = report(client, 1).await;
+    (data.len() > 8).then(|| (u64::from_be_bytes(data[8..16].try_into().unwrap()), data[21]))
+}
+
+pub async fn three(setting: &Rc<Setting>) -> [Client; 3] {
+    [
+        Client::new(setting, "iqn.a:holder").await,
+        Client::new(setting, "iqn.a:registrant").await,
+        Client::new(setting, "iqn.a:other").await,
+    ]
+}
+
+/// What SPC-4's table says: may a registrant that does not hold it read and write, and may others.
+#[test]
+fn each_type_lets_in_whom_the_standard_lets_in() {
+    with_target(1, async |_, setting| {
+        let [holder, registrant, other] = three(&setting).await;
+        let t = true;
+        let f = false;
+        let table = [
+            (WRITE_EXCLUSIVE, (t, f), (t, f)),
+            (EXCLUSIVE, (f, f), (f, f)),
+            (WRITE_EXCLUSIVE_REGISTRANTS, (t, t), (t, f)),
+            (EXCLUSIVE_REGISTRANTS, (t, t), (f, f)),
+            (WRITE_EXCLUSIVE_ALL, (t, t), (t, f)),
+            (EXCLUSIVE_ALL, (t, t), (f, f)),
+        ];
+        assert_eq!(table.map(|row| row.0), TYPES);
+        for (kind, of_registrant, of_other) in table {
+            out(&holder, REGISTER_AND_IGNORE, 0, 0, 1).await;
+            out(&registrant, REGISTER_AND_IGNORE, 0, 0, 2).await;
+            assert_eq!(out(&holder, RESERVE, kind, 1, 0).await, Status::Good);
+            for (who, (reads, writes)) in [(&holder, (t, t)), (&registrant, of_registrant), (&other, of_other)] {
+                let may = |allowed| if allowed { Status::Good } else { Status::ReservationConflict };
+                let block = content([1]);
+                assert_eq!(who.read(0, 0, 1).await.status, may(reads), "type {kind}");
+                assert_eq!(who.write(0, 0, &block).await.status, may(writes), "type {kind}");
+                assert_eq!(who.send(&cdb10(0x35, 0, 0, 0), 0, &[]).await.status, may(writes));
+                assert_eq!(who.send(&cdb10(0x42, 0, 0, 0), 0, &[]).await.status, may(writes));
+                assert_eq!(who.send(&cdb16(0x93, 0, 0, 1), 0, &block).await.status, may(writes));
+                assert_eq!(who.send(&[0x1a, 8, 8, 0, 255, 0], 255, &[]).await.status, may(reads));
+                // Nobody is kept from these.
+                for free in [&[0; 6][..], &[0x12, 0, 0, 0, 96, 0], &cdb10(0x25, 0, 0, 0), &cdb10(0x5e, 1, 0, 64)] {
+                    assert_eq!(who.send(free, 96, &[]).await.status, Status::Good, "{free:x?}");
+                }
+            }
+            let all = kind >= WRITE_EXCLUSIVE_ALL;
+            assert_eq!(held(&other).await, Some((if all { 0 } else { 1 }, kind)));
+            assert_eq!(out(&holder, CLEAR, 0, 1, 0).await, Status::Good);
+            assert_eq!((held(&other).await, keys(&other).await), (None, vec![]));
+            // Clearing was told to the one that was registered.
+            assert_eq!(registrant.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 3));
+        }
+    });
+}
+
+#[test]
+fn registering_takes_the_right_key_and_counts_generations() {
+    with_target(2, async |_, setting| {
+        let [one, two, _] = three(&setting).await;
+        assert_eq!(out(&one, REGISTER, 0, 5, 6).await, Status::ReservationConflict);
+        assert_eq!(out(&one, REGISTER, 0, 0, 6).await, Status::Good);
+        assert_eq!(out(&one, REGISTER, 0, 5, 7).await, Status::ReservationConflict);
+        assert_eq!(out(&one, REGISTER, 0, 6, 7).await, Status::Good);
+        assert_eq!(out(&one, REGISTER_AND_IGNORE, 0, 99, 8).await, Status::Good);
+        assert_eq!(out(&two, REGISTER, 0, 0, 8).await, Status::Good);
+        assert_eq!((keys(&one).await, report(&one, 0).await[..4].to_vec()), (vec![8, 8], vec![0, 0, 0, 4]));
+        assert_eq!(out(&two, RESERVE, EXCLUSIVE, 1, 0).await, Status::ReservationConflict);
+        assert_eq!(out(&two, RESERVE, EXCLUSIVE, 8, 0).await, Status::Good);
+        assert_eq!(out(&two, RESERVE, EXCLUSIVE, 8, 0).await, Status::Good);
+        assert_eq!(out(&two, RESERVE, WRITE_EXCLUSIVE, 8, 0).await, Status::ReservationConflict);
+        assert_eq!(out(&one, RESERVE, EXCLUSIVE, 8, 0).await, Status::ReservationConflict);
+        // Who does not hold it releases nothing, and whoever does says what.
+        assert_eq!(out(&one, RELEASE, EXCLUSIVE, 8, 0).await, Status::Good);
+        assert_eq!(held(&one).await, Some((8, EXCLUSIVE)));
+        assert_eq!(out_with(&two, RELEASE, WRITE_EXCLUSIVE, 8, 0, 0, &[]).await.sense(), (5, 0x26, 4));
+        assert_eq!(out(&two, RELEASE, EXCLUSIVE, 8, 0).await, Status::Good);
+        assert_eq!((held(&one).await, report(&one, 0).await[3]), (None, 4), "holding is no generation");
+        assert_eq!(out(&two, REGISTER, 0, 8, 0).await, Status::Good);
+        assert_eq!(keys(&one).await, [8]);
+    });
+}
+
+#[test]
+fn a_holder_that_unregisters_releases_and_registrants_are_told() {
+    with_target(3, async |_, setting| {
+        let [one, two, _] = three(&setting).await;
+        for kind in TYPES {
+            out(&one, REGISTER_AND_IGNORE, 0, 0, 1).await;
+            out(&two, REGISTER_AND_IGNORE, 0, 0, 2).await;
+            out(&one, RESERVE, kind, 1, 0).await;
+            assert_eq!(out(&one, REGISTER, 0, 1, 0).await, Status::Good);
+            let ready = two.send(&[0; 6], 0, &[]).await;
+            match kind {
+                WRITE_EXCLUSIVE_ALL | EXCLUSIVE_ALL => {
+                    assert_eq!((ready.status, held(&two).await), (Status::Good, Some((0, kind))), "others hold it on");
+                    assert_eq!(out(&two, REGISTER, 0, 2, 0).await, Status::Good);
+                }
+                WRITE_EXCLUSIVE_REGISTRANTS | EXCLUSIVE_REGISTRANTS => assert_eq!(ready.sense(), (6, 0x2a, 4)),
+                _ => assert_eq!(ready.status, Status::Good),
+            }
+            assert_eq!(held(&two).await, None, "type {kind}");
+            out(&two, REGISTER_AND_IGNORE, 0, 0, 0).await;
+        }
+    });
+}
+
+#[test]
+fn others_may_be_registered_by_name_and_for_all_ports() {
+    with_target(4, async |_, setting| {
+        let [one, two, three] = three(&setting).await;
+        let id = two.nexus.initiator().transport_id();
+        let mut named = (id.len() as u32).to_be_bytes().to_vec();
+        named.extend(&id);
+        assert_eq!(out_with(&one, REGISTER_AND_IGNORE, 0, 0, 4, 8, &named).await.sense(), (5, 0x1a, 0));
+        // With ALL_TG_PT: both initiators at both ports of the target.
+        assert_eq!(out_with(&one, REGISTER, 0, 0, 4, 0x0c, &named).await.status, Status::Good);
+        assert_eq!(keys(&one).await, [4; 4]);
+        assert_eq!(out(&two, RESERVE, EXCLUSIVE, 4, 0).await, Status::Good);
+        let full = report(&one, 3).await;
+        let holder = full[8..].windows(id.len()).position(|bytes| bytes == id).expect("it is named");
+        let descriptor = &full[8 + holder - 24..];
+        assert_eq!((descriptor[12], descriptor[13], descriptor[19]), (1, EXCLUSIVE, 1));
+        assert_eq!(three.read(0, 0, 1).await.status, Status::ReservationConflict);
+        assert_eq!(out_with(&one, REGISTER, 0, 4, 5, 8, &named).await.sense(), (5, 0x26, 0));
+        assert_eq!(report(&one, 2).await, [0, 8, 0x1d, 0x80, 0xea, 1, 0, 0]);
+    });
+}
+
+#[test]
+fn a_reservation_is_handed_over() {
+    with_target(5, async |_, setting| {
+        let [one, two, _] = three(&setting).await;
+        out(&one, REGISTER, 0, 0, 1).await;
+        let id = two.nexus.initiator().transport_id();
+        let give = async |client: &Client, key: u64, port: u8, unregister: u8| {
+            let mut list = [key.to_be_bytes(), 2_u64.to_be_bytes()].concat();
+            list.extend([0, unregister << 1, 0, port]);
+            list.extend((id.len() as u32).to_be_bytes());
+            list.extend(&id);
+            let cdb = [0x5f, REGISTER_AND_MOVE, 0, 0, 0, 0, 0, 0, list.len() as u8, 0];
+            client.send(&cdb, 0, &list).await.status
+        };
+        assert_eq!(give(&one, 1, 1, 0).await, Status::ReservationConflict, "it holds nothing");
+        out(&one, RESERVE, EXCLUSIVE, 1, 0).await;
+        assert_ne!(give(&one, 1, 3, 0).await, Status::Good, "there is no such port");
+        assert_eq!(give(&one, 1, 1, 1).await, Status::Good);
+        assert_eq!((held(&one).await, keys(&one).await), (Some((2, EXCLUSIVE)), vec![2]));
+        assert_eq!(two.read(0, 0, 1).await.status, Status::Good);
+        assert_eq!(one.read(0, 0, 1).await.status, Status::ReservationConflict);
+    });
+}
+
+#[test]
+fn a_session_reserves_for_itself_until_it_releases_leaves_or_all_is_reset() {
+    with_target(6, async |_, setting| {
+        let [one, two, _] = three(&setting).await;
+        let (reserve, release) = ([0x16, 0, 0, 0, 0, 0], [0x17, 0, 0, 0, 0, 0]);
+        let taken = async |client: &Client| client.send(&reserve, 0, &[]).await.status;
+        for end in 0..3 {
+            let one = Client::new(&setting, "iqn.a:reserver").await;
+            assert_eq!((taken(&one).await, taken(&one).await), (Status::Good, Status::Good));
+            assert_eq!(taken(&two).await, Status::ReservationConflict);
+            for cdb in [&[0; 6][..], &cdb10(0x28, 0, 0, 1), &cdb10(0x5e, 0, 0, 64), &[0x1a, 8, 8, 0, 255, 0]] {
+                assert_eq!(two.send(cdb, 512, &[]).await.status, Status::ReservationConflict);
+            }
+            two.send(&[0x12, 0, 0, 0, 96, 0], 96, &[]).await.good();
+            two.send(&release, 0, &[]).await.good();
+            assert_eq!(taken(&two).await, Status::ReservationConflict, "another's release does nothing");
+            match end {
+                0 => assert_eq!(one.send(&release, 0, &[]).await.status, Status::Good),
+                1 => setting.target.leave(&one.nexus),
+                _ => {
+                    setting.target.reset(&two.nexus, None).await;
+                    two.send(&[0; 6], 0, &[]).await;
+                }
+            }
+            assert_eq!((taken(&two).await, two.send(&release, 0, &[]).await.status), (Status::Good, Status::Good));
+        }
+        // Beside registrations it means nothing.
+        one.send(&[0; 6], 0, &[]).await;
+        out(&one, REGISTER, 0, 0, 1).await;
+        assert_eq!((taken(&one).await, taken(&two).await), (Status::Good, Status::ReservationConflict));
+        assert_eq!(two.read(0, 0, 1).await.status, Status::Good);
+    });
+}
+
+#[test]
+fn a_reset_leaves_what_is_persistent() {
+    with_target(7, async |_, setting| {
+        let [one, two, _] = three(&setting).await;
+        out(&one, REGISTER, 0, 0, 1).await;
+        out(&one, RESERVE, WRITE_EXCLUSIVE, 1, 0).await;
+        setting.target.reset(&two.nexus, None).await;
+        two.send(&[0; 6], 0, &[]).await;
+        assert_eq!((held(&two).await, keys(&two).await), (Some((1, WRITE_EXCLUSIVE)), vec![1]));
+        // The same initiator's port is still the holder when it comes again.
+        setting.target.leave(&one.nexus);
+        let again = Client::new(&setting, "iqn.a:holder").await;
+        assert_eq!(again.write(0, 0, &content([1])).await.status, Status::Good);
+    });
+}
