@@ -20,13 +20,15 @@ pub const TAKEN_AT_ONCE_BYTES_MAX: usize = 256 << 10;
 /// Writes what one block of the engine takes without waiting.
 pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data: &[u8]) -> bool {
     let extent = Extent::of(cdb);
-    let (at, len) = (extent.offset_bytes(), extent.len_bytes());
-    let block = BLOCK_BYTES as u64;
-    let ordinary = len == expected && len == data.len() as u64 && extent.check(unit).is_ok();
+    let len = extent.len_bytes();
+    if len != expected || len != data.len() as u64 || extent.check(unit).is_err() {
+        return false;
+    }
+    let (at, block) = (extent.offset_bytes(), BLOCK_BYTES as u64);
     // Within one block it happens at once or not at all: who compares and writes never sees the half of it.
     let within_one = len > 0 && at % block + len <= block;
     let plain = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
-    let may = ordinary && within_one && plain && !unit.is_read_only() && unit.locks.is_open(&extent.blocks());
+    let may = within_one && plain && !unit.is_read_only() && unit.locks.is_open(&extent.blocks());
     let done = may && unit.volume().write_now(at, len as usize, &mut data);
     if done {
         unit.volume().asked(Asked::Write, at, len);
