@@ -54,6 +54,7 @@ fuzz: toolchain packages
 	fuzz/run decode 10000000 -verbosity=0
 	fuzz/run session 100000 -verbosity=0
 	fuzz/run trace 1000000 -verbosity=0
+	fuzz/run scsi 1000000 -verbosity=0
 
 torture: toolchain
 	scripts/torture $(ARGS)
