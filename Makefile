@@ -55,6 +55,7 @@ fuzz: toolchain packages
 	fuzz/run iscsi 10000000 -verbosity=0
 	fuzz/run session 100000 -verbosity=0
 	fuzz/run trace 1000000 -verbosity=0
+	fuzz/run scsi 1000000 -verbosity=0
 
 torture: toolchain
 	scripts/torture $(ARGS)

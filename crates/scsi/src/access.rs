@@ -12,8 +12,10 @@ impl AccessList {
 
     /// True when `name` may come in.
     pub fn admits(&self, name: &str) -> bool {
-        let name = name.to_ascii_lowercase();
-        self.0.is_empty() || self.0.iter().any(|pattern| matches(pattern, &name))
+        // Asked with every command: the names of those that are logged in are in lower case already.
+        let is_in = |name: &str| self.0.iter().any(|pattern| matches(pattern, name));
+        let has_upper = || name.bytes().any(|byte| byte.is_ascii_uppercase());
+        self.0.is_empty() || if has_upper() { is_in(&name.to_ascii_lowercase()) } else { is_in(name) }
     }
 }
 

@@ -131,14 +131,11 @@ impl<S: Seam> Target<S> {
         Lun::decode(lun).is_some_and(|lun| self.visible(nexus, lun).is_some())
     }
 
-    /// Ends the commands of all initiators to a unit (CLEAR TASK SET); the others are told. Returns when none can have an effect any more;
-    /// true if there is such a unit.
-    pub async fn clear_commands(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
-        let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) else { return false };
-        if unit.tasks.end(|_| true, None).await {
+    /// An initiator has ended the commands of all to a unit: the others are told.
+    pub fn commands_cleared(&self, nexus: &Nexus, lun: [u8; 8]) {
+        if let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) {
             self.tell_others(&unit, nexus, Attention::CommandsCleared);
         }
-        true
     }
 
     /// An initiator has logged in at a port. Of the same initiator's port and the same port there is one at a time: whoever
@@ -182,6 +179,16 @@ impl<S: Seam> Target<S> {
             self.tell_all(unit, Attention::Reset);
         }
         !units.is_empty()
+    }
+
+    /// Ends the commands of all initiators to a unit (CLEAR TASK SET); the others are told. Returns when none can have an effect any more;
+    /// true if there is such a unit.
+    pub async fn clear_commands(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
+        let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) else { return false };
+        if unit.tasks.end(|_| true, None).await {
+            self.commands_cleared(nexus, lun);
+        }
+        true
     }
 
     /// Reads, if that needs no waiting: appends all of the answer to `pieces` and returns true, else leaves the command to

@@ -1,6 +1,6 @@
 //! Bytes that mean nothing: every command answers, and nobody else notices.
 
-use scsi::Cancel;
+use scsi::{Cancel, Command, Expected};
 use seam::Seam;
 use seam::sim::SimSeam;
 
@@ -59,7 +59,12 @@ fn no_command_of_arbitrary_bytes_does_more_than_answer() {
                 };
                 let lun = if seam.random() % 16 == 0 { bytes(seam, 8).try_into().unwrap() } else { [0; 8] };
                 let client = &clients[seam.random() as usize % 2];
-                let answer = client.with(lun, &cdb, seam.random() % 5_000, &out, &Cancel::default()).await;
+                let (room, cancel) = (seam.random() % 5_000, Cancel::default());
+                let expected = Expected { out_bytes: out.len() as u64, in_bytes: room };
+                let command = Command { lun, cdb: &cdb, expected, cancel: &cancel };
+                setting.target.read_now(&client.nexus, &command, &mut Vec::new());
+                setting.target.write_now(&client.nexus, &command, &out);
+                let answer = client.with(lun, &cdb, room, &out, &cancel).await;
                 good += u32::from(answer.status.code() == 0);
             }
             assert!(good > 500, "only {good} of them meant something");

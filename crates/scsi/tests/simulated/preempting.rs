@@ -11,7 +11,7 @@ use crate::reserving::{
     CLEAR, EXCLUSIVE, EXCLUSIVE_ALL, PREEMPT, PREEMPT_AND_ABORT, REGISTER, REGISTER_AND_IGNORE, RESERVE,
     WRITE_EXCLUSIVE, WRITE_EXCLUSIVE_REGISTRANTS, held, keys, out, out_with, three,
 };
-use crate::setting::with_target;
+use crate::setting::{with_cramped_target, with_target};
 
 #[test]
 fn who_preempts_a_holder_holds_and_the_victims_are_told() {
@@ -82,7 +82,7 @@ impl DataOut for Silent {
 #[test]
 fn after_preempt_and_abort_nothing_of_the_victim_happens_any_more() {
     for seed in 0..30 {
-        with_target(seed, async |_, setting| {
+        with_cramped_target(seed, async |_, setting| {
             let (victim, other) = (Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await);
             out(&victim, REGISTER_AND_IGNORE, 0, 0, 1).await;
             out(&other, REGISTER_AND_IGNORE, 0, 0, 2).await;
@@ -91,8 +91,8 @@ fn after_preempt_and_abort_nothing_of_the_victim_happens_any_more() {
             for number in 0..6 {
                 let (victim, ends) = (victim.clone(), Rc::clone(&ends));
                 setting.seam.spawn(async move {
-                    let fua = cdb16(0x8a, 0x08, number * 1_000, 1_000);
-                    let status = victim.send(&fua, 0, &content([5; 1_000])).await.status;
+                    let cdb = cdb16(0x8a, 0, number * 1_000, 1_000);
+                    let status = victim.send(&cdb, 0, &content([5; 1_000])).await.status;
                     ends.borrow_mut().push(status);
                 });
             }

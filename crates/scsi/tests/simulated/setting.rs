@@ -16,8 +16,11 @@ pub const BLOCKS: u64 = SIZE / 512;
 
 /// A world whose tasks run in a random order, on slow disks.
 pub fn world(seed: u64) -> World {
-    let world =
-        World::new(WorldSpec { order: TaskOrder::Seeded, time_max: Nanos::from_secs(3600), ..WorldSpec::new(seed) });
+    world_of(WorldSpec::new(seed))
+}
+
+fn world_of(spec: WorldSpec) -> World {
+    let world = World::new(WorldSpec { order: TaskOrder::Seeded, time_max: Nanos::from_secs(3600), ..spec });
     for name in ["one", "two"] {
         let timing = Timing::between(Nanos::from_micros(1), Nanos::from_micros(400));
         world.add_disk(name, SimDiskSpec { timing, ..SimDiskSpec::new(SIZE) });
@@ -115,7 +118,16 @@ impl Setting {
 
 /// Runs `test` in a world with a target of two units.
 pub fn with_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World>, Rc<Setting>) -> F) {
-    let world = Rc::new(world(seed));
+    with_target_in(world(seed), test);
+}
+
+/// As [`with_target`], with so little memory that writes have to wait for it.
+pub fn with_cramped_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World>, Rc<Setting>) -> F) {
+    with_target_in(world_of(WorldSpec { blocks: 512, ..WorldSpec::new(seed) }), test);
+}
+
+fn with_target_in<F: Future<Output = ()>>(world: World, test: impl FnOnce(Rc<World>, Rc<Setting>) -> F) {
+    let world = Rc::new(world);
     let seam = world.seam();
     world.block_on(async {
         let setting = Setting::new(&seam).await;
