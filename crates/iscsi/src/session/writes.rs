@@ -20,9 +20,9 @@ use crate::options::{AHEAD_BYTES, R2T_BYTES};
 pub(super) struct Writes {
     /// Bytes that have come and were not taken, and bytes that were asked for.
     held_bytes: Cell<usize>,
-    /// Commands that have no room to ask for their data, by their numbers: the oldest is always let, or they would all wait
-    /// for each other.
-    starved: RefCell<BTreeMap<u64, Rc<Task>>>,
+    /// Commands whose units wait for data, by their numbers. The oldest always has room to ask for some, or they would all wait for each
+    /// other.
+    waiting: RefCell<BTreeMap<u64, Rc<Task>>>,
 }
 
 impl Writes {
@@ -31,18 +31,29 @@ impl Writes {
     }
 
     fn is_oldest(&self, task: &Task) -> bool {
-        self.starved.borrow().first_key_value().is_none_or(|(number, _)| *number >= task.number)
+        self.waiting.borrow().first_key_value().is_none_or(|(number, _)| *number >= task.number)
     }
 
-    fn wake_oldest(&self) {
-        if let Some((_, task)) = self.starved.borrow().first_key_value() {
+    /// There is room again: the oldest that could not ask looks.
+    fn wake_starved(&self) {
+        let could_not_ask = |task: &&Rc<Task>| {
+            let data = task.data.borrow();
+            data.may_ask() && data.outstanding() == 0
+        };
+        if let Some(task) = self.waiting.borrow().values().find(could_not_ask) {
             task.wake();
         }
     }
 
+    /// A unit waits for its command's data.
+    fn wait(&self, task: &Rc<Task>) {
+        self.waiting.borrow_mut().entry(task.number).or_insert_with(|| Rc::clone(task));
+    }
+
+    /// It waits no longer.
     fn satisfied(&self, task: &Task) {
-        if self.starved.borrow_mut().remove(&task.number).is_some() {
-            self.wake_oldest();
+        if self.waiting.borrow_mut().remove(&task.number).is_some() {
+            self.wake_starved();
         }
     }
 }
@@ -68,7 +79,7 @@ impl<S: Seam> Session<S> {
             for held in [&self.writes.held_bytes, &self.spec.shared.payload_bytes] {
                 held.set(held.get().checked_sub(bytes).expect("what is let go was held"));
             }
-            self.writes.wake_oldest();
+            self.writes.wake_starved();
         }
     }
 
@@ -113,13 +124,6 @@ impl<S: Seam> Session<S> {
             self.queue(task.tag, body, &[]);
             self.control().wake();
         }
-        let is_starved = data.may_ask() && data.requested() < wanted && data.outstanding() == 0;
-        drop(data);
-        if is_starved {
-            self.writes.starved.borrow_mut().insert(task.number, Rc::clone(task));
-        } else {
-            self.writes.satisfied(task);
-        }
     }
 
     /// Waits until nothing more of a command's data is on its way, so that its answer comes after all that it asked for.
@@ -159,9 +163,14 @@ impl<S: Seam> Data<S> {
         if self.task.cancel.is_cancelled() || lost {
             return Poll::Ready(Err(Gone));
         }
+        let is_here = here >= len;
+        match is_here {
+            true => self.session.writes.satisfied(&self.task),
+            false => self.session.writes.wait(&self.task),
+        }
         let wanted = position.saturating_add(len.try_into().unwrap_or(u32::MAX));
         self.session.ask_for(&self.task, wanted);
-        if here >= len {
+        if is_here {
             return Poll::Ready(Ok(()));
         }
         self.task.register(context);

@@ -4,7 +4,7 @@ use iscsi::Options;
 use iscsi_protocol::{RequestBody, ResponseBody};
 use seam::{Nanos, Seam};
 
-use crate::client::{Client, Manner, counted, read_cdb};
+use crate::client::{Client, Manner, counted, read_cdb, write_cdb};
 use crate::setting::with_server;
 
 fn other(isid: u8) -> Manner {
@@ -69,6 +69,50 @@ fn an_initiator_that_takes_no_replies_is_held_to_its_share() {
         assert_eq!(healthy.read(0, 8).await, counted(1, 8));
         let held = seam.blocks_total() - seam.blocks_free();
         assert!(held <= seam.blocks_total() / 2, "{held} of {} buffers are held", seam.blocks_total());
+    });
+}
+
+#[test]
+fn writes_that_together_need_more_than_they_may_hold_are_asked_for_one_after_the_other() {
+    let options = Options { payload_bytes_max: 2 << 20, ..Options::default() };
+    with_server(33, options, async |seam, _, _| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut left = std::collections::BTreeMap::new();
+        for number in 0..16_u32 {
+            let data = counted(u64::from(number) * 10_000 + 1, 4096);
+            let tag = client.begin(&write_cdb(number * 4096, 4096), 0, &data).await;
+            left.insert(tag, data);
+        }
+        seam.sleep(Nanos::from_secs(1)).await;
+        let ping = client.ping(b"").await;
+        let (mut asked, mut asked_bytes, mut is_counted) = (std::collections::VecDeque::new(), 0, false);
+        while !left.is_empty() {
+            let (response, _) = client.take().await.expect("the session lives");
+            match response.body {
+                ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } => {
+                    asked.push_back((response.task_tag, target_tag, offset as usize, len as usize));
+                    asked_bytes += len as usize;
+                }
+                ResponseBody::NopIn { .. } => {
+                    assert_eq!(response.task_tag, ping);
+                    let (least, most) = (256 << 10, 1 << 20);
+                    assert!((least..=most).contains(&asked_bytes), "{asked_bytes} bytes were asked for at once");
+                    is_counted = true;
+                }
+                ResponseBody::Command { status, .. } => {
+                    assert_eq!(status, 0);
+                    left.remove(&response.task_tag);
+                }
+                other => panic!("{other:?}"),
+            }
+            while is_counted && let Some((tag, target_tag, offset, len)) = asked.pop_front() {
+                let part = left[&tag][offset..][..len].to_vec();
+                client.send_data(tag, target_tag, offset, &part).await;
+            }
+        }
+        for number in 0..16 {
+            assert_eq!(client.read(number * 4096, 100).await, counted(u64::from(number) * 10_000 + 1, 100));
+        }
     });
 }
 
