@@ -11,12 +11,8 @@ use seam::{Nanos, Seam};
 
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
-<<<<<<< HEAD
-use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
-=======
 use crate::config::keys::set_by_command;
-use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, effective, effective_policy};
->>>>>>> 01bc2e2 (Tell once which keys of the configuration a reload takes over)
+use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use crate::units::show_time;
 
 /// A core that does not answer a report within this is shown as such.
