@@ -160,10 +160,24 @@ pub struct DataIn {
 /// Something that happened to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
+    /// A unit has something to say; the sense data follow in the data segment, behind their length ([`AsyncEvent::sense_data`]).
+    Scsi {
+        /// The unit's address.
+        lun: [u8; 8],
+    },
     /// The initiator is to log out within so many seconds.
     LogOutWithin(u16),
     /// The connection is going to be closed; the initiator may come back after so many seconds.
     WillDropAll(u16),
+}
+
+impl AsyncEvent {
+    /// The data segment that sense data travel in (11.9.4).
+    pub fn sense_data(sense: &[u8]) -> Vec<u8> {
+        let mut data = (sense.len() as u16).to_be_bytes().to_vec();
+        data.extend_from_slice(sense);
+        data
+    }
 }
 
 impl Response {
@@ -238,12 +252,17 @@ impl Response {
                 0x31
             }
             ResponseBody::Async(event) => {
-                let (code, seconds_at, seconds) = match event {
-                    AsyncEvent::LogOutWithin(seconds) => (1, 42, *seconds),
-                    AsyncEvent::WillDropAll(seconds) => (3, 40, *seconds),
-                };
-                header[36] = code;
-                header.put_u16(seconds_at, seconds);
+                match event {
+                    AsyncEvent::Scsi { lun } => header.put(8, lun),
+                    AsyncEvent::LogOutWithin(seconds) => {
+                        header[36] = 1;
+                        header.put_u16(42, *seconds);
+                    }
+                    AsyncEvent::WillDropAll(seconds) => {
+                        header[36] = 3;
+                        header.put_u16(40, *seconds);
+                    }
+                }
                 0x32
             }
             ResponseBody::Reject(reason) => {
@@ -293,6 +312,7 @@ impl Response {
                 offset: header.u32_at(40),
                 len: header.u32_at(44),
             },
+            0x32 if header[36] == 0 => ResponseBody::Async(AsyncEvent::Scsi { lun }),
             0x32 if header[36] == 1 => ResponseBody::Async(AsyncEvent::LogOutWithin(header.u16_at(42))),
             0x32 if header[36] == 3 => ResponseBody::Async(AsyncEvent::WillDropAll(header.u16_at(40))),
             0x3f => ResponseBody::Reject(reject(header[2])?),
@@ -372,6 +392,7 @@ mod tests {
             ResponseBody::DataIn(data(Some(Residual::Overflow(8)))),
             ResponseBody::Logout { response: 2 },
             ResponseBody::ReadyToTransfer { lun, target_tag: 1, r2t_sn: 2, offset: 3, len: 4 },
+            ResponseBody::Async(AsyncEvent::Scsi { lun: [0, 7, 0, 0, 0, 0, 0, 0] }),
             ResponseBody::Async(AsyncEvent::LogOutWithin(9)),
             ResponseBody::Async(AsyncEvent::WillDropAll(9)),
             ResponseBody::Reject(Reject::Protocol),

@@ -13,7 +13,7 @@ use seam::{Address, ByteStream, Incoming, Listener, Nanos, Seam, StreamWriter};
 use crate::Options;
 use crate::login::{LoggedIn, LoginError, log_in};
 use crate::options::PORTAL_GROUP;
-use crate::session::{Session, SessionSpec};
+use crate::session::{Session, SessionSpec, SlowCommand};
 use crate::shared::Shared;
 
 /// How often a stopping server looks whether all have left.
@@ -65,6 +65,8 @@ pub struct SessionStats {
     pub read_bytes: u64,
     /// Bytes written so far.
     pub write_bytes: u64,
+    /// The slowest commands of the last hour, the slowest first, of those that had to wait for anything.
+    pub slowest: Vec<SlowCommand>,
 }
 
 struct Inner<S: Seam> {
@@ -89,8 +91,17 @@ impl<S: Seam> Clone for Server<S> {
 impl<S: Seam> Server<S> {
     /// A server for `target`.
     pub fn new(seam: S, target: Target<S>, options: Options) -> Self {
+        let shared = Rc::new(Shared::new(seam, target, options));
+        let listed = Rc::downgrade(&shared);
+        shared.target.observe(move |nexus, lun, sense| {
+            let sessions = listed.upgrade().map(|shared| shared.sessions()).unwrap_or_default();
+            let its = sessions.iter().find(|session| session.nexus().is_some_and(|own| own.is(nexus)));
+            if let Some(session) = its {
+                session.tell(lun, sense);
+            }
+        });
         Server(Rc::new(Inner {
-            shared: Rc::new(Shared::new(seam, target, options)),
+            shared,
             stats: Cell::default(),
             stopping: Cell::new(false),
             listeners: RefCell::default(),

@@ -28,7 +28,8 @@ pub use exchange::{Cancel, Command, DataIn, DataOut, Expected, Gone, SENT_AT_ONC
 pub use identity::Identity;
 pub use lun::Lun;
 pub use nexus::{Initiator, Nexus};
+pub use opcodes::name_of;
 pub use reservations::{Keep, Keeper, RecordError};
 pub use status::{Outcome, Status};
-pub use target::{AddError, Target};
+pub use target::{AddError, Removed, Target};
 pub use unit::{Provisioned, UnitSpec};

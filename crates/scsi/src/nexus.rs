@@ -75,6 +75,11 @@ impl Nexus {
         &self.0.initiator
     }
 
+    /// True when both are handles to the same.
+    pub fn is(&self, other: &Nexus) -> bool {
+        self.0.number == other.0.number
+    }
+
     /// The port of the target that it came in at.
     pub fn port(&self) -> u16 {
         self.0.port

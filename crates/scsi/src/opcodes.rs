@@ -41,6 +41,51 @@ pub enum Kind {
     ReportTaskManagement,
 }
 
+impl Kind {
+    /// Its name in the standards.
+    fn name(self) -> &'static str {
+        match self {
+            Kind::TestUnitReady => "TEST UNIT READY",
+            Kind::RequestSense => "REQUEST SENSE",
+            Kind::Inquiry => "INQUIRY",
+            Kind::ModeSelect => "MODE SELECT",
+            Kind::ModeSense => "MODE SENSE",
+            Kind::LogSense => "LOG SENSE",
+            Kind::StartStop => "START STOP UNIT",
+            Kind::PreventAllow => "PREVENT ALLOW MEDIUM REMOVAL",
+            Kind::ReadCapacity10 => "READ CAPACITY(10)",
+            Kind::ReadCapacity16 => "READ CAPACITY(16)",
+            Kind::Read => "READ",
+            Kind::Write => "WRITE",
+            Kind::WriteAndVerify => "WRITE AND VERIFY",
+            Kind::Verify => "VERIFY",
+            Kind::OrWrite => "ORWRITE",
+            Kind::CompareAndWrite => "COMPARE AND WRITE",
+            Kind::WriteSame => "WRITE SAME",
+            Kind::Unmap => "UNMAP",
+            Kind::PreFetch => "PRE-FETCH",
+            Kind::SynchronizeCache => "SYNCHRONIZE CACHE",
+            Kind::LbaStatus => "GET LBA STATUS",
+            Kind::ExtendedCopy => "EXTENDED COPY",
+            Kind::CopyStatus => "RECEIVE COPY STATUS",
+            Kind::CopyParameters => "RECEIVE COPY OPERATING PARAMETERS",
+            Kind::ReserveUnit => "RESERVE",
+            Kind::ReleaseUnit => "RELEASE",
+            Kind::ReserveIn => "PERSISTENT RESERVE IN",
+            Kind::ReserveOut => "PERSISTENT RESERVE OUT",
+            Kind::ReportLuns => "REPORT LUNS",
+            Kind::ReportPortGroups => "REPORT TARGET PORT GROUPS",
+            Kind::ReportOpcodes => "REPORT SUPPORTED OPERATION CODES",
+            Kind::ReportTaskManagement => "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS",
+        }
+    }
+}
+
+/// The name of a command, for people.
+pub fn name_of(cdb: &[u8]) -> &'static str {
+    Opcode::of(cdb).map_or("unknown", |(opcode, _)| opcode.kind.name())
+}
+
 /// What a reservation of another initiator does to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserved {

@@ -38,7 +38,14 @@ pub(crate) struct Inner<S: Seam> {
     pub units: RefCell<BTreeMap<Lun, Rc<Unit<S>>>>,
     nexuses: RefCell<BTreeMap<u64, Nexus>>,
     next: Cell<u64>,
+    observer: RefCell<Option<Observer>>,
 }
+
+/// Hears of what initiators would like to know before their next command: whom, of which unit, what, as sense data.
+type Observer = Box<dyn Fn(&Nexus, Lun, &[u8])>;
+
+/// A unit that was taken away, with all that initiators had set and reserved.
+pub struct Removed<S: Seam>(Rc<Unit<S>>);
 
 /// A target. A clone is another handle to the same; it stays on its core.
 pub struct Target<S: Seam>(pub(crate) Rc<Inner<S>>);
@@ -61,6 +68,7 @@ impl<S: Seam> Target<S> {
             units: RefCell::default(),
             nexuses: RefCell::default(),
             next: Cell::new(0),
+            observer: RefCell::default(),
         }))
     }
 
@@ -75,23 +83,37 @@ impl<S: Seam> Target<S> {
         if self.0.units.borrow().contains_key(&lun) {
             return Err(AddError::Taken(lun));
         }
-        let unit = Rc::new(Unit::new(spec)?);
+        self.insert(Rc::new(Unit::new(spec)?));
+        Ok(())
+    }
+
+    /// Puts a unit back that was taken away; commands to it are done again.
+    pub fn put_back(&self, removed: Removed<S>) {
+        self.insert(removed.0);
+    }
+
+    fn insert(&self, unit: Rc<Unit<S>>) {
         for nexus in self.0.nexuses.borrow().values() {
             if unit.access.borrow().admits(&nexus.initiator().name) {
                 unit.raise(nexus, Attention::PowerOn);
             }
         }
         let access = unit.access.borrow().clone();
-        self.0.units.borrow_mut().insert(lun, unit);
+        self.0.units.borrow_mut().insert(unit.lun, unit);
         self.luns_changed(|name| access.admits(name));
-        Ok(())
     }
 
-    /// Takes a unit away; commands under way end by themselves. True if there was one.
-    pub fn remove(&self, lun: Lun) -> bool {
-        let Some(unit) = self.0.units.borrow_mut().remove(&lun) else { return false };
+    /// Takes a unit away, if there is one; commands under way end by themselves.
+    pub fn remove(&self, lun: Lun) -> Option<Removed<S>> {
+        let unit = self.0.units.borrow_mut().remove(&lun)?;
         self.luns_changed(|name| unit.access.borrow().admits(name));
-        true
+        Some(Removed(unit))
+    }
+
+    /// Has `observer` told what initiators would like to know at once: that units came or went, and that one has another size. Their next
+    /// command tells them as well.
+    pub fn observe(&self, observer: impl Fn(&Nexus, Lun, &[u8]) + 'static) {
+        *self.0.observer.borrow_mut() = Some(Box::new(observer));
     }
 
     /// Changes who may see a unit, and whether it takes writes.
@@ -109,8 +131,10 @@ impl<S: Seam> Target<S> {
 
     /// A unit's volume has another size.
     pub fn resized(&self, lun: Lun) {
-        if let Some(unit) = self.unit(lun) {
-            self.tell_all(&unit, Attention::CapacityChanged);
+        let Some(unit) = self.unit(lun) else { return };
+        self.tell_all(&unit, Attention::CapacityChanged);
+        for nexus in self.0.nexuses.borrow().values().filter(|nexus| unit.admits(nexus)) {
+            self.notify(nexus, lun, Attention::CapacityChanged);
         }
     }
 
@@ -293,6 +317,13 @@ impl<S: Seam> Target<S> {
             for unit in self.units().iter().filter(|unit| unit.admits(nexus)) {
                 unit.raise(nexus, Attention::LunsChanged);
             }
+            self.notify(nexus, Lun::ZERO, Attention::LunsChanged);
+        }
+    }
+
+    fn notify(&self, nexus: &Nexus, lun: Lun, attention: Attention) {
+        if let Some(observer) = &*self.0.observer.borrow() {
+            observer(nexus, lun, &attention.sense().bytes(Format::Fixed));
         }
     }
 }

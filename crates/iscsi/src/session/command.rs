@@ -5,12 +5,13 @@ use std::rc::Rc;
 use iscsi_protocol::NO_TAG;
 use iscsi_protocol::request::{Command, Reject};
 use iscsi_protocol::response::Residual;
-use scsi::{Expected, Nexus, Outcome, SENT_AT_ONCE_BYTES_MAX, Status};
+use scsi::{Expected, Lun, Nexus, Outcome, SENT_AT_ONCE_BYTES_MAX, Status};
 use seam::Seam;
 
 use super::Session;
 use super::outgoing::DataAt;
 use super::reply::{Reply, borrowed_bytes};
+use super::slowest::SlowCommand;
 use super::task::{Arriving, Task};
 use super::writes::Data;
 use crate::options::IMMEDIATE_MAX;
@@ -114,11 +115,15 @@ impl<S: Seam> Session<S> {
     }
 
     async fn execute(self: Rc<Self>, nexus: &Nexus, task: Rc<Task>, cdb: &[u8], expected: Expected) {
+        let begun = self.spec.shared.seam.now();
         let mut data = Data { session: Rc::clone(&self), task: Rc::clone(&task) };
         let mut reply = Reply::new(&self, &task, expected.in_bytes);
         let command = scsi::Command { lun: task.lun, cdb, expected, cancel: &task.cancel };
         let outcome = self.spec.shared.target.execute(nexus, command, &mut data, &mut reply).await;
         self.finish(&task, &outcome, reply, expected).await;
+        let ended = self.spec.shared.seam.now();
+        let lun = Lun::decode(task.lun).map(Lun::number);
+        self.slowest.ended(SlowCommand { name: scsi::name_of(cdb), lun, ended, took: ended.since(begun) });
     }
 
     /// A command has ended: answers it, unless nobody waits for that any more.

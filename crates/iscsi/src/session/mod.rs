@@ -9,6 +9,7 @@ mod incoming;
 mod management;
 mod outgoing;
 mod reply;
+mod slowest;
 mod task;
 mod text;
 mod writes;
@@ -27,6 +28,8 @@ use iscsi_protocol::{Framing, NO_TAG, ResponseBody, Window};
 use scsi::{Cancel, Lun, Nexus};
 use seam::{Gather, Incoming, Nanos, Piece, Seam, StreamReader, StreamWriter};
 
+use self::slowest::Slowest;
+pub use self::slowest::SlowCommand;
 use self::task::Task;
 use self::text::Texts;
 use self::writes::Writes;
@@ -98,6 +101,7 @@ pub(crate) struct Session<S: Seam> {
     writes: Writes,
     texts: RefCell<Texts>,
     counters: Counters,
+    slowest: Slowest,
     waits: Cell<Waits>,
     /// The reading half has ended.
     draining: Cell<bool>,
@@ -135,6 +139,7 @@ impl<S: Seam> Session<S> {
             writes: Writes::default(),
             texts: RefCell::default(),
             counters: Counters::default(),
+            slowest: Slowest::default(),
             waits: Cell::new(Waits::Socket),
             draining: Cell::new(false),
             told_max: Cell::new(window.max()),
@@ -185,6 +190,7 @@ impl<S: Seam> Session<S> {
             aborted: self.counters.aborted.get(),
             read_bytes: self.counters.read_bytes.get(),
             write_bytes: self.counters.write_bytes.get(),
+            slowest: self.slowest.list(self.spec.shared.seam.now()),
         }
     }
 
@@ -295,6 +301,16 @@ impl<S: Seam> Session<S> {
     /// Asks the initiator to log out within so many seconds.
     pub(crate) fn ask_to_log_out(&self, seconds: u16) {
         self.queue(NO_TAG, ResponseBody::Async(AsyncEvent::LogOutWithin(seconds)), &[]);
+        self.control().wake();
+    }
+
+    /// Tells the initiator at once what its next command to that unit would tell it. One that does not take what it was sent is left to that.
+    pub(crate) fn tell(&self, lun: Lun, sense: &[u8]) {
+        if self.is_full() || self.draining.get() {
+            return;
+        }
+        let event = AsyncEvent::Scsi { lun: lun.encode() };
+        self.queue(NO_TAG, ResponseBody::Async(event), &AsyncEvent::sense_data(sense));
         self.control().wake();
     }
 

@@ -5,5 +5,6 @@ mod client;
 mod data;
 mod ends;
 mod management;
+mod notices;
 mod sessions;
 mod setting;

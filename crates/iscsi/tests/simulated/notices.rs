@@ -1,0 +1,55 @@
+//! What initiators are told without having asked, and what is told of them.
+
+use iscsi::Options;
+use iscsi_protocol::ResponseBody;
+use iscsi_protocol::response::AsyncEvent;
+use scsi::Lun;
+use seam::Nanos;
+use seam::sim::{Fault, Ops, Rule, When};
+
+use crate::client::{Client, Manner};
+use crate::setting::{disk, with_server};
+
+/// The next PDU has to be an event of a unit: its number, and the additional sense code.
+async fn event(client: &mut Client) -> (Option<Lun>, [u8; 2]) {
+    let (response, data) = client.take().await.expect("an event");
+    let ResponseBody::Async(AsyncEvent::Scsi { lun }) = response.body else { panic!("{response:?}") };
+    let (len, sense) = data.split_at(2);
+    assert_eq!((usize::from(u16::from_be_bytes([len[0], len[1]])), sense[2] & 0xf), (sense.len(), 6));
+    (Lun::decode(lun), [sense[12], sense[13]])
+}
+
+#[test]
+fn another_size_and_units_that_come_and_go_are_told_at_once_and_with_the_next_command() {
+    with_server(11, Options::default(), async |seam, server, _| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        server.target().resized(Lun::ZERO);
+        assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x2a, 0x09]));
+        let done = client.call(&[0; 16], 0, &[]).await.expect("an answer");
+        assert_eq!((done.status, &done.sense[12..14]), (2, &[0x2a, 0x09][..]));
+        let removed = server.target().remove(Lun::ZERO).expect("it was there");
+        assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
+        server.target().put_back(removed);
+        assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
+        let mut codes = Vec::new();
+        while let Some(done) = client.call(&[0; 16], 0, &[]).await.filter(|done| done.status == 2) {
+            codes.push([done.sense[12], done.sense[13]]);
+        }
+        assert_eq!(codes, [[0x29, 0x00], [0x3f, 0x0e]]);
+        assert_eq!(client.read(0, 1).await.len(), 512);
+    });
+}
+
+#[test]
+fn the_slowest_commands_of_a_session_are_told() {
+    with_server(12, Options::default(), async |seam, server, world| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(3)), Ops::READ, When::Nth(0)));
+        client.read(9, 1).await;
+        client.read(900, 1).await;
+        let sessions = server.sessions();
+        let slowest = &sessions[0].slowest[0];
+        assert_eq!((slowest.name, slowest.lun), ("READ", Some(0)));
+        assert!(slowest.took >= Nanos::from_secs(3), "{slowest:?}");
+    });
+}
