@@ -9,6 +9,7 @@ mod drive;
 mod event;
 mod heat;
 mod history;
+mod iscsi;
 mod job;
 mod latency;
 
@@ -27,6 +28,7 @@ pub use drive::DriveReport;
 pub use event::{EventKind, EventReport, EventsHealth, EventsPage};
 pub use heat::{HeatReport, HeatRow};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
+pub use iscsi::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
 pub use job::{EndedJobReport, JobOutcome, JobReport};
 pub use latency::{BackingRequests, Counts, CountsBelow, LatencyCountsReport};
 
@@ -204,6 +206,9 @@ pub struct VolumeReport {
     /// Bytes of all of them.
     #[serde(default)]
     pub lost_bytes: u64,
+    /// What initiators know it by, where there is an iSCSI target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<UnitReport>,
     /// What is wrong now.
     pub alerts: Vec<String>,
 }
@@ -387,6 +392,7 @@ impl VolumeReport {
             miss_ratio_curve: None,
             lost: Vec::new(),
             lost_bytes: 0,
+            unit: None,
             alerts: Vec::new(),
         }
     }
@@ -635,6 +641,7 @@ impl StatusReport {
             api: self.api.clone(),
             memory_bytes: self.memory_bytes,
             flash: self.flash.clone(),
+            iscsi: self.iscsi.clone(),
             cores: self.cores.clone(),
             volumes: Vec::new(),
             overrides: self.overrides.clone(),
@@ -676,6 +683,9 @@ pub struct StatusReport {
     /// The flash log; absent when none is configured.
     #[serde(default)]
     pub flash: Option<FlashReport>,
+    /// The iSCSI target; absent where none is configured.
+    #[serde(default)]
+    pub iscsi: Option<IscsiReport>,
     /// Data cores.
     pub cores: Vec<CoreReport>,
     /// Volumes.

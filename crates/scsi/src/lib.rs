@@ -29,7 +29,7 @@ pub use identity::Identity;
 pub use lun::Lun;
 pub use nexus::{Initiator, Nexus};
 pub use opcodes::name_of;
-pub use reservations::{Keep, Keeper, RecordError};
+pub use reservations::{Keep, Keeper, RecordError, check_kept};
 pub use status::{Outcome, Status};
 pub use target::{AddError, Removed, Target};
 pub use unit::{Provisioned, UnitSpec};

@@ -145,6 +145,11 @@ impl<S: Seam> Target<S> {
         }
     }
 
+    /// The number of the unit that is in front of the volume of that name.
+    pub fn find(&self, volume: &str) -> Option<Lun> {
+        self.0.units.borrow().values().find(|unit| unit.volume().name() == volume).map(|unit| unit.lun)
+    }
+
     /// The numbers of its units.
     pub fn luns(&self) -> Vec<Lun> {
         self.0.units.borrow().keys().copied().collect()

@@ -50,18 +50,22 @@ struct Settings {
     /// A size, percent or `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     flash_max: Option<String>,
+    /// Its backing will not come back: iSCSI initiators are told that the LUN is gone for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    declared_lost: Option<bool>,
 }
 
 impl Settings {
     /// Keys and values, as the control message has them.
     fn pairs(self) -> BTreeMap<String, String> {
-        let Settings { policy, memory_min, memory_max, flash_min, flash_max } = self;
+        let Settings { policy, memory_min, memory_max, flash_min, flash_max, declared_lost } = self;
         let pairs = [
             ("policy", policy),
             ("memory_min", memory_min),
             ("memory_max", memory_max),
             ("flash_min", flash_min),
             ("flash_max", flash_max),
+            ("declared_lost", declared_lost.map(|lost| lost.to_string())),
         ];
         pairs.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
     }

@@ -13,15 +13,22 @@ use crate::units::show_bytes;
 
 /// Checks `file`; prints what is wrong with it, or that it is good.
 pub fn run(file: &Path, json: bool) -> Result<(), Failure> {
-    let checked = Config::load(file).and_then(devices_are_there).and_then(minima_fit);
+    let checked = Config::load(file).and_then(devices_are_there).and_then(minima_fit).and_then(secrets_are_there);
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
+    let chap = checked.as_ref().ok().and_then(|config| config.iscsi.as_ref()?.chap.as_ref());
+    let warnings = chap.map(|chap| chap.warnings()).unwrap_or_default();
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();
-        println!("{:#}", json!({ "file": file, "valid": valid, "problems": problems, "overrides": overrides }));
+        let told =
+            json!({ "file": file, "valid": valid, "problems": problems, "warnings": warnings, "overrides": overrides });
+        println!("{told:#}");
     } else {
         match &checked {
-            Ok(config) => print!("{}", good(config, &overrides)),
+            Ok(config) => {
+                print!("{}", good(config, &overrides));
+                warnings.iter().for_each(|warning| println!("warning: {warning}"));
+            }
             Err(problems) => eprintln!("{problems}"),
         }
     }
@@ -51,6 +58,15 @@ fn minima_fit(config: Config) -> Result<Config, Problems> {
         show_bytes(all)
     );
     let problem = Problem { line: 0, column: 0, what, remedy: "lower some, or add a device".to_owned() };
+    Err(Problems { file: config.file, problems: vec![problem] })
+}
+
+/// Whoever has to prove what is not there never gets in, and the daemon would not start.
+fn secrets_are_there(config: Config) -> Result<Config, Problems> {
+    let chap = config.iscsi.as_ref().and_then(|iscsi| iscsi.chap.as_ref());
+    let Some(Err(error)) = chap.map(|chap| chap.read()) else { return Ok(config) };
+    let (what, remedy) = error.split_once("; ").expect("it says what to do");
+    let problem = Problem { line: 0, column: 0, what: what.to_owned(), remedy: remedy.to_owned() };
     Err(Problems { file: config.file, problems: vec![problem] })
 }
 

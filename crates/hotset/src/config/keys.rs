@@ -44,7 +44,6 @@ use Support::{Here, NotHere};
 use TakesEffect::{Command, Reload, Renewal, Restart};
 
 const QOS: Support = NotHere("limits, shares and reservations");
-const ISCSI: Support = NotHere("the iSCSI front end");
 
 /// All tables.
 pub const TABLES: &[Table] = &[
@@ -57,7 +56,7 @@ pub const TABLES: &[Table] = &[
     table("history", false, Here),
     table("alerts", false, Here),
     table("nbd", false, Here),
-    table("iscsi", false, ISCSI),
+    table("iscsi", false, Here),
     table("vhost_user", false, NotHere("the vhost-user front end")),
     table("array", true, Here),
     table("datastore", true, Here),
@@ -167,6 +166,41 @@ pub const KEYS: &[Key] = &[
         "none",
         "Ask clients for a certificate that one of these signed, PEM.",
     ).takes_effect(Renewal),
+    key(
+        "iscsi",
+        "listen",
+        r#"["10.0.0.5:3260"]"#,
+        "required",
+        "Where initiators connect: addresses, each a portal of the one target; the port is 3260 where none is given ([iscsi.md](iscsi.md)).",
+    ),
+    key(
+        "iscsi",
+        "target",
+        r#""iqn.2026-11.io.hotset:lab""#,
+        "required",
+        "Name of the target; initiators know it by this, so that it should never change.",
+    ),
+    key(
+        "iscsi",
+        "announce",
+        r#"["203.0.113.5:3260"]"#,
+        "[]",
+        "Addresses that discovery names, for initiators behind another network's doors. Without them each is told the address that it connected to.",
+    ),
+    key(
+        "iscsi",
+        "chap",
+        r#"{ user = "esx", secret_file = "/etc/hotset/chap.secret" }"#,
+        "none",
+        "Initiators have to prove that they know the secret in that file; with `mutual_user` and `mutual_secret_file` the target proves itself to them as well.",
+    ),
+    key(
+        "iscsi",
+        "acl",
+        r#"["iqn.1998-01.com.vmware:*"]"#,
+        "[]",
+        "Names of initiators that may log in; `*` stands for any text. An empty list: all may.",
+    ),
     key(
         "api",
         "listen",
@@ -291,7 +325,13 @@ pub const KEYS: &[Key] = &[
     key("volume", "datastore", r#""sas-pool""#, "none", "The `[[datastore]]` whose spindles it shares.").takes_effect(Reload),
     key("volume", "labels", r#"{ vm = "web01" }"#, "{}", "`vm` and any other, for people and for metrics.").takes_effect(Reload),
     key("volume", "read_only", "false", "false", "Refuse writes."),
-    Key { support: ISCSI, ..key("volume", "lun", "0", "given once", "LUN of the volume.") },
+    key(
+        "volume",
+        "lun",
+        "0",
+        "given once",
+        "Number of its LUN, 0 to 16383, where there is `[iscsi]`. Without it the volume is given one that no other has had, and keeps it.",
+    ),
     key("volume", "flash", "true", "true", "Whether clean pages of the volume may be kept on flash."),
     Key { support: QOS, ..key("volume", "shares", r#""normal""#, r#""normal""#, "Weight under contention.") },
     Key { support: QOS, ..key("volume", "limit_iops", "0", "0", "Requests a second, 0 = no limit.") },
@@ -327,10 +367,20 @@ pub const KEYS: &[Key] = &[
         r#""none""#,
         "When the volume's clean pages on flash take this much, a new one takes the place of one of its own.",
     ).takes_effect(Command),
-    Key {
-        support: ISCSI,
-        ..key("volume", "acl", r#"["iqn.1998-01.com.vmware:*"]"#, "[]", "Initiators that may use it.")
-    },
+    key(
+        "volume",
+        "acl",
+        r#"["iqn.1998-01.com.vmware:*"]"#,
+        "[]",
+        "Initiators that its LUN is there for, of those that may log in; `*` stands for any text. An empty list: all of them.",
+    ).takes_effect(Reload),
+    key(
+        "volume",
+        "declared_lost",
+        "false",
+        "false",
+        "Its backing will not come back: initiators are told that the LUN is gone for good (PDL), and give up its paths. While it is merely away they are told to wait.",
+    ).takes_effect(Command),
 ];
 
 const fn table(name: &'static str, repeated: bool, support: Support) -> Table {

@@ -11,6 +11,7 @@ use super::api::read_api;
 use super::backing::split_host_port;
 use super::flash::read_flash;
 use super::history::read_history;
+use super::iscsi::read_iscsi;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Size, Wrong, check_tables};
 use super::volumes::{read_arrays, read_datastores, read_volumes};
@@ -75,6 +76,7 @@ fn read(
     let history = read_history(&Section::single(table, "history", source), source);
     let alerts = read_alerts(&Section::single(table, "alerts", source), folder, source);
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
+    let iscsi = read_iscsi(&Section::single(table, "iscsi", source), folder, source);
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
     let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
     let sections = Section::repeated(table, "volume", source);
@@ -92,6 +94,7 @@ fn read(
         history,
         alerts,
         nbd,
+        iscsi,
         arrays,
         datastores,
         volumes,

@@ -6,6 +6,7 @@ pub mod array;
 pub mod backing;
 mod flash;
 mod history;
+mod iscsi;
 pub mod keys;
 mod load;
 pub mod problem;
@@ -27,6 +28,7 @@ pub use api::ApiConfig;
 pub use array::{default_array, show_array};
 pub use backing::BackingSpec;
 pub use history::HistoryConfig;
+pub use iscsi::{IscsiConfig, show_portal};
 pub use problem::{Problem, Problems};
 pub use volumes::check_name;
 use written::Written;
@@ -139,6 +141,12 @@ pub struct VolumeConfig {
     pub read_only: bool,
     /// Clean pages may be kept on flash.
     pub flash: bool,
+    /// The number of its LUN; none: given once.
+    pub lun: Option<u16>,
+    /// Initiators that its LUN is there for; empty = all.
+    pub acl: Vec<String>,
+    /// Its backing will not come back.
+    pub declared_lost: bool,
     /// What of the memory nobody takes away from it.
     pub memory_min: Part,
     /// What of the memory it may have at most.
@@ -162,6 +170,9 @@ impl VolumeConfig {
             labels: BTreeMap::new(),
             read_only: false,
             flash: true,
+            lun: None,
+            acl: Vec::new(),
+            declared_lost: false,
             memory_min: Part::NOTHING,
             memory_max: Most::default(),
             flash_min: Part::NOTHING,
@@ -173,6 +184,7 @@ impl VolumeConfig {
     pub fn setting(&self, key: &str) -> String {
         match key {
             "policy" => self.policy.to_string(),
+            "declared_lost" => self.declared_lost.to_string(),
             "memory_min" => self.memory_min.to_string(),
             "memory_max" => self.memory_max.to_string(),
             "flash_min" => self.flash_min.to_string(),
@@ -194,6 +206,9 @@ impl VolumeConfig {
             labels: of("labels").labels.clone(),
             read_only: of("read_only").read_only,
             flash: of("flash").flash,
+            lun: of("lun").lun,
+            acl: of("acl").acl.clone(),
+            declared_lost: of("declared_lost").declared_lost,
             memory_min: of("memory_min").memory_min,
             memory_max: of("memory_max").memory_max,
             flash_min: of("flash_min").flash_min,
@@ -231,6 +246,8 @@ pub struct Config {
     pub alerts: AlertsConfig,
     /// Where NBD clients connect.
     pub nbd: NbdConfig,
+    /// Where iSCSI initiators connect, if any may.
+    pub iscsi: Option<IscsiConfig>,
     /// Modelled arrays.
     pub arrays: Vec<ArrayConfig>,
     /// Names of groups of volumes that share spindles.

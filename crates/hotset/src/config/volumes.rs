@@ -10,6 +10,7 @@ use seam::model::{ArraySpec, DiskType, RaidLevel};
 use toml::de::DeValue;
 
 use super::array::default_array;
+use super::iscsi::read_acl;
 use super::keys::nearest;
 use super::problem::Source;
 use super::read::{At, Section, Setting, Size, Wrong, split_advice};
@@ -114,6 +115,7 @@ pub(super) fn read_volumes(
     source: &mut Source<'_>,
 ) -> Vec<VolumeConfig> {
     let mut names: Vec<At<String>> = Vec::new();
+    let mut luns: BTreeMap<u16, usize> = BTreeMap::new();
     let mut promised = 0;
     let mut places: Vec<(String, usize)> = Vec::new();
     let mut volumes = Vec::new();
@@ -134,6 +136,9 @@ pub(super) fn read_volumes(
         let labels = section.get::<BTreeMap<_, _>>("labels", source).map_or(BTreeMap::new(), |labels| labels.value);
         let read_only = section.get("read_only", source).is_some_and(|read_only| read_only.value);
         let flash = section.get("flash", source).is_none_or(|flash| flash.value);
+        let lun = read_lun(section, &mut luns, source);
+        let acl = read_acl(section, source);
+        let declared_lost = section.get("declared_lost", source).is_some_and(|lost| lost.value);
         let memory_min = section.get::<Part>("memory_min", source);
         let memory_max = section.get::<Most>("memory_max", source);
         check_memory(memory_min.as_ref(), memory_max.as_ref(), memory_bytes, &mut promised, source);
@@ -152,6 +157,9 @@ pub(super) fn read_volumes(
                 labels,
                 read_only,
                 flash,
+                lun,
+                acl,
+                declared_lost,
                 memory_min: memory_min.map_or(Part::NOTHING, |part| part.value),
                 memory_max: memory_max.map_or(Most::default(), |most| most.value),
                 flash_min: flash_min.map_or(Part::NOTHING, |part| part.value),
@@ -160,6 +168,24 @@ pub(super) fn read_volumes(
         }
     }
     volumes
+}
+
+/// The number of a volume's LUN, which is no other's of the file; those before are in `taken` with their lines.
+fn read_lun(section: &Section<'_>, taken: &mut BTreeMap<u16, usize>, source: &mut Source<'_>) -> Option<u16> {
+    let At { value, span } = section.get::<u32>("lun", source)?;
+    let Some(lun) = u16::try_from(value).ok().filter(|lun| *lun <= scsi::Lun::MAX) else {
+        source.problem(&span, format!("there is no LUN {value}"), format!("give 0 to {}", scsi::Lun::MAX));
+        return None;
+    };
+    let line = source.line_of(span.start);
+    match taken.get(&lun) {
+        Some(first) => {
+            let what = format!("LUN {lun} is that of the volume at line {first}");
+            source.problem(&span, what, "give each volume a number of its own, or leave it out and have one given");
+        }
+        None => drop(taken.insert(lun, line)),
+    }
+    Some(lun)
 }
 
 impl Setting for Part {

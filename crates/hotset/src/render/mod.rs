@@ -2,6 +2,7 @@
 
 pub mod bars;
 pub mod events;
+pub mod iscsi;
 pub mod past;
 pub mod screen;
 pub mod style;

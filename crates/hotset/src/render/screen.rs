@@ -5,6 +5,7 @@ use std::time::Duration;
 use control::report::Quantiles;
 use control::{FlashReport, StatusReport, VolumeReport};
 
+use super::iscsi;
 use super::style::Style;
 use super::table::{Side, Table};
 use crate::units::{show_bytes, show_count, show_micros, show_percent};
@@ -14,11 +15,13 @@ pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -
     let mut text = head(now, style);
     text += &memory(now, style);
     text += &now.flash.as_ref().map_or(String::new(), |report| flash(report, style));
+    text += &now.iscsi.as_ref().map_or(String::new(), |report| iscsi::target(report, style));
     text += "\n";
     text += &match now.volumes.is_empty() {
         true => "no volumes; add [[volume]] to the configuration, or `hotset volume add`\n".to_owned(),
         false => volumes(&now.volumes, rates(now, before), style),
     };
+    text += &now.iscsi.as_ref().map_or(String::new(), |report| iscsi::sessions(report, style));
     if !now.overrides.is_empty() {
         text += &format!("\n{}\n", style.bold("changed by command, in force until the file changes"));
         for held in &now.overrides {

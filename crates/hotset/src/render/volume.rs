@@ -102,6 +102,9 @@ fn facts(volume: &VolumeReport) -> Vec<Line> {
         lines.push(("incarnation", volume.incarnation.clone()));
         lines.push(("data core", volume.core.to_string()));
     }
+    if let Some(unit) = &volume.unit {
+        lines.push(("iscsi lun", format!("{}, naa.{}", unit.lun, unit.naa)));
+    }
     if !volume.datastore.is_empty() {
         lines.push(("datastore", volume.datastore.clone()));
     }

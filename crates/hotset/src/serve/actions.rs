@@ -60,6 +60,7 @@ impl Daemon {
         let _busy = self.begin(name)?;
         let placed = self.placed(name)?;
         self.set_share(name, &placed, settings).await?;
+        self.set_lost(name, &placed, settings).await?;
         match policy {
             Some(policy) => self.set_policy(name, &placed, policy, progress).await,
             None => self.show(name).await,
@@ -178,6 +179,7 @@ impl Daemon {
         let placed = self.placed(name)?;
         let work = async move |volume: Volume<RealSeam>| volume.resize(size_bytes, discard_dirty).await;
         let size = self.on_volume(name, &placed, "resizing", progress, work).await?;
+        self.tell_size(name, &placed).await?;
         log::info(format!("volume {name}: {} by command", show_bytes(size)));
         self.show(name).await
     }

@@ -8,10 +8,13 @@ use control::{Answer, ErrorKind, Failure, ProgressSender};
 use engine::{CacheMode, VolumeSpec, WritePolicy};
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
+use scsi::{Lun, Removed};
+use seam::real::RealSeam;
 use seam::{DiskError, Nanos, Seam};
 
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
+use super::iscsi::UnitPlan;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::shares::{memory_share_of, share_of};
 use super::stop::CLIENTS_PATIENCE;
@@ -39,6 +42,7 @@ struct Attaching {
     number: u64,
     spec: VolumeSpec,
     file_policy: WritePolicy,
+    unit: Option<UnitPlan>,
 }
 
 /// A volume that is wanted, and whether it is in the file.
@@ -110,12 +114,16 @@ impl Daemon {
             wanted.iter().zip(opened.into_iter().zip(identified)).enumerate()
         {
             results.push(match (opened, identified) {
-                (Ok(opened), Ok(incarnation)) => {
-                    let Opened { core, number, facts } = opened;
-                    let spec = self.spec_of(config, incarnation);
-                    jobs.entry(core).or_default().push((at, Attaching { number, spec, file_policy: config.policy }));
-                    Ok(Placed { incarnation, identity: facts.identity, core, geometry: facts.geometry })
-                }
+                (Ok(opened), Ok(incarnation)) => match self.unit_plan(config, incarnation) {
+                    Err(failure) => Err(self.close(&opened, failure).await),
+                    Ok(unit) => {
+                        let Opened { core, number, facts } = opened;
+                        let spec = self.spec_of(config, incarnation);
+                        let attaching = Attaching { number, spec, file_policy: config.policy, unit };
+                        jobs.entry(core).or_default().push((at, attaching));
+                        Ok(Placed { incarnation, identity: facts.identity, core, geometry: facts.geometry })
+                    }
+                },
                 (Ok(opened), Err(failure)) => Err(self.close(&opened, failure).await),
                 (Err(failure), _) => Err(failure),
             });
@@ -124,8 +132,13 @@ impl Daemon {
             let (places, jobs): (Vec<usize>, Vec<Attaching>) = jobs.into_iter().unzip();
             let attach = async move |local: Rc<Local>| {
                 let mut each = Vec::with_capacity(jobs.len());
-                for Attaching { number, spec, file_policy } in jobs {
-                    each.push(attach_here(&local, number, spec, file_policy).await);
+                for Attaching { number, spec, file_policy, unit } in jobs {
+                    let name = spec.name.clone();
+                    let attached = attach_here(&local, number, spec, file_policy).await;
+                    if let (Ok(_), Some(unit), Some(volume)) = (&attached, unit, local.engine.find(&name)) {
+                        unit.add(&local, volume);
+                    }
+                    each.push(attached);
                 }
                 each
             };
@@ -260,7 +273,9 @@ impl Daemon {
                 unclean.extend(is_unclean.then_some(&config.name));
                 Ok(incarnation)
             });
-            each.collect::<Vec<Result<u64, Failure>>>()
+            let mut each = each.collect::<Vec<Result<u64, Failure>>>();
+            self.give_luns(state, wanted, &mut each);
+            each
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
             log::warn(format!(
@@ -313,8 +328,14 @@ impl Daemon {
         let core = &self.cores[core];
         let volume = name.to_owned();
         let leave = core.call(async move |local: Rc<Local>| {
-            local.server.disconnect(&volume, CLIENTS_PATIENCE).await;
-            local.engine.detach(&volume).await?;
+            let unit = leave_target(&local, &volume);
+            futures_util::join!(local.server.disconnect(&volume, CLIENTS_PATIENCE), release(&local, unit.as_ref()));
+            if let Err(error) = local.engine.detach(&volume).await {
+                if let (Some(iscsi), Some((_, unit))) = (&local.iscsi, unit) {
+                    iscsi.target().put_back(unit);
+                }
+                return Err(error);
+            }
             // Whoever came meanwhile holds the backing, too.
             local.server.disconnect(&volume, seam::Nanos(0)).await;
             Ok::<(), engine::RequestError>(())
@@ -427,6 +448,20 @@ impl Daemon {
         if let Some(known) = self.volumes.borrow_mut().get_mut(name) {
             known.standing = standing;
         }
+    }
+}
+
+/// Takes a volume's unit from the target, if there is one.
+fn leave_target(local: &Local, volume: &str) -> Option<(Lun, Removed<RealSeam>)> {
+    let target = local.iscsi.as_ref()?.target();
+    let lun = target.find(volume)?;
+    Some((lun, target.remove(lun)?))
+}
+
+/// Waits for the commands to a unit that was taken away.
+async fn release(local: &Local, unit: Option<&(Lun, Removed<RealSeam>)>) {
+    if let (Some(iscsi), Some((lun, _))) = (&local.iscsi, unit) {
+        iscsi.release(*lun, CLIENTS_PATIENCE).await;
     }
 }
 

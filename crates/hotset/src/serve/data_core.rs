@@ -13,6 +13,8 @@ use seam::model::SharedArray;
 use seam::real::{RealCoreSpec, RealError, RealSeam, run_core};
 use tokio::sync::{mpsc, oneshot};
 
+use super::iscsi::{IscsiSpec, server as server_of};
+
 /// Messages that wait for a core at most; more senders wait.
 const MAILBOX_ROOM: usize = 256;
 
@@ -24,6 +26,8 @@ pub struct Local {
     pub engine: Core<RealSeam>,
     /// Its NBD server.
     pub server: nbd::Server<RealSeam>,
+    /// Its iSCSI server, if there is one.
+    pub iscsi: Option<iscsi::Server<RealSeam>>,
     /// Backings that are open and not yet a volume's, by the number that names them in messages.
     pub opened: RefCell<BTreeMap<u64, Backing<RealSeam>>>,
     /// The next such number.
@@ -58,6 +62,8 @@ pub struct DataCoreSpec {
     pub engine: CoreSpec,
     /// The NBD server's part.
     pub nbd: nbd::Options,
+    /// The iSCSI server's part, if there is one.
+    pub iscsi: Option<IscsiSpec>,
 }
 
 impl DataCore {
@@ -73,8 +79,9 @@ impl DataCore {
             let result = run_core(spec.real, move |seam| async move {
                 let engine = Core::new(seam.clone(), spec.engine);
                 let server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
+                let iscsi = spec.iscsi.map(|spec| server_of(&seam, spec));
                 let (opened, next_opened, arrays, ending) = Default::default();
-                let local = Rc::new(Local { seam, engine, server, opened, next_opened, arrays, ending });
+                let local = Rc::new(Local { seam, engine, server, iscsi, opened, next_opened, arrays, ending });
                 if let Some(started) = on_core.take() {
                     // Nobody waits any more: the daemon is going down.
                     let _ = started.send(Ok(()));

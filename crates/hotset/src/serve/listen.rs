@@ -1,4 +1,4 @@
-//! The NBD listeners: sockets, their owner and permissions.
+//! Listeners: sockets, and for NBD their owner and permissions.
 
 use std::fs::Permissions;
 use std::io::ErrorKind;
@@ -32,17 +32,13 @@ impl Daemon {
             let shown = self.listen_one(address.clone(), config.clone(), owner).await.map_err(|error| wrong(&error))?;
             listening.push(shown);
         }
-        *self.listen.borrow_mut() = listening.clone();
         Ok(listening)
     }
 
     async fn listen_one(&self, address: Address, config: NbdConfig, owner: Option<u32>) -> Result<String, String> {
         let listen = async move |local: Rc<Local>| {
-            let listener = listen_patiently(&local.seam, &address).await.map_err(|error| error.to_string())?;
-            let shown = match (&address, listener.port()) {
-                (Address::Tcp(host, 0), Some(port)) => Address::Tcp(host.clone(), port).to_string(),
-                _ => address.to_string(),
-            };
+            let listener = patiently(&local.seam, &address).await.map_err(|error| error.to_string())?;
+            let shown = shown(&address, &listener).to_string();
             if let Address::Unix(path) = &address {
                 set_access(path, owner, config.socket_mode)?;
             }
@@ -55,13 +51,21 @@ impl Daemon {
 }
 
 /// Listens where perhaps a killed predecessor still does: the kernel closes its sockets when the last of its ring is done.
-async fn listen_patiently(seam: &RealSeam, address: &Address) -> std::io::Result<<RealSeam as Seam>::Listener> {
+pub(super) async fn patiently(seam: &RealSeam, address: &Address) -> std::io::Result<<RealSeam as Seam>::Listener> {
     let end = seam.now() + PREDECESSOR_PATIENCE;
     loop {
         match seam.listen(address).await {
             Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < end => seam.sleep(RETRY_PAUSE).await,
             result => return result,
         }
+    }
+}
+
+/// Where somebody who connects finds it, whatever the system chose.
+pub(super) fn shown(address: &Address, listener: &<RealSeam as Seam>::Listener) -> Address {
+    match (address, listener.port()) {
+        (Address::Tcp(host, 0), Some(port)) => Address::Tcp(host.clone(), port),
+        _ => address.clone(),
     }
 }
 

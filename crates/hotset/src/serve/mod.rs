@@ -14,6 +14,7 @@ mod data_core;
 mod events;
 mod flash;
 mod heat;
+mod iscsi;
 mod jobs;
 mod listen;
 mod notify;
@@ -117,12 +118,14 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     let (ended, mut has_ended) = mpsc::unbounded_channel();
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
     let (tls, shown) = tls.unzip();
-    let cores = start_cores(&config, tls, ended).await?;
+    let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
+    let cores = start_cores(&config, tls, target, ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, cores, Notifier::from_environment()));
     if let Some(shown) = shown {
         assert!(daemon.certificates.nbd.set(shown).is_ok(), "nobody else has set it");
     }
+    tokio::task::spawn_local(daemon.clone().keep_reservations(keeping));
     let wanted = wanted_volumes(&daemon);
     // From before anybody is heard: a reload meanwhile would open them a second time.
     let starting: Vec<_> = wanted.iter().filter_map(|(config, _)| daemon.begin(&config.name).ok()).collect();
@@ -179,6 +182,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
 async fn start_cores(
     config: &Config,
     tls: Option<nbd::Tls>,
+    mut target: Option<iscsi::IscsiSpec>,
     ended: mpsc::UnboundedSender<usize>,
 ) -> Result<Vec<DataCore>, Failure> {
     // One data core: a connection cannot move to another core yet, and would not find the volumes there.
@@ -195,7 +199,7 @@ async fn start_cores(
     for (index, cpu) in processors.into_iter().enumerate() {
         let real = RealCoreSpec { cpu, ..RealCoreSpec::new(pool_bytes as usize) };
         let nbd = nbd::Options { tls: tls.clone(), ..Default::default() };
-        let spec = DataCoreSpec { index, real, engine: engine.clone(), nbd };
+        let spec = DataCoreSpec { index, real, engine: engine.clone(), nbd, iscsi: target.take() };
         let core = DataCore::start(spec, ended.clone()).await;
         cores.push(core.map_err(|error| Failure::failed(error.to_string()))?);
     }
@@ -230,7 +234,9 @@ async fn start_serving(
         return Err(Failure::failed("none of the volumes can be served"));
     }
     daemon.keep_two_copies().await;
-    let listening = daemon.listen_nbd().await.map_err(Failure::failed)?;
+    let mut listening = daemon.listen_nbd().await.map_err(Failure::failed)?;
+    listening.extend(daemon.listen_iscsi().await.map_err(Failure::failed)?);
+    *daemon.listen.borrow_mut() = listening.clone();
     let count = daemon.served().len();
     let plural = if count == 1 { "" } else { "s" };
     let text = format!("serving {count} volume{plural} on {}", listening.join(", "));

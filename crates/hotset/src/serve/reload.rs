@@ -25,7 +25,9 @@ impl Daemon {
         for gone in known.iter().filter(|name| !is_fresh(name)) {
             said.push(self.reload_gone(gone).await);
         }
-        for volume in &fresh.volumes {
+        // Those with a fixed LUN first: no other is given theirs.
+        let (fixed, given): (Vec<_>, Vec<_>) = fresh.volumes.iter().partition(|volume| volume.lun.is_some());
+        for volume in fixed.into_iter().chain(given) {
             said.extend(self.reload_volume(volume).await);
         }
         let (mut api, mut nbd) = (old.api.clone(), old.nbd.clone());
@@ -114,7 +116,7 @@ impl Daemon {
         let mut applied = old.renewed(now);
         if applied != *now {
             said.push(format!(
-                "volume {name}: a changed backing, size, defer, read_only or flash needs a restart to take effect"
+                "volume {name}: a changed backing, size, defer, read_only, flash or lun needs a restart to take effect"
             ));
         }
         if old.policy != now.policy {
@@ -134,6 +136,21 @@ impl Daemon {
                 Ok(()) => said.push(format!("volume {name}: what it may have of memory and flash was taken over")),
                 Err(failure) => {
                     (applied.memory_min, applied.memory_max, applied.flash_min, applied.flash_max) = shares(old);
+                    said.push(failure.message);
+                }
+            }
+        }
+        if old.acl != now.acl || old.declared_lost != now.declared_lost {
+            let changed = match self.placed(name) {
+                Ok(placed) => self.reload_unit(&placed, &applied).await,
+                Err(failure) => Err(failure),
+            };
+            match changed {
+                Ok(()) => {
+                    said.push(format!("volume {name}: who may see its LUN, and whether it is lost, was taken over"))
+                }
+                Err(failure) => {
+                    (applied.acl, applied.declared_lost) = (old.acl.clone(), old.declared_lost);
                     said.push(failure.message);
                 }
             }
@@ -179,6 +196,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         history,
         alerts,
         nbd,
+        iscsi,
         arrays,
         datastores: _,
         volumes: _,
@@ -194,6 +212,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("[history]", *history != fresh.history),
         ("[alerts]", *alerts != fresh.alerts),
         ("[nbd]", nbd.differs_for_good(&fresh.nbd)),
+        ("[iscsi]", *iscsi != fresh.iscsi),
         ("[[array]]", *arrays != fresh.arrays),
     ];
     let changed = changed.iter().filter(|(_, changed)| *changed);
@@ -225,6 +244,7 @@ mod tests {
             ("[alerts]\nwebhook = \"http://127.0.0.1:9000/hook\"", "[alerts]"),
             ("[nbd]\nsocket_mode = \"0600\"", "[nbd]"),
             ("[nbd]\ntls = \"required\"\ntls_certificate = \"/a.crt\"\ntls_key = \"/a.key\"", "[nbd]"),
+            ("[iscsi]\nlisten = [\"127.0.0.1\"]\ntarget = \"iqn.2026-11.a:b\"", "[iscsi]"),
             ("[[array]]\nname = \"shelf\"", "[[array]]"),
         ];
         for (text, part) in cases {
@@ -241,7 +261,7 @@ mod tests {
         };
         let old = volume("backing = \"sim://raid5?size=1GiB\"\ndatastore = \"a\"\n");
         let live = "policy = \"write-through\"\ndatastore = \"b\"\nlabels = { vm = \"x\" }\nmemory_min = \"1 MiB\"\n\
-                    memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\n";
+                    memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\nacl = [\"iqn.a:b\"]\ndeclared_lost = true\n";
         let fresh = volume(&format!("backing = \"sim://raid5?size=2GiB\"\nread_only = true\nflash = false\n{live}"));
         assert_eq!(old.renewed(&fresh), volume(&format!("backing = \"sim://raid5?size=1GiB\"\n{live}")));
     }

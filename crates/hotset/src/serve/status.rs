@@ -66,6 +66,7 @@ impl Daemon {
         // When the counters were looked at, not when the rest of the report was ready.
         let uptime = self.started.elapsed();
         let flash = self.flash_report().await;
+        let iscsi = self.iscsi_report().await;
         let config = self.config.borrow();
         let mut alerts: Vec<String> = Vec::new();
         for report in &volumes {
@@ -91,6 +92,7 @@ impl Daemon {
             certificates: self.certificates.reports(),
             ended_jobs: self.jobs.ended(),
             flash,
+            iscsi,
             cores,
             volumes,
             overrides: self.overrides(),
@@ -128,6 +130,10 @@ impl Daemon {
             let mut report = report(known, counted.remove(name));
             let record = records.get(name).copied();
             report_share(known, record, &mut report);
+            report.unit = self.unit_report(known, record, state.state().host);
+            if report.unit.as_ref().is_some_and(|unit| unit.declared_lost) {
+                report.alerts.push("declared lost: initiators are told that its LUN is gone for good".to_owned());
+            }
             if has_store {
                 alert_of_flash(known, record, &mut report);
             }

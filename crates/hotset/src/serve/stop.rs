@@ -106,6 +106,16 @@ impl Stop {
     }
 }
 
+/// Asks all clients to go, of all front ends at once.
+async fn send_clients_away(local: &Local) {
+    let initiators = async {
+        if let Some(iscsi) = &local.iscsi {
+            iscsi.stop(CLIENTS_PATIENCE).await;
+        }
+    };
+    futures_util::join!(local.server.stop(CLIENTS_PATIENCE), initiators);
+}
+
 impl Daemon {
     /// `stop`: asks for it and answers when the backings are complete, or what they lack is on flash.
     pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
@@ -147,7 +157,7 @@ impl Daemon {
         self.notifier.say("STOPPING=1\nSTATUS=waiting for requests under way");
         for core in &self.cores {
             // A core that is gone has no clients left.
-            let _ = core.call(async |local: Rc<Local>| local.server.stop(CLIENTS_PATIENCE).await).await;
+            let _ = core.call(async |local: Rc<Local>| send_clients_away(&local).await).await;
         }
         let mut volumes = tokio::task::JoinSet::new();
         let (mut complete, mut clean, mut parked, mut left) = (true, Vec::new(), Vec::new(), Vec::new());

@@ -73,22 +73,26 @@ impl State {
                 Err(IdentityError::Changed { name: name.to_owned(), known, found, unclean })
             }
             (named, Some(found)) => {
+                // An adopted name's former holder is forgotten: its backing, if it comes back, is a stranger.
+                let former = named.filter(|named| *named != found).map(|named| self.volumes[named].clone());
                 let generation = self.generation;
                 let record = &mut self.volumes[found];
                 record.name = name.to_owned();
                 record.clean = false;
                 record.generation = generation;
                 let incarnation = record.incarnation;
-                // An adopted name's former holder is forgotten: its backing, if it comes back, is a stranger.
-                if named.is_some_and(|named| named != found) {
+                if let Some(former) = former {
+                    match record.unit {
+                        Some(_) => self.retired_luns.extend(former.unit.map(|unit| unit.lun)),
+                        None => record.unit = former.unit,
+                    }
                     self.volumes.retain(|record| record.name != name || record.incarnation == incarnation);
                 }
                 Ok(incarnation)
             }
             (named, None) => {
-                if let Some(named) = named {
-                    self.volumes.remove(named);
-                }
+                // Initiators know the data by its name: it is the same to them on whatever it was restored to.
+                let unit = named.and_then(|named| self.volumes.remove(named).unit);
                 let incarnation = draw();
                 self.volumes.push(VolumeRecord {
                     incarnation,
@@ -99,6 +103,7 @@ impl State {
                     generation: self.generation,
                     overrides: Default::default(),
                     added: None,
+                    unit,
                 });
                 Ok(incarnation)
             }
@@ -143,6 +148,8 @@ impl State {
 
     /// Forgets a removed volume; its incarnation is never used again.
     pub fn forget(&mut self, incarnation: u64) {
+        let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.take());
+        self.retired_luns.extend(unit.map(|unit| unit.lun));
         self.volumes.retain(|record| record.incarnation != incarnation);
     }
 }

@@ -11,6 +11,7 @@ mod identity;
 mod overrides;
 mod record;
 mod replace;
+mod units;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -19,12 +20,14 @@ use std::time::{Duration, Instant};
 
 pub use identity::{IdentityError, draw_incarnation};
 pub use overrides::{
-    FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, PINNED, POLICY, effective, effective_mode, effective_policy,
+    DECLARED_LOST, FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, PINNED, POLICY, effective, effective_mode,
+    effective_policy,
 };
 pub use record::{
     AddedVolume, DeviceWear, FlashDevices, FlashRecord, Override, STATE_VERSION, State, TokenRecord, VolumeRecord,
 };
 pub use replace::Step;
+pub use units::{UnitError, UnitRecord};
 
 /// Pause between two attempts at the lock.
 const HELD_PAUSE: Duration = Duration::from_millis(50);

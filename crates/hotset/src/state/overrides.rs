@@ -16,6 +16,8 @@ pub const MEMORY_MAX: &str = "memory_max";
 pub const FLASH_MIN: &str = "flash_min";
 /// Key of the most that a volume has of the flash.
 pub const FLASH_MAX: &str = "flash_max";
+/// Key of whether a backing was declared lost.
+pub const DECLARED_LOST: &str = "declared_lost";
 /// Key of the ranges that are pinned to flash; the file has no such key.
 pub const PINNED: &str = "pinned";
 /// Key of a mode's override; the file has no such key, so that it holds until the volume is resumed.

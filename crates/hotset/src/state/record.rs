@@ -1,12 +1,12 @@
 //! What the state file holds, and its two directions: JSON with a version, read beside where it is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::StateError;
+use super::{StateError, UnitRecord};
 
 /// The format that this version reads and writes.
 pub const STATE_VERSION: u64 = 1;
@@ -31,6 +31,16 @@ pub struct State {
     /// Who may use the HTTP interface.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<TokenRecord>,
+    /// What tells this daemon's LUNs from those of all others, 16 hexadecimal digits; 0 where nobody has asked yet.
+    #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
+    pub host: u64,
+    /// Numbers of LUNs that volumes have had: no other gets them unless the file says so.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub retired_luns: BTreeSet<u16>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What is kept of a token: not the token itself.
@@ -112,6 +122,9 @@ pub struct VolumeRecord {
     /// Set when the volume itself was added by command: it is in no file.
     #[serde(default)]
     pub added: Option<AddedVolume>,
+    /// What initiators know it by, once there was an iSCSI target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<UnitRecord>,
 }
 
 /// A change made by command; it holds until the key changes in the file.
@@ -187,7 +200,7 @@ impl State {
     }
 }
 
-mod hex {
+pub(super) mod hex {
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {

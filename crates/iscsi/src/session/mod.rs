@@ -28,8 +28,8 @@ use iscsi_protocol::{Framing, NO_TAG, ResponseBody, Window};
 use scsi::{Cancel, Lun, Nexus};
 use seam::{Gather, Incoming, Nanos, Piece, Seam, StreamReader, StreamWriter};
 
-use self::slowest::Slowest;
 pub use self::slowest::SlowCommand;
+use self::slowest::Slowest;
 use self::task::Task;
 use self::text::Texts;
 use self::writes::Writes;

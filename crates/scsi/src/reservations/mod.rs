@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 
 pub use decode::{LIST_BYTES, LIST_BYTES_MAX, moving, parameters};
 pub use keeper::{Keep, Keeper};
-pub use record::RecordError;
+pub use record::{RecordError, check_kept};
 pub use report::{capabilities, full, keys, reservation};
 pub use state::{Events, State, Type};
 

@@ -47,6 +47,11 @@ pub fn encode(state: &State) -> Vec<u8> {
     bytes
 }
 
+/// Whether a unit can be served with what is kept of its reservations.
+pub fn check_kept(bytes: &[u8]) -> Result<(), RecordError> {
+    decode(bytes).map(|_| ())
+}
+
 /// What a record says.
 pub fn decode(bytes: &[u8]) -> Result<State, RecordError> {
     if bytes.is_empty() {

@@ -1,0 +1,231 @@
+//! `[iscsi]`: where initiators connect, and which of them may.
+
+use std::path::{Path, PathBuf};
+
+use seam::Address;
+use toml::de::DeValue;
+
+use super::backing::split_host_port;
+use super::problem::Source;
+use super::read::{At, Section, Setting, Wrong};
+
+/// The port that IANA gave the protocol.
+const PORT: u16 = 3260;
+/// Bytes that Windows takes as a secret.
+const SECRET_BYTES: std::ops::RangeInclusive<usize> = 12..=16;
+
+/// Where initiators connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IscsiConfig {
+    /// The target's portals.
+    pub listen: Vec<Address>,
+    /// The target's name.
+    pub target: String,
+    /// Portals that discovery names; none: the one that was connected to.
+    pub announce: Vec<String>,
+    /// What initiators have to know.
+    pub chap: Option<ChapConfig>,
+    /// Who may log in.
+    pub acl: Vec<String>,
+}
+
+/// What the two sides prove themselves with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChapConfig {
+    /// The name that initiators give.
+    pub user: String,
+    /// The file with their secret.
+    pub secret_file: PathBuf,
+    /// The target's own name and the file with its secret.
+    pub mutual: Option<(String, PathBuf)>,
+}
+
+impl ChapConfig {
+    /// Reads the secrets; the error says what is wrong with which file, and what to do.
+    pub fn read(&self) -> Result<iscsi::Credentials, String> {
+        let secret = read_secret(&self.secret_file)?;
+        let read = |(user, file): &(String, PathBuf)| read_secret(file).map(|secret| (user.clone(), secret));
+        let mutual = self.mutual.as_ref().map(read).transpose()?;
+        if mutual.as_ref().is_some_and(|(_, other)| *other == secret) {
+            return Err(
+                "chap: both sides have the same secret, which whoever is asked could send back; give each its own"
+                    .to_owned(),
+            );
+        }
+        Ok(iscsi::Credentials { user: self.user.clone(), secret, mutual })
+    }
+
+    /// What some initiators will not take, of what can be read.
+    pub fn warnings(&self) -> Vec<String> {
+        let Ok(credentials) = self.read() else { return Vec::new() };
+        let of_mutual = self.mutual.as_ref().zip(credentials.mutual.as_ref());
+        let secrets = [(&self.secret_file, &credentials.secret)];
+        let secrets = secrets.into_iter().chain(of_mutual.map(|((_, file), (_, secret))| (file, secret)));
+        let odd = secrets.filter(|(_, secret)| !SECRET_BYTES.contains(&secret.len()));
+        odd.map(|(file, secret)| {
+            format!(
+                "the CHAP secret in {} has {} bytes; Windows takes 12 to 16, and fewer than 12 are guessed",
+                file.display(),
+                secret.len()
+            )
+        })
+        .collect()
+    }
+}
+
+fn read_secret(file: &Path) -> Result<Vec<u8>, String> {
+    let shown = file.display();
+    let text = std::fs::read(file).map_err(|error| {
+        format!("the CHAP secret {shown} cannot be read ({error}); create the file, readable by the daemon alone")
+    })?;
+    let secret = text.trim_ascii_end();
+    if secret.is_empty() || secret.len() > 255 {
+        return Err(format!("the CHAP secret {shown} has {} bytes; write one line of 12 to 16", secret.len()));
+    }
+    Ok(secret.to_vec())
+}
+
+/// Reads the table; `None` where there is none.
+pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<IscsiConfig> {
+    section.is_there().then_some(())?;
+    let listen = section.require::<Vec<At<String>>>("listen", source);
+    let target = section.require::<String>("target", source);
+    let announce = portals(section.get("announce", source).map_or(Vec::new(), |list: At<Vec<_>>| list.value), source);
+    let chap = section.get::<Chap>("chap", source).map(|chap| chap.value);
+    let acl = read_acl(section, source);
+    if let Some(At { value: list, span }) = &listen
+        && list.is_empty()
+    {
+        source.problem(
+            span,
+            "no initiator could connect",
+            "name an address, like \"10.0.0.5:3260\", or remove the table",
+        );
+    }
+    if let Some(At { value, span }) = &target
+        && let Err(why) = iscsi::check_name(value)
+    {
+        let remedy = "write it like \"iqn.2026-11.io.hotset:lab\": a date, a domain turned around, and what you like";
+        source.problem(span, format!("\"{value}\" is no name of a target: it {why}"), remedy);
+    }
+    let listen = portals(listen?.value, source);
+    let announce = announce.iter().map(|(host, port)| show_portal(host, *port)).collect();
+    Some(IscsiConfig {
+        listen: listen.into_iter().map(|(host, port)| Address::Tcp(host, port)).collect(),
+        target: target?.value,
+        announce,
+        chap: chap.map(|chap| ChapConfig {
+            user: chap.user,
+            secret_file: folder.join(chap.secret_file),
+            mutual: chap.mutual.map(|(user, file)| (user, folder.join(file))),
+        }),
+        acl,
+    })
+}
+
+/// How a portal is told to initiators.
+pub fn show_portal(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn portals(list: Vec<At<String>>, source: &mut Source<'_>) -> Vec<(String, u16)> {
+    let mut found: Vec<(String, u16)> = Vec::new();
+    for At { value, span } in list {
+        match split_host_port(&value, Some(PORT)) {
+            Ok(portal) if found.contains(&portal) => {
+                source.problem(&span, format!("\"{value}\" is listed twice"), "remove one of them");
+            }
+            Ok(portal) => found.push(portal),
+            Err(_) => {
+                let remedy = "write an address and a port, like \"10.0.0.5:3260\" or \"[2001:db8::5]:3260\"";
+                source.problem(&span, format!("\"{value}\" is no portal"), remedy);
+            }
+        }
+    }
+    found
+}
+
+/// Reads the key `acl` of any table.
+pub(super) fn read_acl(section: &Section<'_>, source: &mut Source<'_>) -> Vec<String> {
+    let list = section.get::<Vec<At<String>>>("acl", source).map_or(Vec::new(), |list| list.value);
+    for At { value, span } in &list {
+        // A star may stand for any part of a name, its beginning included.
+        let as_name = value.replace('*', "x");
+        if !value.contains('*') && iscsi::check_name(value).is_err()
+            || as_name.contains([' ', ',', '='])
+            || value.is_empty()
+        {
+            let remedy = "write a name as the initiator shows it, like \"iqn.1998-01.com.vmware:esx1\", or with * for a part of it";
+            source.problem(span, format!("\"{value}\" is no name of an initiator"), remedy);
+        }
+    }
+    list.into_iter().map(|entry| entry.value).collect()
+}
+
+/// `chap` as it stands in the file.
+struct Chap {
+    user: String,
+    secret_file: String,
+    mutual: Option<(String, String)>,
+}
+
+impl Setting for Chap {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let table = value.as_table().ok_or(Wrong::Type("a table: { user = \"…\", secret_file = \"…\" }"))?;
+        let known = ["user", "secret_file", "mutual_user", "mutual_secret_file"];
+        if let Some(key) = table.keys().find(|key| !known.contains(&key.get_ref().as_ref())) {
+            let what = format!("chap knows no \"{}\"", key.get_ref());
+            return Err(Wrong::Part(key.span(), what, format!("it has {}", known.join(", "))));
+        }
+        let text = |key: &str| {
+            let Some(value) = table.get(key) else { return Ok(None) };
+            let text = value.get_ref().as_str().filter(|text| !text.is_empty());
+            let wrong = || Wrong::Part(value.span(), format!("\"{key}\" must be text"), format!("write {key} = \"…\""));
+            text.map(|text| Some(text.to_owned())).ok_or_else(wrong)
+        };
+        let both = |user, file| match (user, file) {
+            (Some(user), Some(file)) => Ok(Some((user, file))),
+            (None, None) => Ok(None),
+            _ => Err(Wrong::Value(
+                "a name without its secret, or a secret without its name".to_owned(),
+                "give user and secret_file, and mutual_user and mutual_secret_file together".to_owned(),
+            )),
+        };
+        let initiator = both(text("user")?, text("secret_file")?)?;
+        let mutual = both(text("mutual_user")?, text("mutual_secret_file")?)?;
+        let (user, secret_file) = initiator.ok_or_else(|| {
+            let what = "initiators have nothing to prove themselves with".to_owned();
+            Wrong::Value(what, "give user and secret_file".to_owned())
+        })?;
+        Ok(Chap { user, secret_file, mutual })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_read_without_their_line_s_end_and_odd_ones_are_told() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("written");
+            path
+        };
+        let good = file("good", "fourteen bytes\n");
+        let short = file("short", "short\n");
+        let chap = |secret: &PathBuf, mutual: Option<&PathBuf>| ChapConfig {
+            user: "esx".to_owned(),
+            secret_file: secret.clone(),
+            mutual: mutual.map(|file| ("hotset".to_owned(), file.clone())),
+        };
+        assert_eq!(chap(&good, None).read().expect("readable").secret, b"fourteen bytes");
+        assert_eq!(chap(&good, None).warnings(), Vec::<String>::new());
+        let warnings = chap(&good, Some(&short)).warnings();
+        assert!(warnings.len() == 1 && warnings[0].contains("short has 5 bytes"), "{warnings:?}");
+        assert!(chap(&good, Some(&good)).read().expect_err("the same").contains("the same secret"));
+        assert!(chap(&file("empty", "\n"), None).read().expect_err("empty").contains("0 bytes"));
+        assert!(chap(&folder.path().join("none"), None).read().expect_err("missing").contains("cannot be read"));
+    }
+}

@@ -1,0 +1,349 @@
+//! The iSCSI front end: which LUN a volume is, who may see it, what is kept of its reservations, and what is told of sessions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use control::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
+use control::{ErrorKind, Failure};
+use engine::Volume;
+use iscsi::{Options, Server};
+use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
+use seam::real::RealSeam;
+use seam::{Address, Nanos, Seam};
+use tokio::sync::{mpsc, oneshot};
+
+use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
+use super::data_core::Local;
+use super::status::CORE_PATIENCE;
+use crate::cli;
+use crate::config::{IscsiConfig, VolumeConfig};
+use crate::log;
+use crate::state::{DECLARED_LOST, State, StateError, VolumeRecord, draw_incarnation, effective};
+
+/// The target has one port, whatever the number of portals.
+const PORTS: u16 = 1;
+/// Blocks of 4 KiB that a disk writes whole: initiators are told to keep to them.
+const PHYSICAL_4K: u32 = 4096;
+
+/// What the target of a core is told to be.
+pub struct IscsiSpec {
+    target: String,
+    options: Options,
+    keeper: mpsc::UnboundedSender<Kept>,
+}
+
+/// A record of reservations that is to be kept, and who waits for that.
+pub struct Kept {
+    incarnation: u64,
+    record: Vec<u8>,
+    done: oneshot::Sender<Result<(), String>>,
+}
+
+/// Records on their way to the state directory: of each unit one at a time, for the next waits for it.
+pub type Keeping = mpsc::UnboundedReceiver<Kept>;
+
+/// Has the control thread keep reservations, for the state directory is its.
+struct ByControl(mpsc::UnboundedSender<Kept>);
+
+impl Keeper for ByControl {
+    fn keep(&self, incarnation: u64, record: Vec<u8>) -> Keep {
+        let (done, is_done) = oneshot::channel();
+        let sent = self.0.send(Kept { incarnation, record, done });
+        Box::pin(async move {
+            let ending = || "the daemon is ending".to_owned();
+            sent.map_err(|_| ending())?;
+            is_done.await.map_err(|_| ending())?
+        })
+    }
+}
+
+/// A volume as a unit of the target.
+pub struct UnitPlan {
+    lun: Lun,
+    identity: Identity,
+    access: AccessList,
+    read_only: bool,
+    declared_lost: bool,
+    kept: Vec<u8>,
+}
+
+impl UnitPlan {
+    /// Adds the unit to the target of this core.
+    pub fn add(self, local: &Local, volume: Volume<RealSeam>) {
+        let Some(iscsi) = &local.iscsi else { return };
+        let UnitPlan { lun, identity, access, read_only, declared_lost, kept } = self;
+        let physical_4k = volume.geometry().physical_block >= PHYSICAL_4K;
+        let target = iscsi.target();
+        let added = target.add(UnitSpec { lun, volume, identity, access, read_only, physical_4k, kept });
+        added.expect("the state directory gives no number twice, and what was kept was read");
+        target.set_lost(lun, declared_lost);
+    }
+}
+
+/// What the cores are to serve, and where they leave what is to be kept. Nothing without `[iscsi]`.
+pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping), cli::Failure> {
+    let (keeper, keeping) = mpsc::unbounded_channel();
+    let Some(config) = config else { return Ok((None, keeping)) };
+    let credentials = config.chap.as_ref().map(|chap| chap.read()).transpose();
+    let credentials = credentials.map_err(|error| cli::Failure::failed(format!("[iscsi] {error}")))?;
+    for warning in config.chap.iter().flat_map(|chap| chap.warnings()) {
+        log::warn(warning);
+    }
+    let options = Options {
+        announce: config.announce.clone(),
+        access: AccessList::new(&config.acl),
+        credentials,
+        ..Options::default()
+    };
+    Ok((Some(IscsiSpec { target: config.target.clone(), options, keeper }), keeping))
+}
+
+/// The server of a core.
+pub fn server(seam: &RealSeam, spec: IscsiSpec) -> Server<RealSeam> {
+    let target = Target::new(seam.clone(), &spec.target, PORTS, Rc::new(ByControl(spec.keeper)));
+    Server::new(seam.clone(), target, spec.options)
+}
+
+/// A unit's name in the world.
+fn identity(host: u64, serial: u64) -> Identity {
+    Identity::of(host, serial)
+}
+
+impl Daemon {
+    /// Keeps reservations as long as there is a daemon, what comes together at once.
+    pub async fn keep_reservations(self: Rc<Self>, mut keeping: Keeping) {
+        while let Some(first) = keeping.recv().await {
+            let mut kept = vec![first];
+            while let Ok(next) = keeping.try_recv() {
+                kept.push(next);
+            }
+            let known = self.state.borrow_mut().change(|state| {
+                let known = kept.iter().map(|kept| state.keep_reservations(kept.incarnation, &kept.record));
+                known.collect::<Vec<bool>>()
+            });
+            if let Err(error) = &known {
+                log::error(format!("reservations of a LUN cannot be kept: {error}"));
+            }
+            for (at, kept) in kept.into_iter().enumerate() {
+                let result = match &known {
+                    Ok(known) if known[at] => Ok(()),
+                    Ok(_) => Err("the volume is not known any more".to_owned()),
+                    Err(error) => Err(error.to_string()),
+                };
+                // An initiator that has gone does not wait for it.
+                let _ = kept.done.send(result);
+            }
+        }
+    }
+
+    /// Gives each volume that was identified its LUN, where there is a target.
+    pub(super) fn give_luns(
+        &self,
+        state: &mut State,
+        wanted: &[(VolumeConfig, bool)],
+        identified: &mut [Result<u64, Failure>],
+    ) {
+        let config = self.config.borrow();
+        if config.iscsi.is_none() {
+            return;
+        }
+        let volumes = self.volumes.borrow();
+        let known = volumes.values().map(|known| &known.config);
+        let of_all = config.volumes.iter().chain(known).chain(wanted.iter().map(|(config, _)| config));
+        let fixed: BTreeSet<u16> = of_all.filter_map(|config| config.lun).collect();
+        let drawn =
+            || draw_incarnation().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
+        let mut asking = Vec::new();
+        for (at, (config, _)) in wanted.iter().enumerate() {
+            let Ok(incarnation) = identified[at] else { continue };
+            match drawn() {
+                Ok(serial) => asking.push((at, (incarnation, config.lun, serial))),
+                Err(error) => identified[at] = Err(Failure::new(ErrorKind::Failed, error)),
+            }
+        }
+        if state.host == 0 {
+            // Without one no volume has an identity either, which was said above.
+            state.host = drawn().unwrap_or_default();
+        }
+        let (places, asking): (Vec<usize>, Vec<_>) = asking.into_iter().unzip();
+        for (at, given) in places.into_iter().zip(state.give_units(&asking, &fixed)) {
+            if let Err(error) = given {
+                identified[at] = Err(Failure::new(ErrorKind::Conflict, error.to_string()));
+            }
+        }
+    }
+
+    /// The unit that a volume is to be; none without a target.
+    pub(super) fn unit_plan(&self, config: &VolumeConfig, incarnation: u64) -> Result<Option<UnitPlan>, Failure> {
+        if self.config.borrow().iscsi.is_none() {
+            return Ok(None);
+        }
+        let state = self.state.borrow();
+        let record = state.state().volumes.iter().find(|record| record.incarnation == incarnation);
+        let unit = record.and_then(|record| record.unit.as_ref()).ok_or_else(|| no_lun(&config.name))?;
+        let kept = unit.kept().ok_or(scsi::RecordError::Damaged);
+        let kept = kept.and_then(|kept| scsi::check_kept(&kept).map(|()| kept));
+        let kept = kept.map_err(|error| Failure::new(ErrorKind::Conflict, error.to_string()))?;
+        Ok(Some(UnitPlan {
+            lun: Lun::new(unit.lun).ok_or_else(|| no_lun(&config.name))?,
+            identity: identity(state.state().host, unit.serial),
+            access: AccessList::new(&config.acl),
+            read_only: config.read_only,
+            declared_lost: effective(record, DECLARED_LOST, config.declared_lost),
+            kept,
+        }))
+    }
+
+    /// Listens at all portals; returns where that is.
+    pub async fn listen_iscsi(&self) -> Result<Vec<String>, String> {
+        let Some(config) = self.config.borrow().iscsi.clone() else { return Ok(Vec::new()) };
+        let mut listening = Vec::new();
+        for address in config.listen {
+            let wrong = format!("cannot listen for iSCSI on {address}");
+            let listen = async move |local: Rc<Local>| {
+                let listener =
+                    super::listen::patiently(&local.seam, &address).await.map_err(|error| error.to_string())?;
+                let shown = super::listen::shown(&address, &listener);
+                let server = local.iscsi.clone().expect("a core serves what the configuration says");
+                local.seam.spawn(async move { server.accept(listener).await });
+                Ok::<Address, String>(shown)
+            };
+            let shown = self.cores[0].call(listen).await.map_err(|error| error.to_string())?;
+            listening.push(
+                shown
+                    .map(|shown| format!("iscsi:{shown}").replace("iscsi:tcp:", "iscsi:"))
+                    .map_err(|error| format!("{wrong}: {error}"))?,
+            );
+        }
+        Ok(listening)
+    }
+
+    /// `volume set declared_lost=…`.
+    pub(super) async fn set_lost(
+        &self,
+        name: &str,
+        placed: &Placed,
+        settings: &BTreeMap<String, String>,
+    ) -> Result<(), Failure> {
+        let Some(value) = settings.get(DECLARED_LOST) else { return Ok(()) };
+        let wrong = || {
+            Failure::new(
+                ErrorKind::Invalid,
+                format!("\"{value}\" is neither true nor false; write {DECLARED_LOST}=true"),
+            )
+        };
+        let lost: bool = value.parse().map_err(|_| wrong())?;
+        let file = self.volumes.borrow().get(name).map(|known| known.config.setting(DECLARED_LOST)).unwrap_or_default();
+        let noted = self
+            .state
+            .borrow_mut()
+            .change(|state| state.set_override(placed.incarnation, DECLARED_LOST, &lost.to_string(), &file));
+        noted.map_err(state_failed)?;
+        self.tell_lost(name, placed, lost).await?;
+        log::info(format!("volume {name}: {DECLARED_LOST}={lost} by command"));
+        Ok(())
+    }
+
+    /// Takes over what the file says now of who may see a LUN, and whether it is lost.
+    pub(super) async fn reload_unit(&self, placed: &Placed, now: &VolumeConfig) -> Result<(), Failure> {
+        let noted = self.state.borrow_mut().change(|state| {
+            state.expire_override(placed.incarnation, DECLARED_LOST, &now.setting(DECLARED_LOST));
+        });
+        noted.map_err(state_failed)?;
+        let lost = effective(self.state.borrow().state().by_name(&now.name), DECLARED_LOST, now.declared_lost);
+        self.tell_lost(&now.name, placed, lost).await?;
+        let (access, read_only) = (AccessList::new(&now.acl), now.read_only);
+        self.at_target(&now.name, placed, move |target, lun| target.change(lun, access, read_only)).await
+    }
+
+    async fn tell_lost(&self, name: &str, placed: &Placed, lost: bool) -> Result<(), Failure> {
+        self.at_target(name, placed, move |target, lun| target.set_lost(lun, lost)).await
+    }
+
+    /// Initiators hear of a volume's new size.
+    pub(super) async fn tell_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
+        self.at_target(name, placed, |target, lun| target.resized(lun)).await
+    }
+
+    /// Does `work` at the target with a volume's LUN, if it has one.
+    async fn at_target(
+        &self,
+        name: &str,
+        placed: &Placed,
+        work: impl FnOnce(&Target<RealSeam>, Lun) + Send + 'static,
+    ) -> Result<(), Failure> {
+        let name = name.to_owned();
+        let call = async move |local: Rc<Local>| {
+            let target = local.iscsi.as_ref().map(Server::target);
+            if let Some((target, lun)) = target.and_then(|target| Some((target, target.find(&name)?))) {
+                work(target, lun);
+            }
+        };
+        self.cores[placed.core].call(call).await.map_err(core_gone)
+    }
+
+    /// What is told of the target; nothing where there is none, or its core does not answer.
+    pub(super) async fn iscsi_report(&self) -> Option<IscsiReport> {
+        let target = self.config.borrow().iscsi.as_ref()?.target.clone();
+        let portals =
+            self.listen.borrow().iter().filter_map(|listen| listen.strip_prefix("iscsi:")).map(str::to_owned).collect();
+        let look = self.cores[0].call(async |local: Rc<Local>| {
+            let server = local.iscsi.as_ref()?;
+            let (stats, now) = (server.stats(), local.seam.now());
+            let sessions = server.sessions().iter().map(|session| session_report(session, now)).collect();
+            Some((stats, sessions))
+        });
+        let (stats, sessions): (_, Vec<IscsiSessionReport>) =
+            tokio::time::timeout(CORE_PATIENCE, look).await.ok().and_then(Result::ok).flatten()?;
+        Some(IscsiReport {
+            target,
+            portals,
+            connections: stats.accepted,
+            half_open: stats.half_open,
+            failed_logins: stats.failed_logins,
+            sessions,
+        })
+    }
+
+    /// The LUN of a volume that is served.
+    pub(super) fn unit_report(&self, known: &Known, record: Option<&VolumeRecord>, host: u64) -> Option<UnitReport> {
+        self.config.borrow().iscsi.as_ref()?;
+        let is_served = !matches!(known.standing, Standing::Refused(_));
+        let unit = record.filter(|_| is_served)?.unit.as_ref()?;
+        Some(UnitReport {
+            lun: unit.lun,
+            naa: identity(host, unit.serial).serial(),
+            declared_lost: effective(record, DECLARED_LOST, known.config.declared_lost),
+        })
+    }
+}
+
+fn no_lun(name: &str) -> Failure {
+    let error = StateError::Damaged { path: "state.json".into(), detail: format!("volume {name} has no LUN") };
+    state_failed(error)
+}
+
+fn session_report(session: &iscsi::SessionStats, now: Nanos) -> IscsiSessionReport {
+    let slow = |slow: &iscsi::SlowCommand| SlowCommandReport {
+        ago_ms: now.since(slow.ended).as_millis(),
+        command: slow.name.to_owned(),
+        lun: slow.lun,
+        took_us: slow.took.as_micros(),
+    };
+    IscsiSessionReport {
+        session: session.tsih,
+        initiator: session.initiator.clone(),
+        alias: session.alias.clone(),
+        portal: session.portal.clone(),
+        discovery: session.discovery,
+        authenticated: session.authenticated,
+        header_digest: session.digests.0,
+        data_digest: session.digests.1,
+        commands: session.commands,
+        under_way: session.under_way,
+        aborted: session.aborted,
+        read_bytes: session.read_bytes,
+        write_bytes: session.write_bytes,
+        slowest: session.slowest.iter().map(slow).collect(),
+    }
+}

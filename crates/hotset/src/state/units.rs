@@ -1,0 +1,187 @@
+//! What initiators know volumes by: numbers and names that stay with a volume for its life, and are no other's after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::record::{State, VolumeRecord, hex};
+
+/// What initiators know a volume by, and what they have reserved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnitRecord {
+    /// The number of its LUN.
+    pub lun: u16,
+    /// What tells it from all other volumes of this daemon, 16 hexadecimal digits.
+    #[serde(with = "hex")]
+    pub serial: u64,
+    /// Its persistent reservations (docs/format.md), in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reservations: String,
+}
+
+/// Why a volume has no number.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// It is another's.
+    #[error(
+        "LUN {lun} is that of volume {other}, which initiators know by it; give this one another number, or fix another one for {other}"
+    )]
+    Taken {
+        /// The number.
+        lun: u16,
+        /// Whose it is.
+        other: String,
+    },
+    /// All have been given.
+    #[error("every LUN has been given to some volume before; fix one for it: lun = N")]
+    Full,
+}
+
+impl State {
+    /// Gives a number to each of `wanted` (its incarnation; the number that the file fixes for it; a serial number, in case that it has none yet)
+    /// that has none, and another one to those whose number the file changes. Numbers in `fixed` are given to nobody else, and none is given that
+    /// a volume has had.
+    pub fn give_units(
+        &mut self,
+        wanted: &[(u64, Option<u16>, u64)],
+        fixed: &BTreeSet<u16>,
+    ) -> Vec<Result<(), UnitError>> {
+        let current = |state: &State, incarnation: u64| {
+            let record = state.volumes.iter().find(|record| record.incarnation == incarnation);
+            record.and_then(|record| record.unit.as_ref()).map(|unit| unit.lun)
+        };
+        let mut moves: BTreeMap<u64, u16> = BTreeMap::new();
+        for (incarnation, to, _) in wanted {
+            moves.extend(to.filter(|to| current(self, *incarnation) != Some(*to)).map(|to| (*incarnation, to)));
+        }
+        // Volumes may change places: what one gives up is free for the next. Who cannot move keeps what it has, and may be in another's way.
+        let mut refused = BTreeMap::new();
+        loop {
+            let stays = |record: &&VolumeRecord| !moves.contains_key(&record.incarnation);
+            let held =
+                self.volumes.iter().filter(stays).filter_map(|record| Some((record.unit.as_ref()?.lun, &record.name)));
+            let held: BTreeMap<u16, &String> = held.collect();
+            let blocked =
+                moves.iter().find_map(|(incarnation, to)| Some((*incarnation, *to, (*held.get(to)?).clone())));
+            let Some((incarnation, lun, other)) = blocked else { break };
+            moves.remove(&incarnation);
+            refused.insert(incarnation, UnitError::Taken { lun, other });
+        }
+        let given_up: Vec<u16> = moves.keys().filter_map(|incarnation| current(self, *incarnation)).collect();
+        let mut results = Vec::with_capacity(wanted.len());
+        for (incarnation, _, serial) in wanted {
+            if let Some(error) = refused.remove(incarnation) {
+                results.push(Err(error));
+                continue;
+            }
+            let lun = match (moves.get(incarnation), current(self, *incarnation)) {
+                (Some(to), _) => Some(*to),
+                (None, Some(lun)) => Some(lun),
+                (None, None) => self.free_lun(fixed, &given_up),
+            };
+            results.push(lun.map(|_| ()).ok_or(UnitError::Full));
+            if let (Some(lun), Some(record)) = (lun, self.by_incarnation_mut(*incarnation)) {
+                let unit = UnitRecord { lun, serial: *serial, reservations: String::new() };
+                record.unit = Some(record.unit.take().map_or(unit, |kept| UnitRecord { lun, ..kept }));
+            }
+        }
+        self.retired_luns.extend(given_up);
+        let used = self.volumes.iter().filter_map(|record| Some(record.unit.as_ref()?.lun));
+        let used: BTreeSet<u16> = used.collect();
+        self.retired_luns.retain(|lun| !used.contains(lun));
+        results
+    }
+
+    /// The lowest number that no volume has or has had.
+    fn free_lun(&self, fixed: &BTreeSet<u16>, given_up: &[u16]) -> Option<u16> {
+        let used =
+            |lun: &u16| self.volumes.iter().any(|record| record.unit.as_ref().is_some_and(|unit| unit.lun == *lun));
+        let known = |lun: &u16| fixed.contains(lun) || self.retired_luns.contains(lun) || given_up.contains(lun);
+        (0..=scsi::Lun::MAX).find(|lun| !known(lun) && !used(lun))
+    }
+
+    /// Keeps a volume's persistent reservations; false where there is no such volume.
+    pub fn keep_reservations(&mut self, incarnation: u64, record: &[u8]) -> bool {
+        let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.as_mut());
+        unit.map(|unit| unit.reservations = record.iter().map(|byte| format!("{byte:02x}")).collect()).is_some()
+    }
+}
+
+impl UnitRecord {
+    /// Its persistent reservations as they were kept; `None` where they are damaged.
+    pub fn kept(&self) -> Option<Vec<u8>> {
+        let digits = self.reservations.as_bytes();
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(byte).collect())?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(names: &[&str]) -> State {
+        let mut state = State::default();
+        for (at, name) in names.iter().enumerate() {
+            state.identify(name, &format!("disk-{at}"), false, &[], || at as u64 + 1).expect("new");
+        }
+        state
+    }
+
+    fn luns(state: &State) -> Vec<Option<u16>> {
+        state.volumes.iter().map(|record| record.unit.as_ref().map(|unit| unit.lun)).collect()
+    }
+
+    fn give(state: &mut State, wanted: &[(u64, Option<u16>)]) -> Vec<Result<(), UnitError>> {
+        let fixed = wanted.iter().filter_map(|(_, lun)| *lun).collect();
+        let wanted: Vec<_> = wanted.iter().map(|(incarnation, lun)| (*incarnation, *lun, incarnation + 100)).collect();
+        state.give_units(&wanted, &fixed)
+    }
+
+    #[test]
+    fn numbers_are_given_once_whatever_the_order_and_no_other_volume_gets_them_later() {
+        let mut state = state(&["a", "b", "c"]);
+        assert_eq!(give(&mut state, &[(1, None), (2, Some(1)), (3, None)]), [Ok(()), Ok(()), Ok(())]);
+        assert_eq!(luns(&state), [Some(0), Some(1), Some(2)]);
+        give(&mut state, &[(3, None), (1, None)]);
+        assert_eq!(luns(&state), [Some(0), Some(1), Some(2)]);
+        state.forget(1);
+        state.identify("d", "disk-9", false, &[], || 4).expect("new");
+        give(&mut state, &[(4, None)]);
+        assert_eq!(luns(&state), [Some(1), Some(2), Some(3)], "0 was another's");
+        assert_eq!(give(&mut state, &[(4, Some(0))]), [Ok(())], "unless the file says so");
+        assert_eq!((luns(&state)[2], state.volumes[2].unit.as_ref().expect("it has one").serial), (Some(0), 104));
+        assert_eq!(state.retired_luns, BTreeSet::from([3]));
+    }
+
+    #[test]
+    fn the_file_moves_numbers_and_takes_none_that_another_keeps() {
+        let mut state = state(&["a", "b"]);
+        give(&mut state, &[(1, None), (2, None)]);
+        assert_eq!(give(&mut state, &[(1, Some(1)), (2, Some(0))]), [Ok(()), Ok(())]);
+        assert_eq!((luns(&state), state.retired_luns.len()), (vec![Some(1), Some(0)], 0));
+        let taken = |lun, other: &str| Err(UnitError::Taken { lun, other: other.to_owned() });
+        assert_eq!(give(&mut state, &[(1, Some(0))]), [taken(0, "b")]);
+        assert_eq!((luns(&state), state.retired_luns.len()), (vec![Some(1), Some(0)], 0));
+        // Who is kept from moving is in the way of whoever counted on that.
+        state.identify("c", "disk-c", false, &[], || 3).expect("new");
+        give(&mut state, &[(3, None)]);
+        assert_eq!(give(&mut state, &[(2, Some(1)), (1, Some(2))]), [taken(1, "a"), taken(2, "c")]);
+        assert_eq!(luns(&state), [Some(1), Some(0), Some(2)]);
+    }
+
+    #[test]
+    fn an_adopted_backing_keeps_what_initiators_know_the_name_by() {
+        let mut state = state(&["a", "b"]);
+        give(&mut state, &[(1, None), (2, None)]);
+        assert!(state.keep_reservations(1, &[0xab, 0]) && !state.keep_reservations(9, &[]));
+        let before = state.volumes[0].unit.clone();
+        state.identify("a", "disk-7", true, &[], || 7).expect("adopted");
+        assert_eq!(state.by_name("a").expect("known").unit, before);
+        assert_eq!(before.expect("it has one").kept(), Some(vec![0xab, 0]));
+        // A backing that has a unit keeps its own; the other number is nobody's.
+        state.identify("b", "disk-7", true, &[], || 8).expect("adopted");
+        assert_eq!((luns(&state), state.retired_luns.clone()), (vec![Some(0)], BTreeSet::from([1])));
+    }
+}
