@@ -42,7 +42,12 @@ struct Client {
     next: u64,
     /// Writes so far.
     written: u64,
+    /// Reads so far.
+    read: u64,
 }
+
+/// Of so many reads, and of so many writes, one says that it is asked for once; no power of two, so that it meets what every other one is.
+const ONE_IN: u64 = 3;
 
 /// Client `number` at work until no operation is left.
 pub async fn run(life: Rc<Life>, number: u16, mut random: Random) {
@@ -57,6 +62,7 @@ pub async fn run(life: Rc<Life>, number: u16, mut random: Random) {
         flush_percent: random.pick(&[1, 5, 20]),
         next: 0,
         written: 0,
+        read: 0,
         life,
         random,
     };
@@ -135,7 +141,13 @@ impl Client {
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
         let mut pieces: Vec<Piece<SimBlock>> = Vec::new();
         let at_once = self.random.percent(60) && volume.read_now(at, len, &mut pieces);
-        let result = if at_once { Ok(()) } else { volume.read(at, len, &mut pieces).await };
+        self.read += 1;
+        let once = life.options.once && self.read.is_multiple_of(ONE_IN);
+        let result = match (at_once, once) {
+            (true, _) => Ok(()),
+            (false, true) => volume.read_once(at, len, &mut pieces).await,
+            (false, false) => volume.read(at, len, &mut pieces).await,
+        };
         if result.is_err() {
             life.end(subject, op, &marks, &result);
             return;
@@ -166,7 +178,8 @@ impl Client {
         let volume = subject.volume();
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
         let mut source = Source { volume: subject.number, op, first };
-        let (now, flags) = (!fua && self.random.percent(60), WriteFlags { fua, ..Default::default() });
+        let once = life.options.once && self.written.is_multiple_of(ONE_IN);
+        let (now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, once });
         // Every other write of whole blocks gives its buffers away instead of having them copied.
         let whole = [at, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
         let mut given = (whole && self.written.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();

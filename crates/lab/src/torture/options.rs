@@ -90,6 +90,8 @@ pub struct Options {
     pub clients: u16,
     /// Largest request of a client, in bytes.
     pub length_max: u64,
+    /// Some requests say that nobody will ask for the same soon.
+    pub once: bool,
     /// Which ready task runs next.
     pub order: TaskOrder,
     /// Buffers, in blocks.
@@ -137,6 +139,7 @@ impl Options {
             lives: (0..lives).map(|life| draw_end(random, life + 1 == lives)).collect(),
             clients: clients as u16,
             length_max,
+            once: Random::new(seed, 9_002).percent(25),
             order: if random.percent(75) { TaskOrder::Seeded } else { TaskOrder::Fifo },
             pool_blocks: (least + random.pick(&[0, 100, 500, 2_000])) as usize,
             dirty_max_percent: random.pick(&[5, 10, 25, 50, 80]),
@@ -188,7 +191,12 @@ impl VolumeOptions {
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {} operations, lives end {:?}", self.seed, self.operations, self.lives)?;
-        writeln!(f, "  clients {}, requests up to {} bytes, tasks {:?}", self.clients, self.length_max, self.order)?;
+        let once = if self.once { ", some asked for once" } else { "" };
+        writeln!(
+            f,
+            "  clients {}, requests up to {} bytes{once}, tasks {:?}",
+            self.clients, self.length_max, self.order
+        )?;
         let pool = (self.pool_blocks * seam::BLOCK_BYTES) >> 10;
         write!(f, "  memory {pool} KiB, dirty at most {} % and ", self.dirty_max_percent)?;
         writeln!(f, "{}, readahead up to {} bytes", self.dirty_age_max, self.readahead_max_bytes)?;
