@@ -7,6 +7,7 @@ pub mod destage;
 pub mod fio;
 pub mod flash;
 pub mod held;
+pub mod iscsi;
 pub mod limited;
 pub mod load;
 pub mod machine;

@@ -19,18 +19,23 @@ pub struct Process {
 
 impl Process {
     /// Starts `command` and waits until it answers on `socket`.
-    pub fn start(mut command: Command, socket: &Path) -> io::Result<Process> {
+    pub fn start(command: Command, socket: &Path) -> io::Result<Process> {
+        Process::start_until(command, || answers(socket))
+    }
+
+    /// Starts `command` and waits until `is_ready`.
+    pub fn start_until(mut command: Command, is_ready: impl Fn() -> bool) -> io::Result<Process> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(|error| {
             io::Error::other(format!("{} does not start: {error}", command.get_program().display()))
         })?;
         let mut process = Process { child };
         let deadline = Instant::now() + PATIENCE;
-        while !answers(socket) {
+        while !is_ready() {
             if let Some(status) = process.child.try_wait()? {
                 return Err(io::Error::other(format!("{command:?} ended with {status}")));
             }
             if Instant::now() > deadline {
-                return Err(io::Error::other(format!("{command:?} does not answer on {}", socket.display())));
+                return Err(io::Error::other(format!("{command:?} does not answer within {PATIENCE:?}")));
             }
             std::thread::sleep(Duration::from_millis(20));
         }

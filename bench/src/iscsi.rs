@@ -1,0 +1,198 @@
+//! The iSCSI target beside tgt, on files in memory, asked by libiscsi's and QEMU's initiators.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::process::Process;
+use crate::report::Section;
+use crate::run::{Effort, median};
+use crate::servers::{Programs, daemon};
+
+const TARGET: &str = "iqn.2026-11.io.hotset:bench";
+
+/// How a cell asks.
+enum Client {
+    /// `iscsi-perf`, which reads alone: blocks of 512 bytes a request, and whether at random.
+    Reads { depth: u32, blocks: u32, random: bool },
+    /// `qemu-img bench`, which writes so many requests of 4 KiB a second of the effort, as far as one expects.
+    Writes { depth: u32, a_second: u32 },
+}
+
+/// What is measured, and the ratio to tgt that is wanted.
+const CELLS: [(&str, Client, Option<f64>); 5] = [
+    ("4 KiB random read, depth 1", Client::Reads { depth: 1, blocks: 8, random: true }, Some(1.2)),
+    ("4 KiB random read, depth 32", Client::Reads { depth: 32, blocks: 8, random: true }, Some(1.5)),
+    ("64 KiB sequential read, depth 8", Client::Reads { depth: 8, blocks: 128, random: false }, None),
+    ("4 KiB write, depth 1", Client::Writes { depth: 1, a_second: 12_000 }, Some(1.2)),
+    ("4 KiB write, depth 32", Client::Writes { depth: 32, a_second: 50_000 }, Some(1.2)),
+];
+
+/// A server and its unit's address.
+struct Served {
+    process: Process,
+    uri: String,
+}
+
+/// One run: requests a second, and microseconds of a processor that each took the server and the client.
+#[derive(Clone, Copy)]
+struct Sample {
+    iops: f64,
+    server_us: f64,
+    client_us: f64,
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn image(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
+    File::create(&path)?.set_len(bytes)?;
+    Ok(path)
+}
+
+fn hotset(folder: &Path, bytes: u64, program: &Path) -> io::Result<Served> {
+    let (socket, port) = (folder.join("hotset.sock"), free_port()?);
+    let backing = image(folder.join("hotset.img"), bytes)?.display().to_string();
+    let tables = format!("[iscsi]\nlisten = [\"127.0.0.1:{port}\"]\ntarget = \"{TARGET}\"\n");
+    let command = daemon(folder, &socket, bytes * 8, &[("bench", backing)], &tables, program)?;
+    Ok(Served { process: Process::start(command, &socket)?, uri: format!("iscsi://127.0.0.1:{port}/{TARGET}/0") })
+}
+
+/// tgt on a file whose pages the system caches: as quick as it gets.
+fn tgt(folder: &Path, bytes: u64) -> io::Result<Served> {
+    let (port, control) = (free_port()?, std::process::id().to_string());
+    let mut command = Command::new("tgtd");
+    command.args(["-f", "-C", &control, "--iscsi", &format!("portal=127.0.0.1:{port}")]);
+    let manage = |arguments: &[&str]| -> io::Result<bool> {
+        let mut command = Command::new("tgtadm");
+        command.args(["-C", &control, "--lld", "iscsi"]).args(arguments);
+        Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
+    };
+    let listens = || manage(&["--op", "show", "--mode", "target"]).unwrap_or(false);
+    let process = Process::start_until(command, listens)?;
+    let backing = image(folder.join("tgt.img"), bytes)?.display().to_string();
+    for arguments in [
+        vec!["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET],
+        // Its unit 0 is a controller.
+        vec!["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &backing],
+        vec!["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
+    ] {
+        if !manage(&arguments)? {
+            return Err(io::Error::other(format!("tgtadm {arguments:?} failed")));
+        }
+    }
+    Ok(Served { process, uri: format!("iscsi://127.0.0.1:{port}/{TARGET}/1") })
+}
+
+/// Runs a client; what it printed and the processor's time that it took, in microseconds.
+fn client(arguments: &[String]) -> io::Result<(String, f64)> {
+    // The shell's own clock of its children: user and system time, on its last line.
+    let output = Command::new("sh").args(["-c", "\"$@\"; times", "sh"]).args(arguments).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).replace('\r', "\n");
+    let last = said.lines().last().unwrap_or_default();
+    let seconds = |text: &str| {
+        let (minutes, seconds) = text.strip_suffix('s')?.split_once('m')?;
+        Some(minutes.parse::<f64>().ok()? * 60.0 + seconds.parse::<f64>().ok()?)
+    };
+    let used: Option<f64> = last.split_whitespace().map(seconds).sum();
+    let failed = || io::Error::other(format!("{arguments:?}: {said}{}", String::from_utf8_lossy(&output.stderr)));
+    Ok((said.clone(), used.ok_or_else(failed)? * 1e6))
+}
+
+/// The number between two words of a text.
+fn between(text: &str, before: &str, after: &str) -> Option<f64> {
+    let (_, rest) = text.rsplit_once(before)?;
+    rest.trim_start().split_once(after)?.0.trim().parse().ok()
+}
+
+fn run(how: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
+    let before = served.process.cpu_us();
+    let (arguments, writes) = match how {
+        Client::Reads { depth, blocks, random } => {
+            let order = if *random { " -r" } else { "" };
+            (format!("iscsi-perf -m {depth} -b {blocks} -t {seconds}{order} {}", served.uri), None)
+        }
+        Client::Writes { depth, a_second } => {
+            let count = a_second * seconds;
+            (format!("qemu-img bench -w -f raw -d {depth} -s 4096 -c {count} -t none {}", served.uri), Some(count))
+        }
+    };
+    let arguments: Vec<_> = arguments.split(' ').map(str::to_owned).collect();
+    let (said, client_us) = client(&arguments)?;
+    let failed = || io::Error::other(format!("{arguments:?}: {said}"));
+    let (iops, requests) = match writes {
+        None => {
+            let iops = between(&said, "iops average", "(").ok_or_else(failed)?;
+            (iops, iops * f64::from(seconds))
+        }
+        Some(count) => {
+            let took = between(&said, "completed in", "seconds").ok_or_else(failed)?;
+            (f64::from(count) / took, f64::from(count))
+        }
+    };
+    let server_us = (served.process.cpu_us() - before) / requests;
+    Ok(Sample { iops, server_us, client_us: client_us / requests })
+}
+
+/// Measures both on files of `effort.size_bytes` in `folder`, which lies in memory, in turn.
+pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
+    let ours = hotset(folder, effort.size_bytes, &programs.hotset)?;
+    let theirs = tgt(folder, effort.size_bytes)?;
+    for served in [&ours, &theirs] {
+        let count = (effort.size_bytes >> 16).to_string();
+        let fill = format!("qemu-img bench -w -f raw -d 8 -s 65536 -c {count} -t none {}", served.uri);
+        client(&fill.split(' ').map(str::to_owned).collect::<Vec<_>>())?;
+    }
+    let mut text = "A LUN that is in memory as a whole, over TCP on the loopback, beside tgt on a file in memory. A cell reads: requests a \
+                    second · the server's · the client's CPU time a request.\n\n\
+                    | | hotset | tgt | ratio | wanted | of the rounds |\n| --- | ---: | ---: | ---: | ---: | ---: |\n"
+        .to_owned();
+    for (name, how, wanted) in &CELLS {
+        let mut rounds = Vec::new();
+        for round in 0..effort.rounds {
+            // Who comes second finds the machine as the first one left it, so they change places.
+            let first = if round % 2 == 0 { (&ours, &theirs) } else { (&theirs, &ours) };
+            let pair = (run(how, first.0, effort.seconds)?, run(how, first.1, effort.seconds)?);
+            rounds.push(if round % 2 == 0 { pair } else { (pair.1, pair.0) });
+        }
+        let of = |figure: &dyn Fn(&(Sample, Sample)) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
+        let shown = |pick: fn(&(Sample, Sample)) -> Sample| {
+            let of = |figure: fn(&Sample) -> f64| of(&|pair| figure(&pick(pair)));
+            let (iops, server, client) = (of(|s| s.iops), of(|s| s.server_us), of(|s| s.client_us));
+            format!("{iops:.0} · {server:.1} µs · {client:.1} µs")
+        };
+        let ratio = of(&|(ours, theirs)| ours.iops / theirs.iops);
+        let each: Vec<_> = rounds.iter().map(|(ours, theirs)| format!("{:.2}", ours.iops / theirs.iops)).collect();
+        let wanted = wanted.map_or_else(String::new, |wanted| format!("{wanted:.1}"));
+        eprintln!("iSCSI, {name}: {ratio:.2} of tgt");
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "| {name} | {} | {} | **{ratio:.2}** | {wanted} | {} |",
+            shown(|pair| pair.0),
+            shown(|pair| pair.1),
+            each.join(", ")
+        );
+    }
+    let text = text.trim_end().to_owned();
+    Ok(Section { title: "iSCSI".into(), text, ratios: Vec::new(), measured: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_clients_print_is_read() {
+        let perf = "00:01 - iops average 1 (0 MB/s)\niops average 50411 (196 MB/s)    \n\nfinished.\n0m0.1s 0m0.2s\n";
+        assert_eq!(between(perf, "iops average", "("), Some(50411.0));
+        assert_eq!(between("Run completed in 0.526 seconds.", "completed in", "seconds"), Some(0.526));
+        assert_eq!(between("nothing of the kind", "completed in", "seconds"), None);
+        let (said, used) = client(&["echo".into(), "said".into()]).expect("there is a shell");
+        assert!(said.starts_with("said\n") && used < 1e6);
+    }
+}
