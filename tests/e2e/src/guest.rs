@@ -8,14 +8,11 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use crate::client::Endpoint;
 use crate::daemon::{SABOTAGE, wait_at_most};
+use crate::kernel::{self, BOOT_PATIENCE, Kernel};
 use crate::tool::tool;
-
-/// Longest time that a boot may take: 5 to 15 s on an emulated processor, several times that on a busy machine.
-const BOOT_PATIENCE: Duration = Duration::from_secs(300);
 
 /// What the daemon in the guest is told. `/dev/vda` is the first of the disks.
 const CONFIG: &str = r#"
@@ -67,18 +64,12 @@ pub struct Image {
     initramfs: PathBuf,
 }
 
-/// The folder with an unpacked kernel package, made by `scripts/guest-kernel`.
-pub fn kernel_folder() -> PathBuf {
-    let folder = std::env::var_os("HOTSET_GUEST").map(PathBuf::from);
-    folder.expect("HOTSET_GUEST names an unpacked kernel package: run `make torture`, or see docs/testing.md")
-}
-
 impl Image {
-    /// Packs `daemon` with the kernel in `kernel_folder` into `folder`; `flash`: for a machine with flash devices; `sabotage` names a
+    /// Packs `daemon` with the kernel into `folder`; `flash`: for a machine with flash devices; `sabotage` names a
     /// fault that it is to have.
-    pub fn build(folder: &Path, kernel_folder: &Path, daemon: &Path, flash: bool, sabotage: Option<&str>) -> Image {
+    pub fn build(folder: &Path, kernel: &Kernel, daemon: &Path, flash: bool, sabotage: Option<&str>) -> Image {
         let root = folder.join("root");
-        for name in ["bin", "modules", "proc", "sys", "dev", "state", "tmp"] {
+        for name in ["bin", "proc", "sys", "dev", "state", "tmp"] {
             fs::create_dir_all(root.join(name)).expect("the folder can be written");
         }
         let copy = |from: &Path, to: &Path| {
@@ -91,19 +82,14 @@ impl Image {
         for library in libraries(daemon) {
             copy(&library, &root.join(library.strip_prefix("/").expect("ldd prints whole paths")));
         }
-        let version = only_entry(&kernel_folder.join("lib/modules"));
-        for (index, module) in modules(kernel_folder, &version).iter().enumerate() {
-            let name = module.file_name().expect("a module is a file").to_string_lossy().into_owned();
-            copy(module, &root.join(format!("modules/{index:02}-{name}")));
-        }
+        kernel
+            .put_modules(&["virtio_pci", "virtio_blk", "virtio_net", "ext4", "crc32c_generic"], &root.join("modules"));
         let config = if flash { format!("{FLASH}{CONFIG}") } else { CONFIG.to_owned() };
         fs::write(root.join("hotset.toml"), config).expect("the folder can be written");
         let sabotage = sabotage.map(|fault| format!("export {SABOTAGE}={fault}\n")).unwrap_or_default();
         fs::write(root.join("sabotage"), sabotage).expect("the folder can be written");
         fs::write(root.join("init"), INIT).expect("the folder can be written");
-        tool("chmod").arg("755").arg(root.join("init")).ok();
-        tool("sh").arg("-c").arg("find . | cpio --quiet -o -H newc > ../initramfs").within(&root).ok();
-        Image { kernel: kernel_folder.join(format!("boot/vmlinuz-{version}")), initramfs: folder.join("initramfs") }
+        Image { kernel: kernel.image(), initramfs: kernel::pack(&root) }
     }
 }
 
@@ -112,27 +98,6 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
     let text = tool("ldd").arg(program).ok();
     let paths = text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
     paths.map(PathBuf::from).collect()
-}
-
-fn only_entry(folder: &Path) -> String {
-    let mut entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let entry = entries.next().expect("the kernel package has modules").expect("it can be read");
-    entry.file_name().to_string_lossy().into_owned()
-}
-
-/// Modules for disks, a file system and a network, each after those it needs.
-fn modules(kernel_folder: &Path, version: &str) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for name in ["virtio_pci", "virtio_blk", "virtio_net", "ext4", "crc32c_generic"] {
-        let show = tool("modprobe").arg("-d").arg(kernel_folder).args("--show-depends -S").arg(version).arg(name).ok();
-        for module in show.lines().filter_map(|line| line.strip_prefix("insmod ")) {
-            let path = PathBuf::from(module.trim());
-            if !found.contains(&path) {
-                found.push(path);
-            }
-        }
-    }
-    found
 }
 
 /// A running guest; its power is cut when it is dropped.
@@ -151,8 +116,7 @@ impl Guest {
         let mut command = Command::new("qemu-system-x86_64");
         command.args("-accel tcg -m 512 -smp 1 -nodefaults -nographic -no-reboot".split(' '));
         command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
-        // On a busy machine the emulated timer is too late for the kernel's check of it, which then gives up.
-        command.args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check"]);
+        command.args(["-append", kernel::COMMAND_LINE]);
         command.arg("-serial").arg(format!("file:{}", console.display()));
         for (number, disk) in disks.iter().enumerate() {
             command.arg("-blockdev").arg(format!(

@@ -3,6 +3,7 @@
 //! [`site::Site`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in it,
 //! [`client::Client`] a small NBD client of the tests' own, and [`ledger::Ledger`] what a crash may and may not take away.
 
+pub mod bridge;
 pub mod cache_disk;
 pub mod certificate;
 pub mod client;
@@ -11,10 +12,14 @@ pub mod folder;
 pub mod guest;
 pub mod held;
 pub mod http;
+pub mod initiator;
+pub mod kernel;
 pub mod ledger;
+pub mod linux;
 pub mod loop_device;
 pub mod pattern;
 pub mod random;
+pub mod relay;
 pub mod server;
 pub mod site;
 pub mod terminal;

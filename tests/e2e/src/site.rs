@@ -1,11 +1,15 @@
 //! A folder with a configuration and backings: what a daemon needs before it starts.
 
 use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 
 use crate::client::Endpoint;
 use crate::daemon::Daemon;
 use crate::folder::Folder;
+
+/// The name of every site's iSCSI target.
+pub const TARGET: &str = "iqn.2026-11.io.hotset:test";
 
 /// What a test writes into the configuration before it starts the daemon.
 pub struct Site {
@@ -59,6 +63,19 @@ impl Site {
     /// Adds a volume on any backing.
     pub fn volume_on(&mut self, name: &str, backing: &str, lines: &str) {
         self.volumes.push(format!("[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\n{lines}\n"));
+    }
+
+    /// Takes all volumes out of the configuration; their files stay.
+    pub fn forget_volumes(&mut self) {
+        self.volumes.clear();
+    }
+
+    /// Serves the volumes over iSCSI, too, as [`TARGET`], on a port that is free now; `lines` are further keys.
+    pub fn target(&mut self, lines: &str) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        self.tables += &format!("[iscsi]\nlisten = [\"{address}\"]\ntarget = \"{TARGET}\"\n{lines}\n");
+        address
     }
 
     /// The file under a volume of [`Site::volume`].

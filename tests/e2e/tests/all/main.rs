@@ -18,6 +18,8 @@ mod fio;
 mod flash;
 mod history;
 mod hostile;
+mod iscsi;
+mod iscsi_guest;
 mod jobs;
 mod kill;
 mod lifecycle;

@@ -11,7 +11,8 @@ use e2e::cache_disk::CacheDisk;
 use e2e::client::{Client, Endpoint};
 use e2e::daemon::{binary, wait_for};
 use e2e::folder::Folder;
-use e2e::guest::{Guest, Image, kernel_folder};
+use e2e::guest::{Guest, Image};
+use e2e::kernel::Kernel;
 use e2e::ledger::{Fault, Ledger};
 use e2e::random::{Random, seed};
 use e2e::site::Site;
@@ -86,7 +87,7 @@ impl Disks {
 /// is checked as it is, with it what the next boot's daemon makes of all devices; a volume that it refuses is a fault.
 fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> Vec<String> {
     let folder = Folder::new();
-    let image = Image::build(folder.path(), &kernel_folder(), binary(), flash, sabotage);
+    let image = Image::build(folder.path(), &Kernel::open(), binary(), flash, sabotage);
     let disks = Disks::new(&folder, flash);
     let ledger = Mutex::new(Ledger::new(BYTES, true));
     let mut random = Random::new(seed);

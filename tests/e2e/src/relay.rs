@@ -1,0 +1,57 @@
+//! A relay in front of a TCP server, whose connections a test can cut.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+/// Takes connections on a port of its own and hands each on to the server.
+pub struct Relay {
+    port: u16,
+    passed: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Relay {
+    /// One in front of `server`; it ends with the process.
+    pub fn to(server: SocketAddr) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        let passed = Arc::<Mutex<Vec<TcpStream>>>::default();
+        let all = Arc::clone(&passed);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // A server that is not there is what the client is to see.
+                let Ok(server) = TcpStream::connect(server) else { continue };
+                let handle = |stream: &TcpStream| stream.try_clone().expect("descriptors are left");
+                all.lock().expect("nobody panics with it").extend([handle(&client), handle(&server)]);
+                let (from, to) = (handle(&client), handle(&server));
+                std::thread::spawn(move || pass(from, to));
+                std::thread::spawn(move || pass(server, client));
+            }
+        });
+        Relay { port, passed }
+    }
+
+    /// Where clients come to.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Cuts all connections, both ways; new ones may come. How many there were.
+    pub fn cut(&self) -> usize {
+        let all = std::mem::take(&mut *self.passed.lock().expect("nobody panics with it"));
+        all.iter().filter(|stream| stream.shutdown(Shutdown::Both).is_ok()).count() / 2
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    let _ = from.set_nodelay(true);
+    let _ = to.set_nodelay(true);
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(len @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&buffer[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,352 @@
+//! iSCSI from end to end: what a target promises its initiators, by an initiator of the tests' own.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use e2e::bridge::Bridge;
+use e2e::daemon::wait_for;
+use e2e::initiator::{Answer, Done, Initiator, lun};
+use e2e::ledger::Ledger;
+use e2e::random::{Random, seed};
+use e2e::server::Nbdkit;
+use e2e::site::{Site, TARGET};
+use e2e::writer::{StopAtEnd, Writer};
+
+use crate::kill::kill_rounds;
+
+const HOST: &str = "iqn.2026-11.io.hotset:host";
+const SECTOR: usize = 512;
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+const RESERVATION_CONFLICT: u8 = 0x18;
+const MISCOMPARE: u8 = 0xe;
+const ABORT_TASK: u8 = 1;
+
+fn log_in(address: SocketAddr, isid: u32) -> Initiator {
+    Initiator::log_in(address, HOST, isid, TARGET).unwrap_or_else(|error| panic!("no log-in: {error}"))
+}
+
+fn good(done: std::io::Result<Done>) -> Done {
+    let done = done.expect("the session lives");
+    assert_eq!(done.status, GOOD, "sense {:02x?}", done.sense_code());
+    done
+}
+
+/// A sector that begins with a number.
+fn sector(number: u64) -> Vec<u8> {
+    let mut sector = vec![0; SECTOR];
+    sector[..8].copy_from_slice(&number.to_be_bytes());
+    sector
+}
+
+fn number(sector: &[u8]) -> u64 {
+    u64::from_be_bytes(sector[..8].try_into().expect("eight bytes are eight"))
+}
+
+/// Increments to make in all: `HOTSET_COUNT_TO`, 4,000 without it.
+fn count_to() -> u64 {
+    std::env::var("HOTSET_COUNT_TO").ok().and_then(|text| text.parse().ok()).unwrap_or(4000)
+}
+
+#[test]
+fn eight_sessions_that_count_by_compare_and_write_lose_no_increment() {
+    const SESSIONS: u32 = 8;
+    let mut site = Site::with_volume(16 << 20);
+    let address = site.target("");
+    let daemon = site.start();
+    let each = count_to() / u64::from(SESSIONS);
+    let missed: u64 = std::thread::scope(|scope| {
+        let count = |isid| {
+            let (mut session, mut missed, mut now) = (log_in(address, isid), 0, 0);
+            for _ in 0..each {
+                loop {
+                    let done = session.compare_and_write(lun(0), 8, &sector(now), &sector(now + 1));
+                    let done = done.expect("the session lives");
+                    if done.status == GOOD {
+                        now += 1;
+                        break;
+                    }
+                    assert_eq!((done.status, done.sense_code().0), (CHECK_CONDITION, MISCOMPARE));
+                    missed += 1;
+                    now = number(&good(session.read(lun(0), 8, 1)).data);
+                }
+            }
+            missed
+        };
+        let sessions: Vec<_> = (1..=SESSIONS).map(|isid| scope.spawn(move || count(isid))).collect();
+        sessions.into_iter().map(|session| session.join().expect("it counts to its end")).sum()
+    });
+    let counted = number(&good(log_in(address, 99).read(lun(0), 8, 1)).data);
+    println!("{counted} increments, {missed} lost a race and were made again");
+    assert_eq!(counted, each * u64::from(SESSIONS));
+    assert!(missed > 0, "nobody was in anybody's way");
+    daemon.stop();
+}
+
+/// PERSISTENT RESERVE OUT with a key, a new key and APTPL.
+fn reserve_out(session: &mut Initiator, action: u8, kind: u8, key: u64, new: u64) -> Done {
+    let mut parameters = [0; 24];
+    parameters[..8].copy_from_slice(&key.to_be_bytes());
+    parameters[8..16].copy_from_slice(&new.to_be_bytes());
+    parameters[20] = 1;
+    let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+    session.ask(lun(0), &cdb, &parameters, 0).expect("the session lives")
+}
+
+/// A foreign initiator (QEMU's) carries the load, which SYNCHRONIZE CACHE makes durable; the reservation is held by one of ours.
+#[test]
+fn nothing_synchronized_is_lost_when_the_daemon_is_killed_and_reservations_are_still_held() {
+    const BYTES: u64 = 16 << 20;
+    const KEY: u64 = 0xa1b2;
+    const REGISTER: u8 = 0;
+    const RESERVE: u8 = 1;
+    const WRITE_EXCLUSIVE_REGISTRANTS_ONLY: u8 = 5;
+    let mut site = Site::new();
+    site.memory = "20 MiB".to_owned();
+    site.volume("v", BYTES, "lun = 1");
+    site.volume("held", 1 << 20, "lun = 0");
+    let address = site.target("");
+    let (ledger, mut random) = (Mutex::new(Ledger::new(BYTES, false)), Random::new(seed("iscsi-kill")));
+    let mut daemon = site.start();
+    let mut owner = log_in(address, 1);
+    for (action, kind, key, new) in [(REGISTER, 0, 0, KEY), (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS_ONLY, KEY, 0)] {
+        assert_eq!(reserve_out(&mut owner, action, kind, key, new).status, GOOD);
+    }
+    for _ in 0..kill_rounds().min(20) {
+        let bridge = Bridge::start(&site.folder.join("bridge"), &format!("iscsi://{address}/{TARGET}/1"));
+        let (endpoint, stop) = (bridge.endpoint(), AtomicBool::new(false));
+        let writer = Writer { endpoint: &endpoint, export: "", connections: 1 + random.below(4), seed: random.draw() };
+        let before = ledger.lock().expect("no writer panicked").sequence();
+        let pause = Duration::from_millis(50 + random.below(400));
+        let mut faults = std::thread::scope(|scope| {
+            let run = scope.spawn(|| writer.run(&ledger, &stop));
+            let at_end = StopAtEnd(&stop);
+            std::thread::sleep(pause);
+            daemon.kill();
+            // Or it would send what was in flight once more to the next daemon.
+            drop(bridge);
+            drop(at_end);
+            run.join().expect("the writer ends orderly")
+        });
+        daemon = site.start();
+        let image = e2e::client::Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all());
+        let mut ledger = ledger.lock().expect("no writer panicked");
+        println!("killed after {pause:?} and {} writes", ledger.sequence() - before);
+        faults.extend(ledger.check_after_crash(&image.expect("the volume is back")));
+        assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
+
+        let mut stranger = log_in(address, 2);
+        let done = stranger.write(lun(0), 0, &sector(1)).expect("the session lives");
+        assert_eq!(done.status, RESERVATION_CONFLICT, "the reservation is gone");
+        good(log_in(address, 1).write(lun(0), 0, &sector(1)));
+    }
+    daemon.stop();
+}
+
+/// The next answer that is no ping's; all pings that were sent meanwhile have to be answered within a second.
+fn ping_for(session: &mut Initiator, seconds: u64) -> Duration {
+    let mut longest = Duration::ZERO;
+    for _ in 0..seconds {
+        let sent = Instant::now();
+        let tag = session.ping().expect("the session lives");
+        assert_eq!(session.answer().expect("the session lives"), Answer::Pong(tag));
+        longest = longest.max(sent.elapsed());
+        std::thread::sleep(Duration::from_secs(1).saturating_sub(sent.elapsed()));
+    }
+    longest
+}
+
+/// Seconds for which the backing hangs: `HOTSET_STALL_SECONDS`, 3 without it.
+fn stall_seconds() -> u64 {
+    std::env::var("HOTSET_STALL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+}
+
+fn signal(process: u32, name: &str) {
+    e2e::tool::tool("kill").arg(format!("-{name}")).arg(process.to_string()).ok();
+}
+
+#[test]
+fn pings_and_aborts_are_answered_while_the_backing_hangs() {
+    let mut site = Site::new();
+    let backing = Nbdkit::start(&site.folder.join("slow"), "memory 16M");
+    site.volume_on("v", &backing.uri(), "policy = \"write-through\"");
+    let address = site.target("");
+    let daemon = site.start();
+    let mut session = log_in(address, 1);
+    good(session.write(lun(0), 0, &sector(1)));
+
+    signal(backing.pid(), "STOP");
+    let read = session.start(lun(0), &Initiator::transfer(0x88, 1024, 8), &[], 8 * SECTOR).expect("it is sent");
+    let kept = session.start(lun(0), &Initiator::transfer(0x88, 2048, 8), &[], 8 * SECTOR).expect("it is sent");
+    let write = session.start(lun(0), &Initiator::transfer(0x8a, 4096, 1), &sector(7), 0).expect("it is sent");
+    let longest = ping_for(&mut session, stall_seconds());
+    println!("the backing hung for {} s; the slowest ping took {longest:?}", stall_seconds());
+
+    // A read that nobody wants any more is gone at once; the answer of a write waits until it can have no later effect.
+    let aborted = session.manage(ABORT_TASK, lun(0), read).expect("it is sent");
+    assert_eq!(session.answer().expect("the session lives"), Answer::Managed(aborted, 0));
+    let waiting = session.manage(ABORT_TASK, lun(0), write).expect("it is sent");
+    ping_for(&mut session, 1);
+    signal(backing.pid(), "CONT");
+    let mut ended = Vec::new();
+    while ended.len() < 2 {
+        match session.answer().expect("the session lives") {
+            Answer::Done(done) => {
+                assert_ne!(done.tag, read, "an aborted command was answered");
+                assert_ne!(done.tag, write, "an aborted command was answered");
+                assert_eq!((done.tag, done.status), (kept, GOOD));
+                ended.push(done.tag);
+            }
+            Answer::Managed(tag, response) => {
+                assert_eq!((tag, response), (waiting, 0));
+                ended.push(tag);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // The write was made or not; which of both stays so.
+    let first = good(session.read(lun(0), 4096, 1)).data;
+    assert!(first == sector(7) || first == vec![0; SECTOR]);
+    good(session.write(lun(0), 4096, &sector(8)));
+    assert_eq!(good(session.read(lun(0), 4096, 1)).data, sector(8));
+    daemon.stop();
+}
+
+/// The unit's NAA designator, from INQUIRY's page 83.
+fn designator(session: &mut Initiator, unit: [u8; 8]) -> Vec<u8> {
+    let page = good(session.ask(unit, &[0x12, 1, 0x83, 1, 0, 0], &[], 256)).data;
+    let mut rest = &page[4..];
+    while rest.len() > 4 {
+        let len = rest[3] as usize;
+        if rest[1] & 0x3f == 3 {
+            return rest[4..4 + len].to_vec();
+        }
+        rest = &rest[4 + len..];
+    }
+    panic!("no designator: {page:02x?}");
+}
+
+fn units(session: &mut Initiator) -> Vec<u64> {
+    let list = good(session.ask(lun(0), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0], &[], 4096)).data;
+    list[8..].chunks_exact(8).map(|unit| u64::from(u16::from_be_bytes([unit[0], unit[1]]))).collect()
+}
+
+#[test]
+fn volumes_that_come_go_and_change_places_change_no_other_units_number_or_name() {
+    let mut site = Site::new();
+    for name in ["a", "b", "c"] {
+        site.volume(name, 1 << 20, "");
+    }
+    let address = site.target("");
+    let daemon = site.start();
+    let mut session = log_in(address, 1);
+    assert_eq!(units(&mut session), [0, 1, 2]);
+    let names: Vec<_> = (0..3).map(|number| designator(&mut session, lun(number))).collect();
+    assert!(names[0] != names[1] && names[1] != names[2], "units share a name");
+    good(session.write(lun(2), 0, &sector(2)));
+
+    // A new one first, one gone, the others in another order; meanwhile somebody writes to one that stays.
+    site.forget_volumes();
+    site.volume("new", 1 << 20, "");
+    for name in ["c", "a"] {
+        site.volume_on(name, &site.backing(name).to_string_lossy(), "");
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut session = log_in(address, 2);
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                good(session.write(lun(2), 64, &sector(64)));
+            }
+        });
+        let _at_end = StopAtEnd(&done);
+        std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
+        daemon.signal("HUP");
+        wait_for("the new list of units", || (units(&mut session) == [0, 2, 3]).then_some(()));
+    });
+    assert_eq!(designator(&mut session, lun(0)), names[0]);
+    assert_eq!(designator(&mut session, lun(2)), names[2]);
+    assert_eq!(number(&good(session.read(lun(2), 64, 1)).data), 64);
+    // The number of the one that went is not given away.
+    assert!(!names.contains(&designator(&mut session, lun(3))));
+    daemon.stop();
+}
+
+/// Bytes that are copied: `HOTSET_COPY_BYTES`, 64 MiB without it.
+fn copy_bytes() -> u64 {
+    std::env::var("HOTSET_COPY_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(64 << 20)
+}
+
+/// EXTENDED COPY of so many blocks inside unit 0.
+fn extended_copy(name: &[u8], from: u64, to: u64, blocks: u16) -> Vec<u8> {
+    let mut list = vec![0; 16 + 32 + 28];
+    list[2..4].copy_from_slice(&32u16.to_be_bytes());
+    list[8..12].copy_from_slice(&28u32.to_be_bytes());
+    // One target descriptor, by the unit's name.
+    list[16] = 0xe4;
+    list[20..24].copy_from_slice(&[1, 3, 0, name.len() as u8]);
+    list[24..24 + name.len()].copy_from_slice(name);
+    list[44..48].copy_from_slice(&(SECTOR as u32).to_be_bytes());
+    // Block to block, from the first descriptor to the first.
+    let segment = &mut list[48..];
+    segment[0] = 0x02;
+    segment[2..4].copy_from_slice(&24u16.to_be_bytes());
+    segment[10..12].copy_from_slice(&blocks.to_be_bytes());
+    segment[12..20].copy_from_slice(&from.to_be_bytes());
+    segment[20..28].copy_from_slice(&to.to_be_bytes());
+    list
+}
+
+#[test]
+fn a_copy_inside_a_volume_does_not_travel_equals_its_source_and_ends_with_its_session() {
+    const BLOCKS: u64 = (16 << 20) / SECTOR as u64;
+    let bytes = copy_bytes();
+    let mut site = Site::with_volume(2 * bytes);
+    let address = site.target("");
+    let daemon = site.start();
+    let mut session = log_in(address, 1);
+    let name = designator(&mut session, lun(0));
+    let mut random = Random::new(seed("xcopy"));
+    let chunk = 1 << 20;
+    let mut source = Vec::with_capacity(chunk);
+    for at in (0..bytes).step_by(chunk) {
+        source.clear();
+        source.extend((0..chunk / 8).flat_map(|_| random.draw().to_be_bytes()));
+        good(session.write(lun(0), at / SECTOR as u64, &source));
+    }
+    let mut cdb = [0; 16];
+    cdb[0] = 0x83;
+    let whole = bytes / SECTOR as u64;
+    for from in (0..whole).step_by(BLOCKS as usize) {
+        let list = extended_copy(&name, from, whole + from, BLOCKS.min(whole - from) as u16);
+        cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
+        good(session.ask(lun(0), &cdb, &list, 0));
+    }
+    for at in (0..bytes).step_by(chunk) {
+        let read =
+            |session: &mut Initiator, at| good(session.read(lun(0), at / SECTOR as u64, (chunk / SECTOR) as u32)).data;
+        let (old, new) = (read(&mut session, at), read(&mut session, bytes + at));
+        assert!(old == new, "the copy differs within a mebibyte of {at}");
+    }
+
+    // One that is under way when its session logs out ends.
+    let list = extended_copy(&name, 0, whole, BLOCKS.min(whole) as u16);
+    cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
+    session.start(lun(0), &cdb, &list, 0).expect("it is sent");
+    session.log_out().expect("it is sent");
+    loop {
+        match session.answer().expect("the log-out is answered") {
+            Answer::LoggedOut => break,
+            Answer::Done(_) => (),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Nobody writes there behind our back any more.
+    let mut session = log_in(address, 1);
+    good(session.write(lun(0), whole, &vec![0; chunk]));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(good(session.read(lun(0), whole, (chunk / SECTOR) as u32)).data.iter().all(|byte| *byte == 0));
+    daemon.stop();
+}

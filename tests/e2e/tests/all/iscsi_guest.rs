@@ -1,0 +1,214 @@
+//! A Linux guest's own initiator (open-iscsi, multipath) against the target: what user-space clients cannot show.
+
+use std::time::Duration;
+
+use e2e::daemon::Daemon;
+use e2e::linux::{HOST, Linux};
+use e2e::relay::Relay;
+use e2e::site::{Site, TARGET};
+
+const INITIATOR: &str = "iqn.2026-11.io.hotset:guest";
+const BYTES: u64 = 256 << 20;
+/// So often the connection is cut under a load that is verified.
+const CUTS: usize = 10;
+
+/// A daemon with one LUN behind relays, whose ports are all that it announces.
+struct Served {
+    site: Site,
+    daemon: Daemon,
+    relays: Vec<Relay>,
+}
+
+impl Served {
+    fn new(paths: usize, chap: bool) -> Served {
+        let mut site = Site::with_volume(BYTES);
+        let address = site.target("");
+        let relays: Vec<_> = (0..paths).map(|_| Relay::to(address)).collect();
+        let announced: Vec<_> = relays.iter().map(|relay| format!("\"{HOST}:{}\"", relay.port())).collect();
+        let (secret, mutual) = (site.folder.join("chap"), site.folder.join("mutual"));
+        std::fs::write(&secret, "initiators12").expect("the folder can be written");
+        std::fs::write(&mutual, "thetargets12").expect("the folder can be written");
+        let chap = if chap {
+            format!(
+                "chap = {{ user = \"guest\", secret_file = \"{}\", mutual_user = \"hotset\", mutual_secret_file = \"{}\" }}\n",
+                secret.display(),
+                mutual.display()
+            )
+        } else {
+            String::new()
+        };
+        site.tables += &format!("announce = [{}]\nacl = [\"{INITIATOR}\"]\n{chap}", announced.join(", "));
+        let daemon = site.start();
+        Served { site, daemon, relays }
+    }
+
+    /// Boots a guest whose initiator daemon runs.
+    fn guest(&self) -> Linux {
+        let mut guest = Linux::boot();
+        guest.run(&format!(
+            "mkdir -p /run/lock/iscsi /mnt\necho InitiatorName={INITIATOR} >/etc/iscsi/initiatorname.iscsi\n\
+             iscsid\nuntil pgrep iscsid >/dev/null; do sleep 0.1; done"
+        ));
+        guest
+    }
+}
+
+/// Starts a script in the guest that goes on by itself.
+fn begin(guest: &mut Linux, script: &str) {
+    guest.run(&format!(
+        "cat >/tmp/load <<'LOAD'\n{script}\nLOAD\nrm -f /tmp/load.status\n\
+         setsid sh -c 'sh -e /tmp/load; echo $? >/tmp/load.status' >/tmp/load.said 2>&1 </dev/null &"
+    ));
+}
+
+/// Waits for its end; it has to succeed. What it said.
+fn ended(guest: &mut Linux) -> String {
+    let (status, said) = guest.try_run(
+        "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; cat /tmp/load.said; exit $(cat /tmp/load.status)",
+    );
+    assert_eq!(status, 0, "the load failed:\n{said}\n{}", guest.run("dmesg | tail -n 40"));
+    said
+}
+
+fn is_running(guest: &mut Linux) -> bool {
+    guest.try_run("[ -s /tmp/load.status ]").0 != 0
+}
+
+/// What every session is asked for: both ways of CHAP with SHA-256, both digests.
+fn harden(guest: &mut Linux) {
+    let settings = [
+        ("node.session.auth.authmethod", "CHAP"),
+        ("node.session.auth.chap_algs", "SHA256"),
+        ("node.session.auth.username", "guest"),
+        ("node.session.auth.password", "initiators12"),
+        ("node.session.auth.username_in", "hotset"),
+        ("node.session.auth.password_in", "thetargets12"),
+        ("node.conn[0].iscsi.HeaderDigest", "CRC32C"),
+        ("node.conn[0].iscsi.DataDigest", "CRC32C"),
+    ];
+    for (name, value) in settings {
+        guest.run(&format!("iscsiadm -m node -T {TARGET} -o update -n '{name}' -v '{value}'"));
+    }
+}
+
+/// The whole life of a disk: found by discovery alone, authenticated both ways, digests on, a file system, a load through cuts of the
+/// connection, growth, the commands that hypervisors lean on, and a clean end.
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() {
+    let served = Served::new(1, true);
+    let mut guest = served.guest();
+    let relay = &served.relays[0];
+    let found = guest.run(&format!(
+        "iscsiadm -m discovery -t sendtargets -p {HOST}:{} \
+         -o new --op new 2>&1 || iscsiadm -m discovery -t sendtargets -p {HOST}:{}",
+        relay.port(),
+        relay.port()
+    ));
+    assert!(found.contains(&format!("{HOST}:{},", relay.port())) && found.contains(TARGET), "{found}");
+
+    // The wrong secret, and no secret at all.
+    let (status, said) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
+    assert_ne!(status, 0, "a session without a secret: {said}");
+    harden(&mut guest);
+    guest.run(&format!("iscsiadm -m node -T {TARGET} -o update -n node.session.auth.password -v 'notthesecret'"));
+    let (status, said) = guest.try_run(&format!("iscsiadm -m node -T {TARGET} --login"));
+    assert_ne!(status, 0, "a session with a wrong secret: {said}");
+    guest.run(&format!("iscsiadm -m node -T {TARGET} -o update -n node.session.auth.password -v 'initiators12'"));
+    guest.run(&format!("iscsiadm -m node -T {TARGET} --login; udevadm settle; test -b /dev/sda"));
+    let session = guest.run("iscsiadm -m session -P 2");
+    for told in ["HeaderDigest: CRC32C", "DataDigest: CRC32C", "username: guest", "username_in: hotset"] {
+        assert!(session.contains(told), "{told} is missing:\n{session}");
+    }
+
+    // A load that checks what it reads, through ten cuts.
+    guest.run("mkfs.ext4 -q /dev/sda; mount /dev/sda /mnt");
+    begin(
+        &mut guest,
+        "fio --name=v --filename=/mnt/f --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c \
+         --verify_backlog=64 --time_based --runtime=90 --minimal",
+    );
+    let mut cut = 0;
+    while cut < CUTS {
+        std::thread::sleep(Duration::from_secs(5));
+        assert!(is_running(&mut guest), "the load ended after {cut} cuts: {}", ended(&mut guest));
+        cut += usize::from(relay.cut() > 0);
+    }
+    println!("fio after {cut} cuts: {}", ended(&mut guest).lines().next_back().unwrap_or_default());
+    guest.run("umount /mnt; e2fsck -fn /dev/sda");
+
+    // Growth while it is in use.
+    served.daemon.command(&["volume", "resize", "v", "320 MiB"]);
+    guest.run(&format!("iscsiadm -m node -T {TARGET} --rescan"));
+    let bytes = guest.run("udevadm settle; blockdev --getsize64 /dev/sda");
+    assert_eq!(bytes.trim(), (320u64 << 20).to_string());
+    guest.run("e2fsck -fp /dev/sda || [ $? = 1 ]; resize2fs /dev/sda; mount /dev/sda /mnt; umount /mnt");
+
+    // Reservations.
+    guest.run("sg_persist --out --register --param-sark=0xabc /dev/sda");
+    guest.run("sg_persist --out --reserve --param-rk=0xabc --prout-type=5 /dev/sda");
+    let held = guest.run("sg_persist --in --read-reservation /dev/sda; sg_persist --in --read-full-status /dev/sda");
+    assert!(held.contains("0xabc") && held.contains(INITIATOR), "{held}");
+    guest.run("sg_persist --out --clear --param-rk=0xabc /dev/sda");
+
+    // Copies that the client does not carry, compare and write, releasing space.
+    guest.run("dd if=/dev/urandom of=/dev/sda bs=1M count=8 oflag=direct 2>/dev/null");
+    guest.run("sg_xcopy if=/dev/sda of=/dev/sda count=8192 skip=0 seek=65536 bs=512 id_usage=disable");
+    guest.run("cmp -n 4194304 /dev/sda /dev/sda 0 33554432");
+    guest.run("dd if=/dev/sda of=/tmp/old bs=512 count=1 iflag=direct 2>/dev/null; dd if=/dev/urandom of=/tmp/new bs=512 count=1 2>/dev/null");
+    guest.run(
+        "cat /tmp/old /tmp/new >/tmp/both; sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda",
+    );
+    let (status, said) = guest.try_run("sg_compare_and_write --in=/tmp/both --lba=0 --num=1 --xferlen=1024 /dev/sda");
+    assert_ne!(status, 0, "what is compared is other now: {said}");
+    guest.run("dd if=/dev/sda bs=512 count=1 iflag=direct 2>/dev/null | cmp - /tmp/new");
+    guest.run("blkdiscard -o 0 -l 33554432 /dev/sda; cmp -n 33554432 /dev/sda /dev/zero");
+    guest.run("blkdiscard -z -o 33554432 -l 33554432 /dev/sda; cmp -n 67108864 /dev/sda /dev/zero");
+
+    guest.run(&format!("iscsiadm -m node -T {TARGET} --logout"));
+    assert!(guest.try_run("iscsiadm -m session").1.contains("No active sessions"));
+    served.daemon.stop();
+    drop(served.site);
+}
+
+/// Two paths; the packets of one are dropped, unseen by either end, while a load runs that checks what it reads.
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
+    let served = Served::new(2, false);
+    let mut guest = served.guest();
+    let ports: Vec<_> = served.relays.iter().map(Relay::port).collect();
+    guest.run(
+        "cat >/etc/multipath.conf <<'CONF'\ndefaults {\n user_friendly_names yes\n find_multipaths no\n no_path_retry 60\n \
+         polling_interval 2\n}\nblacklist {\n devnode \"^vd\"\n}\nCONF\nmodprobe dm_multipath; modprobe dm_round_robin; multipathd",
+    );
+    guest.run(&format!("iscsiadm -m discovery -t sendtargets -p {HOST}:{}", ports[0]));
+    guest.run(&format!(
+        "iscsiadm -m node -T {TARGET} -o update -n node.session.timeo.replacement_timeout -v 5; \
+         iscsiadm -m node -T {TARGET} --login; udevadm settle"
+    ));
+    let paths = guest.run("for i in $(seq 100); do [ -b /dev/mapper/mpatha ] && break; sleep 0.2; done; multipath -ll");
+    assert_eq!(paths.matches("active ready running").count(), 2, "{paths}");
+
+    begin(
+        &mut guest,
+        "fio --name=v --filename=/dev/mapper/mpatha --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 \
+         --verify=crc32c --verify_backlog=64 --time_based --runtime=90 --minimal",
+    );
+    std::thread::sleep(Duration::from_secs(10));
+    for chain in ["OUTPUT -p tcp --dport", "INPUT -p tcp --sport"] {
+        guest.run(&format!("iptables -A {chain} {} -j DROP", ports[0]));
+    }
+    let alone =
+        guest.run("for i in $(seq 300); do multipath -ll | grep -q 'failed' && break; sleep 0.2; done; multipath -ll");
+    assert_eq!(alone.matches("active ready running").count(), 1, "{alone}");
+    assert!(is_running(&mut guest), "the load ended: {}", ended(&mut guest));
+    println!("fio: {}", ended(&mut guest).lines().next_back().unwrap_or_default());
+    guest.run("iptables -F");
+    let both = guest.run(
+        "for i in $(seq 300); do [ $(multipath -ll | grep -c 'active ready running') = 2 ] && break; sleep 0.2; done; multipath -ll",
+    );
+    assert_eq!(both.matches("active ready running").count(), 2, "{both}");
+    guest.run(&format!("multipath -F; iscsiadm -m node -T {TARGET} --logout"));
+    served.daemon.stop();
+}
