@@ -197,14 +197,14 @@ fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
     );
     std::thread::sleep(Duration::from_secs(10));
     for chain in ["OUTPUT -p tcp --dport", "INPUT -p tcp --sport"] {
-        guest.run(&format!("iptables -A {chain} {} -j DROP", ports[0]));
+        guest.run(&format!("iptables-legacy -A {chain} {} -j DROP", ports[0]));
     }
     let alone =
         guest.run("for i in $(seq 300); do multipath -ll | grep -q 'failed' && break; sleep 0.2; done; multipath -ll");
     assert_eq!(alone.matches("active ready running").count(), 1, "{alone}");
     assert!(is_running(&mut guest), "the load ended: {}", ended(&mut guest));
     println!("fio: {}", ended(&mut guest).lines().next_back().unwrap_or_default());
-    guest.run("iptables -F");
+    guest.run("iptables-legacy -F");
     let both = guest.run(
         "for i in $(seq 300); do [ $(multipath -ll | grep -c 'active ready running') = 2 ] && break; sleep 0.2; done; multipath -ll",
     );

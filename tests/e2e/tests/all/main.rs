@@ -19,6 +19,7 @@ mod flash;
 mod history;
 mod hostile;
 mod iscsi;
+mod iscsi_conformance;
 mod iscsi_guest;
 mod jobs;
 mod kill;

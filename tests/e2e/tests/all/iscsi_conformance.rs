@@ -1,0 +1,118 @@
+//! libiscsi's conformance suite against the target. A skip counts as a pass in that tool, so that the list of skips is held as well.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use e2e::site::{Site, TARGET};
+use e2e::tool::tool;
+use e2e::writer::StopAtEnd;
+
+/// Suites that may skip: the unit is no removable one, SANITIZE and WRITE ATOMIC are left out, READ DEFECT DATA is obsolete.
+const MAY_SKIP: [&str; 7] =
+    ["StartStopUnit", "PreventAllow", "NoMedia", "ReadOnly", "Sanitize", "WriteAtomic16", "ReadDefectData"];
+/// Tests that it has.
+const TESTS: u64 = 230;
+
+/// What it says of one run.
+#[derive(Debug, PartialEq, Eq)]
+struct Ran {
+    tests: u64,
+    failed: u64,
+    /// Suites of which something was skipped.
+    skipped: Vec<String>,
+}
+
+/// The tool prefers no header digests, whatever its URL says; this has its library ask for nothing else.
+const ASK_FOR_DIGESTS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+enum { CRC32C = 3 };
+int iscsi_set_header_digest(void *iscsi, int wanted) {
+    int (*set)(void *, int) = (int (*)(void *, int))dlsym(RTLD_NEXT, "iscsi_set_header_digest");
+    (void)wanted;
+    return set(iscsi, CRC32C);
+}
+"#;
+
+fn library_that_asks_for_digests(folder: &Path) -> String {
+    let (source, library) = (folder.join("digests.c"), folder.join("digests.so"));
+    std::fs::write(&source, ASK_FOR_DIGESTS).expect("the folder can be written");
+    tool("cc").args("-shared -fPIC -o").arg(&library).arg(&source).arg("-ldl").ok();
+    library.to_string_lossy().into_owned()
+}
+
+/// Both paths lead to the same unit, so that the tests for two run as well.
+fn run(uri: &str, which: &str, library: &str) -> Ran {
+    let tool = tool("env").arg(format!("LD_PRELOAD={library}")).arg("iscsi-test-cu").args("-d -v -t");
+    read(&String::from_utf8_lossy(&tool.arg(which).arg(uri).arg(uri).output().stdout))
+}
+
+fn read(said: &str) -> Ran {
+    let mut ran = Ran { tests: 0, failed: 0, skipped: Vec::new() };
+    let mut suite = String::new();
+    for line in said.lines() {
+        if let Some(name) = line.strip_prefix("Suite: ") {
+            suite = name.trim().to_owned();
+        }
+        if line.contains("[SKIPPED]") && ran.skipped.last() != Some(&suite) {
+            ran.skipped.push(suite.clone());
+        }
+        let mut words = line.split_whitespace();
+        if words.next() == Some("tests") {
+            let figures: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+            let [_, ran_now, _, failed, _] = figures[..] else { panic!("another form of summary: {line}") };
+            (ran.tests, ran.failed) = (ran_now, failed);
+        }
+    }
+    ran
+}
+
+fn is_allowed(suite: &String) -> bool {
+    MAY_SKIP.iter().any(|family| suite.starts_with(family))
+}
+
+#[test]
+fn every_test_of_libiscsi_passes_on_a_thin_unit_and_only_what_cannot_be_there_is_skipped() {
+    let mut site = Site::new();
+    site.volume("plain", 1 << 30, "lun = 0");
+    site.volume("checked", 1 << 30, "lun = 1");
+    site.volume("read-only", 64 << 20, "lun = 2\nread_only = true");
+    let address = site.target("");
+    let daemon = site.start();
+    let digests = library_that_asks_for_digests(site.folder.path());
+    for (lun, library) in [(0, ""), (1, &digests)] {
+        let uri = |lun| format!("iscsi://{address}/{TARGET}/{lun}");
+        let is_over = AtomicBool::new(false);
+        let (ran, was_checked) = std::thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                let mut seen = false;
+                while !is_over.load(Ordering::Relaxed) {
+                    seen |= daemon.command(&["status", "--json"]).contains("\"header_digest\": true");
+                }
+                seen
+            });
+            let _at_end = StopAtEnd(&is_over);
+            let ran = run(&uri(lun), "ALL", library);
+            is_over.store(true, Ordering::Relaxed);
+            (ran, looking.join().expect("the status can be asked for"))
+        });
+        println!("{library}: {} of {} passed, skips in {:?}", ran.tests - ran.failed, ran.tests, ran.skipped);
+        assert_eq!((ran.tests, ran.failed), (TESTS, 0));
+        assert!(ran.skipped.iter().all(is_allowed), "{:?}", ran.skipped);
+        assert_eq!(was_checked, !library.is_empty(), "header digests");
+        let read_only = run(&uri(2), "ALL.ReadOnly", library);
+        assert_eq!(read_only, Ran { tests: 1, failed: 0, skipped: Vec::new() });
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_failure_and_a_skip_that_hides_one_are_noticed() {
+    let said = "Suite: Read10\n  Test: Simple ...    [SKIPPED] READ10 is not implemented.\n\
+                Suite: Sanitize\n  Test: Reset ...    [SKIPPED] flag is not set.\npassed\n\
+                Run Summary:    Type  Total    Ran Passed Failed Inactive\n\
+                     tests    230    230    228      2        0\n";
+    let ran = read(said);
+    assert_eq!((ran.tests, ran.failed), (230, 2));
+    assert!(!ran.skipped.iter().all(is_allowed) && is_allowed(&ran.skipped[1]), "{ran:?}");
+}
