@@ -77,6 +77,7 @@ export class Daemon {
         `[flash]\ndevices = ["${at('flash-0')}", "${at('flash-1')}"]\nendurance_dwpd = 1\n` +
         `[[datastore]]\nname = "shelf"\n` +
         `[control]\nsocket = "${at('control.sock')}"\n[api]\nlisten = "${listen}"\n` +
+        `[iscsi]\nlisten = ["127.0.0.1:${await freePort()}"]\ntarget = "iqn.2026-11.io.hotset:page"\n` +
         `[nbd]\nlisten = ["unix:${at('nbd.sock')}"]\n${named.join('')}${files.join('')}`,
     );
     try {

@@ -49,6 +49,8 @@ export interface Volume extends Counters {
   backing: string;
   datastore: string;
   read_only: boolean;
+  /** What initiators know it by, where there is an iSCSI target. */
+  unit?: { lun: number; naa: string; declared_lost: boolean };
   labels: Record<string, string>;
   /** Sizes, percent or `none`, as they are written; empty while it is refused. */
   memory: { min: string; max: string };
@@ -208,6 +210,34 @@ export interface EndedJob extends Pick<Job, 'id' | 'kind' | 'subject'> {
   reason: string;
 }
 
+/** An iSCSI initiator that is logged in. */
+export interface IscsiSession {
+  session: number;
+  initiator: string;
+  alias: string;
+  portal: string;
+  discovery: boolean;
+  authenticated: boolean;
+  header_digest: boolean;
+  data_digest: boolean;
+  commands: number;
+  under_way: number;
+  aborted: number;
+  read_bytes: number;
+  write_bytes: number;
+  /** Of the last hour, the slowest first. */
+  slowest: { ago_ms: number; command: string; lun: number | null; took_us: number }[];
+}
+
+export interface Iscsi {
+  target: string;
+  portals: string[];
+  connections: number;
+  half_open: number;
+  failed_logins: number;
+  sessions: IscsiSession[];
+}
+
 export interface Status {
   version: string;
   uptime_seconds: number;
@@ -215,6 +245,7 @@ export interface Status {
   overrides: Override[];
   memory_bytes: number;
   flash: Flash | null;
+  iscsi: Iscsi | null;
   /** The most severe first. */
   active_alerts: Alert[];
   jobs: Job[];

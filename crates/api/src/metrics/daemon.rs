@@ -1,6 +1,8 @@
 //! Families of the daemon itself: memory, flash devices.
 
-use control::report::{DriveReport, FlashDeviceReport};
+use std::collections::BTreeMap;
+
+use control::report::{DriveReport, FlashDeviceReport, IscsiReport, IscsiSessionReport};
 use control::{FlashReport, StatusReport};
 
 use super::lines::{Labels, Lines};
@@ -47,6 +49,33 @@ pub fn write(lines: &mut Lines, status: &StatusReport, left_out: usize) {
     if let Some(flash) = &status.flash {
         write_flash(lines, flash);
     }
+    if let Some(iscsi) = &status.iscsi {
+        write_iscsi(lines, iscsi);
+    }
+}
+
+/// An initiator may have several sessions; they are told together.
+fn write_iscsi(lines: &mut Lines, iscsi: &IscsiReport) {
+    let none = Labels::default();
+    lines.family("hotset_iscsi_connections_total", "counter", "Connections that iSCSI initiators have made.");
+    lines.sample(&none, &[], iscsi.connections as f64);
+    lines.family("hotset_iscsi_failed_logins_total", "counter", "iSCSI connections that did not get through the log-in.");
+    lines.sample(&none, &[], iscsi.failed_logins as f64);
+    let mut initiators: BTreeMap<&str, Vec<&IscsiSessionReport>> = BTreeMap::new();
+    for session in iscsi.sessions.iter().filter(|session| !session.discovery) {
+        initiators.entry(&session.initiator).or_default().push(session);
+    }
+    let mut of_each = |name, help, of: fn(&IscsiSessionReport) -> u64| {
+        lines.family(name, "gauge", help);
+        for (initiator, sessions) in &initiators {
+            let sum: u64 = sessions.iter().map(|session| of(session)).sum();
+            lines.sample(&none, &[("initiator", initiator)], sum as f64);
+        }
+    };
+    of_each("hotset_iscsi_sessions", "Sessions of an iSCSI initiator.", |_| 1);
+    of_each("hotset_iscsi_commands_under_way", "SCSI commands of an initiator that are not answered yet.", |session| {
+        session.under_way
+    });
 }
 
 fn write_flash(lines: &mut Lines, flash: &FlashReport) {
