@@ -59,7 +59,11 @@ fn write_iscsi(lines: &mut Lines, iscsi: &IscsiReport) {
     let none = Labels::default();
     lines.family("hotset_iscsi_connections_total", "counter", "Connections that iSCSI initiators have made.");
     lines.sample(&none, &[], iscsi.connections as f64);
-    lines.family("hotset_iscsi_failed_logins_total", "counter", "iSCSI connections that did not get through the log-in.");
+    lines.family(
+        "hotset_iscsi_failed_logins_total",
+        "counter",
+        "iSCSI connections that did not get through the log-in.",
+    );
     lines.sample(&none, &[], iscsi.failed_logins as f64);
     let mut initiators: BTreeMap<&str, Vec<&IscsiSessionReport>> = BTreeMap::new();
     for session in iscsi.sessions.iter().filter(|session| !session.discovery) {

@@ -158,12 +158,12 @@ fn ping_for(session: &mut Initiator, seconds: u64) -> Duration {
     longest
 }
 
-/// Seconds for which the backing hangs: `HOTSET_STALL_SECONDS`, 3 without it.
-fn stall_seconds() -> u64 {
-    std::env::var("HOTSET_STALL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+/// Seconds for which the backing hangs: `HOTSET_STALL_SECONDS`, or what is usual.
+pub fn stall_seconds(usual: u64) -> u64 {
+    std::env::var("HOTSET_STALL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-fn signal(process: u32, name: &str) {
+pub fn signal(process: u32, name: &str) {
     e2e::tool::tool("kill").arg(format!("-{name}")).arg(process.to_string()).ok();
 }
 
@@ -181,8 +181,9 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
     let read = session.start(lun(0), &Initiator::transfer(0x88, 1024, 8), &[], 8 * SECTOR).expect("it is sent");
     let kept = session.start(lun(0), &Initiator::transfer(0x88, 2048, 8), &[], 8 * SECTOR).expect("it is sent");
     let write = session.start(lun(0), &Initiator::transfer(0x8a, 4096, 1), &sector(7), 0).expect("it is sent");
-    let longest = ping_for(&mut session, stall_seconds());
-    println!("the backing hung for {} s; the slowest ping took {longest:?}", stall_seconds());
+    let seconds = stall_seconds(3);
+    let longest = ping_for(&mut session, seconds);
+    println!("the backing hung for {seconds} s; the slowest ping took {longest:?}");
 
     // A read that nobody wants any more is gone at once; the answer of a write waits until it can have no later effect.
     let aborted = session.manage(ABORT_TASK, lun(0), read).expect("it is sent");

@@ -5,7 +5,10 @@ use std::time::Duration;
 use e2e::daemon::Daemon;
 use e2e::linux::{HOST, Linux};
 use e2e::relay::Relay;
+use e2e::server::Nbdkit;
 use e2e::site::{Site, TARGET};
+
+use crate::iscsi::{signal, stall_seconds};
 
 const INITIATOR: &str = "iqn.2026-11.io.hotset:guest";
 const BYTES: u64 = 256 << 20;
@@ -21,7 +24,10 @@ struct Served {
 
 impl Served {
     fn new(paths: usize, chap: bool) -> Served {
-        let mut site = Site::with_volume(BYTES);
+        Served::with(Site::with_volume(BYTES), paths, chap)
+    }
+
+    fn with(mut site: Site, paths: usize, chap: bool) -> Served {
         let address = site.target("");
         let relays: Vec<_> = (0..paths).map(|_| Relay::to(address)).collect();
         let announced: Vec<_> = relays.iter().map(|relay| format!("\"{HOST}:{}\"", relay.port())).collect();
@@ -215,5 +221,42 @@ fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
     );
     assert_eq!(working(&both), 2, "{both}");
     guest.run(&format!("multipath -F; iscsiadm -m node -T {TARGET} --logout"));
+    served.daemon.stop();
+}
+
+/// Time-outs are those that open-iscsi and the kernel come with. What a hang of [`stall_seconds`] is to the host is printed; one of a minute has to be
+/// a pause and nothing else.
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn a_backing_that_hangs_is_a_pause_for_a_linux_host_and_its_session_stays() {
+    const A_PAUSE_SECONDS: u64 = 60;
+    let mut site = Site::new();
+    let backing = Nbdkit::start(&site.folder.join("slow"), "memory 64M");
+    site.volume_on("v", &backing.uri(), "policy = \"write-through\"");
+    let served = Served::with(site, 1, false);
+    let mut guest = served.guest();
+    guest.run(&format!("iscsiadm -m discovery -t sendtargets -p {HOST}:{}", served.relays[0].port()));
+    guest.run(&format!("iscsiadm -m node -T {TARGET} --login; udevadm settle; test -b /dev/sda"));
+    begin(
+        &mut guest,
+        "fio --name=v --filename=/dev/sda --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c \
+         --verify_backlog=64 --loops=1000 --time_based --runtime=20 --minimal",
+    );
+    std::thread::sleep(Duration::from_secs(5));
+    let seconds = stall_seconds(A_PAUSE_SECONDS);
+    signal(backing.pid(), "STOP");
+    std::thread::sleep(Duration::from_secs(seconds));
+    signal(backing.pid(), "CONT");
+    let (status, said) = guest.try_run(
+        "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; tail -c 300 /tmp/load.said; exit $(cat /tmp/load.status)",
+    );
+    let kernel = guest.run("dmesg | grep -i -e 'sd ' -e iscsi -e connection | tail -n 30 || true");
+    println!("a hang of {seconds} s: the load ended with {status}\n{said}\nthe kernel's words:\n{kernel}");
+    assert!(status == 0 || seconds > A_PAUSE_SECONDS, "the load failed");
+    let pings = kernel.lines().filter(|line| line.contains("ping timeout")).count();
+    assert_eq!(pings, 0, "a ping was not answered in time");
+    // Whatever it took, the disk is there again.
+    guest.run("for i in $(seq 100); do dd if=/dev/sda of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null && exit 0; sleep 1; done; exit 1");
+    guest.run(&format!("iscsiadm -m node -T {TARGET} --logout"));
     served.daemon.stop();
 }
