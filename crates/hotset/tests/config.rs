@@ -28,9 +28,36 @@ fn an_unknown_key_is_told_the_nearest_known_one() {
 #[test]
 fn a_feature_that_this_version_lacks_is_named() {
     assert_snapshot!(problems_of(&format!(
-        "[iscsi]\n[vhost_user]\n[[qos]]\n{VOLUME}shares = \"high\"\nlun = 3\n\
+        "[vhost_user]\n[[qos]]\n{VOLUME}shares = \"high\"\n\
          limit_iops = 5\nflash = true\n[[datastore]]\nname = \"x\"\ncongestion_threshold = \"auto\"\n"
     )));
+}
+
+#[test]
+fn a_target_has_a_name_and_portals_and_no_two_volumes_have_one_lun() {
+    assert_snapshot!(problems_of(&format!(
+        "[iscsi]\nlisten = [\"10.0.0.5:x\", \"10.0.0.5\", \"10.0.0.5:3260\"]\ntarget = \"lab\"\nacl = [\"esx 1\"]\n\
+         chap = {{ user = \"esx\" }}\n{VOLUME}lun = 3\n[[volume]]\nname = \"b\"\nbacking = \"sim://raid5?size=1GiB\"\nlun = 3\n"
+    )));
+    assert_snapshot!(problems_of(&format!("[iscsi]\nlisten = []\n{VOLUME}lun = 20000\ndeclared_lost = 1\n")));
+    let whole = "[iscsi]\nlisten = [\"10.0.0.5\", \"[2001:db8::5]:861\"]\ntarget = \"iqn.2026-11.io.hotset:lab\"\n\
+                 announce = [\"203.0.113.5\"]\nacl = [\"iqn.1998-01.com.vmware:*\", \"*\"]\n\
+                 chap = { user = \"esx\", secret_file = \"chap.secret\", mutual_user = \"us\", mutual_secret_file = \"/m\" }\n";
+    let config =
+        Config::parse(Path::new("/etc/hotset/hotset.toml"), &format!("{whole}{VOLUME}lun = 3\nacl = [\"iqn.a:b\"]\n"));
+    let config = config.expect("it is sound");
+    assert_eq!((config.volumes[0].lun, config.volumes[0].acl.as_slice()), (Some(3), &["iqn.a:b".to_owned()][..]));
+    let iscsi = config.iscsi.expect("it is there");
+    let listen: Vec<String> = iscsi.listen.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        (listen.join(" "), iscsi.announce.join(" ")),
+        ("tcp:10.0.0.5:3260 tcp:[2001:db8::5]:861".into(), "203.0.113.5:3260".into())
+    );
+    let chap = iscsi.chap.expect("it is there");
+    assert_eq!(
+        (chap.secret_file, chap.mutual),
+        ("/etc/hotset/chap.secret".into(), Some(("us".to_owned(), "/m".into())))
+    );
 }
 
 #[test]

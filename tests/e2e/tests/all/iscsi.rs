@@ -351,3 +351,33 @@ fn a_copy_inside_a_volume_does_not_travel_equals_its_source_and_ends_with_its_se
     assert!(good(session.read(lun(0), whole, (chunk / SECTOR) as u32)).data.iter().all(|byte| *byte == 0));
     daemon.stop();
 }
+
+#[test]
+fn an_initiator_sees_its_own_units_alone_and_a_lost_one_says_so_until_it_is_found() {
+    const ILLEGAL_REQUEST: u8 = 5;
+    let mut site = Site::new();
+    for (name, acl) in [("ours", format!("[\"{HOST}\"]")), ("theirs", "[\"iqn.2026-11.other:*\"]".to_owned())] {
+        site.volume(name, 1 << 20, &format!("acl = {acl}"));
+    }
+    let address = site.target("");
+    let daemon = site.start();
+    let mut ours = log_in(address, 1);
+    let mut theirs = Initiator::log_in(address, "iqn.2026-11.other:a", 1, TARGET).expect("it may log in");
+    assert_eq!((units(&mut ours), units(&mut theirs)), (vec![0], vec![1]));
+    let hidden = ours.read(lun(1), 0, 1).expect("the session lives");
+    assert_eq!((hidden.status, hidden.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
+
+    good(ours.write(lun(0), 0, &sector(1)));
+    daemon.command(&["volume", "set", "ours", "declared_lost=true"]);
+    let lost = ours.read(lun(0), 0, 1).expect("the session lives");
+    assert_eq!((lost.status, lost.sense_code()), (CHECK_CONDITION, (ILLEGAL_REQUEST, 0x25, 0)));
+    assert!(daemon.command(&["status"]).contains("declared lost"));
+    daemon.stop();
+    // What was said holds over a restart.
+    let daemon = site.start();
+    let mut ours = log_in(address, 1);
+    assert_eq!(ours.read(lun(0), 0, 1).expect("the session lives").status, CHECK_CONDITION);
+    daemon.command(&["volume", "set", "ours", "declared_lost=false"]);
+    assert_eq!(number(&good(ours.read(lun(0), 0, 1)).data), 1);
+    daemon.stop();
+}
