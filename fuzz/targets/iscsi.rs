@@ -1,11 +1,86 @@
-//! The iSCSI wire format and its log-in, on any bytes: no panic, no more used than there is, the same answer when the bytes come
-//! one by one, and nobody gets in without the secret.
+//! The iSCSI wire format and its log-in, on any bytes and on some that are almost right: no panic, no more used than there is, the same
+//! answer when the bytes come one by one, digests that find what was damaged, and nobody gets in without the secret.
 
 #![no_main]
 
-use iscsi_protocol::login::{Credentials, Login, Next, Rules};
-use iscsi_protocol::{Framing, Request, RequestBody, Response, Step, text};
+use iscsi_protocol::login::chap::Algorithm;
+use iscsi_protocol::login::{Credentials, Login, Next, Rules, SessionType};
+use iscsi_protocol::request::LoginRequest;
+use iscsi_protocol::{Framing, HEADER_BYTES, Request, RequestBody, Response, Step, text};
 use libfuzzer_sys::fuzz_target;
+
+const SECRET: &[u8] = b"fourteen bytes";
+
+/// Keys that mean something, and one that does not.
+const KEYS: [&str; 32] = [
+    "InitiatorName",
+    "TargetName",
+    "SessionType",
+    "InitiatorAlias",
+    "AuthMethod",
+    "CHAP_A",
+    "CHAP_N",
+    "CHAP_R",
+    "CHAP_I",
+    "CHAP_C",
+    "HeaderDigest",
+    "DataDigest",
+    "MaxRecvDataSegmentLength",
+    "InitialR2T",
+    "ImmediateData",
+    "MaxBurstLength",
+    "FirstBurstLength",
+    "MaxOutstandingR2T",
+    "DefaultTime2Wait",
+    "DefaultTime2Retain",
+    "MaxConnections",
+    "ErrorRecoveryLevel",
+    "DataPDUInOrder",
+    "DataSequenceInOrder",
+    "TaskReporting",
+    "iSCSIProtocolLevel",
+    "OFMarker",
+    "IFMarkInt",
+    "TargetAlias",
+    "TargetPortalGroupTag",
+    "SendTargets",
+    "X-com.example.key",
+];
+
+/// Values that mean something to one of them.
+const VALUES: [&str; 24] = [
+    "iqn.a",
+    "iqn.t",
+    "Normal",
+    "Discovery",
+    "CHAP",
+    "None",
+    "CHAP,None",
+    "5",
+    "7,5",
+    "user",
+    "0xff",
+    "0bSGVsbG8=",
+    "CRC32C,None",
+    "Yes",
+    "No",
+    "0",
+    "512",
+    "16777215",
+    "0x40000",
+    "NotUnderstood",
+    "Irrelevant",
+    "Reject",
+    "RFC3720",
+    "",
+];
+
+/// Takes the front of the input, as far as it goes.
+fn take<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
+    let (taken, rest) = input.split_at(len.min(input.len()));
+    *input = rest;
+    taken
+}
 
 fn pdus(framing: Framing, mut bytes: &[u8]) {
     loop {
@@ -33,26 +108,122 @@ fn pdus(framing: Framing, mut bytes: &[u8]) {
     }
 }
 
-fn log_in(mut bytes: &[u8]) {
-    let mutual = Some(("target".into(), b"another secret".to_vec()));
-    let credentials = Credentials { user: "user".into(), secret: b"fourteen bytes".to_vec(), mutual };
-    let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials: Some(&credentials) };
-    let (mut login, mut drawn) = (Login::default(), 0);
-    let framing = Framing::default();
-    while let Ok(Step::Got(frame, used)) = framing.decode(bytes) {
-        let Ok(Request { body: RequestBody::Login(request), .. }) = Request::decode(frame.header, frame.ahs) else {
-            return;
+/// What was sent with digests arrives, and what was damaged on its way does not.
+fn digested(mut bytes: &[u8]) {
+    let (plain, at) = (Framing { data_bytes_max: 2048, ..Framing::default() }, take(&mut bytes, 2).to_vec());
+    let Ok(Step::Got(frame, _)) = plain.decode(bytes) else { return };
+    for (header_digest, data_digest) in [(true, false), (false, true), (true, true)] {
+        let (framing, mut wire) = (Framing { header_digest, data_digest, ..plain }, Vec::new());
+        framing.push_with_ahs(&mut wire, *frame.header, frame.ahs, frame.data);
+        let Ok(Step::Got(arrived, used)) = framing.decode(&wire) else {
+            panic!("{framing:?} does not take its own PDU")
         };
-        let answer = login.step(&rules, &request, frame.data, &mut || {
+        assert!(used == wire.len() && arrived == frame);
+        let bit = usize::from(u16::from_be_bytes([at[0], at[1]])) % (8 * wire.len());
+        wire[bit / 8] ^= 1 << (bit % 8);
+        let in_head = bit / 8 < HEADER_BYTES + frame.ahs.len() + 4;
+        if if in_head { header_digest } else { data_digest } {
+            assert!(!matches!(framing.decode(&wire), Ok(Step::Got(..))), "bit {bit} was not missed");
+        }
+    }
+}
+
+/// The proof that is asked for in an answer.
+fn proof(answer: &[u8]) -> Option<String> {
+    let pairs = text::pairs(answer).ok()?;
+    let find = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
+    let (identifier, challenge) = (text::number(find("CHAP_I")?)?, text::binary(find("CHAP_C")?, 1024)?);
+    Some(text::hex(&Algorithm::from_wire(find("CHAP_A")?)?.proof(identifier as u8, SECRET, &challenge)))
+}
+
+/// Pairs, two bytes of input each: a key and a value that are known, or the value's bytes as they are.
+fn negotiation(input: &mut &[u8], last_answer: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let count = input.split_off_first().map_or(0, |count| count % 16);
+    for _ in 0..count {
+        let [key, value] = *take(input, 2) else { break };
+        let key = KEYS[usize::from(key) % KEYS.len()];
+        match VALUES.get(usize::from(value) & 0x7f) {
+            _ if key == "CHAP_R" && value < 0x80 => text::push(&mut out, key, &proof(last_answer).unwrap_or_default()),
+            Some(value) => text::push(&mut out, key, value),
+            None => {
+                out.extend([key.as_bytes(), b"=", take(input, usize::from(value & 0x1f)), b"\0"].concat());
+            }
+        }
+    }
+    out
+}
+
+/// What an initiator says that proves who it is, request by request.
+fn scripted(step: usize, last_answer: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    match step {
+        0 => text::push(&mut out, "AuthMethod", "CHAP"),
+        1 => text::push(&mut out, "CHAP_A", "7"),
+        2 => {
+            text::push(&mut out, "CHAP_N", "user");
+            text::push(&mut out, "CHAP_R", &proof(last_answer).unwrap_or_default());
+        }
+        _ => (),
+    }
+    out
+}
+
+/// A log-in: heads and texts that are almost right, or PDUs as they are in the input.
+fn log_in(mode: u8, mut input: &[u8]) {
+    let mutual = Some(("target".into(), b"another secret".to_vec()));
+    let credentials = Credentials { user: "user".into(), secret: SECRET.to_vec(), mutual };
+    let credentials = (mode & 1 == 0).then_some(&credentials);
+    let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials };
+    let (mut login, mut drawn, mut answered, framing) = (Login::default(), 0, Vec::new(), Framing::default());
+    for step in 0.. {
+        let (request, data) = if mode & 4 == 0 {
+            let Some(flags) = input.split_off_first() else { return };
+            let mut data = Vec::new();
+            if mode & 2 == 0 && step == 0 {
+                data.extend(b"InitiatorName=iqn.a\0TargetName=iqn.t\0");
+            }
+            if mode & 8 == 0 {
+                data.extend(scripted(step, &answered));
+            }
+            data.extend(negotiation(&mut input, &answered));
+            let (transit, continues) = (flags & 0x80 != 0, flags & 0x40 != 0);
+            let (stage, next_stage) = (flags >> 2 & 3, flags & 3);
+            let (version_max, version_min) = (0, flags >> 4 & flags >> 5 & 1);
+            let request = LoginRequest {
+                transit,
+                continues,
+                stage,
+                next_stage,
+                version_max,
+                version_min,
+                isid: [0x80; 6],
+                tsih: 0,
+                connection: 0,
+            };
+            (request, data)
+        } else {
+            let Ok(Step::Got(frame, used)) = framing.decode(input) else { return };
+            let Ok(Request { body: RequestBody::Login(request), .. }) = Request::decode(frame.header, frame.ahs) else {
+                return;
+            };
+            take(&mut input, used);
+            (request, frame.data.to_vec())
+        };
+        let answer = login.step(&rules, &request, &data, &mut || {
             drawn += 1;
             drawn
         });
         assert!(text::pairs(&answer.text).is_ok() && answer.text.len() <= 8192);
+        answered = answer.text;
         match answer.next {
-            Next::Continue => bytes = &bytes[used..],
+            Next::Continue => (),
             Next::Refused(_) => return,
             Next::Done(agreed) => {
-                assert!(agreed.authenticated || agreed.session == iscsi_protocol::login::SessionType::Discovery);
+                let proven = agreed.authenticated || credentials.is_none();
+                assert!(proven || agreed.session == SessionType::Discovery);
+                let parameters = agreed.parameters;
+                assert!(parameters.first_burst_bytes <= parameters.burst_bytes && parameters.send_bytes_max >= 512);
                 return;
             }
         }
@@ -66,7 +237,17 @@ fuzz_target!(|data: &[u8]| {
             let (header_digest, data_digest) = (mode & 1 != 0, mode & 2 != 0);
             pdus(Framing { header_digest, data_digest, data_bytes_max: 2048 }, bytes);
         }
-        4..7 => log_in(bytes),
+        4 => digested(bytes),
+        5 | 6 => log_in(kind >> 3, bytes),
+        7 if kind & 8 == 0 => {
+            // A command whose additional headers are what the input is.
+            let mut header = [0; HEADER_BYTES];
+            header[0] = 1;
+            if let Ok(Request { body: RequestBody::Command(command), .. }) = Request::decode(&header, bytes) {
+                let again = Request::decode(&header, &command.encode_ahs()).map(|request| request.body);
+                assert_eq!(again, Ok(RequestBody::Command(command)));
+            }
+        }
         _ => {
             if let Ok(pairs) = text::pairs(bytes) {
                 pairs.iter().for_each(|pair| drop((text::binary(pair.value, 1024), text::number(pair.value))));
