@@ -58,7 +58,7 @@ impl<S: Seam> Session<S> {
             self.queue_status(tag, TASK_SET_FULL, &[], Residual::None, 0);
             return Ok(());
         }
-        self.hold(data.len());
+        self.hold(comes);
         let goes_on = writes && !command.is_final;
         let arriving = Arriving::new(expected.out_bytes as u32, unasked_max, data, goes_on);
         let is_harmless = reads && !writes || SYNCHRONIZE_CACHE.contains(&command.cdb[0]);

@@ -113,7 +113,7 @@ pub(super) struct Arriving {
     expected: u32,
     /// Most that may come without being asked for.
     unasked_max: u32,
-    /// More comes without being asked for; and the number of its next PDU.
+    /// More comes without being asked for, for which room was made; and the number of its next PDU.
     unasked: Option<u32>,
     /// What has come and was not taken.
     bytes: Vec<u8>,
@@ -134,23 +134,24 @@ pub(super) struct Arriving {
 pub(super) enum Arrived {
     /// It was asked for, and room was made for it then.
     Asked,
-    /// It came by itself.
-    Unasked,
+    /// It came by itself; so much less than there was room for comes.
+    Unasked { spare: u32 },
     /// It does not belong there: the initiator does not keep to the protocol.
     Wrong,
 }
 
 impl Arriving {
-    /// The data of a command that writes `expected` bytes, the first of which came with it. `goes_on`: more comes without being asked for.
+    /// The data of a command that writes `expected` bytes, the first of which came with it. `goes_on`: more comes without being asked for,
+    /// up to `unasked_max` bytes in all.
     pub(super) fn new(expected: u32, unasked_max: u32, first: &[u8], goes_on: bool) -> Self {
-        let received = first.len() as u32;
+        let (received, unasked_max) = (first.len() as u32, unasked_max.min(expected));
         Arriving {
             expected,
-            unasked_max: unasked_max.min(expected),
+            unasked_max,
             unasked: goes_on.then_some(0),
             bytes: first.to_vec(),
             received,
-            requested: received,
+            requested: if goes_on { unasked_max } else { received },
             ..Arriving::default()
         }
     }
@@ -166,8 +167,9 @@ impl Arriving {
                 return Arrived::Wrong;
             }
             self.unasked = (!pdu.is_final).then_some(data_sn + 1);
-            self.requested = end;
-            Arrived::Unasked
+            let spare = if pdu.is_final { self.unasked_max - end } else { 0 };
+            self.requested -= spare;
+            Arrived::Unasked { spare }
         } else {
             let Some(asked) = self.asked.front_mut() else { return Arrived::Wrong };
             let is_last = end == asked.end;
@@ -245,9 +247,11 @@ impl Arriving {
         self.r2ts
     }
 
-    /// Nobody takes anything any more. Bytes that had come or room was made for.
+    /// Nobody takes anything any more. Bytes that had come or room was made for; the second time there are none.
     pub(super) fn end(&mut self) -> usize {
-        self.is_over = true;
+        if std::mem::replace(&mut self.is_over, true) {
+            return 0;
+        }
         let held = self.here() + (self.requested - self.received) as usize;
         (self.bytes, self.taken) = (Vec::new(), 0);
         held
@@ -282,8 +286,8 @@ mod tests {
     fn data_come_by_themselves_and_then_as_they_are_asked_for() {
         let mut data = Arriving::new(16, 8, b"ab", true);
         assert!(!data.may_ask());
-        assert_eq!(data.arrive(&pdu(NO_TAG, 0, 2, false), b"cdef"), Arrived::Unasked);
-        assert_eq!(data.arrive(&pdu(NO_TAG, 1, 6, true), b"gh"), Arrived::Unasked);
+        assert_eq!(data.arrive(&pdu(NO_TAG, 0, 2, false), b"cdef"), Arrived::Unasked { spare: 0 });
+        assert_eq!(data.arrive(&pdu(NO_TAG, 1, 6, true), b"gh"), Arrived::Unasked { spare: 0 });
         assert_eq!((data.here(), data.may_ask()), (8, true));
         assert_eq!((data.ask(7, 5), data.ask(8, 5)), ((0, 8, 5), (1, 13, 3)));
         assert!(!data.may_ask() && data.outstanding() == 2);
@@ -298,7 +302,7 @@ mod tests {
     fn what_does_not_belong_there_is_wrong() {
         let new = || {
             let mut data = Arriving::new(16, 8, b"", true);
-            assert_eq!(data.arrive(&pdu(NO_TAG, 0, 0, true), b"abcd"), Arrived::Unasked);
+            assert_eq!(data.arrive(&pdu(NO_TAG, 0, 0, true), b"abcd"), Arrived::Unasked { spare: 4 });
             data.ask(7, 8);
             data
         };

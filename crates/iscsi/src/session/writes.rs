@@ -95,8 +95,8 @@ impl<S: Seam> Session<S> {
                 self.end_data(&task);
                 task.cancel();
             }
-            Arrived::Unasked if !is_over => self.hold(data.len()),
-            Arrived::Unasked | Arrived::Asked | Arrived::Wrong => (),
+            Arrived::Unasked { spare } if !is_over => self.let_go(spare as usize),
+            Arrived::Unasked { .. } | Arrived::Asked | Arrived::Wrong => (),
         }
         task.wake();
     }

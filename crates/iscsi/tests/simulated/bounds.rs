@@ -1,6 +1,7 @@
 //! Bad initiators: what they do costs nobody else anything.
 
 use iscsi::Options;
+use iscsi_protocol::request::{Attribute, Command};
 use iscsi_protocol::{RequestBody, ResponseBody};
 use seam::{Nanos, Seam};
 
@@ -117,6 +118,42 @@ fn writes_that_together_need_more_than_they_may_hold_are_asked_for_one_after_the
 }
 
 #[test]
+fn no_more_is_let_in_unasked_than_there_is_room_for_however_late_it_comes() {
+    let options = Options { payload_bytes_max: 1 << 20, ..Options::default() };
+    with_server(36, options, async |seam, _, _| {
+        let text = "InitialR2T=No\0ImmediateData=No\0FirstBurstLength=262144\0";
+        let mut client = Client::ready(&seam, &Manner { text, ..Manner::default() }).await;
+        for number in 0..16 {
+            let command = Command {
+                is_final: false,
+                reads: false,
+                writes: true,
+                attribute: Attribute::Simple,
+                lun: [0; 8],
+                expected_len: 256 << 10,
+                expected_read_len: None,
+                cdb: write_cdb(number * 512, 512),
+            };
+            client.say(100 + number, false, RequestBody::Command(command), &[]).await;
+        }
+        let ping = client.ping(b"").await;
+        let mut refused = 0;
+        loop {
+            let (response, _) = client.take().await.expect("the session lives");
+            match response.body {
+                ResponseBody::Command { status, .. } => {
+                    assert_eq!(status, 0x28, "TASK SET FULL");
+                    refused += 1;
+                }
+                _ if response.task_tag == ping => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(refused, 12, "four MiB were promised, one of them fits");
+    });
+}
+
+#[test]
 fn commands_past_the_window_are_passed_over_and_those_within_it_are_all_served() {
     with_server(34, Options { commands_max: 4, ..Options::default() }, async |seam, _, _| {
         let mut client = Client::ready(&seam, &Manner::default()).await;
@@ -139,7 +176,6 @@ fn commands_past_the_window_are_passed_over_and_those_within_it_are_all_served()
 #[test]
 fn too_many_immediate_ones_are_rejected() {
     with_server(35, Options::default(), async |seam, _, world| {
-        use iscsi_protocol::request::{Attribute, Command};
         use seam::sim::{Fault, Ops, Rule, When};
         let mut client = Client::ready(&seam, &Manner::default()).await;
         let stall = Fault::Stall(Nanos::from_secs(5));

@@ -96,6 +96,32 @@ fn a_write_whose_data_come_out_of_order_fails_alone() {
 }
 
 #[test]
+fn a_write_whose_data_come_elsewhere_than_they_were_asked_for_fails_alone() {
+    with_server(24, Options::default(), async |seam, _, _| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let data = counted(1, 256);
+        let tag = client.begin(&write_cdb(0, 256), 0, &data).await;
+        let (response, _) = client.take().await.expect("an R2T");
+        let ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } = response.body else {
+            panic!("{response:?}")
+        };
+        let (offset, len) = (offset as usize, len as usize);
+        client.send_data(tag, target_tag, offset + 512, &data[offset..][..len]).await;
+        let done = loop {
+            let (response, part) = client.take().await.expect("the connection lives");
+            match response.body {
+                ResponseBody::ReadyToTransfer { .. } => (),
+                ResponseBody::Command { status, .. } => break (status, part),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!((done.0, done.1[2 + 2], done.1[2 + 12]), (2, 0x0b, 0x4b));
+        client.write(0, &data).await;
+        assert_eq!(client.read(0, 256).await, data);
+    });
+}
+
+#[test]
 fn a_damaged_pdu_ends_the_session_and_changes_nothing() {
     with_server(23, Options::default(), async |seam, server, world| {
         let text = "InitialR2T=No\0HeaderDigest=CRC32C\0DataDigest=CRC32C\0";
