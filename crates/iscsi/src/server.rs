@@ -13,7 +13,7 @@ use seam::{Address, ByteStream, Incoming, Listener, Nanos, Seam, StreamWriter};
 use crate::Options;
 use crate::login::{LoggedIn, LoginError, log_in};
 use crate::options::PORTAL_GROUP;
-use crate::session::{Session, SessionSpec, SlowCommand};
+use crate::session::{Session, SessionSpec, SlowCommand, Task};
 use crate::shared::Shared;
 
 /// How often a stopping server looks whether all have left.
@@ -22,6 +22,10 @@ const STOP_POLL: Nanos = Nanos::from_millis(5);
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 /// Time for what is under way when initiators have not logged out in time.
 const LAST_ANSWERS: Nanos = Nanos::from_secs(1);
+/// Sessions at once that only ask which targets there are.
+const DISCOVERIES_MAX: usize = 16;
+/// Time for an initiator that has nothing under way to log out of a server that stops.
+const IDLE_PATIENCE: Nanos = Nanos::from_secs(2);
 /// How often it is looked whether initiators are still there.
 const WATCH_PAUSE: Nanos = Nanos::from_secs(5);
 
@@ -215,7 +219,10 @@ impl<S: Seam> Server<S> {
             return Err(Refusal::Unavailable);
         }
         let mut sessions = shared.sessions.borrow_mut();
-        if sessions.len() >= shared.options.sessions_max {
+        // Who only asks for targets need not prove anything, and takes nobody's place.
+        let is_discovery = agreed.session == SessionType::Discovery;
+        let alike = sessions.values().filter(|session| session.nexus().is_none() == is_discovery).count();
+        if alike >= if is_discovery { DISCOVERIES_MAX } else { shared.options.sessions_max } {
             return Err(Refusal::OutOfResources);
         }
         let last = sessions.last_key_value().map_or(0, |(tsih, _)| *tsih);
@@ -268,14 +275,10 @@ impl<S: Seam> Server<S> {
         while is_busy() && shared.seam.now() < deadline {
             shared.seam.sleep(STOP_POLL).await;
         }
-        let aborted: Vec<_> = shared
-            .sessions()
-            .iter()
-            .flat_map(|session| session.abort(|task| Lun::decode(task.lun) == Some(lun)))
-            .collect();
-        drop(aborted);
-        while is_busy() {
-            shared.seam.sleep(STOP_POLL).await;
+        let is_its = |task: &Task| Lun::decode(task.lun) == Some(lun);
+        let aborted: Vec<_> = shared.sessions().iter().flat_map(|session| session.abort(is_its)).collect();
+        for task in aborted {
+            task.until_ended().await;
         }
     }
 
@@ -289,9 +292,16 @@ impl<S: Seam> Server<S> {
         let seconds = u16::try_from(patience.0.div_ceil(1_000_000_000)).unwrap_or(u16::MAX);
         shared.sessions().iter().for_each(|session| session.ask_to_log_out(seconds));
         let is_over = || shared.clients.count() == 0;
-        let mut deadline = shared.seam.now() + patience;
+        let (mut deadline, idle) = (shared.seam.now() + patience, shared.seam.now() + IDLE_PATIENCE.min(patience));
         while !is_over() && shared.seam.now() < deadline {
             shared.seam.sleep(STOP_POLL).await;
+            if shared.seam.now() >= idle {
+                shared
+                    .sessions()
+                    .iter()
+                    .filter(|session| session.is_idle())
+                    .for_each(|session| session.control().ask(Stop::Drain));
+            }
         }
         shared.clients.ask_all(Stop::Drain);
         deadline = shared.seam.now() + LAST_ANSWERS;

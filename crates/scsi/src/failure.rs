@@ -56,7 +56,9 @@ pub fn told(error: &RequestError, doing: Doing) -> Failure {
         }
         RequestError::Disk(DiskError::NoSpace) => Sense::new(Key::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED),
         // It may come back: an initiator keeps the path and tries again, which it would not after "not supported" (05/25).
-        RequestError::Disk(DiskError::Gone) => Sense::new(Key::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE),
+        RequestError::Disk(DiskError::Gone | DiskError::Open(_)) => {
+            Sense::new(Key::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
+        }
         RequestError::ShuttingDown => Sense::new(Key::NOT_READY, Asc::BECOMING_READY),
         RequestError::NotFast | RequestError::Disk(DiskError::Unsupported) => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
         RequestError::Disk(_) | RequestError::Dirty(_) => match doing {

@@ -4,6 +4,7 @@
 //! commands with a way to fetch their data ([`DataOut`]) and to send them some ([`DataIn`]). `opcodes.rs` is the one list of commands:
 //! what is decoded, refused, let past a reservation and reported as supported all comes from it. `commands/` has a file a family.
 
+mod absent;
 mod access;
 mod attention;
 mod cdb;
@@ -22,6 +23,7 @@ mod target;
 mod tasks;
 mod unit;
 
+pub use absent::Absent;
 pub use access::AccessList;
 pub use attention::Attention;
 pub use exchange::{Cancel, Command, DataIn, DataOut, Expected, Gone, SENT_AT_ONCE_BYTES_MAX};

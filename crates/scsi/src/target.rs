@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use seam::{Piece, Seam};
 
+use crate::absent::Absent;
 use crate::access::AccessList;
 use crate::attention::Attention;
 use crate::commands::{self, Task};
@@ -36,6 +37,7 @@ pub(crate) struct Inner<S: Seam> {
     pub ports: u16,
     pub keeper: Rc<dyn Keeper>,
     pub units: RefCell<BTreeMap<Lun, Rc<Unit<S>>>>,
+    absent: RefCell<BTreeMap<Lun, Absent>>,
     nexuses: RefCell<BTreeMap<u64, Nexus>>,
     next: Cell<u64>,
     observer: RefCell<Option<Observer>>,
@@ -66,6 +68,7 @@ impl<S: Seam> Target<S> {
             ports,
             keeper,
             units: RefCell::default(),
+            absent: RefCell::default(),
             nexuses: RefCell::default(),
             next: Cell::new(0),
             observer: RefCell::default(),
@@ -87,9 +90,37 @@ impl<S: Seam> Target<S> {
         Ok(())
     }
 
-    /// Puts a unit back that was taken away; commands to it are done again.
+    /// Puts a unit back that was taken away; commands to it are done again. Who has left meanwhile has nothing reserved any more.
     pub fn put_back(&self, removed: Removed<S>) {
+        removed.0.keep_only(&self.0.nexuses.borrow());
         self.insert(removed.0);
+    }
+
+    /// A unit is known whose volume is not there now: initiators are told to wait. One that is there stays.
+    pub fn set_absent(&self, absent: Absent) {
+        if !self.0.units.borrow().contains_key(&absent.lun) {
+            self.0.absent.borrow_mut().insert(absent.lun, absent);
+        }
+    }
+
+    /// A unit that was not there will not come back.
+    pub fn forget_absent(&self, lun: Lun) {
+        self.0.absent.borrow_mut().remove(&lun);
+    }
+
+    /// The unit of that number that is not there now, if the initiator may know of it.
+    pub(crate) fn absent(&self, nexus: &Nexus, lun: Lun) -> Option<Absent> {
+        self.0.absent.borrow().get(&lun).filter(|absent| absent.admits(nexus)).cloned()
+    }
+
+    /// The numbers of those units that the initiator may know of, whether they are there or not.
+    pub(crate) fn luns_of(&self, nexus: &Nexus) -> Vec<Lun> {
+        let here = self.units().into_iter().filter(|unit| unit.admits(nexus)).map(|unit| unit.lun);
+        let absent = self.0.absent.borrow();
+        let absent = absent.values().filter(|absent| absent.admits(nexus)).map(|absent| absent.lun);
+        let mut luns: Vec<Lun> = here.chain(absent).collect();
+        luns.sort_unstable();
+        luns
     }
 
     fn insert(&self, unit: Rc<Unit<S>>) {
@@ -99,6 +130,7 @@ impl<S: Seam> Target<S> {
             }
         }
         let access = unit.access.borrow().clone();
+        self.0.absent.borrow_mut().remove(&unit.lun);
         self.0.units.borrow_mut().insert(unit.lun, unit);
         self.luns_changed(|name| access.admits(name));
     }
@@ -245,7 +277,8 @@ impl<S: Seam> Target<S> {
     ) -> Outcome {
         let unit = Lun::decode(command.lun).and_then(|lun| self.visible(nexus, lun));
         let format = unit.as_ref().map_or(Format::Fixed, |unit| unit.format());
-        let mut task = Task::new(self, unit, nexus, &command, out, input);
+        let absent = Lun::decode(command.lun).and_then(|lun| self.absent(nexus, lun));
+        let mut task = Task::new(self, unit, absent, nexus, &command, out, input);
         let done = task.run(command.cdb).await;
         let status = match done {
             Ok(status) => status,
@@ -330,6 +363,14 @@ impl<S: Seam> Target<S> {
         if let Some(observer) = &*self.0.observer.borrow() {
             observer(nexus, lun, &attention.sense().bytes(Format::Fixed));
         }
+    }
+}
+
+impl<S: Seam> Removed<S> {
+    /// The unit as long as its volume is on its way out: it may come back.
+    pub fn absent(&self) -> Absent {
+        let Unit { lun, identity, access, .. } = &*self.0;
+        Absent { lun: *lun, identity: identity.clone(), access: access.borrow().clone() }
     }
 }
 

@@ -19,6 +19,9 @@ use crate::reservations::{RecordError, Reservations};
 use crate::sense::{Asc, Format, Key, Sense};
 use crate::tasks::Tasks;
 
+/// Hints of a unit that nobody waits for, at once.
+const PREFETCHING_MAX: usize = 8;
+
 /// What a unit is told to be.
 pub struct UnitSpec<S: Seam> {
     /// Its number.
@@ -78,6 +81,8 @@ pub struct Unit<S: Seam> {
     pub tasks: Rc<Tasks>,
     pub reservations: Reservations,
     pub copies: Copies,
+    /// Its clones are hints that the cache works on.
+    prefetching: Rc<()>,
     attentions: RefCell<BTreeMap<u64, Attentions>>,
 }
 
@@ -97,6 +102,7 @@ impl<S: Seam> Unit<S> {
             tasks: Rc::default(),
             reservations: Reservations::restore(spec.kept)?,
             copies: Copies::default(),
+            prefetching: Rc::default(),
             attentions: RefCell::default(),
         })
     }
@@ -182,6 +188,19 @@ impl<S: Seam> Unit<S> {
                 attentions.remove(&nexus.0.number);
             }
         }
+    }
+
+    /// A place for a hint that nobody waits for, held until it is dropped; none past the most.
+    pub fn prefetch(&self) -> Option<Rc<()>> {
+        (Rc::strong_count(&self.prefetching) <= PREFETCHING_MAX).then(|| Rc::clone(&self.prefetching))
+    }
+
+    /// Forgets all but these initiators.
+    pub fn keep_only(&self, nexuses: &BTreeMap<u64, Nexus>) {
+        let is_here = |number: &u64| nexuses.contains_key(number);
+        self.attentions.borrow_mut().retain(|number, _| is_here(number));
+        self.reservations.keep_only(is_here);
+        self.copies.keep_only(is_here);
     }
 
     /// An initiator is gone.

@@ -14,7 +14,7 @@ use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
 use crate::config::keys::{KEYS, Support, find_key, nearest, set_by_command};
 use crate::log;
-use crate::state::{MODE, POLICY};
+use crate::state::{DECLARED_LOST, MODE, POLICY};
 use crate::units::show_bytes;
 
 impl Daemon {
@@ -57,10 +57,15 @@ impl Daemon {
             return Err(invalid(format!("nothing to set; write KEY=VALUE, where KEY is {}", known.join(" or "))));
         }
         let policy = settings.get(POLICY).map(|policy| policy.parse::<WritePolicy>()).transpose().map_err(invalid)?;
+        let lost = settings.get(DECLARED_LOST).map(|lost| lost.parse::<bool>()).transpose();
+        let lost =
+            lost.map_err(|_| invalid(format!("{DECLARED_LOST} is true or false; write {DECLARED_LOST}=true")))?;
         let _busy = self.begin(name)?;
         let placed = self.placed(name)?;
         self.set_share(name, &placed, settings).await?;
-        self.set_lost(name, &placed, settings).await?;
+        if let Some(lost) = lost {
+            self.set_lost(name, &placed, lost).await?;
+        }
         match policy {
             Some(policy) => self.set_policy(name, &placed, policy, progress).await,
             None => self.show(name).await,

@@ -60,6 +60,8 @@ impl Daemon {
         let opened = self.open_all(&wanted).await;
         let identified = self.identify_all(&wanted, &opened, adopt);
         let placed = self.serve_all(&wanted, opened, identified).await;
+        let refused = placed.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
+        self.tell_absent(refused).await;
         let results = wanted.into_iter().zip(placed).map(|((config, from_file), result)| {
             let standing = match &result {
                 Ok(placed) => Standing::Serving(placed.clone()),
@@ -274,7 +276,7 @@ impl Daemon {
                 Ok(incarnation)
             });
             let mut each = each.collect::<Vec<Result<u64, Failure>>>();
-            self.give_luns(state, wanted, &mut each);
+            self.give_luns(state, wanted, &mut each, adopt);
             each
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
@@ -329,6 +331,7 @@ impl Daemon {
         let volume = name.to_owned();
         let leave = core.call(async move |local: Rc<Local>| {
             let unit = leave_target(&local, &volume);
+            let lun = unit.as_ref().map(|(lun, _)| *lun);
             futures_util::join!(local.server.disconnect(&volume, CLIENTS_PATIENCE), release(&local, unit.as_ref()));
             if let Err(error) = local.engine.detach(&volume).await {
                 if let (Some(iscsi), Some((_, unit))) = (&local.iscsi, unit) {
@@ -338,6 +341,9 @@ impl Daemon {
             }
             // Whoever came meanwhile holds the backing, too.
             local.server.disconnect(&volume, seam::Nanos(0)).await;
+            if let (Some(iscsi), Some(lun)) = (&local.iscsi, lun) {
+                iscsi.target().forget_absent(lun);
+            }
             Ok::<(), engine::RequestError>(())
         });
         let left = self.watched(core, name, &format!("destaging {name}"), progress, leave).await.map_err(core_gone)?;
@@ -404,6 +410,7 @@ impl Daemon {
                 return Err(failure);
             }
         }
+        self.forget_absent(name).await?;
         self.volumes.borrow_mut().remove(name);
         let noted = self.state.borrow_mut().change(|state| {
             let (record, serving) = (state.by_name(name).map(|record| record.incarnation), &known.standing);
@@ -455,7 +462,10 @@ impl Daemon {
 fn leave_target(local: &Local, volume: &str) -> Option<(Lun, Removed<RealSeam>)> {
     let target = local.iscsi.as_ref()?.target();
     let lun = target.find(volume)?;
-    Some((lun, target.remove(lun)?))
+    let removed = target.remove(lun)?;
+    // Until it is gone it may come back.
+    target.set_absent(removed.absent());
+    Some((lun, removed))
 }
 
 /// Waits for the commands to a unit that was taken away.

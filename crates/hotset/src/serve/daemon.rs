@@ -80,6 +80,8 @@ pub struct Daemon {
     busy: RefCell<BTreeSet<String>>,
     /// Where clients connect.
     pub listen: RefCell<Vec<String>>,
+    /// Numbers of LUNs that the file, as it was read last, fixes.
+    pub(super) fixed_luns: RefCell<BTreeSet<u16>>,
     /// Who may use the HTTP interface.
     pub access: Arc<api::Access>,
     /// Where the HTTP interface listens, once it does.
@@ -128,7 +130,9 @@ impl Daemon {
     /// A daemon that serves nothing yet.
     pub fn new(config: Config, state: StateDir, cores: Vec<DataCore>, notifier: Notifier) -> Daemon {
         let journal = Journal::open(state.path(), config.alerts.webhook.clone());
+        let fixed_luns = RefCell::new(config.volumes.iter().filter_map(|volume| volume.lun).collect());
         Daemon {
+            fixed_luns,
             config: RefCell::new(config),
             state: RefCell::new(state),
             cores,

@@ -1,13 +1,13 @@
 //! The iSCSI front end: which LUN a volume is, who may see it, what is kept of its reservations, and what is told of sessions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use control::report::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
 use control::{ErrorKind, Failure};
 use engine::Volume;
 use iscsi::{Options, Server};
-use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
+use scsi::{Absent, AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::real::RealSeam;
 use seam::{Address, Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
@@ -18,7 +18,7 @@ use super::status::CORE_PATIENCE;
 use crate::cli;
 use crate::config::{IscsiConfig, VolumeConfig};
 use crate::log;
-use crate::state::{DECLARED_LOST, State, StateError, VolumeRecord, draw_incarnation, effective};
+use crate::state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
 
 /// The target has one port, whatever the number of portals.
 const PORTS: u16 = 1;
@@ -104,9 +104,10 @@ pub fn server(seam: &RealSeam, spec: IscsiSpec) -> Server<RealSeam> {
     Server::new(seam.clone(), target, spec.options)
 }
 
-/// A unit's name in the world.
-fn identity(host: u64, serial: u64) -> Identity {
-    Identity::of(host, serial)
+/// What is kept of a unit's reservations, if that can be read.
+fn read_kept(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
+    let kept = unit.kept().ok_or(scsi::RecordError::Damaged)?;
+    scsi::check_kept(&kept).map(|()| kept)
 }
 
 impl Daemon {
@@ -136,21 +137,25 @@ impl Daemon {
         }
     }
 
-    /// Gives each volume that was identified its LUN, where there is a target.
+    /// The file, as it was read now, fixes these volumes' LUNs.
+    pub(super) fn fix_luns(&self, volumes: &[VolumeConfig]) {
+        *self.fixed_luns.borrow_mut() = volumes.iter().filter_map(|volume| volume.lun).collect();
+    }
+
+    /// Gives each volume that was identified its LUN, where there is a target. Who adopts a backing in explicit words gives damaged reservations up.
     pub(super) fn give_luns(
         &self,
         state: &mut State,
         wanted: &[(VolumeConfig, bool)],
         identified: &mut [Result<u64, Failure>],
+        adopt: bool,
     ) {
-        let config = self.config.borrow();
-        if config.iscsi.is_none() {
+        if self.config.borrow().iscsi.is_none() {
             return;
         }
         let volumes = self.volumes.borrow();
-        let known = volumes.values().map(|known| &known.config);
-        let of_all = config.volumes.iter().chain(known).chain(wanted.iter().map(|(config, _)| config));
-        let fixed: BTreeSet<u16> = of_all.filter_map(|config| config.lun).collect();
+        let known: BTreeSet<&str> =
+            volumes.keys().map(String::as_str).chain(wanted.iter().map(|(config, _)| config.name.as_str())).collect();
         let drawn =
             || draw_incarnation().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
         let mut asking = Vec::new();
@@ -160,17 +165,57 @@ impl Daemon {
                 Ok(serial) => asking.push((at, (incarnation, config.lun, serial))),
                 Err(error) => identified[at] = Err(Failure::new(ErrorKind::Failed, error)),
             }
+            let unit = state.by_incarnation_mut(incarnation).and_then(|record| record.unit.as_mut()).filter(|_| adopt);
+            if let Some(unit) = unit.filter(|unit| read_kept(unit).is_err()) {
+                unit.reservations.clear();
+            }
         }
         if state.host == 0 {
             // Without one no volume has an identity either, which was said above.
             state.host = drawn().unwrap_or_default();
         }
         let (places, asking): (Vec<usize>, Vec<_>) = asking.into_iter().unzip();
-        for (at, given) in places.into_iter().zip(state.give_units(&asking, &fixed)) {
+        for (at, given) in places.into_iter().zip(state.give_units(&asking, &self.fixed_luns.borrow(), &known)) {
             if let Err(error) = given {
                 identified[at] = Err(Failure::new(ErrorKind::Conflict, error.to_string()));
             }
         }
+    }
+
+    /// Has initiators wait for volumes that are known and not served: that there is no such LUN would have them give up its paths.
+    pub(super) async fn tell_absent(&self, refused: impl Iterator<Item = &VolumeConfig>) {
+        let absent: Vec<Absent> = {
+            let state = self.state.borrow();
+            let absent = refused.filter_map(|config| {
+                let unit = state.state().by_name(&config.name)?.unit.as_ref()?;
+                let (lun, identity) = (Lun::new(unit.lun)?, Identity::of(state.state().host, unit.serial));
+                Some(Absent { lun, identity, access: AccessList::new(&config.acl) })
+            });
+            absent.collect()
+        };
+        if absent.is_empty() {
+            return;
+        }
+        let tell = async move |local: Rc<Local>| {
+            if let Some(iscsi) = &local.iscsi {
+                absent.into_iter().for_each(|absent| iscsi.target().set_absent(absent));
+            }
+        };
+        if let Err(gone) = self.cores[0].call(tell).await {
+            log::error(gone.to_string());
+        }
+    }
+
+    /// A volume that may not have been served is removed.
+    pub(super) async fn forget_absent(&self, name: &str) -> Result<(), Failure> {
+        let lun = self.state.borrow().state().by_name(name).and_then(|record| Lun::new(record.unit.as_ref()?.lun));
+        let Some(lun) = lun else { return Ok(()) };
+        let forget = async move |local: Rc<Local>| {
+            if let Some(iscsi) = &local.iscsi {
+                iscsi.target().forget_absent(lun);
+            }
+        };
+        self.cores[0].call(forget).await.map_err(core_gone)
     }
 
     /// The unit that a volume is to be; none without a target.
@@ -181,12 +226,14 @@ impl Daemon {
         let state = self.state.borrow();
         let record = state.state().volumes.iter().find(|record| record.incarnation == incarnation);
         let unit = record.and_then(|record| record.unit.as_ref()).ok_or_else(|| no_lun(&config.name))?;
-        let kept = unit.kept().ok_or(scsi::RecordError::Damaged);
-        let kept = kept.and_then(|kept| scsi::check_kept(&kept).map(|()| kept));
-        let kept = kept.map_err(|error| Failure::new(ErrorKind::Conflict, error.to_string()))?;
+        let kept = read_kept(unit).map_err(|error| {
+            let text =
+                format!("{error}; if no cluster relies on them, give them up: hotset volume adopt {}", config.name);
+            Failure::new(ErrorKind::Conflict, text)
+        })?;
         Ok(Some(UnitPlan {
             lun: Lun::new(unit.lun).ok_or_else(|| no_lun(&config.name))?,
-            identity: identity(state.state().host, unit.serial),
+            identity: Identity::of(state.state().host, unit.serial),
             access: AccessList::new(&config.acl),
             read_only: config.read_only,
             declared_lost: effective(record, DECLARED_LOST, config.declared_lost),
@@ -219,25 +266,11 @@ impl Daemon {
     }
 
     /// `volume set declared_lost=…`.
-    pub(super) async fn set_lost(
-        &self,
-        name: &str,
-        placed: &Placed,
-        settings: &BTreeMap<String, String>,
-    ) -> Result<(), Failure> {
-        let Some(value) = settings.get(DECLARED_LOST) else { return Ok(()) };
-        let wrong = || {
-            Failure::new(
-                ErrorKind::Invalid,
-                format!("\"{value}\" is neither true nor false; write {DECLARED_LOST}=true"),
-            )
-        };
-        let lost: bool = value.parse().map_err(|_| wrong())?;
+    pub(super) async fn set_lost(&self, name: &str, placed: &Placed, lost: bool) -> Result<(), Failure> {
         let file = self.volumes.borrow().get(name).map(|known| known.config.setting(DECLARED_LOST)).unwrap_or_default();
-        let noted = self
-            .state
-            .borrow_mut()
-            .change(|state| state.set_override(placed.incarnation, DECLARED_LOST, &lost.to_string(), &file));
+        let noted = self.state.borrow_mut().change(|state| {
+            state.set_override(placed.incarnation, DECLARED_LOST, &lost.to_string(), &file);
+        });
         noted.map_err(state_failed)?;
         self.tell_lost(name, placed, lost).await?;
         log::info(format!("volume {name}: {DECLARED_LOST}={lost} by command"));
@@ -312,7 +345,7 @@ impl Daemon {
         let unit = record.filter(|_| is_served)?.unit.as_ref()?;
         Some(UnitReport {
             lun: unit.lun,
-            naa: identity(host, unit.serial).serial(),
+            naa: Identity::of(host, unit.serial).serial(),
             declared_lost: effective(record, DECLARED_LOST, known.config.declared_lost),
         })
     }

@@ -25,9 +25,8 @@ impl Daemon {
         for gone in known.iter().filter(|name| !is_fresh(name)) {
             said.push(self.reload_gone(gone).await);
         }
-        // Those with a fixed LUN first: no other is given theirs.
-        let (fixed, given): (Vec<_>, Vec<_>) = fresh.volumes.iter().partition(|volume| volume.lun.is_some());
-        for volume in fixed.into_iter().chain(given) {
+        self.fix_luns(&fresh.volumes);
+        for volume in &fresh.volumes {
             said.extend(self.reload_volume(volume).await);
         }
         let (mut api, mut nbd) = (old.api.clone(), old.nbd.clone());
@@ -70,6 +69,9 @@ impl Daemon {
             if let Err(error) = self.state.borrow_mut().change(|state| state.mark_clean(placed.incarnation)) {
                 log::error(error.to_string());
             }
+        }
+        if let Err(failure) = self.forget_absent(name).await {
+            return failure.message;
         }
         self.volumes.borrow_mut().remove(name);
         if self.may_be_on_flash(name) {

@@ -41,12 +41,18 @@ pub enum UnitError {
 impl State {
     /// Gives a number to each of `wanted` (its incarnation; the number that the file fixes for it; a serial number, in case that it has none yet)
     /// that has none, and another one to those whose number the file changes. Numbers in `fixed` are given to nobody else, and none is given that
-    /// a volume has had.
+    /// a volume has had. A volume that is not `known` any more, by its name, gives way to one for which the file fixes its number: if it comes back
+    /// it is another one to initiators.
     pub fn give_units(
         &mut self,
         wanted: &[(u64, Option<u16>, u64)],
         fixed: &BTreeSet<u16>,
+        known: &BTreeSet<&str>,
     ) -> Vec<Result<(), UnitError>> {
+        for record in self.volumes.iter_mut().filter(|record| !known.contains(record.name.as_str())) {
+            let is_wanted = |lun: u16| wanted.iter().any(|(_, to, _)| *to == Some(lun));
+            record.unit = record.unit.take().filter(|unit| !is_wanted(unit.lun));
+        }
         let current = |state: &State, incarnation: u64| {
             let record = state.volumes.iter().find(|record| record.incarnation == incarnation);
             record.and_then(|record| record.unit.as_ref()).map(|unit| unit.lun)
@@ -136,7 +142,9 @@ mod tests {
     fn give(state: &mut State, wanted: &[(u64, Option<u16>)]) -> Vec<Result<(), UnitError>> {
         let fixed = wanted.iter().filter_map(|(_, lun)| *lun).collect();
         let wanted: Vec<_> = wanted.iter().map(|(incarnation, lun)| (*incarnation, *lun, incarnation + 100)).collect();
-        state.give_units(&wanted, &fixed)
+        let names: Vec<String> = state.volumes.iter().map(|record| record.name.clone()).collect();
+        let known = names.iter().map(String::as_str).filter(|name| *name != "orphan").collect();
+        state.give_units(&wanted, &fixed, &known)
     }
 
     #[test]
@@ -169,6 +177,16 @@ mod tests {
         give(&mut state, &[(3, None)]);
         assert_eq!(give(&mut state, &[(2, Some(1)), (1, Some(2))]), [taken(1, "a"), taken(2, "c")]);
         assert_eq!(luns(&state), [Some(1), Some(0), Some(2)]);
+    }
+
+    #[test]
+    fn a_volume_that_is_no_longer_known_gives_way_to_one_for_which_the_file_fixes_its_number() {
+        let mut state = state(&["orphan", "b"]);
+        give(&mut state, &[(1, None)]);
+        give(&mut state, &[(2, None)]);
+        assert_eq!(luns(&state), [Some(0), Some(1)], "by itself nobody gets it");
+        assert_eq!(give(&mut state, &[(2, Some(0))]), [Ok(())]);
+        assert_eq!(luns(&state), [None, Some(0)]);
     }
 
     #[test]

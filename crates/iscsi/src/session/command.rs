@@ -116,10 +116,12 @@ impl<S: Seam> Session<S> {
 
     async fn execute(self: Rc<Self>, nexus: &Nexus, task: Rc<Task>, cdb: &[u8], expected: Expected) {
         let begun = self.spec.shared.seam.now();
-        let mut data = Data { session: Rc::clone(&self), task: Rc::clone(&task) };
+        let mut data = Data::new(&self, &task);
         let mut reply = Reply::new(&self, &task, expected.in_bytes);
         let command = scsi::Command { lun: task.lun, cdb, expected, cancel: &task.cancel };
         let outcome = self.spec.shared.target.execute(nexus, command, &mut data, &mut reply).await;
+        // Before the answer, which tells how much room there is.
+        drop(data);
         self.finish(&task, &outcome, reply, expected).await;
         let ended = self.spec.shared.seam.now();
         let lun = Lun::decode(task.lun).map(Lun::number);
@@ -147,11 +149,13 @@ impl<S: Seam> Session<S> {
             let expected = if expected.out_bytes > 0 { expected.out_bytes } else { expected.in_bytes };
             reply.end(outcome, expected);
         }
+        self.ending.borrow_mut().retain(|ending| !Rc::ptr_eq(ending, task));
         task.end();
         self.control().wake();
     }
 
-    /// Ends those commands that `which` means; none of them is answered. Those that may still change something are to be waited for.
+    /// Ends those commands that `which` means; none of them is answered. Those that may still change something are to be waited for, also when
+    /// they were aborted before.
     pub(crate) fn abort(&self, which: impl Fn(&Task) -> bool) -> Vec<Rc<Task>> {
         let mut tasks = self.tasks.borrow_mut();
         let aborted: Vec<_> = tasks.values().filter(|task| which(task)).cloned().collect();
@@ -161,8 +165,12 @@ impl<S: Seam> Session<S> {
             task.cancel();
         }
         drop(tasks);
+        let mut ending = self.ending.borrow_mut();
+        ending.extend(aborted.into_iter().filter(|task| !task.is_harmless));
+        let waited_for = ending.iter().filter(|task| which(task)).cloned().collect();
+        drop(ending);
         // Those that wait for buffers look again.
         self.account.release_room();
-        aborted.into_iter().filter(|task| !task.is_harmless).collect()
+        waited_for
     }
 }

@@ -32,7 +32,8 @@ impl<S: Seam> Session<S> {
         match function {
             TaskFunction::AbortTask => {
                 let is_it = |task: &Task| task.tag == asked.referenced_tag && task.lun == lun;
-                if !self.tasks.borrow().values().any(|task| is_it(task)) {
+                let is_ending = self.ending.borrow().iter().any(|task| is_it(task));
+                if !is_ending && !self.tasks.borrow().values().any(|task| is_it(task)) {
                     return answer(TaskResponse::NoSuchTask);
                 }
             }

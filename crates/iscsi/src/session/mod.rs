@@ -30,7 +30,7 @@ use seam::{Gather, Incoming, Nanos, Piece, Seam, StreamReader, StreamWriter};
 
 pub use self::slowest::SlowCommand;
 use self::slowest::Slowest;
-use self::task::Task;
+pub(crate) use self::task::Task;
 use self::text::Texts;
 use self::writes::Writes;
 use crate::SessionStats;
@@ -38,6 +38,8 @@ use crate::shared::Shared;
 
 /// Rounds of reading and sending before other tasks of the core get their turn.
 const ROUNDS_MAX: usize = 16;
+/// Time for asking which targets there are.
+const DISCOVERY_TIME: Nanos = Nanos::from_secs(60);
 /// How often it is looked whether the last commands have ended.
 const END_POLL: Nanos = Nanos::from_millis(5);
 
@@ -92,6 +94,8 @@ pub(crate) struct Session<S: Seam> {
     nobody: Cancel,
     /// Commands that an answer is waited for, by the initiator's names for them.
     tasks: RefCell<BTreeMap<u32, Rc<Task>>>,
+    /// Commands that were aborted and may still change something.
+    ending: RefCell<Vec<Rc<Task>>>,
     /// Commands under way, also those that nobody waits for any more.
     running: Cell<usize>,
     /// Those of them that were immediate, and task management functions.
@@ -109,6 +113,9 @@ pub(crate) struct Session<S: Seam> {
     told_max: Cell<u32>,
     /// When something was last heard, and whether the initiator was asked since.
     heard: Cell<Nanos>,
+    /// When it began, and when the initiator last took something.
+    begun: Nanos,
+    sent: Cell<Nanos>,
     asked: Cell<bool>,
 }
 
@@ -133,6 +140,7 @@ impl<S: Seam> Session<S> {
             pieces: RefCell::default(),
             nobody: Cancel::default(),
             tasks: RefCell::default(),
+            ending: RefCell::default(),
             running: Cell::new(0),
             immediate: Cell::new(0),
             next: Cell::new(1),
@@ -144,6 +152,8 @@ impl<S: Seam> Session<S> {
             draining: Cell::new(false),
             told_max: Cell::new(window.max()),
             heard: Cell::new(spec.shared.seam.now()),
+            begun: spec.shared.seam.now(),
+            sent: Cell::new(spec.shared.seam.now()),
             asked: Cell::new(false),
             spec,
         })
@@ -192,6 +202,11 @@ impl<S: Seam> Session<S> {
             write_bytes: self.counters.write_bytes.get(),
             slowest: self.slowest.list(self.spec.shared.seam.now()),
         }
+    }
+
+    /// True while nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running.get() == 0 && self.out.borrow().is_empty()
     }
 
     /// True while a command to that unit is under way.
@@ -316,9 +331,15 @@ impl<S: Seam> Session<S> {
 
     /// Asks an initiator that has been silent for long whether it is there, and ends its session when it does not answer.
     pub(crate) fn look_alive(&self) {
-        let silent = self.spec.shared.seam.now().since(self.heard.get());
+        let now = self.spec.shared.seam.now();
         let after = self.spec.shared.options.ping_after;
-        // Who is not listened to cannot be heard.
+        // Who is not listened to cannot be heard: it has to take what was sent to it.
+        let is_stuck = self.is_full() && now.since(self.heard.get().max(self.sent.get())) >= after + after;
+        let is_done = self.nexus().is_none() && now.since(self.begun) >= DISCOVERY_TIME;
+        if is_stuck || is_done {
+            return self.control().ask(Stop::Now);
+        }
+        let silent = now.since(self.heard.get());
         if silent < after || self.is_full() || self.draining.get() {
             return;
         }

@@ -41,6 +41,7 @@ impl<S: Seam> Session<S> {
             gather = sent;
             gather.clear();
             self.sending.set(0);
+            self.sent.set(self.spec.shared.seam.now());
             self.control().sends(false);
             self.account.sent(lent_bytes, result.is_ok());
             if result.is_err() {

@@ -79,7 +79,7 @@ impl Task {
     }
 
     /// Waits for its end.
-    pub(super) async fn until_ended(&self) {
+    pub(crate) async fn until_ended(&self) {
         poll_fn(|context| {
             if self.ended.get() {
                 return Poll::Ready(());

@@ -151,9 +151,20 @@ impl<S: Seam> Session<S> {
 pub(super) struct Data<S: Seam> {
     pub(super) session: Rc<Session<S>>,
     pub(super) task: Rc<Task>,
+    /// Bytes that the unit has taken and still works on.
+    taken_bytes: usize,
 }
 
 impl<S: Seam> Data<S> {
+    pub(super) fn new(session: &Rc<Session<S>>, task: &Rc<Task>) -> Self {
+        Data { session: Rc::clone(session), task: Rc::clone(task), taken_bytes: 0 }
+    }
+
+    /// The unit is done with what it took.
+    fn release(&mut self) {
+        self.session.let_go(std::mem::take(&mut self.taken_bytes));
+    }
+
     fn poll_here(&self, len: usize, context: &Context<'_>) -> Poll<Result<(), Gone>> {
         let (here, position) = {
             let data = self.task.data.borrow();
@@ -180,12 +191,21 @@ impl<S: Seam> Data<S> {
 
 impl<S: Seam> scsi::DataOut for Data<S> {
     async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Gone> {
+        if into.is_empty() {
+            self.release();
+        }
         poll_fn(|context| self.poll_here(len, context)).await?;
         let taken = self.task.data.borrow_mut().take(len, into);
         assert_eq!(taken, len, "as many were there");
-        self.session.let_go(len);
+        self.taken_bytes += len;
         let write_bytes = &self.session.counters.write_bytes;
         write_bytes.set(write_bytes.get() + len as u64);
         Ok(())
+    }
+}
+
+impl<S: Seam> Drop for Data<S> {
+    fn drop(&mut self) {
+        self.release();
     }
 }

@@ -121,3 +121,31 @@ fn what_cannot_be_done_is_said() {
         assert!(client.is_closed().await, "a cold reset ends the session");
     });
 }
+
+#[test]
+fn who_aborts_a_write_again_or_all_of_a_unit_waits_for_it_like_the_first() {
+    let options = Options { ping_after: STALL + STALL, ..Options::default() };
+    with_server(60, options, async |seam, _, world| {
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        disk(world).add_fault(Rule::new(Fault::Stall(STALL), Ops::WRITE, When::Nth(0)));
+        let write = client.begin(&write_cdb(64, 8), 0, &counted(1, 8)).await;
+        seam.sleep(Nanos::from_secs(1)).await;
+        let began = seam.now();
+        let functions = [TaskFunction::AbortTask, TaskFunction::AbortTask, TaskFunction::AbortTaskSet];
+        let mut waiting = Vec::new();
+        for function in functions {
+            waiting.push(client.manage(function, write).await);
+        }
+        for _ in functions {
+            let (response, _) = client.take().await.expect("an answer");
+            assert_eq!(response.body, ResponseBody::TaskManagement(TaskResponse::Complete));
+            assert!(waiting.contains(&response.task_tag));
+            assert!(
+                seam.now().since(began) >= STALL - Nanos::from_secs(2),
+                "the write might have had an effect until then"
+            );
+        }
+        let again = client.manage(TaskFunction::AbortTask, write).await;
+        assert_eq!(client.managed(again).await, TaskResponse::NoSuchTask);
+    });
+}

@@ -104,3 +104,20 @@ fn there_are_no_more_sessions_than_there_may_be() {
         assert!(Client::log_in(&seam, &third).await.is_ok());
     });
 }
+
+#[test]
+fn who_asks_for_targets_takes_nobody_s_place_and_is_sent_away_after_a_minute() {
+    with_server(9, Options { sessions_max: 1, ..Options::default() }, async |seam, server, _| {
+        let mut asking = Vec::new();
+        let names: Vec<u8> = (1..=17).collect();
+        for isid in names {
+            let discovery = Manner { session: "Discovery", text: "", isid, ..Manner::default() };
+            asking.push(Client::log_in(&seam, &discovery).await);
+        }
+        assert_eq!(asking.pop().map(|last| last.err()), Some(Some(Some((3, 2)))), "there are sixteen");
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        assert_eq!(client.read(0, 1).await.len(), 512);
+        seam.sleep(Nanos::from_secs(70)).await;
+        assert_eq!(server.sessions().iter().filter(|session| session.discovery).count(), 0);
+    });
+}

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use seam::Seam;
 
 use super::{Task, vpd};
+use crate::absent::not_ready;
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
@@ -27,6 +28,20 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             }
             false if page != 0 => return Err(invalid_field(2, None)),
             false => standard(0, &unit.identity.product),
+        };
+        self.answer(&bytes, allocated).await
+    }
+
+    /// Of a unit that is not there now: who it is, and no page that its volume would have to be asked for.
+    pub(super) async fn inquiry_of(&mut self, identity: &Identity, cdb: Cdb<'_>) -> Result<Status, Failure> {
+        let (page, allocated) = (cdb.u8(2), cdb.u16(3));
+        let bytes = match cdb.bit(1, 0) {
+            true => {
+                let place = vpd::Place { target: &self.target.0.name, port: self.nexus.port() };
+                vpd::page_of(identity, page, &place).ok_or_else(not_ready)?
+            }
+            false if page != 0 => return Err(invalid_field(2, None)),
+            false => standard(0, &identity.product),
         };
         self.answer(&bytes, allocated).await
     }

@@ -33,6 +33,7 @@ use seam::block::pieces_len;
 use seam::{Piece, SECTOR_BYTES, Seam};
 
 use self::read::TRANSFER_BLOCKS_MAX;
+use crate::absent::{Absent, not_ready};
 use crate::cdb::Cdb;
 use crate::exchange::{Cancel, Command, DataIn, DataOut, Expected};
 use crate::failure::{Doing, Failure, told};
@@ -54,6 +55,8 @@ const BLOCK: u64 = SECTOR_BYTES as u64;
 pub struct Task<'a, S: Seam, O, I> {
     target: &'a Target<S>,
     unit: Option<Rc<Unit<S>>>,
+    /// Its unit is known, and not there now.
+    absent: Option<Absent>,
     nexus: &'a Nexus,
     expected: Expected,
     cancel: &'a Cancel,
@@ -72,6 +75,7 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
     pub fn new(
         target: &'a Target<S>,
         unit: Option<Rc<Unit<S>>>,
+        absent: Option<Absent>,
         nexus: &'a Nexus,
         command: &Command<'a>,
         out: &'a mut O,
@@ -82,6 +86,7 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         Task {
             target,
             unit,
+            absent,
             nexus,
             expected,
             cancel,
@@ -105,11 +110,13 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         let kind = found.as_ref().ok().map(|(opcode, _)| opcode.kind);
         let answers_always = matches!(kind, Some(Kind::Inquiry | Kind::ReportLuns | Kind::RequestSense));
         let Some(unit) = self.unit.clone() else {
-            let (opcode, cdb) = found.ok().filter(|_| answers_always).ok_or_else(no_unit)?;
+            let refused = || if self.absent.is_some() { not_ready() } else { no_unit() };
+            let (opcode, cdb) = found.ok().filter(|_| answers_always).ok_or_else(refused)?;
             opcode.check(&cdb)?;
-            return match opcode.kind {
-                Kind::Inquiry => self.inquiry_without_unit(cdb).await,
-                Kind::RequestSense => self.request_sense(cdb).await,
+            return match (opcode.kind, self.absent.clone()) {
+                (Kind::Inquiry, Some(absent)) => self.inquiry_of(&absent.identity, cdb).await,
+                (Kind::Inquiry, None) => self.inquiry_without_unit(cdb).await,
+                (Kind::RequestSense, _) => self.request_sense(cdb).await,
                 _ => self.report_luns(cdb).await,
             };
         };

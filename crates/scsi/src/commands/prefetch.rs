@@ -24,8 +24,12 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         }
         let (at, len, volume) = (extent.offset_bytes(), extent.len_bytes(), unit.volume().clone());
         if cdb.bit(1, 1) {
-            // Its end concerns nobody: a hint has no error.
-            self.target.0.seam.spawn(async move { drop(volume.prefetch(at, len).await) });
+            // Its end concerns nobody: a hint has no error, and one too many is not taken.
+            let Some(prefetching) = unit.prefetch() else { return Ok(Status::Good) };
+            self.target.0.seam.spawn(async move {
+                let _prefetching = prefetching;
+                drop(volume.prefetch(at, len).await);
+            });
         } else {
             volume.prefetch(at, len).await.map_err(|error| told(&error, Doing::Other))?;
         }

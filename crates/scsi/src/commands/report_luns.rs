@@ -13,21 +13,20 @@ use crate::target::no_unit;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn report_luns(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        if self.unit.is_none() && !self.at_lun_zero {
+        if self.unit.is_none() && self.absent.is_none() && !self.at_lun_zero {
             return Err(no_unit().into());
         }
         let (select, allocated) = (cdb.u8(2), cdb.u32(6));
         if allocated < 16 {
             return Err(invalid_field(6, None));
         }
-        let mine = self.target.units().into_iter().filter(|unit| unit.admits(self.nexus)).collect::<Vec<_>>();
         let luns: Vec<Lun> = match select {
             // All, and all that are reached by peripheral or flat addressing, are the same; of the well-known there are none.
-            0x00 | 0x02 => mine.iter().map(|unit| unit.lun).collect(),
+            0x00 | 0x02 => self.target.luns_of(self.nexus),
             0x01 => Vec::new(),
             _ => return Err(invalid_field(2, None)),
         };
-        for unit in &mine {
+        for unit in self.target.units().iter().filter(|unit| unit.admits(self.nexus)) {
             unit.forget_attention(self.nexus, Attention::LunsChanged);
         }
         let mut bytes = (luns.len() as u32 * 8).to_be_bytes().to_vec();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use seam::Seam;
 
 use super::Task;
+use crate::absent::not_ready;
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::{Doing, Failure, told};
@@ -18,6 +19,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn request_sense(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
         let format = if cdb.bit(1, 0) { Format::Descriptor } else { Format::Fixed };
         let sense = match &self.unit {
+            None if self.absent.is_some() => not_ready(),
             None => no_unit(),
             Some(unit) => match unit.take_attention(self.nexus) {
                 Some(attention) => attention.sense(),

@@ -39,21 +39,32 @@ const PAGES: [u8; 8] = [0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2];
 
 /// A page; `None` if there is none of that number.
 pub fn page<S: Seam>(unit: &Unit<S>, page: u8, place: &Place<'_>) -> Option<Vec<u8>> {
+    match page {
+        0xb0 => Some(headed(page, limits(unit))),
+        _ => page_of(&unit.identity, page, place),
+    }
+}
+
+/// A page for which the volume need not be asked; `None` if there is none of that number.
+pub fn page_of(identity: &Identity, page: u8, place: &Place<'_>) -> Option<Vec<u8>> {
     let body = match page {
         0x00 => PAGES.to_vec(),
-        0x80 => unit.identity.serial().into_bytes(),
-        0x83 => designators(&unit.identity, place),
+        0x80 => identity.serial().into_bytes(),
+        0x83 => designators(identity, place),
         0x86 => extended_inquiry(),
         0x8f => copies(),
-        0xb0 => limits(unit),
         0xb1 => characteristics(),
         0xb2 => provisioning(),
         _ => return None,
     };
+    Some(headed(page, body))
+}
+
+fn headed(page: u8, body: Vec<u8>) -> Vec<u8> {
     let mut bytes = vec![0, page];
     bytes.extend((body.len() as u16).to_be_bytes());
     bytes.extend(body);
-    Some(bytes)
+    bytes
 }
 
 fn designators(identity: &Identity, place: &Place<'_>) -> Vec<u8> {

@@ -106,6 +106,11 @@ impl Reservations {
         }
     }
 
+    /// Sessions other than these are over.
+    pub fn keep_only(&self, is_here: impl Fn(&u64) -> bool) {
+        self.session.set(self.session.get().filter(is_here));
+    }
+
     /// The unit is reset: what is persistent stays.
     pub fn reset(&self) {
         self.session.set(None);

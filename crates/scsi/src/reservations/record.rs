@@ -12,10 +12,10 @@ const NO_HOLDER: u32 = u32::MAX;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// Something else, cut short, or damaged.
-    #[error("what is kept of the unit's persistent reservations is damaged; if no cluster relies on it, remove it")]
+    #[error("what is kept of the LUN's persistent reservations is damaged")]
     Damaged,
     /// Written by a newer version.
-    #[error("what is kept of the unit's persistent reservations has format {0}, this version knows {VERSION}")]
+    #[error("what is kept of the LUN's persistent reservations has format {0}, this version knows {VERSION}")]
     Version(u8),
 }
 

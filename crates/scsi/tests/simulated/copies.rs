@@ -36,6 +36,13 @@ async fn copy(client: &Client, list: &[u8]) -> Answer {
     client.send(&cdb16(0x83, 0, 0, list.len() as u32), 0, list).await
 }
 
+/// Has a unit write through, so that a copy to it takes its time.
+async fn write_through(client: &Client, lun: u16) {
+    let mut mode = client.at(lun, &[0x1a, 8, 8, 0, 255, 0], 255, &[]).await.good();
+    (mode[0], mode[2], mode[6]) = (0, 0, 0);
+    client.at(lun, &[0x15, 0x10, 0, 0, mode.len() as u8, 0], 0, &mode).await.good();
+}
+
 async fn status(client: &Client, id: u8) -> Answer {
     let mut cdb = cdb16(0x84, 0, 0, 64);
     cdb[2] = id;
@@ -111,10 +118,7 @@ fn a_copy_that_is_called_off_stops_before_its_end() {
     with_target(5, async |_, setting| {
         let client = Rc::new(Client::new(&setting, "iqn.a:1").await);
         client.write(0, 0, &content(1..8_001)).await.good();
-        // Written through, so that it takes its time.
-        let mut mode = client.at(1, &[0x1a, 8, 8, 0, 255, 0], 255, &[]).await.good();
-        (mode[0], mode[2], mode[6]) = (0, 0, 0);
-        client.at(1, &[0x15, 0x10, 0, 0, mode.len() as u8, 0], 0, &mode).await.good();
+        write_through(&client, 1).await;
         let cancel = Cancel::default();
         setting.seam.spawn({
             let (cancel, seam) = (cancel.clone(), setting.seam.clone());
@@ -144,5 +148,29 @@ fn what_may_be_asked_for_is_told_and_an_empty_list_is_well() {
         assert!(segment_max >= 16 << 20 && told[44..] == [0x02, 0x0a, 0xe4]);
         copy(&client, &[]).await.good();
         assert_eq!(copy(&client, &list(1, 0, &[(0, 0, 0, 8, 8)])[..40]).await.sense(), (5, 0x1a, 0));
+    });
+}
+
+#[test]
+fn who_resets_the_destination_of_a_copy_ends_it_and_waits_for_it() {
+    with_target(9, async |world, setting| {
+        let [copier, other] = [Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await];
+        copier.write(0, 0, &content(1..8_193)).await.good();
+        write_through(&copier, 1).await;
+        let segments = list(1, 2, &[(0, 1, 0, 0, 8_192)]);
+        let (running, seam) = (copier.clone(), setting.seam.clone());
+        let ended = Rc::new(std::cell::Cell::new(None));
+        let told = Rc::clone(&ended);
+        seam.spawn(async move { told.set(Some(copy(&running, &segments).await.status)) });
+        seam.sleep(Nanos::from_micros(300)).await;
+        assert!(setting.target.reset(&other.nexus, Some(lun(1).encode())).await);
+        setting.volume("two").flush().await.expect("the disk works");
+        let at_reset: Vec<u64> = (0..8_192).map(|block| disk(&world, "two").tag(block)).collect();
+        seam.sleep(Nanos::from_secs(5)).await;
+        setting.volume("two").flush().await.expect("the disk works");
+        let later: Vec<u64> = (0..8_192).map(|block| disk(&world, "two").tag(block)).collect();
+        assert_eq!(ended.take(), Some(Status::Aborted));
+        assert!(at_reset == later, "the copy went on after the reset");
+        assert!(at_reset.contains(&0), "it was over before the reset");
     });
 }

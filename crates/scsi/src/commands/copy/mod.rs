@@ -78,6 +78,9 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 let extent = Extent { first, count: segment.blocks };
                 extent.check(unit).map_err(|_| aborted())?;
             }
+            // Who resets the destination or takes it away from this initiator ends the copy, too, and waits for it.
+            let changes = !Rc::ptr_eq(&to, unit);
+            let _running = changes.then(|| to.tasks.begin(self.nexus.0.number, self.cancel, true));
             self.copy_segment(&from, &to, segment, done).await?;
             done.segments += 1;
             if let Some(id) = list.id {
@@ -113,6 +116,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             let from_at = segment.from * BLOCK + (at - segment.to * BLOCK);
             let first = at / BLOCK;
             let _guard = to.locks.write(first..first + len as u64 / BLOCK).await;
+            self.check_wanted()?;
+            to.reservations.check(self.nexus, Reserved::Write)?;
             pieces.clear();
             from.volume().read_once(from_at, len, &mut pieces).await.map_err(|error| read_failed(&error, from_at))?;
             self.check_wanted()?;

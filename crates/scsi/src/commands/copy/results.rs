@@ -55,6 +55,11 @@ impl Copies {
         Ok(())
     }
 
+    /// Forgets the copies of all but these initiators.
+    pub fn keep_only(&self, is_here: impl Fn(&u64) -> bool) {
+        self.0.borrow_mut().retain(|(nexus, _), _| is_here(nexus));
+    }
+
     /// A copy is so far.
     pub fn progress(&self, nexus: &Nexus, id: u8, status: CopyStatus) {
         if let Some(entry) = self.0.borrow_mut().get_mut(&(nexus.0.number, id)) {
