@@ -55,7 +55,8 @@ fuzz: toolchain packages
 	fuzz/run iscsi 10000000 -verbosity=0
 	fuzz/run session 100000 -verbosity=0
 	fuzz/run trace 1000000 -verbosity=0
-	fuzz/run scsi 1000000 -verbosity=0
+	fuzz/run scsi 10000000 -verbosity=0 -max_len=160
+	fuzz/run iscsi_session 100000 -verbosity=0 -max_len=600 -len_control=0 -timeout=60
 
 torture: toolchain
 	scripts/torture $(ARGS)

@@ -118,7 +118,7 @@ fn run(how: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
         }
         Client::Writes { depth, a_second } => {
             let count = a_second * seconds;
-            (format!("qemu-img bench -w -f raw -d {depth} -s 4096 -c {count} -t none {}", served.uri), Some(count))
+            (format!("qemu-img bench -w --pattern=165 -f raw -d {depth} -s 4096 -c {count} -t none {}", served.uri), Some(count))
         }
     };
     let arguments: Vec<_> = arguments.split(' ').map(str::to_owned).collect();
@@ -144,7 +144,7 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let theirs = tgt(folder, effort.size_bytes)?;
     for served in [&ours, &theirs] {
         let count = (effort.size_bytes >> 16).to_string();
-        let fill = format!("qemu-img bench -w -f raw -d 8 -s 65536 -c {count} -t none {}", served.uri);
+        let fill = format!("qemu-img bench -w --pattern=165 -f raw -d 8 -s 65536 -c {count} -t none {}", served.uri);
         client(&fill.split(' ').map(str::to_owned).collect::<Vec<_>>())?;
     }
     let mut text = "A LUN that is in memory as a whole, over TCP on the loopback, beside tgt on a file in memory. A cell reads: requests a \

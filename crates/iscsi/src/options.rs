@@ -27,7 +27,8 @@ pub struct Options {
     /// Time that an initiator has to take what was sent to it while others wait for the buffers which that holds; then it is sent
     /// away.
     pub stall_timeout: Nanos,
-    /// Bytes of writes that wait for their units, of all sessions together, shared evenly. What was let in unasked may be as much again.
+    /// Bytes of writes, from when they are asked for until their units have done with them, of all sessions together, shared evenly. What
+    /// was let in unasked may be as much again.
     pub payload_bytes_max: usize,
     /// Silence after which an initiator is asked whether it is there, and after which as much again it is not.
     pub ping_after: Nanos,

@@ -22,11 +22,11 @@ const INIT: &str = r#"#!/bin/sh
 mount -t proc proc /proc
 mount -t devtmpfs devtmpfs /dev
 for module in /modules/*; do insmod $module; done
-mount -t ext4 -o noatime /dev/vda /root
-cp /agent /root/agent
+mount -t ext4 -o noatime /dev/vda /guest
+cp /agent /guest/agent
 umount /proc
-mount --move /dev /root/dev
-exec switch_root /root /agent
+mount --move /dev /guest/dev
+exec switch_root /guest /agent
 "#;
 
 /// Answers each script with `DONE`, its status, the length of what it wrote, and that.
@@ -72,7 +72,7 @@ impl Linux {
     pub fn boot() -> Linux {
         let (folder, kernel) = (Folder::new(), Kernel::open());
         let root = folder.join("root");
-        for name in ["bin", "proc", "dev", "root"] {
+        for name in ["bin", "proc", "dev", "guest"] {
             fs::create_dir_all(root.join(name)).expect("the folder can be written");
         }
         fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");

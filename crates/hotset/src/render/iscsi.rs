@@ -98,7 +98,7 @@ mod tests {
         let sessions = vec![session];
         let report = IscsiReport { target: "iqn.a:b".to_owned(), failed_logins: 1, sessions, ..IscsiReport::default() };
         let text = super::sessions(&report, Style::PLAIN);
-        for part in ["iqn.1998-01.com.vmware:esx1 (esx1)", "10.0.0.5:3260", "chap, data digest", "WRITE 2.5 ms"] {
+        for part in ["iqn.1998-01.com.vmware:esx1 (esx1)", "10.0.0.5:3260", "chap, data digest", "WRITE 2.50 ms"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(target(&report, Style::PLAIN).ends_with(", 1 session, 1 failed log-in\n"));

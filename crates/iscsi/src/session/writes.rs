@@ -18,8 +18,10 @@ use crate::options::{AHEAD_BYTES, R2T_BYTES};
 /// What a session holds of writes.
 #[derive(Default)]
 pub(super) struct Writes {
-    /// Bytes that have come and were not taken, and bytes that were asked for.
+    /// Bytes that have come, until their units have done with them, and bytes that were asked for.
     held_bytes: Cell<usize>,
+    /// The part of it that units are at work on.
+    at_units_bytes: Cell<usize>,
     /// Commands whose units wait for data, by their numbers. The oldest always has room to ask for some, or they would all wait for each
     /// other.
     waiting: RefCell<BTreeMap<u64, Rc<Task>>>,
@@ -111,9 +113,12 @@ impl<S: Seam> Session<S> {
             if !is_wanted && data.requested() >= wanted.saturating_add(AHEAD_BYTES) {
                 break;
             }
-            // The other half is for what comes without being asked for.
+            // The other half is for what comes without being asked for. Units at work make room without being given more.
             let fits = self.writes.held_bytes.get() + r2t_bytes as usize <= self.spec.shared.payload_share() / 2;
-            let must = is_wanted && data.outstanding() == 0 && self.writes.is_oldest(task);
+            let must = is_wanted
+                && data.outstanding() == 0
+                && self.writes.at_units_bytes.get() == 0
+                && self.writes.is_oldest(task);
             if !fits && !must {
                 break;
             }
@@ -149,20 +154,23 @@ impl<S: Seam> Session<S> {
 
 /// A unit's way to a command's data.
 pub(super) struct Data<S: Seam> {
-    pub(super) session: Rc<Session<S>>,
-    pub(super) task: Rc<Task>,
-    /// Bytes that the unit has taken and still works on.
-    taken_bytes: usize,
+    session: Rc<Session<S>>,
+    task: Rc<Task>,
+    /// Bytes that the unit is at work on.
+    at_unit_bytes: usize,
 }
 
 impl<S: Seam> Data<S> {
     pub(super) fn new(session: &Rc<Session<S>>, task: &Rc<Task>) -> Self {
-        Data { session: Rc::clone(session), task: Rc::clone(task), taken_bytes: 0 }
+        Data { session: Rc::clone(session), task: Rc::clone(task), at_unit_bytes: 0 }
     }
 
-    /// The unit is done with what it took.
-    fn release(&mut self) {
-        self.session.let_go(std::mem::take(&mut self.taken_bytes));
+    /// The unit has done with what it was given.
+    fn done(&mut self) {
+        let bytes = std::mem::take(&mut self.at_unit_bytes);
+        let at_units = &self.session.writes.at_units_bytes;
+        at_units.set(at_units.get() - bytes);
+        self.session.let_go(bytes);
     }
 
     fn poll_here(&self, len: usize, context: &Context<'_>) -> Poll<Result<(), Gone>> {
@@ -192,12 +200,18 @@ impl<S: Seam> Data<S> {
 impl<S: Seam> scsi::DataOut for Data<S> {
     async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Gone> {
         if into.is_empty() {
-            self.release();
+            self.done();
+            if self.task.data.borrow().here() < len {
+                // What waits holds no more than what is counted.
+                *into = Vec::new();
+            }
         }
         poll_fn(|context| self.poll_here(len, context)).await?;
         let taken = self.task.data.borrow_mut().take(len, into);
         assert_eq!(taken, len, "as many were there");
-        self.taken_bytes += len;
+        self.at_unit_bytes += len;
+        let at_units = &self.session.writes.at_units_bytes;
+        at_units.set(at_units.get() + len);
         let write_bytes = &self.session.counters.write_bytes;
         write_bytes.set(write_bytes.get() + len as u64);
         Ok(())
@@ -206,6 +220,6 @@ impl<S: Seam> scsi::DataOut for Data<S> {
 
 impl<S: Seam> Drop for Data<S> {
     fn drop(&mut self) {
-        self.release();
+        self.done();
     }
 }

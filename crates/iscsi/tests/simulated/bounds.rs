@@ -205,3 +205,35 @@ fn too_many_immediate_ones_are_rejected() {
         assert_eq!((served, rejected), (16, 24));
     });
 }
+
+#[test]
+fn what_a_hanging_disk_has_not_taken_counts_as_held() {
+    let options = Options { payload_bytes_max: 1 << 20, ..Options::default() };
+    with_server(37, options, async |seam, _, world| {
+        use seam::sim::{Fault, Ops, Rule, When};
+        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let stall = Fault::Stall(Nanos::from_secs(5));
+        crate::setting::disk(world).add_fault(Rule::new(stall, Ops::WRITE, When::Always));
+        for number in 0..16 {
+            client.begin(&write_cdb(number * 512, 512), 0, &counted(1, 512)).await;
+        }
+        let (began, mut asked) = (seam.now(), 0);
+        while seam.now().since(began) < Nanos::from_secs(4) {
+            let ping = client.ping(b"").await;
+            loop {
+                let (response, _) = client.take().await.expect("the session lives");
+                match response.body {
+                    ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } => {
+                        asked += len;
+                        let part = &counted(1, 512)[offset as usize..][..len as usize];
+                        client.send_data(response.task_tag, target_tag, offset as usize, part).await;
+                    }
+                    _ if response.task_tag == ping => break,
+                    other => panic!("{other:?}"),
+                }
+            }
+            seam.sleep(Nanos::from_millis(50)).await;
+        }
+        assert!((256 << 10..=1 << 20).contains(&asked), "{asked} bytes were asked for");
+    });
+}

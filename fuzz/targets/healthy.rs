@@ -1,0 +1,77 @@
+//! The healthy initiator: writes, reads back, and asks whether the target is there; all of it has to be right, and done in time.
+
+use std::rc::Rc;
+
+use iscsi_protocol::request::{Attribute, Command};
+use seam::sim::SimSeam;
+use seam::{Nanos, Seam};
+
+use crate::initiator::{Session, State};
+
+/// What one thing may take.
+const IN_TIME: Nanos = Nanos::from_secs(1);
+const PAUSE_MAX: Nanos = Nanos::from_secs(4);
+const SECTORS: usize = 48;
+
+/// READ(10) or WRITE(10).
+pub fn block_command(opcode: u8, lun: [u8; 8], sector: u32, count: u16) -> Command {
+    let mut cdb = vec![0; 16];
+    cdb[0] = opcode;
+    cdb[2..6].copy_from_slice(&sector.to_be_bytes());
+    cdb[7..9].copy_from_slice(&count.to_be_bytes());
+    Command {
+        is_final: true,
+        reads: opcode == 0x28,
+        writes: opcode == 0x2a,
+        attribute: Attribute::Simple,
+        lun,
+        expected_len: u32::from(count) * 512,
+        expected_read_len: None,
+        cdb,
+    }
+}
+
+/// Does a command; its status and what was read.
+pub async fn call(session: &Session, command: Command, data: &Rc<[u8]>) -> (u8, Vec<u8>) {
+    let tag = session.begin(command, false, data, data.len());
+    session.tasks.borrow_mut().get_mut(&tag).expect("it was just begun").read = Some(Vec::new());
+    let is_open = || session.tasks.borrow()[&tag].state == State::Open;
+    session.until(|| !is_open()).await;
+    assert!(!session.is_closed(), "the session lives");
+    let task = session.tasks.borrow_mut().remove(&tag).expect("it was begun");
+    assert_eq!(task.state, State::Answered);
+    (task.status, task.read.unwrap_or_default())
+}
+
+/// Works until it `is_over`, at first without much of a pause.
+pub async fn work(seam: SimSeam, session: Rc<Session>, is_over: &dyn Fn() -> bool) {
+    let none: Rc<[u8]> = [].into();
+    let ready = Command { reads: false, expected_len: 0, ..block_command(0, [0; 8], 0, 0) };
+    assert_eq!(call(&session, ready, &none).await.0, 2, "power on");
+    let (mut round, mut pause) = (0_u64, Nanos::from_micros(500));
+    while !is_over() {
+        round += 1;
+        let (sector, count) = ((round * 7 % 40) as u32 * 64, 1 + (round * 13) as usize % SECTORS);
+        let mut data = Vec::with_capacity(count * 512);
+        (0..count as u64).for_each(|at| data.extend_from_slice(&(round << 8 | at).to_le_bytes().repeat(64)));
+        let data: Rc<[u8]> = data.into();
+        let began = seam.now();
+        let (status, _) = call(&session, block_command(0x2a, [0; 8], sector, count as u16), &data).await;
+        assert_eq!(status, 0, "a write of the healthy one");
+        let written = seam.now();
+        let (status, read) = call(&session, block_command(0x28, [0; 8], sector, count as u16), &none).await;
+        assert!(status == 0 && read == *data, "the healthy one reads what it has written");
+        let read = seam.now();
+        let ping = session.ping(b"are you there?");
+        session.until(|| session.is_ponged(ping)).await;
+        let pinged = seam.now();
+        for took in [written.since(began), read.since(written), pinged.since(read)] {
+            assert!(took <= IN_TIME, "the healthy one waited for {took}");
+        }
+        assert!(!session.is_closed(), "the session lives");
+        seam.sleep(pause).await;
+        pause = Nanos((pause.0 * 3 / 2).min(PAUSE_MAX.0));
+    }
+    session.check_all_answered();
+    session.log_out().await;
+}

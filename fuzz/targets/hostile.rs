@@ -1,0 +1,379 @@
+//! Hostile initiators: three sessions of one initiator, and strangers that do not log in; what they do comes from the input.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use iscsi_protocol::request::{Attribute, Command, DataOut, TaskFunction};
+use iscsi_protocol::{NO_TAG, RequestBody};
+use seam::sim::{Fault, Ops, Rule, SimSeam, SimStream, When, World};
+use seam::{ByteStream, Nanos, Seam};
+
+use crate::healthy::{block_command, call};
+use crate::initiator::{Feeds, LUNS, Manner, Session, State, TARGET, login_pdu, login_request, send};
+use crate::scsi_commands::{structured, take};
+
+/// Time after which everything that is owed has come: longer than disks stall.
+const SETTLED: Nanos = Nanos::from_secs(40);
+/// Actions of one input.
+const ACTIONS_MAX: usize = 96;
+/// Bytes that wait to be sent, after which no more is made.
+const QUEUED_BYTES_MAX: usize = 16 << 20;
+const PATTERN_BYTES: usize = 1 << 20;
+
+thread_local! {
+    /// What they write.
+    static PATTERN: Rc<[u8]> = 0x1357_9bdf_u64.to_le_bytes().repeat(PATTERN_BYTES / 8).into();
+}
+
+/// Makes what is made once.
+pub fn prepare() {
+    PATTERN.with(|_| ());
+}
+
+/// All of them.
+pub struct Hostile {
+    seam: SimSeam,
+    manner: Manner,
+    usages: &'static [Vec<u8>],
+    sessions: RefCell<Vec<Rc<Session>>>,
+    pattern: Rc<[u8]>,
+    /// They only wait for what they are owed.
+    settling: Cell<bool>,
+    over: Cell<bool>,
+}
+
+impl Hostile {
+    pub fn new(seam: SimSeam, manner: Manner, usages: &'static [Vec<u8>]) -> Hostile {
+        let pattern = PATTERN.with(Rc::clone);
+        Hostile {
+            seam,
+            manner,
+            usages,
+            sessions: RefCell::default(),
+            pattern,
+            settling: Cell::new(false),
+            over: Cell::new(false),
+        }
+    }
+
+    /// True when they have gone.
+    pub fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
+    /// True when they do nothing more of their own.
+    pub fn is_settling(&self) -> bool {
+        self.settling.get()
+    }
+
+    /// Bytes that they wait to send.
+    pub fn queued_bytes(&self) -> usize {
+        self.sessions.borrow().iter().map(|session| session.queued_bytes()).sum()
+    }
+
+    /// Does what the input says.
+    pub async fn act(&self, world: &World, mut input: &[u8]) {
+        let mut slots: [Option<Rc<Session>>; 3] = [None, None, None];
+        let mut strangers = Vec::new();
+        for _ in 0..ACTIONS_MAX {
+            let Some(what) = input.split_off_first() else { break };
+            let slot = usize::from(what >> 6);
+            let Some(place) = slots.get_mut(slot) else {
+                self.strange(what & 0x3f, &mut input, &mut strangers).await;
+                continue;
+            };
+            if place.as_ref().is_none_or(|session| session.is_closed()) || what & 0x3f == 50 {
+                *place = self.log_in(slot).await;
+            }
+            if let Some(session) = place.clone() {
+                self.do_one(world, &session, what & 0x3f, &mut input).await;
+            }
+        }
+        (1..3).for_each(|number| world.disk(format!("/disk{number}")).expect("it is there").clear_faults());
+        let sessions = self.sessions.borrow().clone();
+        for session in &sessions {
+            session.hear();
+        }
+        self.settling.set(true);
+        self.seam.sleep(SETTLED).await;
+        sessions.iter().for_each(|session| session.check_all_answered());
+        for (number, session) in sessions.iter().enumerate() {
+            match number % 2 == 0 && !session.wild.get() {
+                true => session.log_out().await,
+                false => session.close(),
+            }
+        }
+        drop(strangers);
+        self.sessions.borrow_mut().clear();
+        self.over.set(true);
+    }
+
+    async fn log_in(&self, slot: usize) -> Option<Rc<Session>> {
+        let manner = Manner { isid: [slot as u8 + 1; 6], ..self.manner.clone() };
+        let session = Session::log_in(&self.seam, &manner).await?;
+        self.sessions.borrow_mut().push(Rc::clone(&session));
+        // The first command of each unit is told that the power came on.
+        for lun in LUNS {
+            self.begin(&session, block_command(0, lun, 0, 0), 0);
+        }
+        session.until(|| session.tasks.borrow().values().all(|task| task.state != State::Open)).await;
+        Some(session)
+    }
+
+    /// Other sessions' commands may be ended by what this one does; `own`: its own, too.
+    fn upheaval(&self, by: &Rc<Session>, own: bool) {
+        for session in self.sessions.borrow().iter().filter(|session| own || !Rc::ptr_eq(session, by)) {
+            session.upheaval.set(true);
+        }
+    }
+
+    async fn do_one(&self, world: &World, session: &Rc<Session>, kind: u8, input: &mut &[u8]) {
+        let mut byte = || input.split_off_first().copied().unwrap_or_default();
+        match kind {
+            0..8 => {
+                let (at, count) = (u32::from(byte()) * 16, u16::from(byte()) * u16::from(kind / 2 + 1));
+                let mut command = block_command(0x28, lun(kind), at, count);
+                if kind == 7 {
+                    command.expected_len = u32::from(byte()) * 500;
+                }
+                self.begin(session, command, 0);
+            }
+            8..20 | 62 | 63 => {
+                let (which, sectors, repeat) = (byte(), u16::from(byte()) + 1, byte() % 8);
+                let at = u32::from(which) * 16;
+                let repeat = if kind >= 62 { 1 + repeat * 8 } else { 1 };
+                let sectors = if kind == 63 { 2048 } else { sectors };
+                for _ in (0..repeat).take_while(|_| session.queued_bytes() < QUEUED_BYTES_MAX) {
+                    let command = block_command(0x2a, lun(if kind < 62 { kind } else { which }), at, sectors);
+                    self.begin(session, command, usize::from(sectors) * 512);
+                }
+            }
+            20..30 => self.structured(session, kind, input),
+            30..34 => {
+                let back = u32::from(byte() % 16);
+                let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
+                let tag = tags.len().checked_sub(1 + back as usize).map_or(0xdead, |at| tags[at]);
+                let own_lun = session.tasks.borrow().get(&tag).map_or(LUNS[0], |task| task.lun);
+                session.manage(TaskFunction::AbortTask, if kind == 33 { lun(byte()) } else { own_lun }, tag);
+            }
+            34..37 => {
+                let function = TaskFunction::from_wire(2 + byte() % 9);
+                if !matches!(function, TaskFunction::AbortTaskSet) {
+                    self.upheaval(session, false);
+                }
+                session.manage(function, lun(kind), 0);
+            }
+            37..40 => self.data_out(session, kind, input),
+            40 | 41 => self.wrong_command(session, input),
+            42 | 43 => drop(session.ping(&self.pattern[..usize::from(byte()) * if kind == 42 { 1 } else { 64 }])),
+            44 => {
+                let (flags, target_tag) = (byte(), if byte() & 1 == 0 { NO_TAG } else { 1 });
+                let (is_final, continues) = (flags & 1 == 0, flags & 2 != 0);
+                let text: &[u8] =
+                    if flags & 4 == 0 { b"SendTargets=All\0SendTargets=\0X-other=1\0" } else { take(input, 30) };
+                let body = RequestBody::Text { is_final, continues, target_tag, lun: [0; 8] };
+                session.say(session.tag(), true, body, text);
+            }
+            45 => {
+                let body = RequestBody::Logout { reason: byte() % 4, connection: u16::from(byte() % 2) };
+                session.wild.set(true);
+                session.say(session.tag(), true, body, &[]);
+            }
+            46 => session.say(session.tag(), false, RequestBody::Snack, &[]),
+            47 => {
+                session.wild.set(true);
+                let len = usize::from(byte());
+                session.say_raw(take(input, len));
+            }
+            48 | 57..60 => self.damaged(session, kind, input),
+            49 => session.close(),
+            51..54 => self.seam.sleep(Nanos::from_micros(1 << (byte() % 22))).await,
+            54 | 55 => session.feeds.set(match byte() % 6 {
+                0 => Feeds::Rightly,
+                1 => Feeds::NotAtAll,
+                2 => Feeds::Elsewhere,
+                3 => Feeds::UnderAnotherName,
+                4 => Feeds::WithoutEnd,
+                _ => Feeds::TooMuch,
+            }),
+            56 if session.deaf.get() => session.hear(),
+            56 => session.deaf.set(true),
+            60 => world.cut(&self.manner.portal),
+            61 => {
+                let stall = Nanos::from_millis(u64::from(byte()) * 20);
+                let (which, ops) = (byte(), if byte() & 1 == 0 { Ops::ALL } else { Ops::CHANGE });
+                let disk = world.disk(format!("/disk{}", 1 + which % 2)).expect("it is there");
+                let now = self.seam.now();
+                let when = match which & 2 {
+                    0 => When::Between(now, now + stall),
+                    _ => When::Nth(u64::from(which >> 2) % 8),
+                };
+                disk.add_fault(Rule::new(Fault::Stall(stall), ops, when));
+            }
+            _ => (),
+        }
+    }
+
+    fn begin(&self, session: &Session, command: Command, len: usize) {
+        session.begin(command, false, &self.pattern, len);
+    }
+
+    /// A command of any kind.
+    fn structured(&self, session: &Rc<Session>, kind: u8, input: &mut &[u8]) {
+        let (mut cdb, data) = structured(self.usages, input);
+        let len = cdb.len();
+        // Changes of reservations end others' commands, and may keep this one from its own.
+        if cdb[0] == 0x5f {
+            self.upheaval(session, true);
+        }
+        cdb.resize(16, 0);
+        let blocks = usize::from(cdb[[4, 8, 9, 13][len / 6 + usize::from(len == 16)]]);
+        let command = Command { cdb, ..block_command(0, lun(kind), 0, 0) };
+        let immediate = kind >= 28;
+        match (data.is_empty(), kind % 3) {
+            (false, _) => {
+                let command = Command { writes: true, expected_len: data.len() as u32, ..command };
+                session.begin(command, immediate, &data.as_slice().into(), data.len());
+            }
+            (true, 0) => {
+                let len = blocks * 512 * if command.cdb[0] == 0x89 { 2 } else { 1 };
+                let writes = len > 0;
+                session.begin(Command { writes, expected_len: len as u32, ..command }, immediate, &self.pattern, len);
+            }
+            (true, _) => {
+                let command = Command { reads: true, expected_len: 4096 << (kind & 3), ..command };
+                session.begin(command, immediate, &self.pattern, 0);
+            }
+        }
+    }
+
+    /// Data that nobody has asked for, or not so.
+    fn data_out(&self, session: &Session, kind: u8, input: &mut &[u8]) {
+        let [which, flags, sn, at, len] = *take(input, 5) else { return };
+        let (r2t_tag, r2t_name, r2t_at) = session.last_r2t.get();
+        let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
+        let tag = match kind {
+            37 => r2t_tag,
+            _ => tags.len().checked_sub(1 + usize::from(which % 8)).map_or(r2t_tag, |at| tags[at]),
+        };
+        if let Some(task) = session.tasks.borrow_mut().get_mut(&tag) {
+            task.is_owed = false;
+            session.neglects.set(true);
+        }
+        let target_tag = [r2t_name, NO_TAG, r2t_name.wrapping_add(1), u32::from(which)][usize::from(flags & 3)];
+        let offset = (if flags & 4 == 0 { r2t_at } else { 0 }).wrapping_add(u32::from(at) * 512);
+        let offset = if flags & 8 == 0 { offset } else { u32::MAX - u32::from(at) };
+        let pdu = DataOut { is_final: flags & 16 != 0, lun: lun(kind), target_tag, data_sn: u32::from(sn % 4), offset };
+        session.say(tag, false, RequestBody::DataOut(pdu), &self.pattern[..usize::from(len) * 700]);
+    }
+
+    /// A command that contradicts itself.
+    fn wrong_command(&self, session: &Session, input: &mut &[u8]) {
+        let [flags, len, sent, at, extra] = *take(input, 5) else { return };
+        let command = Command {
+            is_final: flags & 1 == 0,
+            reads: flags & 2 != 0,
+            writes: flags & 4 != 0,
+            attribute: [Attribute::Simple, Attribute::Ordered, Attribute::HeadOfQueue, Attribute::Aca]
+                [usize::from(flags >> 3 & 3)],
+            lun: lun(flags >> 5),
+            expected_len: if len == 255 { u32::MAX } else { u32::from(len) * 3000 },
+            expected_read_len: (extra & 1 != 0).then_some(u32::from(extra) * 300),
+            ..block_command(if extra & 2 == 0 { 0x28 } else { 0x2a }, [0; 8], u32::from(at), u16::from(at))
+        };
+        session.wild.set(true);
+        session.say(
+            session.tag(),
+            extra & 4 != 0,
+            RequestBody::Command(command),
+            &self.pattern[..usize::from(sent) * 1028],
+        );
+    }
+
+    /// PDUs that are cut short, doubled, out of order, or have a bit flipped.
+    fn damaged(&self, session: &Session, kind: u8, input: &mut &[u8]) {
+        let [how, which] = *take(input, 2) else { return };
+        session.wild.set(true);
+        let command = block_command(if how & 1 == 0 { 0x28 } else { 0x2a }, lun(how), 0, 16);
+        let data = if command.writes { 4096 } else { 0 };
+        let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
+        let tag = tags.len().checked_sub(1 + usize::from(which % 8)).map_or(77, |at| tags[at]);
+        if kind == 58 {
+            // A number that was left out, or was there before.
+            session.cmd_sn.set(session.cmd_sn.get().wrapping_add(u32::from(how >> 1)).wrapping_sub(4));
+        }
+        let tag = if kind == 57 { tag } else { session.tag() };
+        let mut bytes = session.pdu(tag, false, RequestBody::Command(command), &self.pattern[..data]);
+        match kind {
+            48 => bytes.truncate(usize::from(which)),
+            59 => {
+                let bit = (usize::from(which) << 3 | usize::from(how >> 5)) % (8 * bytes.len());
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            _ => (),
+        }
+        session.say_raw(&bytes);
+    }
+
+    /// Connections that do not log in as they should.
+    async fn strange(
+        &self,
+        kind: u8,
+        input: &mut &[u8],
+        strangers: &mut Vec<<SimStream as ByteStream<SimSeam>>::Writer>,
+    ) {
+        if kind == 0 {
+            return strangers.clear();
+        }
+        let (_, mut writer) = self.seam.connect(&self.manner.portal).await.expect("the server listens").split();
+        let bytes = match kind % 4 {
+            0 => Vec::new(),
+            1 => take(input, 60).to_vec(),
+            _ => {
+                let [stage, tsih, isid, what] = *take(input, 4) else { return };
+                let names = format!("InitiatorName={}\0TargetName={TARGET}\0", self.manner.name);
+                let mut text = if what & 1 == 0 { names.into_bytes() } else { Vec::new() };
+                text.extend(match what & 2 {
+                    0 => b"SessionType=Discovery\0AuthMethod=None\0",
+                    _ => take(input, usize::from(what >> 3)),
+                });
+                let head =
+                    login_request([isid % 4; 6], u16::from(tsih % 8), (stage & 3, stage >> 2 & 3), stage & 16 != 0);
+                login_pdu(head, &text)
+            }
+        };
+        send(&mut writer, &bytes).await;
+        // Some stay.
+        if kind & 32 == 0 && strangers.len() < 16 {
+            strangers.push(writer);
+        }
+    }
+}
+
+/// A unit that there is, mostly.
+fn lun(which: u8) -> [u8; 8] {
+    if which % 16 == 15 { [0, 5, 0, 0, 0, 0, 0, 0] } else { LUNS[usize::from(which) % LUNS.len()] }
+}
+
+/// Of reservations only the persistent ones outlive their sessions.
+pub async fn check_nothing_reserved(seam: &SimSeam, manner: &Manner) {
+    let manner = Manner { isid: [99; 6], ..manner.clone() };
+    let session = Session::log_in(seam, &manner).await.expect("there is room, and nobody is kept out");
+    let none: Rc<[u8]> = [].into();
+    for lun in LUNS {
+        let ready = Command { reads: false, expected_len: 0, ..block_command(0, lun, 0, 0) };
+        assert_eq!(call(&session, ready, &none).await.0, 2, "power on");
+        let mut held = Command { reads: true, expected_len: 64, ..block_command(0x5e, lun, 0, 64) };
+        held.cdb[1] = 1;
+        let (status, reservation) = call(&session, held, &none).await;
+        assert_eq!(status, 0, "nobody's session has reserved the unit");
+        if reservation.len() <= 8 {
+            assert_eq!(
+                call(&session, block_command(0x28, lun, 0, 1), &none).await.0,
+                0,
+                "nobody has reserved the unit"
+            );
+        }
+    }
+    session.log_out().await;
+}

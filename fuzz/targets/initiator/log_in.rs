@@ -1,0 +1,104 @@
+//! How initiators log in.
+
+use std::rc::Rc;
+
+use iscsi_protocol::login::chap::Algorithm;
+use iscsi_protocol::request::LoginRequest;
+use iscsi_protocol::{Framing, Request, RequestBody, ResponseBody, text};
+use seam::sim::SimSeam;
+use seam::{Address, ByteStream, Incoming, Seam};
+
+use super::{Session, next, send};
+
+/// The target's name.
+pub const TARGET: &str = "iqn.2026-11.io.hotset:fuzzed";
+/// What initiators prove with.
+pub const USER: &str = "user";
+/// Their secret.
+pub const SECRET: &[u8] = b"fourteen bytes";
+/// How an initiator logs in and talks.
+#[derive(Clone)]
+pub struct Manner {
+    pub portal: Address,
+    pub name: &'static str,
+    pub isid: [u8; 6],
+    pub digests: (bool, bool),
+    pub proves: bool,
+    /// What it wants of the parameters, besides digests.
+    pub parameters: &'static str,
+}
+
+/// The head of a request of a log-in.
+pub fn login_request(isid: [u8; 6], tsih: u16, (stage, next_stage): (u8, u8), transit: bool) -> LoginRequest {
+    let (continues, version_max, version_min, connection) = Default::default();
+    LoginRequest { transit, continues, stage, next_stage, version_max, version_min, isid, tsih, connection }
+}
+
+/// The bytes of a request of a log-in.
+pub fn login_pdu(request: LoginRequest, text: &[u8]) -> Vec<u8> {
+    let request =
+        Request { immediate: true, task_tag: 0, cmd_sn: 1, exp_stat_sn: 0, body: RequestBody::Login(request) };
+    let mut bytes = Vec::new();
+    Framing::default().push(&mut bytes, request.encode(), text);
+    bytes
+}
+
+/// What an initiator says in each of its requests.
+fn login_text(manner: &Manner, step: usize, answer: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let answered = text::pairs(answer).expect("pairs");
+    let value = |key: &str| answered.iter().find(|pair| pair.key == key).map_or("", |pair| pair.value);
+    if step == 0 {
+        text::push(&mut out, "InitiatorName", manner.name);
+        text::push(&mut out, "TargetName", TARGET);
+    }
+    match step {
+        0 if manner.proves => text::push(&mut out, "AuthMethod", "CHAP"),
+        1 => text::push(&mut out, "CHAP_A", "5,7"),
+        2 => {
+            let algorithm = Algorithm::from_wire(value("CHAP_A")).expect("one that was offered");
+            let identifier = value("CHAP_I").parse().expect("a byte");
+            let challenge = text::binary(value("CHAP_C"), 1024).expect("a challenge");
+            text::push(&mut out, "CHAP_N", USER);
+            text::push(&mut out, "CHAP_R", &text::hex(&algorithm.proof(identifier, SECRET, &challenge)));
+        }
+        _ => (),
+    }
+    if step == last_step(manner) {
+        let digest = |on| if on { "CRC32C" } else { "None" };
+        text::push(&mut out, "HeaderDigest", digest(manner.digests.0));
+        text::push(&mut out, "DataDigest", digest(manner.digests.1));
+        out.extend(manner.parameters.as_bytes());
+    }
+    out
+}
+
+fn last_step(manner: &Manner) -> usize {
+    if manner.proves { 2 } else { 0 }
+}
+
+impl Session {
+    /// Logs in; nothing where that is refused or the server closes.
+    pub async fn log_in(seam: &SimSeam, manner: &Manner) -> Option<Rc<Session>> {
+        let (reader, mut writer) = seam.connect(&manner.portal).await.expect("the server listens").split();
+        let mut incoming = Incoming::new(reader, 1 << 20);
+        let (mut answer, mut last) = (Vec::new(), None);
+        for step in 0..=last_step(manner) {
+            let (is_last, stage) = (step == last_step(manner), u8::from(!manner.proves));
+            let head = login_request(manner.isid, 0, (stage, if is_last { 3 } else { 0 }), is_last);
+            send(&mut writer, &login_pdu(head, &login_text(manner, step, &answer))).await;
+            let (response, data) = next(&mut incoming, &Framing::default()).await?;
+            let ResponseBody::Login(login) = &response.body else { panic!("no answer to a log-in: {response:?}") };
+            if login.status != (0, 0) {
+                return None;
+            }
+            assert_eq!(login.transit, is_last);
+            (answer, last) = (data, Some(response));
+        }
+        let session = Session::new(manner, &answer, &last?);
+        let (reading, writing) = (Rc::clone(&session), Rc::clone(&session));
+        seam.spawn(async move { reading.read_all(incoming).await });
+        seam.spawn(async move { writing.write_all(writer).await });
+        Some(session)
+    }
+}

@@ -1,0 +1,395 @@
+//! An initiator that keeps account of all that it has asked for: whatever comes back has to be an answer that is still owed, and in order.
+
+mod answers;
+mod log_in;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use iscsi_protocol::request::{Command, DataOut, TaskFunction, TaskManagement};
+use iscsi_protocol::window::is_before;
+use iscsi_protocol::{Framing, NO_TAG, Request, RequestBody, Response, Step, text};
+use seam::sim::{SimReader, SimSeam};
+use seam::{Gather, Incoming, StreamWriter};
+
+pub use log_in::{Manner, SECRET, TARGET, USER, login_pdu, login_request};
+
+/// The units that hostile initiators see.
+pub const LUNS: [[u8; 8]; 2] = [[0, 1, 0, 0, 0, 0, 0, 0], [0, 2, 0, 0, 0, 0, 0, 0]];
+/// Commands of one session at once.
+pub const COMMANDS_MAX: u32 = 64;
+/// Longest data segment that is sent.
+const SEND_BYTES: usize = 64 << 10;
+
+/// Wakes whoever waits for something to change.
+#[derive(Default)]
+pub struct Bell(RefCell<Vec<Waker>>);
+
+impl Bell {
+    fn ring(&self) {
+        self.0.take().into_iter().for_each(Waker::wake);
+    }
+
+    async fn until(&self, holds: impl Fn() -> bool) {
+        let look = poll_fn(|context| match holds() {
+            true => Poll::Ready(()),
+            false => {
+                self.0.borrow_mut().push(context.waker().clone());
+                Poll::Pending
+            }
+        });
+        look.await;
+    }
+}
+
+/// What an initiator does with a wish for data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feeds {
+    Rightly,
+    NotAtAll,
+    Elsewhere,
+    UnderAnotherName,
+    WithoutEnd,
+    TooMuch,
+}
+
+/// How far a command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Open,
+    Answered,
+    /// Aborted or rejected: nothing may come of it any more.
+    Gone,
+}
+
+/// A command.
+pub struct Task {
+    pub state: State,
+    pub status: u8,
+    /// What was read, where it is wanted.
+    pub read: Option<Vec<u8>>,
+    /// It was sent, and given what it wanted, so that it has to be answered.
+    pub is_owed: bool,
+    pub lun: [u8; 8],
+    number: u64,
+    /// What it writes: the front of something that many commands share.
+    data: Rc<[u8]>,
+    len: usize,
+    expected_read: u32,
+    /// Bytes that have come, Data-Ins and R2Ts so far, the end of what was asked for.
+    read_bytes: u32,
+    data_sn: u32,
+    r2ts: u32,
+    asked: u32,
+}
+
+/// A task management function under way.
+struct Asked {
+    function: TaskFunction,
+    lun: [u8; 8],
+    referenced: u32,
+    number: u64,
+}
+
+/// A session, as its initiator sees it.
+pub struct Session {
+    framing: Framing,
+    /// PDUs that wait to be sent, and their bytes.
+    outbox: RefCell<VecDeque<Vec<u8>>>,
+    queued_bytes: Cell<usize>,
+    bell: Bell,
+    closed: Cell<bool>,
+    /// It no longer listens.
+    pub deaf: Cell<bool>,
+    pub feeds: Cell<Feeds>,
+    /// A write was not given what it asked for: those behind it may wait for ever.
+    pub neglects: Cell<bool>,
+    /// Things were sent of which no account is kept: any answer may come.
+    pub wild: Cell<bool>,
+    /// Others may have ended commands of this one.
+    pub upheaval: Cell<bool>,
+    pub tasks: RefCell<BTreeMap<u32, Task>>,
+    managed: RefCell<BTreeMap<u32, Asked>>,
+    pings: RefCell<BTreeMap<u32, Vec<u8>>>,
+    pub last_r2t: Cell<(u32, u32, u32)>,
+    pub cmd_sn: Cell<u32>,
+    pub max_cmd_sn: Cell<u32>,
+    stat_sn: Cell<u32>,
+    unasked_bytes: usize,
+    immediate_bytes: usize,
+    burst_bytes: u32,
+    receive_bytes: usize,
+    number: Cell<u64>,
+    next_tag: Cell<u32>,
+}
+
+/// Sends bytes; a connection that is closed takes none.
+pub async fn send(writer: &mut impl StreamWriter<SimSeam>, bytes: &[u8]) -> bool {
+    let mut gather = Gather::default();
+    gather.push_bytes(bytes);
+    writer.send(gather).await.0.is_ok()
+}
+
+/// The next PDU; nothing when the server has closed.
+async fn next(incoming: &mut Incoming<SimSeam, SimReader>, framing: &Framing) -> Option<(Response, Vec<u8>)> {
+    loop {
+        let step = match framing.decode(incoming.bytes()).expect("the server speaks iSCSI") {
+            Step::Got(frame, used) => {
+                Some((Response::decode(frame.header).expect("a target's PDU"), frame.data.to_vec(), used))
+            }
+            Step::More(_) => None,
+        };
+        match step {
+            Some((response, data, used)) => {
+                incoming.consume(used);
+                return Some((response, data));
+            }
+            None => incoming.more().await.ok()?,
+        }
+    }
+}
+
+impl Session {
+    fn new(manner: &Manner, answer: &[u8], last: &Response) -> Rc<Session> {
+        let pairs = text::pairs(answer).expect("pairs");
+        let value = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
+        let number = |key: &str, default| value(key).and_then(text::number).unwrap_or(default);
+        let asked = text::pairs(manner.parameters.as_bytes()).expect("pairs");
+        let wanted = |key: &str| asked.iter().find(|pair| pair.key == key).and_then(|pair| text::number(pair.value));
+        let burst_bytes = number("MaxBurstLength", 262_144);
+        let first_burst = number("FirstBurstLength", 65_536).min(burst_bytes) as usize;
+        let is = |key, wanted| value(key) == Some(wanted);
+        Rc::new(Session {
+            framing: Framing {
+                header_digest: manner.digests.0,
+                data_digest: manner.digests.1,
+                data_bytes_max: 1 << 20,
+            },
+            outbox: RefCell::default(),
+            queued_bytes: Cell::new(0),
+            bell: Bell::default(),
+            closed: Cell::new(false),
+            deaf: Cell::new(false),
+            feeds: Cell::new(Feeds::Rightly),
+            neglects: Cell::new(false),
+            wild: Cell::new(false),
+            upheaval: Cell::new(false),
+            tasks: RefCell::default(),
+            managed: RefCell::default(),
+            pings: RefCell::default(),
+            last_r2t: Cell::default(),
+            cmd_sn: Cell::new(1),
+            max_cmd_sn: Cell::new(0),
+            stat_sn: Cell::new(last.stat_sn.wrapping_add(1)),
+            unasked_bytes: if is("InitialR2T", "No") { first_burst } else { 0 },
+            immediate_bytes: if is("ImmediateData", "No") { 0 } else { first_burst.min(SEND_BYTES) },
+            burst_bytes,
+            receive_bytes: wanted("MaxRecvDataSegmentLength").map_or(8192, |len| len as usize),
+            number: Cell::new(0),
+            next_tag: Cell::new(1),
+        })
+    }
+
+    /// True when the server has closed, or we have.
+    pub fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Ends the connection without a word.
+    pub fn close(&self) {
+        self.closed.set(true);
+        self.bell.ring();
+    }
+
+    /// Listens again.
+    pub fn hear(&self) {
+        self.deaf.set(false);
+        self.bell.ring();
+    }
+
+    /// Waits until something holds, or the session is over.
+    pub async fn until(&self, holds: impl Fn() -> bool) {
+        self.bell.until(|| self.is_closed() || holds()).await;
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn queued_bytes(&self) -> usize {
+        self.queued_bytes.get()
+    }
+
+    async fn write_all(self: Rc<Self>, mut writer: impl StreamWriter<SimSeam>) {
+        loop {
+            self.until(|| self.queued_bytes() > 0).await;
+            let Some(pdu) = self.outbox.borrow_mut().pop_front() else { return };
+            let until_closed = self.until(|| false);
+            let sent = first(until_closed, send(&mut writer, &pdu)).await;
+            self.queued_bytes.set(self.queued_bytes.get() - pdu.len());
+            if self.is_closed() || sent != Some(true) {
+                return self.close();
+            }
+        }
+    }
+
+    async fn read_all(self: Rc<Self>, mut incoming: Incoming<SimSeam, SimReader>) {
+        loop {
+            self.until(|| !self.deaf.get()).await;
+            let next = first(self.until(|| false), next(&mut incoming, &self.framing)).await;
+            match next.flatten() {
+                Some((response, data)) if !self.is_closed() => self.take(&response, data),
+                _ => return self.close(),
+            }
+            self.bell.ring();
+        }
+    }
+
+    /// Bytes as they are, of which no account is kept.
+    pub fn say_raw(&self, bytes: &[u8]) {
+        self.queued_bytes.set(self.queued_bytes.get() + bytes.len());
+        self.outbox.borrow_mut().push_back(bytes.to_vec());
+        self.bell.ring();
+    }
+
+    /// The bytes of a PDU.
+    pub fn pdu(&self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) -> Vec<u8> {
+        let ahs = match &body {
+            RequestBody::Command(command) => command.encode_ahs(),
+            _ => Vec::new(),
+        };
+        let numbered = !matches!(body, RequestBody::DataOut(_) | RequestBody::Snack | RequestBody::Login(_));
+        let cmd_sn = self.cmd_sn.get();
+        if numbered && !immediate {
+            self.cmd_sn.set(cmd_sn.wrapping_add(1));
+        }
+        let request = Request { immediate, task_tag, cmd_sn, exp_stat_sn: self.stat_sn.get(), body };
+        let mut bytes = Vec::new();
+        self.framing.push_with_ahs(&mut bytes, request.encode(), &ahs, data);
+        bytes
+    }
+
+    /// Sends a PDU.
+    pub fn say(&self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) {
+        let bytes = self.pdu(task_tag, immediate, body, data);
+        self.say_raw(&bytes);
+    }
+
+    /// A name that none of the tasks has.
+    pub fn tag(&self) -> u32 {
+        self.next_tag.set(self.next_tag.get() + 1);
+        self.next_tag.get()
+    }
+
+    fn next_number(&self) -> u64 {
+        self.number.set(self.number.get() + 1);
+        self.number.get()
+    }
+
+    /// True while the target takes one more command.
+    pub fn has_room(&self) -> bool {
+        !is_before(self.max_cmd_sn.get(), self.cmd_sn.get())
+    }
+
+    /// Begins a command that writes the first `len` bytes of `data`, with as much of them as may come unasked.
+    pub fn begin(&self, mut command: Command, immediate: bool, data: &Rc<[u8]>, len: usize) -> u32 {
+        let tag = self.tag();
+        let first = len.min(self.immediate_bytes);
+        let unasked = len.min(self.unasked_bytes).max(first);
+        command.is_final = unasked <= first;
+        let task = Task {
+            state: State::Open,
+            status: 0,
+            read: None,
+            is_owed: (immediate || self.has_room()) && (!command.writes || len == command.expected_len as usize),
+            lun: command.lun,
+            number: self.next_number(),
+            expected_read: match (command.reads, command.writes) {
+                (true, true) => command.expected_read_len.unwrap_or(0),
+                (true, false) => command.expected_len,
+                (false, _) => 0,
+            },
+            data: Rc::clone(data),
+            len,
+            read_bytes: 0,
+            data_sn: 0,
+            r2ts: 0,
+            asked: unasked as u32,
+        };
+        self.tasks.borrow_mut().insert(tag, task);
+        let lun = command.lun;
+        self.say(tag, immediate, RequestBody::Command(command), &data[..first]);
+        if unasked > first {
+            self.say_data(tag, NO_TAG, lun, first, &data[first..unasked]);
+        }
+        tag
+    }
+
+    fn say_data(&self, tag: u32, target_tag: u32, lun: [u8; 8], offset: usize, data: &[u8]) {
+        let count = data.len().div_ceil(SEND_BYTES);
+        for (number, part) in data.chunks(SEND_BYTES).enumerate() {
+            let offset = (offset + number * SEND_BYTES) as u32;
+            let pdu = DataOut { is_final: number + 1 == count, lun, target_tag, data_sn: number as u32, offset };
+            self.say(tag, false, RequestBody::DataOut(pdu), part);
+        }
+    }
+
+    /// Asks for a task management function.
+    pub fn manage(&self, function: TaskFunction, lun: [u8; 8], referenced_tag: u32) {
+        let tag = self.tag();
+        let asked = Asked { function, lun, referenced: referenced_tag, number: self.next_number() };
+        self.managed.borrow_mut().insert(tag, asked);
+        let body = TaskManagement { function, lun, referenced_tag, referenced_cmd_sn: 0 };
+        self.say(tag, true, RequestBody::TaskManagement(body), &[]);
+    }
+
+    /// Asks whether the target is there; its name.
+    pub fn ping(&self, data: &[u8]) -> u32 {
+        let tag = self.tag();
+        self.pings.borrow_mut().insert(tag, data.to_vec());
+        self.say(tag, true, RequestBody::NopOut { lun: [0; 8], target_tag: NO_TAG }, data);
+        tag
+    }
+
+    /// True when that question was answered.
+    pub fn is_ponged(&self, tag: u32) -> bool {
+        !self.pings.borrow().contains_key(&tag)
+    }
+
+    /// Logs out, and waits until the server has closed.
+    pub async fn log_out(&self) {
+        if !self.is_closed() {
+            let body = RequestBody::Logout { reason: 0, connection: 0 };
+            self.wild.set(true);
+            self.say(self.tag(), true, body, &[]);
+            self.until(|| false).await;
+        }
+    }
+
+    /// What has to have come of it by now, once all had its time.
+    pub fn check_all_answered(&self) {
+        if self.is_closed() || self.wild.get() || self.deaf.get() {
+            return;
+        }
+        for (tag, task) in self.tasks.borrow().iter().filter(|_| !self.upheaval.get()) {
+            let Task { r2ts, asked, len, read_bytes, .. } = task;
+            let is_lost = task.state == State::Open && task.is_owed && !(*len > 0 && self.neglects.get());
+            assert!(
+                !is_lost,
+                "command {tag} was never answered: {asked} of {len} bytes asked for in {r2ts} R2Ts, {read_bytes} read"
+            );
+        }
+        assert!(self.managed.borrow().is_empty(), "a task management function was never answered");
+        assert!(self.pings.borrow().is_empty(), "a ping was never answered");
+    }
+}
+
+/// What `work` comes to, unless `end` comes first.
+pub async fn first<T>(end: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
+    let (mut end, mut work) = (std::pin::pin!(end), std::pin::pin!(work));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => end.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}

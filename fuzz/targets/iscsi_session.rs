@@ -1,0 +1,210 @@
+//! Whole sessions with the iSCSI server, in a simulated world: hostile initiators that log in as they should and then say what is almost
+//! right, or nothing of the kind, beside a healthy one that reads, writes and asks whether the target is there.
+//!
+//! The healthy one is answered rightly and in time, whatever the others do; each command is answered or gone, never both; memory stays
+//! within its bound; and nothing is left behind when all sessions have ended.
+
+#![no_main]
+
+mod healthy;
+mod hostile;
+mod initiator;
+mod scsi_commands;
+
+use std::alloc::System;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+use cap::Cap;
+use engine::{Backing, Core, CoreSpec, VolumeSpec, WritePolicy};
+use iscsi::{Credentials, Options, Server};
+use libfuzzer_sys::fuzz_target;
+use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
+use seam::sim::{Latency, SimDiskSpec, SimSeam, TaskOrder, WireSpec, World, WorldSpec};
+use seam::{Address, DiskOpen, Nanos, Seam};
+
+use hostile::Hostile;
+use initiator::{COMMANDS_MAX, Manner, SECRET, Session, TARGET, USER};
+use scsi_commands::{NAMES, usages};
+
+const SIZE: u64 = 4 << 20;
+/// The healthy initiator's name; it alone sees the first unit, and it sees no other.
+const HEALTHY: &str = "iqn.x:healthy";
+/// What the options say of log-ins, sessions, and writes that wait.
+const LOGINS_MAX: usize = 4;
+const SESSIONS_MAX: usize = 6;
+const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// What a session may hold besides its share of writes: what it receives into, replies, commands.
+const SESSION_BYTES: usize = 3 << 19;
+/// What the world itself holds, and one write more for each session.
+const OTHER_BYTES: usize = 6 << 20;
+
+/// Counts what is allocated.
+#[global_allocator]
+static COUNTING: Cap<System> = Cap::new(System, usize::MAX);
+
+fn allocated() -> usize {
+    COUNTING.allocated()
+}
+
+/// Keeps the last record of each unit.
+#[derive(Clone, Default)]
+struct Shelf(Rc<RefCell<std::collections::BTreeMap<u64, Vec<u8>>>>);
+
+impl Keeper for Shelf {
+    fn keep(&self, incarnation: u64, record: Vec<u8>) -> Keep {
+        self.0.borrow_mut().insert(incarnation, record);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Where healthy and hostile initiators connect to.
+fn portals() -> [Address; 2] {
+    [Address::Tcp("10.0.0.7".into(), 3260), Address::Tcp("10.0.0.8".into(), 3260)]
+}
+
+/// What initiators want of the parameters.
+const PARAMETERS: [&str; 4] = [
+    "InitialR2T=No\0ImmediateData=Yes\0MaxRecvDataSegmentLength=16384\0MaxBurstLength=1048576\0FirstBurstLength=262144\0\
+     MaxOutstandingR2T=4\0",
+    "InitialR2T=Yes\0ImmediateData=No\0MaxRecvDataSegmentLength=4096\0MaxBurstLength=65536\0",
+    "InitialR2T=No\0ImmediateData=No\0MaxRecvDataSegmentLength=262144\0MaxOutstandingR2T=8\0FirstBurstLength=65536\0",
+    "",
+];
+
+/// The target: a unit for the healthy initiator, two for the hostile ones.
+async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, shelf: &Shelf) -> Target<SimSeam> {
+    let target = Target::new(seam.clone(), TARGET, 2, Rc::new(shelf.clone()));
+    for number in 0..3 {
+        let name = format!("/disk{number}");
+        let what = DiskOpen { path: (&name).into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+        let incarnation = u64::from(number) + 1;
+        let disk = seam.open_disk(&what).await.expect("the disk is there");
+        let spec = VolumeSpec { policy, ..VolumeSpec::new(&name, incarnation) };
+        let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");
+        let access = if number == 0 { AccessList::new([HEALTHY]) } else { AccessList::new(NAMES) };
+        let (lun, identity) = (Lun::new(number).expect("it is small"), Identity::of(1, incarnation));
+        let unit = UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, kept: Vec::new() };
+        target.add(unit).expect("the number is free");
+    }
+    target
+}
+
+/// The commands that there are, of a target that nobody else uses.
+fn all_usages() -> &'static [Vec<u8>] {
+    static USAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    USAGES.get_or_init(|| {
+        let world = world(0);
+        let seam = world.seam();
+        world.block_on(async {
+            let core = Core::new(seam.clone(), CoreSpec::default());
+            usages(target(&seam, &core, WritePolicy::None, &Shelf::default()).await, [0, 1, 0, 0, 0, 0, 0, 0]).await
+        })
+    })
+}
+
+fn world(seed: u8) -> World {
+    let world = World::new(WorldSpec {
+        order: TaskOrder::Seeded,
+        blocks: 4096,
+        time_max: Nanos::from_secs(3600),
+        ..WorldSpec::new(seed.into())
+    });
+    world.set_wires(WireSpec {
+        delay: Latency::between(Nanos::from_micros(1), Nanos::from_micros(100)),
+        chunk_bytes_max: 30_000,
+        window_bytes: 64 << 10,
+    });
+    (0..3).for_each(|number| drop(world.add_disk(format!("/disk{number}"), SimDiskSpec::new(SIZE))));
+    world
+}
+
+/// What may be allocated, beyond what hostile initiators wait to send, while there are so many sessions.
+fn bytes_max(sessions: usize) -> usize {
+    let sessions = sessions.max(1);
+    // What is asked for and what comes unasked, each to be shared, but never less than half a MiB for each.
+    2 * PAYLOAD_BYTES_MAX.max(sessions << 19) + sessions * SESSION_BYTES + OTHER_BYTES
+}
+
+/// Looks now and then whether all stays within its bounds.
+async fn watch(seam: SimSeam, server: Server<SimSeam>, hostile: Rc<Hostile>, before: usize) {
+    while !hostile.is_over() {
+        let stats = server.stats();
+        assert!(stats.half_open <= LOGINS_MAX as u64 && stats.sessions <= SESSIONS_MAX as u64, "{stats:?}");
+        let held = allocated().saturating_sub(before + hostile.queued_bytes());
+        let most = bytes_max(stats.sessions as usize);
+        assert!(held <= most, "{held} bytes are allocated, at most {most} may be, with {} sessions", stats.sessions);
+        // A quarter of the pool for replies, a little for what is being read and written.
+        let lent = seam.blocks_total() - seam.blocks_free();
+        assert!(lent <= seam.blocks_total() / 2, "{lent} of {} buffers are held", seam.blocks_total());
+        seam.sleep(if hostile.is_settling() { Nanos::from_millis(500) } else { Nanos::from_millis(1) }).await;
+    }
+}
+
+async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u8>]) {
+    let (seam, before) = (world.seam(), allocated());
+    let core = Core::new(seam.clone(), CoreSpec::default());
+    let shelf = Shelf::default();
+    let policy = if mode & 8 == 0 { WritePolicy::None } else { WritePolicy::WriteBack };
+    let target = target(&seam, &core, policy, &shelf).await;
+    let proves = mode & 4 != 0;
+    let options = Options {
+        credentials: proves.then(|| Credentials { user: USER.into(), secret: SECRET.to_vec(), mutual: None }),
+        sessions_max: SESSIONS_MAX,
+        logins_max: LOGINS_MAX,
+        commands_max: COMMANDS_MAX,
+        payload_bytes_max: PAYLOAD_BYTES_MAX,
+        ping_after: Nanos::from_secs(600),
+        ..Options::default()
+    };
+    let server = Server::new(seam.clone(), target, options);
+    for portal in portals() {
+        let (listener, accepting) = (seam.listen(&portal).await.expect("the address is free"), server.clone());
+        seam.spawn(async move { accepting.accept(listener).await });
+    }
+    let [healthy_portal, portal] = portals();
+    let parameters = PARAMETERS[usize::from(mode >> 4 & 3)];
+    let digests = (mode & 1 != 0, mode & 2 != 0);
+    let manner = Manner { portal, name: NAMES[0], isid: [1; 6], digests, proves, parameters };
+    let healthy = Manner { portal: healthy_portal, name: HEALTHY, ..manner.clone() };
+    let hostile = Rc::new(Hostile::new(seam.clone(), manner.clone(), usages));
+    let watching = watch(seam.clone(), server.clone(), Rc::clone(&hostile), before);
+    seam.spawn(watching);
+    let (working, healthy_seam) = (Rc::clone(&hostile), seam.clone());
+    // Before the others: while they crowd in, whoever logs in may have to come again.
+    let session = Session::log_in(&seam, &healthy).await.expect("it may");
+    let work = async move { healthy::work(healthy_seam, session, &|| working.is_over()).await };
+    let healthy_done = Rc::new(std::cell::Cell::new(false));
+    let done = Rc::clone(&healthy_done);
+    seam.spawn(async move {
+        work.await;
+        done.set(true);
+    });
+    hostile.act(world, input).await;
+    while !healthy_done.get() {
+        seam.sleep(Nanos::from_millis(100)).await;
+    }
+    // Longer than a log-in may take.
+    seam.sleep(Nanos::from_secs(20)).await;
+    let stats = server.stats();
+    assert_eq!((stats.sessions, stats.half_open), (0, 0), "all have gone");
+    hostile::check_nothing_reserved(&seam, &manner).await;
+    server.stop(Nanos::from_secs(1)).await;
+    drop(server);
+    for number in 0..3 {
+        core.detach(&format!("/disk{number}")).await.expect("nobody uses it");
+    }
+    assert_eq!(seam.blocks_free(), seam.blocks_total(), "buffers are lost");
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [mode, seed, input @ ..] = data else { return };
+    let (usages, ()) = (all_usages(), hostile::prepare());
+    let before = allocated();
+    let world = world(*seed);
+    world.block_on(sessions(&world, *mode, input, usages));
+    assert_eq!(world.violations(), Vec::<String>::new());
+    drop(world);
+    assert_eq!(allocated(), before, "memory is lost");
+});
