@@ -118,7 +118,10 @@ fn run(how: &Client, served: &Served, seconds: u32) -> io::Result<Sample> {
         }
         Client::Writes { depth, a_second } => {
             let count = a_second * seconds;
-            (format!("qemu-img bench -w --pattern=165 -f raw -d {depth} -s 4096 -c {count} -t none {}", served.uri), Some(count))
+            (
+                format!("qemu-img bench -w --pattern=165 -f raw -d {depth} -s 4096 -c {count} -t none {}", served.uri),
+                Some(count),
+            )
         }
     };
     let arguments: Vec<_> = arguments.split(' ').map(str::to_owned).collect();

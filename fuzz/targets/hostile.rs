@@ -37,6 +37,8 @@ pub struct Hostile {
     usages: &'static [Vec<u8>],
     sessions: RefCell<Vec<Rc<Session>>>,
     pattern: Rc<[u8]>,
+    /// Any of them may have ended others' commands.
+    upheaval: Cell<bool>,
     /// They only wait for what they are owed.
     settling: Cell<bool>,
     over: Cell<bool>,
@@ -51,6 +53,7 @@ impl Hostile {
             usages,
             sessions: RefCell::default(),
             pattern,
+            upheaval: Cell::new(false),
             settling: Cell::new(false),
             over: Cell::new(false),
         }
@@ -111,6 +114,7 @@ impl Hostile {
     async fn log_in(&self, slot: usize) -> Option<Rc<Session>> {
         let manner = Manner { isid: [slot as u8 + 1; 6], ..self.manner.clone() };
         let session = Session::log_in(&self.seam, &manner).await?;
+        session.upheaval.set(self.upheaval.get());
         self.sessions.borrow_mut().push(Rc::clone(&session));
         // The first command of each unit is told that the power came on.
         for lun in LUNS {
@@ -120,8 +124,9 @@ impl Hostile {
         Some(session)
     }
 
-    /// Other sessions' commands may be ended by what this one does; `own`: its own, too.
+    /// Other sessions' commands may be ended by what this one does, also of those that begin before it is done; `own`: its own, too.
     fn upheaval(&self, by: &Rc<Session>, own: bool) {
+        self.upheaval.set(true);
         for session in self.sessions.borrow().iter().filter(|session| own || !Rc::ptr_eq(session, by)) {
             session.upheaval.set(true);
         }

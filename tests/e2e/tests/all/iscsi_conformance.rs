@@ -67,7 +67,7 @@ fn read(said: &str) -> Ran {
     ran
 }
 
-fn is_allowed(suite: &String) -> bool {
+fn is_allowed(suite: &str) -> bool {
     MAY_SKIP.iter().any(|family| suite.starts_with(family))
 }
 
@@ -98,7 +98,7 @@ fn every_test_of_libiscsi_passes_on_a_thin_unit_and_only_what_cannot_be_there_is
         });
         println!("{library}: {} of {} passed, skips in {:?}", ran.tests - ran.failed, ran.tests, ran.skipped);
         assert_eq!((ran.tests, ran.failed), (TESTS, 0));
-        assert!(ran.skipped.iter().all(is_allowed), "{:?}", ran.skipped);
+        assert!(ran.skipped.iter().all(|suite| is_allowed(suite)), "{:?}", ran.skipped);
         assert_eq!(was_checked, !library.is_empty(), "header digests");
         let read_only = run(&uri(2), "ALL.ReadOnly", library);
         assert_eq!(read_only, Ran { tests: 1, failed: 0, skipped: Vec::new() });
@@ -114,5 +114,5 @@ fn a_failure_and_a_skip_that_hides_one_are_noticed() {
                      tests    230    230    228      2        0\n";
     let ran = read(said);
     assert_eq!((ran.tests, ran.failed), (230, 2));
-    assert!(!ran.skipped.iter().all(is_allowed) && is_allowed(&ran.skipped[1]), "{ran:?}");
+    assert!(!ran.skipped.iter().all(|suite| is_allowed(suite)) && is_allowed(&ran.skipped[1]), "{ran:?}");
 }
