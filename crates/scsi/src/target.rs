@@ -234,9 +234,14 @@ impl<S: Seam> Target<S> {
             Some(lun) => Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)).into_iter().collect(),
             None => self.units().into_iter().filter(|unit| unit.admits(nexus)).collect::<Vec<_>>(),
         };
-        for unit in &units {
+        // All at once: what comes to one while another is waited for is none of it.
+        let called_off = units.iter().map(|unit| {
             unit.reservations.reset();
-            unit.tasks.end(|_| true, None).await;
+            unit.tasks.call_off(|_| true, None)
+        });
+        let called_off: Vec<_> = called_off.collect();
+        for (unit, commands) in units.iter().zip(called_off) {
+            unit.tasks.until_ended(&commands).await;
             self.tell_all(unit, Attention::Reset);
         }
         !units.is_empty()

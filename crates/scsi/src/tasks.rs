@@ -35,13 +35,20 @@ impl Tasks {
 
     /// Ends the commands of those initiators, but for one; returns when none of them can have an effect any more. True if there were any.
     pub async fn end(&self, of: impl Fn(u64) -> bool, but: Option<u64>) -> bool {
-        let mut ended = Vec::new();
-        for (number, entry) in self.under_way.borrow().iter() {
-            if of(entry.nexus) && Some(*number) != but {
-                entry.cancel.cancel();
-                ended.push(*number);
-            }
-        }
+        let ended = self.call_off(of, but);
+        self.until_ended(&ended).await;
+        !ended.is_empty()
+    }
+
+    /// Calls the commands of those initiators off, but for one: their numbers.
+    pub fn call_off(&self, of: impl Fn(u64) -> bool, but: Option<u64>) -> Vec<u64> {
+        let under_way = self.under_way.borrow();
+        let which = under_way.iter().filter(|(number, entry)| of(entry.nexus) && Some(**number) != but);
+        which.inspect(|(_, entry)| entry.cancel.cancel()).map(|(number, _)| *number).collect()
+    }
+
+    /// Waits until none of these can have an effect any more.
+    pub async fn until_ended(&self, ended: &[u64]) {
         poll_fn(|context| {
             let under_way = self.under_way.borrow();
             if ended.iter().all(|number| under_way.get(number).is_none_or(|entry| entry.harmless)) {
@@ -54,7 +61,6 @@ impl Tasks {
             Poll::Pending
         })
         .await;
-        !ended.is_empty()
     }
 
     fn wake(&self) {

@@ -120,6 +120,8 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
                 _ => self.report_luns(cdb).await,
             };
         };
+        // Whoever waits for it no more is told nothing.
+        self.check_wanted()?;
         if !answers_always && let Some(attention) = unit.take_attention(self.nexus) {
             return Err(attention.sense().into());
         }

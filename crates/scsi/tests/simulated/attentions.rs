@@ -1,9 +1,11 @@
 //! What initiators are told of what others did, once each.
 
-use scsi::{AccessList, Status};
+use scsi::{AccessList, Cancel, Status};
+use seam::sim::{Fault, Ops, Rule, When};
+use seam::{Nanos, Seam};
 
-use crate::initiator::Client;
-use crate::setting::{lun, unit, with_target};
+use crate::initiator::{Client, cdb16, content};
+use crate::setting::{disk, lun, unit, with_target};
 
 const READY: [u8; 6] = [0; 6];
 
@@ -85,5 +87,34 @@ fn whoever_has_left_is_not_kept_in_mind() {
         setting.target.resized(lun(0));
         // Nothing was kept: the old session, were it still there, would hear nothing.
         assert_eq!(told(&client, 0).await, None);
+    });
+}
+
+#[test]
+fn a_reset_of_all_units_ends_nothing_that_came_after_it() {
+    with_target(7, async |world, setting| {
+        let (one, seam) = (Client::new(&setting, "iqn.a:1").await, setting.seam.clone());
+        for (name, seconds) in [("one", 1), ("two", 2)] {
+            let stall = Fault::Stall(Nanos::from_secs(seconds));
+            disk(&world, name).add_fault(Rule::new(stall, Ops::ALL, When::Always));
+        }
+        let (writer, resetter) = (one.clone(), one.clone());
+        seam.spawn(async move { drop(writer.send(&cdb16(0x8a, 8, 0, 1), 0, &content([7])).await) });
+        seam.sleep(Nanos::from_millis(10)).await;
+        seam.spawn(async move { assert!(resetter.setting.target.reset(&resetter.nexus, None).await) });
+        seam.sleep(Nanos::from_millis(10)).await;
+        let began = seam.now();
+        assert_eq!(one.read(1, 0, 8).await.status, Status::Good, "the first unit's write was waited for meanwhile");
+        assert!(seam.now().since(began) >= Nanos::from_secs(1));
+    });
+}
+
+#[test]
+fn a_command_that_nobody_waits_for_takes_no_attention_away() {
+    with_target(8, async |_, setting| {
+        let (fresh, cancelled) = (Client::fresh(&setting, "iqn.a:1"), Cancel::default());
+        cancelled.cancel();
+        assert_eq!(fresh.with([0; 8], &[0; 6], 0, &[], &cancelled).await.status, Status::Aborted);
+        assert_eq!(fresh.send(&[0; 6], 0, &[]).await.sense(), (6, 0x29, 0));
     });
 }
