@@ -105,9 +105,9 @@ test(
     await page.getByLabel('Only what is not the default').check();
     await page.waitForSelector('.empty:has-text("is the default")');
     await page.getByRole('searchbox').fill('listen');
-    await until('two keys', async () => String(await keys(page)) === 'api.listen,nbd.listen');
+    await until('three keys', async () => String(await keys(page)) === 'api.listen,nbd.listen,iscsi.listen');
     await page.reload();
-    await until('the same keys', async () => String(await keys(page)) === 'api.listen,nbd.listen');
+    await until('the same keys', async () => String(await keys(page)) === 'api.listen,nbd.listen,iscsi.listen');
     await page.getByLabel('Only what is not the default').uncheck();
     await page.getByRole('searchbox').fill('nonsense');
     await page.waitForSelector('.empty:has-text("“nonsense”")');
