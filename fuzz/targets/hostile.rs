@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use iscsi_protocol::request::{Attribute, Command, DataOut, TaskFunction};
-use iscsi_protocol::{NO_TAG, RequestBody};
+use iscsi_protocol::{HEADER_BYTES, NO_TAG, RequestBody};
 use seam::sim::{Fault, Ops, Rule, SimSeam, SimStream, When, World};
 use seam::{ByteStream, Nanos, Seam};
 
@@ -269,7 +269,8 @@ impl Hostile {
         let offset = (if flags & 4 == 0 { r2t_at } else { 0 }).wrapping_add(u32::from(at) * 512);
         let offset = if flags & 8 == 0 { offset } else { u32::MAX - u32::from(at) };
         let pdu = DataOut { is_final: flags & 16 != 0, lun: lun(kind), target_tag, data_sn: u32::from(sn % 4), offset };
-        session.say(tag, false, RequestBody::DataOut(pdu), &self.pattern[..usize::from(len) * 700]);
+        let data = &self.pattern[offset as usize % 8..][..usize::from(len) * 700];
+        session.say(tag, false, RequestBody::DataOut(pdu), data);
     }
 
     /// A command that contradicts itself.
@@ -312,7 +313,8 @@ impl Hostile {
         match kind {
             48 => bytes.truncate(usize::from(which)),
             59 => {
-                let bit = (usize::from(which) << 3 | usize::from(how >> 5)) % (8 * bytes.len());
+                // In the header: what is written has to be what simulated disks know.
+                let bit = (usize::from(which) << 3 | usize::from(how >> 5)) % (8 * HEADER_BYTES);
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
             _ => (),

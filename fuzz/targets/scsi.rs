@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use engine::{Backing, Core, CoreSpec, VolumeSpec};
 use libfuzzer_sys::fuzz_target;
 use scsi::{AccessList, Cancel, Command, Expected, Identity, Initiator, Keep, Keeper, Lun, Target, UnitSpec};
-use seam::sim::{SimDiskSpec, SimSeam, World, WorldSpec};
+use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
 use scsi_commands::{NAMES, Sink, Wire, structured, take, usages};
