@@ -8,7 +8,10 @@ use flash::{MapLoaded, Pages, Recovered, Store};
 use seam::{BLOCK_BYTES, Seam};
 
 use crate::shard::common::Common;
-use crate::{Backing, CacheMode, CoreSpec, CoreStats, RequestError, Volume, VolumeSpec, WritePolicy};
+use crate::{
+    Backing, CacheMode, CoreSpec, CoreStats, DatastoreSpec, DatastoreStats, RequestError, Volume, VolumeSpec,
+    WritePolicy,
+};
 
 /// Why a volume could not be attached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -163,6 +166,7 @@ impl<S: Seam> Core<S> {
         volume.drain().await?;
         self.0.volumes.borrow_mut().retain(|other| other.name() != name);
         volume.shard().level.give_up_share();
+        volume.leave_datastore();
         self.0.common.remove(volume.shard());
         Ok(())
     }
@@ -175,6 +179,19 @@ impl<S: Seam> Core<S> {
     /// All volumes, in the order they were attached.
     pub fn volumes(&self) -> Vec<Volume<S>> {
         self.0.volumes.borrow().clone()
+    }
+
+    /// A datastore, or other settings of one; volumes that name it and come later share it, those that are here when they are told
+    /// ([`Volume::set_datastore`]).
+    pub fn set_datastore(&self, spec: &DatastoreSpec) {
+        self.0.common.set_datastore(spec);
+    }
+
+    /// What datastores do, by name; flash last, where volumes share it.
+    pub fn datastores(&self) -> Vec<DatastoreStats> {
+        let common = &self.0.common;
+        let flash = common.pages().map(|_| common.flash_turns().stats());
+        common.datastores().iter().map(|datastore| datastore.stats()).chain(flash).collect()
     }
 
     /// What it holds.

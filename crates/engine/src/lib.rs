@@ -18,13 +18,18 @@ pub mod stats;
 pub mod volume;
 mod wait;
 
-pub use backing::{AnyDisk, Backing};
+pub use backing::{AnyDisk, Backing, DatastoreStats, Episode, MemberStats, ReservationError};
 pub use core::{AttachError, Core};
 pub use flash::{Amount, PAGE_BLOCKS, ShareError};
 pub use histogram::Histogram;
 pub use histogram::TOLD_OCTAVES;
 pub use memory::{HINTS_MAX, pool_bytes_for};
+pub use qos::{Limits, Threshold};
 pub use request::{GivenBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
-pub use spec::{AdmissionRule, CacheMode, CoreSpec, FlashShare, MemoryShare, VolumeSpec, WritePolicy};
-pub use stats::{BackingCount, CoreStats, FlashStats, LatencyCounts, LatencySummary, PromotionStats, VolumeStats};
+pub use spec::{
+    AdmissionRule, CacheMode, CoreSpec, DatastoreSpec, FlashShare, MemoryShare, Qos, VolumeSpec, WritePolicy,
+};
+pub use stats::{
+    BackingCount, CoreStats, FlashStats, LatencyCounts, LatencySummary, PromotionStats, QosStats, VolumeStats,
+};
 pub use volume::Volume;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use flash::{Amount, PageShare};
+use qos::{Entitlement, Limits, Threshold};
 use seam::Nanos;
 
 /// When a write is acknowledged and what stays in the cache.
@@ -100,6 +101,8 @@ pub struct CoreSpec {
     pub flash_check_blocks: usize,
     /// How often memory is divided anew between volumes by their miss-ratio curves; 0: never, and each loses in proportion to what it has.
     pub divide_every: Nanos,
+    /// Latency of flash past which the shares of volumes count there.
+    pub flash_threshold: Threshold,
     /// Deliberate faults for tests that prove that a checker can fail.
     pub sabotage: Sabotage,
 }
@@ -151,6 +154,7 @@ impl Default for CoreSpec {
             rest_percent: 50,
             flash_check_blocks: 1_200,
             divide_every: Nanos::from_secs(10),
+            flash_threshold: Threshold::Latency(Nanos::from_millis(5)),
             sabotage: Sabotage::None,
         }
     }
@@ -217,6 +221,53 @@ pub struct VolumeSpec {
     pub memory: MemoryShare,
     /// Its part of the flash.
     pub flash: FlashShare,
+    /// What it is entitled to beside others, and held to.
+    pub qos: Qos,
+}
+
+/// What a volume is entitled to beside others, and held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Qos {
+    /// Its weight beside the volumes of its datastore while that is congested.
+    pub shares: u32,
+    /// Requests of 4 KiB a second to its datastore that are its own; 0: none.
+    pub reservation_iops: u64,
+    /// What clients may ask of it.
+    pub limits: Limits,
+}
+
+impl Qos {
+    /// What most volumes have.
+    pub const NORMAL_SHARES: u32 = 1_000;
+
+    /// What a datastore is told of it.
+    pub fn entitlement(&self) -> Entitlement {
+        Entitlement { shares: self.shares, reservation: self.reservation_iops }
+    }
+}
+
+impl Default for Qos {
+    fn default() -> Self {
+        Qos { shares: Qos::NORMAL_SHARES, reservation_iops: 0, limits: Limits::default() }
+    }
+}
+
+/// What a datastore is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatastoreSpec {
+    /// Its name, by which volumes refer to it.
+    pub name: String,
+    /// Latency past which it is congested.
+    pub threshold: Threshold,
+    /// Accesses that a small write costs disks that do not say: 1, or 4 for RAID 5.
+    pub write_cost: u32,
+}
+
+impl DatastoreSpec {
+    /// One that finds its threshold.
+    pub fn new(name: &str) -> Self {
+        DatastoreSpec { name: name.to_owned(), threshold: Threshold::Auto, write_cost: 1 }
+    }
 }
 
 /// How much of the memory the blocks of a volume may have.
@@ -242,6 +293,7 @@ impl VolumeSpec {
             defer: Nanos::from_secs(10),
             memory: MemoryShare::default(),
             flash: FlashShare::default(),
+            qos: Qos::default(),
         }
     }
 }

@@ -113,8 +113,23 @@ pub struct VolumeStats {
     pub write_counts: LatencyCounts,
     /// What it has to do with the flash cache.
     pub flash: FlashStats,
+    /// Who it waited for.
+    pub qos: QosStats,
     /// What is wrong now, for people; empty when all is well.
     pub alerts: Vec<String>,
+}
+
+/// Requests of a volume that waited because of its limit, or for others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QosStats {
+    /// Requests of clients that waited because of its limit.
+    pub limit_waits: u64,
+    /// How long they waited together, in microseconds.
+    pub limit_waited_us: u64,
+    /// Requests to its datastore or to flash that waited for those of others.
+    pub share_waits: u64,
+    /// How long they waited together, in microseconds.
+    pub share_waited_us: u64,
 }
 
 /// What a volume has to do with the flash cache.
@@ -213,6 +228,10 @@ pub struct Counters {
     pub readahead_bytes: Counter,
     /// Microseconds that writers waited for room.
     pub throttled_us: Counter,
+    /// Requests that waited for those of others.
+    pub share_waits: Counter,
+    /// How long they waited together, in microseconds.
+    pub share_waited_us: Counter,
     /// Bytes of dirty content written to the flash log.
     pub logged_bytes: Counter,
     /// Latency of reads.

@@ -1,5 +1,6 @@
 //! The slow storage under a volume, whatever it is: the engine cannot tell a file from an array.
 
+mod datastore;
 mod dispatch;
 pub mod nbd;
 
@@ -8,6 +9,7 @@ use seam::{AllocationExtent, Disk, DiskResult, Geometry, Piece, PieceMut, Seam};
 
 use self::nbd::NbdDisk;
 
+pub use datastore::{Datastore, DatastoreStats, Episode, MemberStats, ReservationError, Turn};
 pub use dispatch::{Cause, Dispatch, Op, Permit};
 
 /// Any kind of storage that a volume can lie on.
@@ -75,6 +77,10 @@ impl<S: Seam> Disk<S> for AnyDisk<S> {
 
     fn incarnation(&self) -> u64 {
         each!(self, disk => disk.incarnation())
+    }
+
+    fn accesses(&self, write: bool, at: u64, len: u64) -> u64 {
+        each!(self, disk => disk.accesses(write, at, len))
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {

@@ -186,8 +186,10 @@ impl<S: Seam> Shard<S> {
 
     async fn write_pieces(&self, at: u64, pieces: Vec<Piece<S::Block>>) -> Result<(), DiskError> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
+        let turn = self.turn(true, at, bytes).await;
         let began = self.seam().now();
         let result = self.disk.write(at, pieces).await;
+        drop(turn);
         self.counters.backing(Op::Write, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
         result
     }
@@ -253,8 +255,11 @@ impl<S: Seam> Shard<S> {
         let at = blocks.start * BLOCK_BYTES as u64;
         let end = (blocks.end * BLOCK_BYTES as u64).min(self.size_bytes.get());
         let bytes = end.saturating_sub(at);
+        // A range costs what its beginning does: disks that take long for zeroes are few, and congestion shows.
+        let turn = self.turn(true, at, BLOCK_BYTES as u64).await;
         let began = self.seam().now();
         let result = self.disk.zero(at, bytes, may_unmap).await;
+        drop(turn);
         self.counters.backing(Op::Zero, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
         if result == Err(DiskError::Unsupported) {
             return self.write_zeroes(blocks).await;

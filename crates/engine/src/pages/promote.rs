@@ -425,7 +425,7 @@ impl<S: Seam> Shard<S> {
         let Some(buffers) = self.core.alloc_all(count, false).await else {
             return Err(seam::DiskError::Io("no memory is free for what nobody waits for".into()));
         };
-        self.read_blocks(blocks.start, buffers, Cause::Promotion).await
+        Ok(self.read_blocks(blocks.start, buffers, Cause::Promotion).await?.0)
     }
 
     /// Nothing may be awaited between taking `content` and this: `put` knows the page from its first step on (R2). `earned`: by its uses.

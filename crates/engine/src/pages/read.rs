@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use flash::Unread;
-use seam::Seam;
+use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::place_of;
 use crate::memory::BLOCKS_PER_PAGE;
@@ -17,6 +17,8 @@ pub struct FromFlash<S: Seam> {
     pub buffers: Vec<Option<S::BlockMut>>,
     /// Blocks that were there and could not be read.
     pub bad: usize,
+    /// How long it waited for others.
+    pub waited: Nanos,
 }
 
 impl<S: Seam> FromFlash<S> {
@@ -41,6 +43,7 @@ impl<S: Seam> Shard<S> {
             content: buffers.iter().map(|_| None).collect(),
             buffers: buffers.into_iter().map(Some).collect(),
             bad: 0,
+            waited: Nanos::ZERO,
         };
         let Some(pages) = self.readable_pages().cloned() else { return found };
         let has = |block: u64| {
@@ -59,7 +62,11 @@ impl<S: Seam> Shard<S> {
                 let taken = places.clone().map(|place| found.buffers[place].take().expect("read once"));
                 let taken: Vec<_> = taken.collect();
                 let run = from..from + places.len() as u32;
-                for (place, block) in places.zip(pages.read(page, run, taken).await) {
+                let turn = self.flash_turn(((end - next) * BLOCK_BYTES as u64).max(1)).await;
+                found.waited += turn.waited;
+                let blocks = pages.read(page, run, taken).await;
+                drop(turn);
+                for (place, block) in places.zip(blocks) {
                     match block {
                         Ok(block) => {
                             found.content[place] = Some(block);

@@ -12,6 +12,8 @@ const HOUR: Nanos = Nanos::from_secs(3_600);
 /// What a request may wait in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// The volume's limit.
+    Limit,
     /// An administrator held the volume.
     Gate,
     /// Dirty data was at its bound.
@@ -20,6 +22,8 @@ pub enum Step {
     Flash,
     /// Another request's read of the same blocks.
     Joined,
+    /// Its turn at a congested datastore, or at flash.
+    Shares,
     /// A read of the backing, its queue included.
     Backing,
     /// A write or a flush of the backing.
@@ -30,11 +34,13 @@ pub enum Step {
 
 impl Step {
     /// All of them, by their names in reports.
-    pub const ALL: [(&'static str, Step); 7] = [
+    pub const ALL: [(&'static str, Step); 9] = [
+        ("limit", Step::Limit),
         ("gate", Step::Gate),
         ("throttle", Step::Throttle),
         ("flash", Step::Flash),
         ("joined", Step::Joined),
+        ("shares", Step::Shares),
         ("backing", Step::Backing),
         ("destage", Step::Destage),
         ("log", Step::Log),
@@ -107,6 +113,14 @@ impl Steps {
     pub fn passed(&self, step: Step, now: Nanos) {
         let spent = &self.spent[step as usize];
         spent.set(spent.get() + now.since(self.last.replace(now)));
+    }
+
+    /// So much of what went into `from` was `to` in truth.
+    pub fn moved(&self, from: Step, to: Step, time: Nanos) {
+        let (from, to) = (&self.spent[from as usize], &self.spent[to as usize]);
+        let time = time.min(from.get());
+        from.set(from.get().since(time));
+        to.set(to.get() + time);
     }
 
     /// What passed since the last call went into nothing of interest.

@@ -109,7 +109,7 @@ impl<S: Seam> Shard<S> {
             (whole, state.issue_ticket(memory, self.number, run.clone(), true))
         });
         let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead).await;
-        let Ok(content) = read else {
+        let Ok((content, waited)) = read else {
             // A bad sector elsewhere in the page is nothing to this client.
             self.return_tickets([&whole, &ticket]);
             return self.fill(run, how, Cause::ClientRead).await;
@@ -123,7 +123,9 @@ impl<S: Seam> Shard<S> {
         });
         self.return_tickets([&ticket]);
         self.promote_read(page, PageRead { ticket: whole, first: blocks.start, blocks: content });
-        Ok(Filled::new(run.start, wanted, ticket))
+        let mut filled = Filled::new(run.start, wanted, ticket);
+        filled.waited = waited;
+        Ok(filled)
     }
 
     /// The tickets' fills have ended.

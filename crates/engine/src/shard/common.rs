@@ -1,6 +1,7 @@
 //! What the shards of one core share: memory, buffers, and the clock tick that dirty data needs.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use flash::{MapLoaded, Pages, Store};
@@ -8,10 +9,11 @@ use seam::{Nanos, Seam};
 
 use super::division::Division;
 use super::{Shard, ShardRef};
+use crate::backing::Datastore;
 use crate::memory::{BLOCKS_PER_PAGE, Memory};
 use crate::pages::Promoter;
 use crate::wait::Signal;
-use crate::{CoreSpec, PromotionStats};
+use crate::{CoreSpec, DatastoreSpec, PromotionStats};
 
 /// How often volumes with dirty data look at the clock.
 const TICK: Nanos = Nanos::from_millis(50);
@@ -51,17 +53,27 @@ pub struct Common<S: Seam> {
     allowance: Cell<Option<u64>>,
     /// How memory was divided last.
     pub division: Cell<Division>,
+    /// By name.
+    datastores: RefCell<BTreeMap<String, Rc<Datastore<S>>>>,
+    /// All volumes share the flash.
+    flash_turns: Rc<Datastore<S>>,
 }
+
+/// The name by which flash is told among the datastores.
+pub const FLASH: &str = "(flash)";
 
 impl<S: Seam> Common<S> {
     /// Memory over all of the seam's pool, and no shard yet.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
+        let flash_turns = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH) };
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
         let (pages, loaded, loaded_now, freeing_marks, full_at) = Default::default();
         Common {
             division: Cell::new(Division::since(seam.now())),
+            datastores: Default::default(),
+            flash_turns: Datastore::new(seam.clone(), &flash_turns),
             seam,
             spec,
             memory,
@@ -200,6 +212,30 @@ impl<S: Seam> Common<S> {
                 self.seam.spawn(async move { drop(shard.flush_log().await) });
             }
         }
+    }
+
+    /// Whose turn it is to read from flash.
+    pub fn flash_turns(&self) -> &Rc<Datastore<S>> {
+        &self.flash_turns
+    }
+
+    /// A datastore, or other settings of one.
+    pub fn set_datastore(&self, spec: &DatastoreSpec) {
+        let mut datastores = self.datastores.borrow_mut();
+        match datastores.get(&spec.name) {
+            Some(datastore) => datastore.configure(spec),
+            None => drop(datastores.insert(spec.name.clone(), Datastore::new(self.seam.clone(), spec))),
+        }
+    }
+
+    /// The datastore of that name.
+    pub fn datastore(&self, name: &str) -> Option<Rc<Datastore<S>>> {
+        self.datastores.borrow().get(name).cloned()
+    }
+
+    /// All datastores, by name.
+    pub fn datastores(&self) -> Vec<Rc<Datastore<S>>> {
+        self.datastores.borrow().values().cloned().collect()
     }
 
     /// One more shard, which all others leave room.

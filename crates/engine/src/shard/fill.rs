@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Piece, Seam};
+use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
 use super::state::State;
 use super::{Shard, Span};
@@ -122,13 +122,15 @@ pub struct Filled<S: Seam> {
     pub from_flash: usize,
     /// Blocks that flash was to give and could not.
     pub bad: usize,
+    /// How long it waited for others.
+    pub waited: Nanos,
     ticket: Rc<Ticket>,
 }
 
 impl<S: Seam> Filled<S> {
     /// Blocks from `first` on that were read under `ticket`.
     pub fn new(first: u64, blocks: Vec<S::Block>, ticket: Rc<Ticket>) -> Self {
-        Filled { first, blocks, ticket, from_flash: 0, bad: 0 }
+        Filled { first, blocks, ticket, from_flash: 0, bad: 0, waited: Nanos::ZERO }
     }
 
     /// The content of a block, if all of `sectors` still counted when the fill ended.
@@ -170,7 +172,8 @@ impl<S: Seam> Shard<S> {
             let first = blocks.start + run.start as u64;
             let taken =
                 run.clone().map(|place| found.buffers[place].take().expect("a block without content has a buffer"));
-            let read = self.read_blocks(first, taken.collect(), cause).await?;
+            let (read, waited) = self.read_blocks(first, taken.collect(), cause).await?;
+            found.waited += waited;
             run.zip(read).for_each(|(place, block)| found.content[place] = Some(block));
         }
         let content: Vec<_> = found.content.into_iter().map(|block| block.expect("read from here or there")).collect();
@@ -180,16 +183,18 @@ impl<S: Seam> Shard<S> {
             }
         });
         let from_flash = content.len() - from_backing;
-        Ok(Filled { first: blocks.start, blocks: content, from_flash, bad: found.bad, ticket: Rc::clone(ticket) })
+        let (bad, waited) = (found.bad, found.waited);
+        Ok(Filled { first: blocks.start, blocks: content, from_flash, bad, waited, ticket: Rc::clone(ticket) })
     }
 
-    /// Reads blocks of the backing from `first` on, a buffer each; what lies past the volume's end is zeroes.
+    /// Reads blocks of the backing from `first` on, a buffer each; what lies past the volume's end is zeroes. With how long that waited
+    /// for others.
     pub async fn read_blocks(
         &self,
         first: u64,
         buffers: Vec<S::BlockMut>,
         cause: Cause,
-    ) -> Result<Vec<S::Block>, DiskError> {
+    ) -> Result<(Vec<S::Block>, Nanos), DiskError> {
         if first + buffers.len() as u64 > self.blocks() {
             // The volume was shrunk, or is gone, since this was asked for.
             return Err(DiskError::Io("the block lies past the end of the volume".into()));
@@ -197,10 +202,13 @@ impl<S: Seam> Shard<S> {
         let of_block = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
         let pieces: Vec<_> = (first..).zip(buffers).map(of_block).collect();
         let bytes = seam::block::pieces_len(&pieces) as u64;
+        let at = first * BLOCK_BYTES as u64;
         let permit = self.dispatch.enter(cause).await;
+        let turn = self.turn(false, at, bytes).await;
+        let waited = turn.as_ref().map_or(Nanos::ZERO, |turn| turn.waited);
         let began = self.seam().now();
-        let (result, pieces) = self.disk.read(first * BLOCK_BYTES as u64, pieces).await;
-        drop(permit);
+        let (result, pieces) = self.disk.read(at, pieces).await;
+        drop((turn, permit));
         let now = self.seam().now();
         self.counters.backing(Op::Read, cause, bytes, result.is_ok(), now.since(began));
         self.level.width.note(now, bytes);
@@ -212,7 +220,7 @@ impl<S: Seam> Shard<S> {
             }
             block.freeze()
         });
-        Ok(whole.collect())
+        Ok((whole.collect(), waited))
     }
 
     /// Reads one block's sectors alone, for a request whose block cannot be read whole; admits nothing.
@@ -220,16 +228,19 @@ impl<S: Seam> Shard<S> {
         let block = span.block.0;
         let ticket = self.with(|state, memory| state.issue_ticket(memory, self.number, block..block + 1, false));
         let piece = Piece::new(self.core.alloc().await, span.start, span.len);
+        let at = block * BLOCK_BYTES as u64 + span.start as u64;
         let permit = self.dispatch.enter(Cause::ClientRead).await;
+        let turn = self.turn(false, at, span.len as u64).await;
+        let waited = turn.as_ref().map_or(Nanos::ZERO, |turn| turn.waited);
         let began = self.seam().now();
-        let (result, pieces) = self.disk.read(block * BLOCK_BYTES as u64 + span.start as u64, vec![piece]).await;
-        drop(permit);
+        let (result, pieces) = self.disk.read(at, vec![piece]).await;
+        drop((turn, permit));
         let took = self.seam().now().since(began);
         self.counters.backing(Op::Read, Cause::ClientRead, span.len as u64, result.is_ok(), took);
         self.state.borrow_mut().return_ticket(&ticket);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
-        Ok(Filled { first: block, blocks, from_flash: 0, bad: 0, ticket })
+        Ok(Filled { first: block, blocks, from_flash: 0, bad: 0, waited, ticket })
     }
 
     /// Brings a block that was read under `ticket` into memory, as far as it still counts.

@@ -19,9 +19,10 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
+use qos::Cost;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
-use crate::backing::{AnyDisk, Dispatch};
+use crate::backing::{AnyDisk, Datastore, Dispatch, Turn};
 use crate::destage::throttle::Throttle;
 use crate::destage::writer::Retry;
 use crate::log::company::Company;
@@ -49,6 +50,8 @@ pub struct Shard<S: Seam> {
     pub disk: AnyDisk<S>,
     /// The way to the storage: who may send how much.
     pub dispatch: Dispatch,
+    /// Those with whom it shares the storage, if there are any.
+    pub datastore: RefCell<Option<Rc<Datastore<S>>>>,
     /// Bytes that clients see.
     pub size_bytes: Cell<u64>,
     /// When writes are acknowledged.
@@ -168,6 +171,27 @@ impl<S: Seam> Shard<S> {
         let free = bound.saturating_sub(others);
         // What is not clean cannot leave: half of a maximum is enough of it.
         (free * 2 / 3).min(self.memory_max() / 2).max(1)
+    }
+
+    /// Its turn among those that share its storage, for one request of `len` bytes at `at`; held until that is done. `None`: it shares with nobody.
+    pub async fn turn(&self, write: bool, at: u64, len: u64) -> Option<Turn<S>> {
+        let datastore = self.datastore.borrow().clone()?;
+        let weight = if write { datastore.write_cost() } else { 1 };
+        let cost = Cost::of(self.disk.accesses(write, at, len) * weight, len);
+        Some(self.noting(datastore.turn(self.number, cost).await))
+    }
+
+    /// Its turn among those that read from flash.
+    pub async fn flash_turn(&self, bytes: u64) -> Turn<S> {
+        self.noting(self.core.flash_turns().turn(self.number, Cost::of(1, bytes)).await)
+    }
+
+    fn noting(&self, turn: Turn<S>) -> Turn<S> {
+        if turn.waited > Nanos::ZERO {
+            self.counters.add(&self.counters.share_waits, 1);
+            self.counters.add(&self.counters.share_waited_us, turn.waited.as_micros());
+        }
+        turn
     }
 
     /// Looks whether the backing has reconnected since; what was written and not flushed is dirty again then.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use seam::{BLOCK_BYTES, Disk, DiskError, Piece, Seam};
+use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
 
 use super::fill::{Filled, Ticket};
 use super::recall::Recall;
@@ -125,7 +125,10 @@ impl<S: Seam> Shard<S> {
             let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
             served.from_flash += from_flash;
             served.from_backing |= !all_flash;
-            steps.passed(if all_flash { Step::Flash } else { Step::Backing }, self.seam().now());
+            let step = if all_flash { Step::Flash } else { Step::Backing };
+            steps.passed(step, self.seam().now());
+            let waited = filled.iter().map(|filled| filled.waited).max().unwrap_or(Nanos::ZERO);
+            steps.moved(step, Step::Shares, waited);
             for filled in filled {
                 for (span, place) in spans.iter().zip(&mut got) {
                     take_filled(&filled, span, place);

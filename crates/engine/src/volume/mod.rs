@@ -1,5 +1,6 @@
 //! A volume's entry: bounds, the gate for administrators, and what a front end may ask of it.
 
+mod entry;
 mod gate;
 pub mod heat;
 pub mod tap;
@@ -9,7 +10,7 @@ use std::rc::Rc;
 
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
-use crate::backing::{Cause, Dispatch};
+use crate::backing::{Cause, Dispatch, ReservationError};
 use crate::memory::{BlockNo, HINTS_MAX};
 use crate::pages::Level;
 use crate::pages::slow::{Asked, Slow, Step, Steps};
@@ -20,9 +21,10 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::stats::Counters;
 use crate::{
-    Backing, CacheMode, FlashShare, FlashStats, MemoryShare, RequestError, ShareError, VolumeSpec, VolumeStats,
-    WriteFlags, WritePolicy, WriteSource, ZeroFlags,
+    Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, RequestError, ShareError, VolumeSpec,
+    VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
+use entry::Entry;
 use gate::Gate;
 use heat::{Heat, HeatStats};
 use tap::{Taken, Tap};
@@ -33,6 +35,8 @@ const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 struct Inner<S: Seam> {
     spec: VolumeSpec,
     shard: ShardRef<S>,
+    entry: Rc<Entry>,
+    qos: Cell<Qos>,
     gate: Gate,
     tap: Tap,
     heat: Heat,
@@ -58,6 +62,7 @@ impl<S: Seam> Volume<S> {
             number,
             incarnation: spec.incarnation,
             dispatch: Dispatch::new(geometry.queue_depth),
+            datastore: Default::default(),
             size_bytes: Cell::new(geometry.size_bytes),
             policy: Cell::new(spec.policy),
             mode: Cell::new(spec.mode),
@@ -95,7 +100,12 @@ impl<S: Seam> Volume<S> {
         let since = shard.seam().now();
         let heat = Heat::default();
         heat.turn(since, geometry.size_bytes);
-        Volume(Rc::new(Inner { spec, shard, gate: Gate::default(), tap: Tap::default(), heat, since }))
+        let entry = Rc::new(Entry::default());
+        entry.set_limits(spec.qos.limits, since);
+        let (gate, tap, qos) = (Gate::default(), Tap::default(), Cell::new(spec.qos));
+        let volume = Volume(Rc::new(Inner { spec, shard, entry, qos, gate, tap, heat, since }));
+        volume.set_datastore(&volume.spec().datastore);
+        volume
     }
 
     pub(crate) fn shard(&self) -> &ShardRef<S> {
@@ -150,6 +160,13 @@ impl<S: Seam> Volume<S> {
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
+        let (entry, counters) = (&self.0.entry, &shard.counters);
+        stats.qos = QosStats {
+            limit_waits: entry.waits.get(),
+            limit_waited_us: entry.waited.get().as_micros(),
+            share_waits: counters.share_waits.get(),
+            share_waited_us: counters.share_waited_us.get(),
+        };
         stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.level.stats() };
         stats.alerts.extend(shard.level.dropped());
         if shard.retry.holds(now) || !shard.state.borrow().failed.is_empty() {
@@ -225,7 +242,7 @@ impl<S: Seam> Volume<S> {
     /// Reads `len` bytes from `at` on if all are in memory: appends them to `out` and returns true, else leaves `out` as it was.
     /// A request that [`Volume::read`] would refuse is left to it (false).
     pub fn read_now(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
-        self.0.gate.is_open() && self.check(at, len as u64).is_ok() && self.0.shard.read_now(at, len, out)
+        self.is_free() && self.check(at, len as u64).is_ok() && self.0.shard.read_now(at, len, out)
     }
 
     /// Reads `len` bytes from `at` on and appends them to `out`, split at block boundaries.
@@ -246,6 +263,7 @@ impl<S: Seam> Volume<S> {
         keep: bool,
     ) -> Result<(), RequestError> {
         let steps = Steps::new(self.now());
+        self.keep_to_limit(len as u64, &steps).await;
         let _inside = self.enter().await?;
         self.check(at, len as u64)?;
         let begun = self.now();
@@ -264,7 +282,7 @@ impl<S: Seam> Volume<S> {
 
     /// Writes if that needs no waiting, else returns false; the caller then makes the same write by [`Volume::write`].
     pub fn write_now(&self, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
-        self.0.gate.is_open() && self.check_write(at, len as u64).is_ok() && self.0.shard.write_now(at, len, source)
+        self.is_free() && self.check_write(at, len as u64).is_ok() && self.0.shard.write_now(at, len, source)
     }
 
     /// Writes `len` bytes at `at`.
@@ -276,6 +294,7 @@ impl<S: Seam> Volume<S> {
         source: &mut impl WriteSource<S>,
     ) -> Result<(), RequestError> {
         let steps = Steps::new(self.now());
+        self.keep_to_limit(len as u64, &steps).await;
         let _inside = self.enter().await?;
         self.check_write(at, len as u64)?;
         steps.passed(Step::Gate, self.now());
@@ -298,6 +317,8 @@ impl<S: Seam> Volume<S> {
 
     /// Makes `len` bytes from `at` on read as zeroes.
     pub async fn zero(&self, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
+        // One request that moves no data, however long.
+        self.keep_to_limit(0, &Steps::new(self.now())).await;
         let _inside = self.enter().await?;
         self.check_write(at, len)?;
         let result = self.0.shard.zero(at, len, flags).await;
@@ -336,6 +357,56 @@ impl<S: Seam> Volume<S> {
     /// Pauses, freezes or resumes the cache.
     pub async fn set_mode(&self, mode: CacheMode) -> Result<(), RequestError> {
         self.0.shard.set_mode(mode).await
+    }
+
+    /// What it is entitled to beside others, and held to.
+    pub fn qos(&self) -> Qos {
+        self.0.qos.get()
+    }
+
+    /// Changes that, for requests that wait as well. Refused where its datastore has not shown that it can do what would be reserved.
+    pub fn set_qos(&self, qos: Qos) -> Result<(), ReservationError> {
+        let shard = &self.0.shard;
+        if let Some(datastore) = shard.datastore.borrow().as_ref()
+            && qos.reservation_iops > self.0.qos.get().reservation_iops
+        {
+            datastore.check_reservation(shard.number, qos.reservation_iops)?;
+        }
+        self.0.qos.set(qos);
+        self.0.entry.set_limits(qos.limits, self.now());
+        self.share();
+        Ok(())
+    }
+
+    /// From now on it shares its storage with the volumes of that datastore; with none where there is no such.
+    pub fn set_datastore(&self, name: &str) {
+        let shard = &self.0.shard;
+        let other = shard.core.datastore(name);
+        let old = std::mem::replace(&mut *shard.datastore.borrow_mut(), other.clone());
+        self.share();
+        if let Some(old) = old
+            && other.is_none_or(|other| !Rc::ptr_eq(&other, &old))
+        {
+            old.leave(shard.number);
+        }
+    }
+
+    fn share(&self) {
+        let (shard, qos) = (&self.0.shard, self.0.qos.get());
+        if let Some(datastore) = shard.datastore.borrow().as_ref() {
+            datastore.set(shard.number, self.name(), qos.entitlement());
+        }
+        // What is reserved on disks says nothing of flash.
+        let of_flash = Qos { reservation_iops: 0, ..qos }.entitlement();
+        shard.core.flash_turns().set(shard.number, self.name(), of_flash);
+    }
+
+    pub(crate) fn leave_datastore(&self) {
+        let shard = &self.0.shard;
+        if let Some(old) = shard.datastore.take() {
+            old.leave(shard.number);
+        }
+        shard.core.flash_turns().leave(shard.number);
     }
 
     /// What it may have of the memory.
@@ -400,7 +471,7 @@ impl<S: Seam> Volume<S> {
 
     /// Refuses new requests, waits for those under way, destages and flushes. On an error the volume goes on serving.
     pub async fn drain(&self) -> Result<(), RequestError> {
-        let closed = self.0.gate.close().await?;
+        let closed = self.close().await?;
         let shard = &self.0.shard;
         shard.draining.set(true);
         shard.work.notify();
@@ -422,7 +493,7 @@ impl<S: Seam> Volume<S> {
             self.drain().await?;
             return Ok(false);
         }
-        let closed = self.0.gate.close().await?;
+        let closed = self.close().await?;
         let shard = &self.0.shard;
         if let Err(error) = shard.flush_log().await {
             closed.open_again();
@@ -445,6 +516,24 @@ impl<S: Seam> Volume<S> {
     /// Takes over what the flash log holds of the volume, in the blocks' order; before anybody asks for it.
     pub(crate) fn recover(&self, records: &[flash::Recovered]) -> Result<(), RequestError> {
         self.0.shard.recover(records)
+    }
+
+    async fn close(&self) -> Result<gate::Closed<'_>, RequestError> {
+        let closed = self.0.gate.close().await?;
+        self.0.entry.release();
+        Ok(closed)
+    }
+
+    /// True when a request need not wait for anything before it is served.
+    fn is_free(&self) -> bool {
+        self.0.gate.is_open() && !self.0.entry.is_limited()
+    }
+
+    async fn keep_to_limit(&self, bytes: u64, steps: &Steps) {
+        if self.0.entry.is_limited() {
+            self.0.entry.pass(self.0.shard.seam(), bytes).await;
+            steps.passed(Step::Limit, self.now());
+        }
     }
 
     async fn enter(&self) -> Result<gate::Inside<'_>, RequestError> {

@@ -64,6 +64,16 @@ pub enum ModelError {
 const DISKS_MAX: usize = 64;
 
 impl ArraySpec {
+    /// To how many places its disks have to go for a request, with what they read before they write.
+    pub fn accesses(&self, access: Access, at: u64, len: u64) -> u64 {
+        let (mut before, mut parts) = (Vec::new(), Vec::new());
+        match access {
+            Access::Read => self.layout().read(at, len.max(1), |holders| holders.start, &mut parts),
+            Access::Write => self.layout().write(at, len.max(1), &mut before, &mut parts),
+        }
+        (before.len() + parts.len()) as u64
+    }
+
     /// An array with 64 KiB stripes, without controller memory, of disks of their type's size.
     pub fn new(level: RaidLevel, disks: usize, disk: DiskType) -> ArraySpec {
         ArraySpec {

@@ -293,6 +293,10 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
         self.0.content.incarnation()
     }
 
+    fn accesses(&self, write: bool, at: u64, len: u64) -> u64 {
+        self.0.array.spec().accesses(if write { Access::Write } else { Access::Read }, self.0.offset + at, len)
+    }
+
     async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
         let wait = match self.request(Access::Read, at, pieces_len(&into) as u64) {
             Ok(wait) => wait,

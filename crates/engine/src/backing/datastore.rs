@@ -1,0 +1,440 @@
+//! What volumes share that lie on the same spindles, or on the same flash: whose request goes next when they are congested.
+//!
+//! Every request takes a [`Turn`] and holds it until it is done. While the datastore is not congested, or a volume has it for
+//! itself, a turn is given at once. Past that the window says how much may be under way, and the scheduler whose turn it is.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use qos::{Cost, Entitlement, Scheduler, Window};
+use seam::{Nanos, Seam};
+
+use crate::spec::DatastoreSpec;
+
+/// Who asked for nothing for this long leaves the others alone.
+const AWAY_AFTER: Nanos = Nanos::from_secs(2);
+/// Time over which use is compared with entitlement.
+const PERIOD: Nanos = Nanos::from_secs(1);
+/// Periods of congestion that are remembered.
+const EPISODES_MAX: usize = 32;
+/// Volumes that are named with each.
+const CONTENDERS_MAX: usize = 16;
+/// Part of what the datastore has shown it can do that may be reserved, in percent: the rest is for those without.
+const RESERVABLE_PERCENT: f64 = 90.0;
+
+/// Why a reservation is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "{wanted_iops} requests a second cannot be reserved on \"{datastore}\": it has shown {shown_iops} of 4 KiB, of which {reservable_iops} may be reserved, and other volumes have reserved {others_iops}"
+)]
+pub struct ReservationError {
+    /// Where.
+    pub datastore: String,
+    /// What was asked for.
+    pub wanted_iops: u64,
+    /// What the others have reserved.
+    pub others_iops: u64,
+    /// What may be reserved in all.
+    pub reservable_iops: u64,
+    /// What the datastore did when it was busy.
+    pub shown_iops: u64,
+}
+
+/// A time in which a datastore was congested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Episode {
+    /// When it began.
+    pub began: Nanos,
+    /// When it ended; `None`: it lasts.
+    pub ended: Option<Nanos>,
+    /// Whose use was furthest above its entitlement when it began.
+    pub caused_by: String,
+    /// Who asked for something then.
+    pub contenders: Vec<String>,
+}
+
+/// What one volume has of a datastore.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemberStats {
+    /// The volume.
+    pub volume: String,
+    /// Its weight.
+    pub shares: u32,
+    /// Requests a second that are its own.
+    pub reservation_iops: u64,
+    /// The part of the datastore that it is entitled to beside those who ask for something now.
+    pub entitled_ratio: f64,
+    /// The part that it had in the last second.
+    pub used_ratio: f64,
+    /// What it had in all, in small accesses.
+    pub accesses: f64,
+    /// Requests that waited for their turn.
+    pub waits: u64,
+    /// How long they waited together.
+    pub waited: Nanos,
+    /// Requests that wait now.
+    pub waiting: usize,
+}
+
+/// What a datastore does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DatastoreStats {
+    /// Its name.
+    pub name: String,
+    /// Past its threshold, so that shares count.
+    pub congested: bool,
+    /// How long that was so, in all.
+    pub congested_time: Nanos,
+    /// How often that began.
+    pub episodes: u64,
+    /// The threshold in force.
+    pub threshold: Nanos,
+    /// It was found, not given.
+    pub threshold_is_found: bool,
+    /// Mean latency of the requests that ended lately.
+    pub latency: Nanos,
+    /// Small accesses a second, lately.
+    pub rate: f64,
+    /// What it did when it was busy, in small accesses a second; `None`: it has not been.
+    pub shown: Option<f64>,
+    /// What may be under way while congested, in small accesses.
+    pub window: Option<f64>,
+    /// What is under way, in small accesses.
+    pub under_way: f64,
+    /// Its volumes, by name.
+    pub members: Vec<MemberStats>,
+    /// The last times that it was congested, the newest last.
+    pub lately: Vec<Episode>,
+}
+
+struct Waiter {
+    since: Nanos,
+    granted: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+struct Member {
+    volume: String,
+    entitlement: Entitlement,
+    asked: Nanos,
+    /// It asked for something lately.
+    active: bool,
+    /// In this period, and in the one before.
+    used: Cost,
+    used_before: Cost,
+    total: Cost,
+    waits: u64,
+    waited: Nanos,
+}
+
+struct Inner {
+    scheduler: Scheduler<Rc<Waiter>>,
+    window: Window,
+    members: BTreeMap<u32, Member>,
+    /// How many of them asked for something lately.
+    active: usize,
+    period: Nanos,
+    /// The greatest rate of a busy time.
+    shown: Option<f64>,
+    episodes: u64,
+    congested_time: Nanos,
+    lately: VecDeque<Episode>,
+}
+
+/// A datastore on one core.
+pub struct Datastore<S: Seam> {
+    seam: S,
+    name: String,
+    /// What a small write costs its disks, in accesses, where they do not say.
+    write_cost: Cell<u32>,
+    inner: RefCell<Inner>,
+}
+
+/// The right to have one request under way; given back when dropped.
+pub struct Turn<S: Seam> {
+    datastore: Rc<Datastore<S>>,
+    cost: Cost,
+    began: Nanos,
+    /// How long it was waited for.
+    pub waited: Nanos,
+}
+
+impl<S: Seam> Datastore<S> {
+    /// Without volumes.
+    pub fn new(seam: S, spec: &DatastoreSpec) -> Rc<Self> {
+        let now = seam.now();
+        let inner = Inner {
+            scheduler: Scheduler::default(),
+            window: Window::new(spec.threshold, now),
+            members: BTreeMap::new(),
+            active: 0,
+            period: now,
+            shown: None,
+            episodes: 0,
+            congested_time: Nanos::ZERO,
+            lately: VecDeque::new(),
+        };
+        let write_cost = Cell::new(spec.write_cost);
+        Rc::new(Datastore { seam, name: spec.name.clone(), write_cost, inner: RefCell::new(inner) })
+    }
+
+    /// Other settings from now on.
+    pub fn configure(&self, spec: &DatastoreSpec) {
+        self.write_cost.set(spec.write_cost);
+        self.inner.borrow_mut().window.set_threshold(spec.threshold);
+    }
+
+    /// What a small write costs its disks, in accesses.
+    pub fn write_cost(&self) -> u64 {
+        self.write_cost.get().into()
+    }
+
+    /// A volume comes, or is entitled to something else.
+    pub fn set(&self, number: u32, volume: &str, entitlement: Entitlement) {
+        let now = self.seam.now();
+        let mut inner = self.inner.borrow_mut();
+        inner.scheduler.set(number, entitlement, now);
+        let member = inner.members.entry(number).or_insert_with(|| Member {
+            volume: volume.to_owned(),
+            entitlement,
+            asked: Nanos::ZERO,
+            active: false,
+            used: Cost::default(),
+            used_before: Cost::default(),
+            total: Cost::default(),
+            waits: 0,
+            waited: Nanos::ZERO,
+        });
+        member.entitlement = entitlement;
+    }
+
+    /// Whether a volume may reserve so much beside the others.
+    pub fn check_reservation(&self, number: u32, wanted_iops: u64) -> Result<(), ReservationError> {
+        let inner = self.inner.borrow();
+        let others = inner.members.iter().filter(|(other, _)| **other != number);
+        let others_iops: u64 = others.map(|(_, member)| member.entitlement.reservation).sum();
+        let Some(shown) = inner.shown.filter(|_| wanted_iops > 0) else { return Ok(()) };
+        let reservable_iops = (shown * RESERVABLE_PERCENT / 100.0) as u64;
+        if others_iops.saturating_add(wanted_iops) <= reservable_iops {
+            return Ok(());
+        }
+        let (datastore, shown_iops) = (self.name.clone(), shown as u64);
+        Err(ReservationError { datastore, wanted_iops, others_iops, reservable_iops, shown_iops })
+    }
+
+    /// A volume leaves; whoever of it waits goes on.
+    pub fn leave(&self, number: u32) {
+        let now = self.seam.now();
+        let (gone, granted) = {
+            let mut inner = self.inner.borrow_mut();
+            let gone = inner.members.remove(&number);
+            inner.active -= usize::from(gone.is_some_and(|gone| gone.active));
+            (inner.scheduler.remove(number), inner.admit(now))
+        };
+        for waiter in gone.into_iter().chain(granted) {
+            waiter.grant();
+        }
+    }
+
+    /// Waits until it is the volume's turn to send a request of this cost.
+    pub async fn turn(self: &Rc<Self>, number: u32, cost: Cost) -> Turn<S> {
+        let now = self.seam.now();
+        let waiter = {
+            let mut inner = self.inner.borrow_mut();
+            inner.turn_period(now);
+            inner.count(number, cost, now);
+            let free = !inner.window.is_congested() && inner.scheduler.is_empty();
+            if free || inner.active < 2 || !inner.members.contains_key(&number) {
+                inner.window.begin(cost, now);
+                None
+            } else {
+                let waiter = Rc::new(Waiter { since: now, granted: Cell::new(false), waker: RefCell::default() });
+                inner.scheduler.push(number, cost, Rc::clone(&waiter), now);
+                let granted = inner.admit(now);
+                drop(inner);
+                granted.iter().for_each(|waiter| waiter.grant());
+                (!waiter.granted.get()).then_some(waiter)
+            }
+        };
+        let Some(waiter) = waiter else {
+            return Turn { datastore: Rc::clone(self), cost, began: now, waited: Nanos::ZERO };
+        };
+        poll_fn(|context| {
+            if waiter.granted.get() {
+                return Poll::Ready(());
+            }
+            *waiter.waker.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        let began = self.seam.now();
+        let waited = began.since(waiter.since);
+        if let Some(member) = self.inner.borrow_mut().members.get_mut(&number) {
+            member.waits += 1;
+            member.waited += waited;
+        }
+        Turn { datastore: Rc::clone(self), cost, began, waited }
+    }
+
+    fn end(&self, cost: Cost, began: Nanos) {
+        let now = self.seam.now();
+        let granted = {
+            let mut inner = self.inner.borrow_mut();
+            inner.turn_period(now);
+            let shared = inner.active > 1;
+            let was = inner.window.is_congested();
+            inner.window.end(cost, began, now, shared);
+            inner.note_congestion(was, now);
+            inner.admit(now)
+        };
+        granted.iter().for_each(|waiter| waiter.grant());
+    }
+
+    /// What it does now.
+    pub fn stats(&self) -> DatastoreStats {
+        let now = self.seam.now();
+        let mut inner = self.inner.borrow_mut();
+        inner.turn_period(now);
+        let (latency, rate) = inner.window.lately();
+        let active_shares = inner.active_shares();
+        let used: Cost = inner.members.values().map(|member| member.used_before).sum();
+        let mut members: Vec<_> = inner
+            .members
+            .iter()
+            .map(|(number, member)| MemberStats {
+                volume: member.volume.clone(),
+                shares: member.entitlement.shares,
+                reservation_iops: member.entitlement.reservation,
+                entitled_ratio: inner.entitled(member, active_shares),
+                used_ratio: member.used_before.0 as f64 / used.0.max(1) as f64,
+                accesses: member.total.as_accesses(),
+                waits: member.waits,
+                waited: member.waited,
+                waiting: inner.scheduler.waiting_of(*number),
+            })
+            .collect();
+        members.sort_by(|a, b| a.volume.cmp(&b.volume));
+        let since = inner.lately.back().filter(|episode| episode.ended.is_none()).map(|episode| episode.began);
+        DatastoreStats {
+            name: self.name.clone(),
+            congested: inner.window.is_congested(),
+            congested_time: inner.congested_time + since.map_or(Nanos::ZERO, |since| now.since(since)),
+            episodes: inner.episodes,
+            threshold: inner.window.threshold(),
+            threshold_is_found: inner.window.asked_threshold() == qos::Threshold::Auto,
+            latency,
+            rate,
+            shown: inner.shown,
+            window: inner.window.size().map(Cost::as_accesses),
+            under_way: inner.window.under_way().as_accesses(),
+            members,
+            lately: inner.lately.iter().cloned().collect(),
+        }
+    }
+}
+
+impl Waiter {
+    fn grant(&self) {
+        self.granted.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Inner {
+    /// Those whose turn it is by now. What they cost is under way from here on.
+    fn admit(&mut self, now: Nanos) -> Vec<Rc<Waiter>> {
+        let mut granted = Vec::new();
+        while !self.scheduler.is_empty() {
+            if !self.window.has_room() && self.active > 1 {
+                self.window.note_full();
+                break;
+            }
+            let Some((_, cost, waiter)) = self.scheduler.pop(now) else { break };
+            self.window.begin(cost, now);
+            granted.push(waiter);
+        }
+        granted
+    }
+
+    fn count(&mut self, number: u32, cost: Cost, now: Nanos) {
+        if let Some(member) = self.members.get_mut(&number) {
+            member.asked = now;
+            self.active += usize::from(!std::mem::replace(&mut member.active, true));
+            member.used += cost;
+            member.total += cost;
+        }
+    }
+
+    fn turn_period(&mut self, now: Nanos) {
+        if now.since(self.period) < PERIOD {
+            return;
+        }
+        let skipped = now.since(self.period).0 >= 2 * PERIOD.0;
+        for member in self.members.values_mut() {
+            member.used_before = if skipped { Cost::default() } else { member.used };
+            member.used = Cost::default();
+            member.active &= now.since(member.asked) < AWAY_AFTER;
+        }
+        self.active = self.members.values().filter(|member| member.active).count();
+        self.period = now;
+    }
+
+    /// Shares of all who asked for something lately.
+    fn active_shares(&self) -> u64 {
+        let active = self.members.values().filter(|member| member.active);
+        active.map(|member| u64::from(member.entitlement.shares)).sum()
+    }
+
+    /// The part of the datastore that a volume is entitled to beside those who asked for something lately.
+    fn entitled(&self, member: &Member, active_shares: u64) -> f64 {
+        let own = u64::from(member.entitlement.shares);
+        let all = if member.active { active_shares } else { active_shares + own };
+        let by_shares = own as f64 / all.max(1) as f64;
+        let reserved = self.shown.map_or(0.0, |shown| member.entitlement.reservation as f64 / shown.max(1.0));
+        by_shares.max(reserved).min(1.0)
+    }
+
+    fn note_congestion(&mut self, was: bool, now: Nanos) {
+        let is = self.window.is_congested();
+        if is && let Some(rate) = self.window.greatest_rate() {
+            self.shown = Some(rate);
+        }
+        if is == was {
+            return;
+        }
+        if !is {
+            if let Some(episode) = self.lately.back_mut() {
+                episode.ended = Some(now);
+                self.congested_time += now.since(episode.began);
+            }
+            return;
+        }
+        let active: Vec<&Member> = self.members.values().filter(|member| member.active).collect();
+        let used = |member: &Member| (member.used_before + member.used).0 as f64;
+        let (all, shares) = (active.iter().map(|member| used(member)).sum::<f64>().max(1.0), self.active_shares());
+        let above = |member: &Member| used(member) / all - self.entitled(member, shares);
+        let cause = active.iter().max_by(|a, b| above(a).total_cmp(&above(b)));
+        let episode = Episode {
+            began: now,
+            ended: None,
+            caused_by: cause.map(|member| member.volume.clone()).unwrap_or_default(),
+            contenders: active.iter().take(CONTENDERS_MAX).map(|member| member.volume.clone()).collect(),
+        };
+        if self.lately.len() == EPISODES_MAX {
+            self.lately.pop_front();
+        }
+        self.lately.push_back(episode);
+        self.episodes += 1;
+    }
+}
+
+impl<S: Seam> Drop for Turn<S> {
+    fn drop(&mut self) {
+        self.datastore.end(self.cost, self.began);
+    }
+}

@@ -1,0 +1,201 @@
+//! Limits in requests and bytes a second, with a burst: the generic cell rate algorithm, which is a token bucket that remembers one
+//! point in time and no tokens.
+
+use seam::Nanos;
+
+/// Longest piece of a request that counts as one: a longer one counts once for each that it begins.
+pub const LIMIT_REQUEST_BYTES: u64 = 128 << 10;
+/// Timers fire late; so much of it is made good afterwards.
+const LATE_MAX: Nanos = Nanos::from_millis(10);
+/// What is made good, and the request that is one too many wherever a second is cut out, are together no more than a fiftieth of it.
+const EXCESS_MAX: Nanos = Nanos::from_millis(20);
+const SECOND: u64 = 1_000_000_000;
+
+/// What a volume may have at most; 0: no limit, no burst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests a second.
+    pub iops: u64,
+    /// Requests saved up while fewer came.
+    pub burst_iops: u64,
+    /// Bytes a second.
+    pub bytes: u64,
+    /// Bytes saved up while fewer came.
+    pub burst_bytes: u64,
+}
+
+impl Limits {
+    /// True when nothing is limited.
+    pub fn is_none(&self) -> bool {
+        self.iops == 0 && self.bytes == 0
+    }
+}
+
+/// One rate, kept.
+#[derive(Clone, Copy, Debug)]
+struct Meter {
+    per_second: u64,
+    burst: u64,
+    /// When everything taken so far is paid for.
+    paid: Nanos,
+}
+
+impl Meter {
+    fn new(per_second: u64, burst: u64, now: Nanos) -> Option<Meter> {
+        (per_second > 0).then_some(Meter { per_second, burst, paid: now })
+    }
+
+    /// Rounded up: a limit is never exceeded by what rounding leaves.
+    fn time_of(&self, amount: u64) -> Nanos {
+        let nanos = (u128::from(amount) * u128::from(SECOND)).div_ceil(u128::from(self.per_second));
+        Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn next_at(&self, amount: u64) -> Nanos {
+        let late = LATE_MAX.0.min(EXCESS_MAX.0.saturating_sub(self.time_of(amount).0));
+        let ahead = self.time_of(self.burst).0.max(late);
+        Nanos(self.paid.0.saturating_sub(ahead))
+    }
+
+    fn take(&mut self, now: Nanos, amount: u64) {
+        self.paid = self.paid.max(now) + self.time_of(amount);
+    }
+}
+
+/// Says when the next request may come in.
+#[derive(Clone, Debug, Default)]
+pub struct Limiter {
+    limits: Limits,
+    requests: Option<Meter>,
+    bytes: Option<Meter>,
+}
+
+impl Limiter {
+    /// With its bursts saved up.
+    pub fn new(limits: Limits, now: Nanos) -> Limiter {
+        let requests = Meter::new(limits.iops, limits.burst_iops, now);
+        let bytes = Meter::new(limits.bytes, limits.burst_bytes, now);
+        Limiter { limits, requests, bytes }
+    }
+
+    /// What it keeps to.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Other limits from now on. Those that stay as they were remember what was taken.
+    pub fn change(&mut self, limits: Limits, now: Nanos) {
+        let fresh = Limiter::new(limits, now);
+        let old = self.limits;
+        if (old.iops, old.burst_iops) != (limits.iops, limits.burst_iops) {
+            self.requests = fresh.requests;
+        }
+        if (old.bytes, old.burst_bytes) != (limits.bytes, limits.burst_bytes) {
+            self.bytes = fresh.bytes;
+        }
+        self.limits = limits;
+    }
+
+    /// When a request of `bytes` may come in; in the past: now.
+    pub fn next_at(&self, bytes: u64) -> Nanos {
+        let requests = self.requests.map_or(Nanos::ZERO, |meter| meter.next_at(requests_of(bytes)));
+        let volume = self.bytes.map_or(Nanos::ZERO, |meter| meter.next_at(bytes));
+        requests.max(volume)
+    }
+
+    /// It comes in.
+    pub fn take(&mut self, now: Nanos, bytes: u64) {
+        if let Some(meter) = &mut self.requests {
+            meter.take(now, requests_of(bytes));
+        }
+        if let Some(meter) = &mut self.bytes {
+            meter.take(now, bytes);
+        }
+    }
+}
+
+fn requests_of(bytes: u64) -> u64 {
+    bytes.div_ceil(LIMIT_REQUEST_BYTES).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When requests come in that all wait from the start, if timers fire `late`.
+    fn flood(limits: Limits, bytes: u64, late: Nanos, until: Nanos) -> Vec<Nanos> {
+        let (mut limiter, mut now, mut came) = (Limiter::new(limits, Nanos::ZERO), Nanos::ZERO, Vec::new());
+        while now < until {
+            let next = limiter.next_at(bytes);
+            if next > now {
+                now = next + late;
+            }
+            limiter.take(now, bytes);
+            came.push(now);
+        }
+        came
+    }
+
+    fn most_in_a_second(came: &[Nanos]) -> usize {
+        let within = |first: &Nanos| came.iter().filter(|at| **at >= *first && at.since(*first).0 < SECOND).count();
+        came.iter().map(within).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn no_second_has_more_than_a_limit_and_none_much_less() {
+        for late in [0, 100, 3_000] {
+            let limits = Limits { iops: 500, ..Limits::default() };
+            let came = flood(limits, 4096, Nanos::from_micros(late), Nanos::from_secs(5));
+            assert!(most_in_a_second(&came) <= 510, "{late} us late: {}", most_in_a_second(&came));
+            assert!(came.len() >= 2_500, "{late} us late: {} in 5 s", came.len());
+            let limits = Limits { bytes: 20_000_000, ..Limits::default() };
+            for bytes in [4096, 65_536, 1 << 20] {
+                let came = flood(limits, bytes, Nanos::from_micros(late), Nanos::from_secs(5));
+                let most = most_in_a_second(&came) as u64 * bytes;
+                assert!(most <= 20_000_000 + (400_000).max(bytes), "{late} us late, {bytes}: {most}");
+                // What is late by more than may be made good is lost.
+                assert!(came.len() as u64 * bytes >= 90_000_000, "{late} us late, {bytes}: {}", came.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_burst_is_had_once_and_again_when_it_was_saved_up() {
+        let limits = Limits { iops: 100, burst_iops: 50, ..Limits::default() };
+        let mut limiter = Limiter::new(limits, Nanos::ZERO);
+        let burst = |limiter: &mut Limiter, now: Nanos| {
+            let mut count = 0;
+            while limiter.next_at(4096) <= now {
+                limiter.take(now, 4096);
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(burst(&mut limiter, Nanos::ZERO), 51);
+        assert_eq!(burst(&mut limiter, Nanos::from_millis(100)), 10);
+        assert_eq!(burst(&mut limiter, Nanos::from_secs(10)), 51, "and no more than that for all the time");
+    }
+
+    #[test]
+    fn whichever_limit_is_stricter_holds_and_a_long_request_counts_for_several() {
+        let limits = Limits { iops: 100, bytes: 1 << 20, ..Limits::default() };
+        let small = flood(limits, 512, Nanos::ZERO, Nanos::from_secs(2));
+        assert!((199..=203).contains(&small.len()), "{}", small.len());
+        let large = flood(limits, 128 << 10, Nanos::ZERO, Nanos::from_secs(2));
+        assert!((16..=18).contains(&large.len()), "{}", large.len());
+        let only_requests = Limits { iops: 100, ..Limits::default() };
+        let longest = flood(only_requests, 1 << 20, Nanos::ZERO, Nanos::from_secs(2));
+        assert!((25..=27).contains(&longest.len()), "{}", longest.len());
+    }
+
+    #[test]
+    fn a_change_holds_at_once_and_leaves_the_other_meter_alone() {
+        let mut limiter = Limiter::new(Limits { iops: 1, bytes: 1_000, ..Limits::default() }, Nanos::ZERO);
+        limiter.take(Nanos::ZERO, 100_000);
+        let now = Nanos::from_secs(1);
+        limiter.change(Limits { iops: 1_000, bytes: 1_000, ..Limits::default() }, now);
+        assert_eq!(limiter.next_at(1), Nanos::from_millis(99_990), "the bytes are not forgiven");
+        limiter.change(Limits::default(), now);
+        assert_eq!((limiter.next_at(1 << 30), limiter.limits().is_none()), (Nanos::ZERO, true));
+    }
+}
