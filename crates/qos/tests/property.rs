@@ -113,7 +113,7 @@ struct Had {
     came: Vec<Nanos>,
     served: u64,
     cost: Cost,
-    /// It had something waiting at each turn, from `settled` on.
+    /// Something of it waited all the time, once settled.
     always_asked: bool,
     longest_gap: Nanos,
     last: Nanos,
@@ -129,6 +129,8 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Had>, String> {
     let mut limiters: Vec<Limiter> = Vec::new();
     let mut outside: Vec<VecDeque<()>> = vec![VecDeque::new(); case.askers.len()];
     let (mut inside, mut due) = (vec![0_u64; case.askers.len()], vec![Nanos::ZERO; case.askers.len()]);
+    // When each is looked at next: one timer a client, or each look would start another.
+    let mut timer: Vec<Nanos> = vec![Nanos::ZERO; case.askers.len()];
     let (mut busy, mut under_way) = (0, BTreeMap::new());
     let mut number = 0_u64;
     for (client, asker) in case.askers.iter().enumerate() {
@@ -141,7 +143,9 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Had>, String> {
             break;
         }
         match event {
+            Event::Ask(client) if now < timer[client] => {}
             Event::Ask(client) => {
+                let mut again = Nanos::MAX;
                 let asker = &case.askers[client];
                 match asker.arrivals {
                     Arrivals::Flood(depth) => (outside[client].len() as u64 + inside[client]..depth)
@@ -152,7 +156,7 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Had>, String> {
                             (outside[client].len() as u64 + inside[client]..64)
                                 .for_each(|_| outside[client].push_back(()));
                         } else {
-                            events.push(Reverse((Nanos::from_millis((wave + 1) * millis), Event::Ask(client))));
+                            again = Nanos::from_millis((wave + 1) * millis);
                         }
                     }
                     Arrivals::Rate(rate) => {
@@ -160,13 +164,13 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Had>, String> {
                             outside[client].push_back(());
                             due[client] += Nanos(SECOND / rate);
                         }
-                        events.push(Reverse((due[client], Event::Ask(client))));
+                        again = due[client];
                     }
                 }
                 while !outside[client].is_empty() {
                     let next = limiters[client].next_at(asker.bytes);
                     if next > now {
-                        events.push(Reverse((next, Event::Ask(client))));
+                        again = again.min(next);
                         break;
                     }
                     limiters[client].take(now, asker.bytes);
@@ -176,17 +180,19 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Had>, String> {
                     scheduler.push(client as u32, asker.cost(), number, now);
                     number += 1;
                 }
+                timer[client] = again;
+                if again < Nanos::MAX {
+                    events.push(Reverse((again, Event::Ask(client))));
+                }
             }
             Event::Done(client) => {
                 busy -= 1;
                 inside[client] -= 1;
+                timer[client] = now;
                 events.push(Reverse((now, Event::Ask(client))));
             }
         }
         while busy < case.slots && !scheduler.is_empty() {
-            for (client, had) in (0..).zip(&mut had) {
-                had.always_asked &= scheduler.waiting_of(client) > 0 || now < SETTLED;
-            }
             let (client, cost, token) = scheduler.pop(now).ok_or("a slot is free, somebody waits, and nobody goes")?;
             if under_way.insert(token, client).is_some() {
                 return Err(format!("request {token} goes twice"));
@@ -200,6 +206,9 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Had>, String> {
                 had.longest_gap = had.longest_gap.max(now.since(had.last));
                 (had.served, had.cost, had.last) = (had.served + 1, had.cost + cost, now);
             }
+        }
+        for (client, had) in (0..).zip(&mut had) {
+            had.always_asked &= scheduler.waiting_of(client) > 0 || now < SETTLED;
         }
     }
     Ok(had)
