@@ -76,7 +76,14 @@ impl FromStr for Flow {
 
 impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&exact_bytes(self.0))
+        // Lines are measured in powers of ten, and whoever wrote so wants to read so.
+        let bytes = self.0;
+        let by_tens = |unit: u64, by_two: u64| bytes > 0 && bytes.is_multiple_of(unit) && !bytes.is_multiple_of(by_two);
+        match bytes {
+            _ if by_tens(1_000_000, 1 << 20) => write!(f, "{} MB", bytes / 1_000_000),
+            _ if by_tens(1_000, 1 << 10) => write!(f, "{} kB", bytes / 1_000),
+            _ => f.write_str(&exact_bytes(bytes)),
+        }
     }
 }
 
@@ -134,7 +141,11 @@ impl VolumeQos {
     /// whether somebody asks for one.
     pub fn fault(&self, has_datastore: bool, bursts: bool) -> Option<(&'static str, String, &'static str)> {
         if bursts && self.burst_iops > 0 && self.limit_iops == 0 {
-            return Some((BURST_IOPS, "burst_iops without limit_iops".to_owned(), "add limit_iops, or remove the burst"));
+            return Some((
+                BURST_IOPS,
+                "burst_iops without limit_iops".to_owned(),
+                "add limit_iops, or remove the burst",
+            ));
         }
         if bursts && self.burst_bytes.0 > 0 && self.limit_bytes.0 == 0 {
             let remedy = "add limit_bytes, or remove the burst";
@@ -175,7 +186,9 @@ mod tests {
             (SHARES, "1000", "normal"),
             (SHARES, "1234", "1234"),
             (LIMIT_IOPS, "500", "500"),
-            (LIMIT_BYTES, "20 MB", "20000000"),
+            (LIMIT_BYTES, "20 MB", "20 MB"),
+            (LIMIT_BYTES, "64 MB", "64 MB"),
+            (LIMIT_BYTES, "100500", "100500 B"),
             (BURST_IOPS, "0", "0"),
             (BURST_BYTES, "64 KiB", "64 KiB"),
             (RESERVATION_IOPS, "300", "300"),
@@ -188,14 +201,17 @@ mod tests {
             again.set(key, shown).expect(shown);
             assert_eq!(again, qos);
         }
-        for (key, text) in [(SHARES, "0"), (SHARES, "100001"), (SHARES, "some"), (LIMIT_IOPS, "-1"), (LIMIT_BYTES, "20")] {
+        for (key, text) in
+            [(SHARES, "0"), (SHARES, "100001"), (SHARES, "some"), (LIMIT_IOPS, "-1"), (LIMIT_BYTES, "20")]
+        {
             VolumeQos::default().set(key, text).expect_err(text);
         }
     }
 
     #[test]
     fn what_contradicts_itself_is_told() {
-        let qos = VolumeQos { limit_iops: 100, reservation_iops: 101, burst_bytes: Flow(1 << 20), ..VolumeQos::default() };
+        let qos =
+            VolumeQos { limit_iops: 100, reservation_iops: 101, burst_bytes: Flow(1 << 20), ..VolumeQos::default() };
         let fault = |qos: VolumeQos, bursts| qos.fault(true, bursts).map(|(key, ..)| key);
         assert_eq!((fault(qos, true), fault(qos, false)), (Some(BURST_BYTES), Some(RESERVATION_IOPS)));
         let sound = VolumeQos { reservation_iops: 100, limit_bytes: Flow(1 << 20), ..qos };
