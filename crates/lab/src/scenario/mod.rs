@@ -37,6 +37,13 @@ pub struct Scenario {
     pub show: Option<Show>,
 }
 
+impl Scenario {
+    /// How it is shown live; for those that are ([`Scenario::show`]).
+    pub fn shown(&self) -> &Show {
+        self.show.as_ref().expect("asked of what is shown live")
+    }
+}
+
 /// All of them, in the order in which they are listed.
 pub const ALL: &[Scenario] = &[
     autocache::HOUR,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use engine::spec::Sabotage;
-use engine::{Backing, Core, CoreSpec, VolumeSpec, WritePolicy};
+use engine::{Backing, Core, CoreSpec, DatastoreSpec, Threshold, VolumeSpec, WritePolicy};
 use seam::sim::{
     Content, CrashMode, DiskControl, DiskImages, Remains, SimDisk, SimDiskSpec, Stop, Timing, TraceMode, World,
     WorldSpec, WriteCache,
@@ -271,10 +271,17 @@ fn fill(disk: &DiskControl, number: u16, volume: &VolumeOptions) {
     disk.set_tags(0, &tags);
 }
 
+/// A threshold that everything is above.
+const CONGESTED: Threshold = Threshold::Latency(Nanos(1));
+/// What volumes share that contend.
+const DATASTORE: &str = "shared";
+
 /// Opens the disks, attaches the volumes, reads everything back.
 async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Result<Life, String> {
     let options = &run.options;
     let seam = world.seam();
+    // In one run of three everybody waits for everybody, and the first volume for its limit.
+    let contends = options.seed.is_multiple_of(3);
     let spec = CoreSpec {
         dirty_max_percent: options.dirty_max_percent,
         dirty_age_max: options.dirty_age_max,
@@ -283,9 +290,13 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         sabotage: run.sabotage,
         flash_check_blocks: options.flash.as_ref().map_or(0, |flash| flash.check_blocks),
         divide_every: Nanos::from_millis(20),
+        flash_threshold: if contends { CONGESTED } else { CoreSpec::default().flash_threshold },
         ..CoreSpec::default()
     };
     let core = Core::new(seam.clone(), spec);
+    if contends {
+        core.set_datastore(&DatastoreSpec { threshold: CONGESTED, ..DatastoreSpec::new(DATASTORE) });
+    }
     if let Some(flash) = &options.flash {
         let last = number.checked_sub(1).map(|last| options.lives[last]);
         flash.open(&seam, &core, number == 0, last == Some(End::Orderly)).await?;
@@ -301,6 +312,11 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         }
         let mut spec = VolumeSpec::new(&format!("volume{}", index + 1), index as u64 + 1);
         (spec.policy, spec.defer) = (volume.policy, volume.defer);
+        if contends {
+            spec.datastore = DATASTORE.to_owned();
+            spec.qos.shares = 100 * (index as u32 + 1);
+            spec.qos.limits.iops = if index == 0 { 20_000 } else { 0 };
+        }
         // The first is promised a part of the memory, the second may have no more than one.
         let part = (options.pool_blocks * BLOCK_BYTES / 2) as u64;
         match index {

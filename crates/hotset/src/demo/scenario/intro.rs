@@ -15,8 +15,8 @@ pub fn intro(scenario: &Scenario, setup: &Setup, scale: &Scale, without: &str, s
         format!("Published:     {}", scenario.source),
         format!("Cut:           {}", cut(scale)),
     ];
-    if !scenario.show.part.is_empty() {
-        lines.push(format!("Shown:         {}", scenario.show.part));
+    if !scenario.shown().part.is_empty() {
+        lines.push(format!("Shown:         {}", scenario.shown().part));
     }
     lines.push(format!("with hotset:   {}", built(&setup.with)));
     lines.push(format!("{:<15}{}", format!("{without}:"), beside(setup)));

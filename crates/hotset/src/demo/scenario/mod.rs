@@ -33,10 +33,17 @@ const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// Shows `scenario`.
 pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Result<(), Failure> {
+    if scenario.show.is_none() {
+        let text = format!(
+            "{0} is not shown live: it is of volumes beside each other; run `hotset lab run {0}`",
+            scenario.name
+        );
+        return Err(Failure::failed(text));
+    }
     let style = Style::of_stdout();
     log::only_problems();
-    let scale = Scale::of(&scenario.show, seconds.unwrap_or(SECONDS));
-    let setup = (scenario.show.setup)(scale.cut);
+    let scale = Scale::of(scenario.shown(), seconds.unwrap_or(SECONDS));
+    let setup = (scenario.shown().setup)(scale.cut);
     let stage = |plan| Stage::set(|folder| configuration(folder, plan));
     let stages = [stage(&setup.with)?, stage(&setup.without)?];
     let [mut with, mut without] = [stages[0].control()?, stages[1].control()?];

@@ -160,12 +160,12 @@ impl Summary {
             }
         }
         let points = |side: usize| course.acts.iter().map(|act| act.points[side].clone()).collect::<Vec<Vec<Point>>>();
-        let checks = if course.cut_short { Vec::new() } else { (scenario.show.checks)(&points(0), &points(1)) };
+        let checks = if course.cut_short { Vec::new() } else { (scenario.shown().checks)(&points(0), &points(1)) };
         let [with, without] = built.map(Built::from);
         Summary {
             scenario: scenario.name,
             source: scenario.source,
-            part: scenario.show.part,
+            part: scenario.shown().part,
             cut: scale.cut,
             minute_seconds: scale.minute.as_secs_f64(),
             seconds: course.seconds,
