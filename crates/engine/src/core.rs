@@ -187,6 +187,11 @@ impl<S: Seam> Core<S> {
         self.0.common.set_datastore(spec);
     }
 
+    /// No volume that comes shares that datastore any more; those that do already go on until they are told of another.
+    pub fn remove_datastore(&self, name: &str) {
+        self.0.common.remove_datastore(name);
+    }
+
     /// What datastores do, by name; flash last, where volumes share it.
     pub fn datastores(&self) -> Vec<DatastoreStats> {
         let common = &self.0.common;

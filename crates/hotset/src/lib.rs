@@ -7,6 +7,7 @@ pub mod config;
 mod demo;
 mod export;
 mod log;
+pub mod qos;
 mod redact;
 mod render;
 mod serve;

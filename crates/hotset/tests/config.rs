@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use engine::Threshold;
 use hotset::config::{ApiConfig, BackingSpec, Config, Cores};
 use insta::assert_snapshot;
+use seam::Nanos;
 
 fn problems_of(text: &str) -> String {
     Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect_err("the text is broken on purpose").to_string()
@@ -28,9 +30,75 @@ fn an_unknown_key_is_told_the_nearest_known_one() {
 #[test]
 fn a_feature_that_this_version_lacks_is_named() {
     assert_snapshot!(problems_of(&format!(
-        "[vhost_user]\n[[qos]]\n{VOLUME}shares = \"high\"\n\
-         limit_iops = 5\nflash = true\n[[datastore]]\nname = \"x\"\ncongestion_threshold = \"auto\"\n"
+        "[vhost_user]\ndirectory = \"/run/hotset/vhost\"\n{VOLUME}flash = true\n"
     )));
+}
+
+#[test]
+fn quality_of_service_that_contradicts_itself_is_refused() {
+    assert_snapshot!(problems_of(&format!(
+        "[flash]\ndevices = [\"/dev/f0\", \"/dev/f1\"]\ncongestion_threshold = \"1us\"\n\
+         [[datastore]]\nname = \"x\"\ncongestion_threshold = 30\nwrite_cost = 17\n\
+         {VOLUME}shares = \"most\"\nlimit_iops = 5\nlimit_bytes = \"20\"\nburst_bytes = \"1 MiB\"\nreservation_iops = 6\n"
+    )));
+    assert_snapshot!(problems_of(&format!(
+        "[[qos]]\n[[qos]]\nmatch = {{}}\nshares = 0\n[[qos]]\nmatch = {{ vm = 5 }}\nlimit_iops = \"5\"\n\
+         [[qos]]\nmatch = {{ name = \"a\" }}\nburst_iops = 5\n[[qos]]\nmatch = {{ name = \"?\" }}\nreservation_iops = 7\n\
+         weight = 3\n{VOLUME}shares = 1.5\n"
+    )));
+}
+
+#[test]
+fn a_volume_has_its_own_keys_and_then_those_of_the_last_rule_that_fits() {
+    let text = r#"
+[[datastore]]
+name = "sas"
+congestion_threshold = "30ms"
+write_cost = 4
+[[datastore]]
+name = "nl"
+[[qos]]
+match = { vm = "sql*" }
+shares = "high"
+limit_iops = 1000
+burst_iops = 500
+[[qos]]
+match = { vm = "sql0?", tier = "gold" }
+shares = 3000
+reservation_iops = 300
+[[qos]]
+match = { name = "b*" }
+limit_bytes = "20 MB"
+[[volume]]
+name = "a"
+backing = "sim://raid5?size=1GiB"
+datastore = "sas"
+labels = { vm = "sql01", tier = "gold" }
+limit_iops = 400
+[[volume]]
+name = "b"
+backing = "sim://raid5?size=1GiB"
+labels = { vm = "sql01" }
+limit_iops = 0
+"#;
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).unwrap_or_else(|error| panic!("{error}"));
+    let told: Vec<_> = config.datastores.iter().map(|spec| (spec.name.as_str(), spec.threshold, spec.write_cost)).collect();
+    let at_30_ms = Threshold::Latency(Nanos::from_millis(30));
+    assert_eq!(told, [("sas", at_30_ms, 4), ("nl", Threshold::Auto, 1)]);
+    let said = |at: usize| {
+        let volume = &config.volumes[at];
+        let keys = hotset::qos::KEYS.iter().map(|key| volume.setting(key));
+        keys.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(said(0), "3000 400 0 500 0 300");
+    // A limit that is off lets the burst mean nothing.
+    assert_eq!(said(1), "high 0 20000000 500 0 0");
+    let given = |at: usize| {
+        let told = config.from_qos(&config.volumes[at]).into_iter();
+        told.map(|given| format!("{}={}:{}", given.key, given.value, given.line)).collect::<Vec<_>>()
+    };
+    assert_eq!(given(0), ["burst_iops=500:8", "reservation_iops=300:13", "shares=3000:13"]);
+    assert_eq!(given(1), ["burst_iops=500:8", "limit_bytes=20000000:17", "shares=high:8"]);
 }
 
 #[test]

@@ -228,6 +228,11 @@ impl<S: Seam> Common<S> {
         }
     }
 
+    /// Forgets a datastore; whoever shares it keeps it.
+    pub fn remove_datastore(&self, name: &str) {
+        self.datastores.borrow_mut().remove(name);
+    }
+
     /// The datastore of that name.
     pub fn datastore(&self, name: &str) -> Option<Rc<Datastore<S>>> {
         self.datastores.borrow().get(name).cloned()

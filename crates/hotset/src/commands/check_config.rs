@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use control::report::OverrideReport;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::{EXIT_USAGE, Failure};
-use crate::config::{Config, Problem, Problems};
+use crate::config::{Config, FromRule, Problem, Problems};
 use crate::serve::override_reports;
 use crate::state::StateDir;
 use crate::units::show_bytes;
@@ -15,18 +16,20 @@ use crate::units::show_bytes;
 pub fn run(file: &Path, json: bool) -> Result<(), Failure> {
     let checked = Config::load(file).and_then(devices_are_there).and_then(minima_fit).and_then(secrets_are_there);
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
+    let by_rule = checked.as_ref().map(by_rule).unwrap_or_default();
     let chap = checked.as_ref().ok().and_then(|config| config.iscsi.as_ref()?.chap.as_ref());
     let warnings = chap.map(|chap| chap.warnings()).unwrap_or_default();
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();
-        let told =
-            json!({ "file": file, "valid": valid, "problems": problems, "warnings": warnings, "overrides": overrides });
+        let told = json!({
+            "file": file, "valid": valid, "problems": problems, "warnings": warnings, "overrides": overrides, "by_qos": by_rule
+        });
         println!("{told:#}");
     } else {
         match &checked {
             Ok(config) => {
-                print!("{}", good(config, &overrides));
+                print!("{}", good(config, &overrides, &by_rule));
                 warnings.iter().for_each(|warning| println!("warning: {warning}"));
             }
             Err(problems) => eprintln!("{problems}"),
@@ -80,9 +83,34 @@ fn overrides(config: &Config) -> Vec<OverrideReport> {
     override_reports(&state, file_of)
 }
 
-fn good(config: &Config, overrides: &[OverrideReport]) -> String {
+/// A key of a volume that a `[[qos]]` gives it.
+#[derive(Serialize)]
+struct ByRule {
+    volume: String,
+    key: &'static str,
+    value: String,
+    /// Of the `[[qos]]`.
+    line: usize,
+}
+
+fn by_rule(config: &Config) -> Vec<ByRule> {
+    let mut all = Vec::new();
+    for volume in &config.volumes {
+        let told = config.from_qos(volume).into_iter();
+        all.extend(told.map(|FromRule { key, value, line }| ByRule { volume: volume.name.clone(), key, value, line }));
+    }
+    all
+}
+
+fn good(config: &Config, overrides: &[OverrideReport], by_rule: &[ByRule]) -> String {
     let count = config.volumes.len();
     let mut text = format!("{}: good, {count} volume{}\n", config.file.display(), if count == 1 { "" } else { "s" });
+    if !by_rule.is_empty() {
+        text += "given by [[qos]]:\n";
+        for ByRule { volume, key, value, line } in by_rule {
+            text += &format!("    {volume}: {key} is {value}, by line {line}\n");
+        }
+    }
     if !overrides.is_empty() {
         text += "changed by command, in force until the file changes:\n";
         for held in overrides {

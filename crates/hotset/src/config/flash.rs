@@ -3,6 +3,9 @@
 use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use engine::Threshold;
+use seam::Nanos;
+
 use super::FlashConfig;
 use super::problem::Source;
 use super::read::{At, Rate, Section, Size, Thousandths};
@@ -16,6 +19,9 @@ const ENDURANCE: u32 = 1000;
 
 /// How fast the log is scrubbed where nothing is said: a log of 64 GiB in two copies in nine hours.
 const SCRUB_BYTES_A_SECOND: u64 = 4 << 20;
+
+/// Latency of flash that is congested, where nothing is said.
+const THRESHOLD: Threshold = Threshold::Latency(Nanos::from_millis(5));
 
 /// Reads the table; `None` where there is none. Whether a device is there shows when it is opened: a start without one of two serves
 /// all the same.
@@ -49,8 +55,9 @@ pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Sour
     let endurance =
         section.get::<Thousandths>("endurance_dwpd", source).map_or(ENDURANCE, |endurance| endurance.value.0);
     let scrub = section.get::<Rate>("scrub", source).map_or(Some(SCRUB_BYTES_A_SECOND), |rate| rate.value.0);
-    let size_bytes = size.map(|size| size.value.0);
-    Some(FlashConfig { devices, size_bytes, allow_single_copy, endurance_milli_dwpd: endurance, scrub, ssd: None })
+    let threshold = section.get("congestion_threshold", source).map_or(THRESHOLD, |threshold| threshold.value);
+    let (size_bytes, endurance_milli_dwpd) = (size.map(|size| size.value.0), endurance);
+    Some(FlashConfig { devices, size_bytes, allow_single_copy, endurance_milli_dwpd, scrub, threshold, ssd: None })
 }
 
 impl FlashConfig {

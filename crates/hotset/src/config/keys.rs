@@ -43,8 +43,6 @@ pub struct Key {
 use Support::{Here, NotHere};
 use TakesEffect::{Command, Reload, Renewal, Restart};
 
-const QOS: Support = NotHere("limits, shares and reservations");
-
 /// All tables.
 pub const TABLES: &[Table] = &[
     table("", false, Here),
@@ -61,7 +59,7 @@ pub const TABLES: &[Table] = &[
     table("array", true, Here),
     table("datastore", true, Here),
     table("volume", true, Here),
-    table("qos", true, QOS),
+    table("qos", true, Here),
 ];
 
 /// All keys of the tables that can be used.
@@ -121,6 +119,13 @@ pub const KEYS: &[Key] = &[
         r#""4 MiB""#,
         r#""4 MiB""#,
         "How much a second the background scrub reads of what is dirty on flash, all copies together, to find and repair silent damage; `\"off\"`: none.",
+    ),
+    key(
+        "flash",
+        "congestion_threshold",
+        r#""5ms" or "auto""#,
+        r#""5ms""#,
+        "Latency of the devices past which the shares of volumes count there, 100us to 10s; `\"auto\"`: found from where throughput stops growing ([qos.md](qos.md)).",
     ),
     key(
         "control",
@@ -283,16 +288,20 @@ pub const KEYS: &[Key] = &[
         "Bytes of a stripe on one disk: a power of two from 4 KiB to 1 MiB.",
     ),
     key("datastore", "name", r#""sas-pool""#, "required", "Name that volumes refer to.").takes_effect(Reload),
-    Key {
-        support: NotHere("congestion control"),
-        ..key(
-            "datastore",
-            "congestion_threshold",
-            r#""30ms" or "auto""#,
-            r#""auto""#,
-            "Latency past which shares count.",
-        )
-    },
+    key(
+        "datastore",
+        "congestion_threshold",
+        r#""30ms" or "auto""#,
+        r#""auto""#,
+        "Latency past which the shares of its volumes count, 100us to 10s; `\"auto\"`: found from where throughput stops growing, and found anew as that changes ([qos.md](qos.md)).",
+    ).takes_effect(Reload),
+    key(
+        "datastore",
+        "write_cost",
+        "4",
+        "1",
+        "Accesses that a small write costs its disks, where they do not say so themselves: 2 for RAID 1 and 10, 4 for RAID 5, 6 for RAID 6; 1 to 16. Modelled arrays say it.",
+    ).takes_effect(Reload),
     key("volume", "name", r#""web01""#, "required", "Name that clients see: the NBD export's. Never an identity.").takes_effect(Reload),
     key(
         "volume",
@@ -333,12 +342,12 @@ pub const KEYS: &[Key] = &[
         "Number of its LUN, 0 to 16383, where there is `[iscsi]`. Without it the volume is given one that no other has had, and keeps it.",
     ),
     key("volume", "flash", "true", "true", "Whether clean pages of the volume may be kept on flash."),
-    Key { support: QOS, ..key("volume", "shares", r#""normal""#, r#""normal""#, "Weight under contention.") },
-    Key { support: QOS, ..key("volume", "limit_iops", "0", "0", "Requests a second, 0 = no limit.") },
-    Key { support: QOS, ..key("volume", "limit_bytes", r#""0""#, r#""0""#, "Bytes a second, 0 = no limit.") },
-    Key { support: QOS, ..key("volume", "burst_iops", "0", "0", "Requests saved up for a burst.") },
-    Key { support: QOS, ..key("volume", "burst_bytes", r#""0""#, r#""0""#, "Bytes saved up for a burst.") },
-    Key { support: QOS, ..key("volume", "reservation_iops", "0", "0", "Requests a second that are its own.") },
+    key("volume", "shares", r#""high" or 1500"#, r#""normal""#, "Weight beside the volumes of its datastore while that is congested, and on flash: `low` (500), `normal` (1000), `high` (2000), or 1 to 100000 ([qos.md](qos.md)).").takes_effect(Command),
+    key("volume", "limit_iops", "500", "0", "Requests a second at most, hits included; one longer than 128 KiB counts once for each 128 KiB that it begins. 0: no limit.").takes_effect(Command),
+    key("volume", "limit_bytes", r#""20 MB""#, r#""0""#, "Bytes a second at most, hits included, from 64 KiB on; 0: no limit.").takes_effect(Command),
+    key("volume", "burst_iops", "1000", "0", "Requests that may come at once above `limit_iops`, saved up while fewer came.").takes_effect(Command),
+    key("volume", "burst_bytes", r#""100 MB""#, r#""0""#, "Bytes that may come at once above `limit_bytes`, saved up while fewer came.").takes_effect(Command),
+    key("volume", "reservation_iops", "300", "0", "Requests of 4 KiB a second that its datastore does for it before others get by shares; no more than `limit_iops`. Needs a `datastore`, which may refuse what it has not shown it can do.").takes_effect(Command),
     key(
         "volume",
         "memory_min",
@@ -381,6 +390,19 @@ pub const KEYS: &[Key] = &[
         "false",
         "Its backing will not come back: initiators are told that the LUN is gone for good (PDL), and give up its paths. While it is merely away they are told to wait.",
     ).takes_effect(Command),
+    key(
+        "qos",
+        "match",
+        r#"{ vm = "sql*" }"#,
+        "required",
+        "Volumes that this is for: all of these labels have to fit, where `*` stands for any text and `?` for one character. `name` is the volume's name. Where several fit, the last one that gives a key counts; a volume's own key comes before all of them.",
+    ).takes_effect(Reload),
+    key("qos", "shares", r#""high" or 1500"#, "not given", "As `shares` of a volume.").takes_effect(Reload),
+    key("qos", "limit_iops", "500", "not given", "As `limit_iops` of a volume.").takes_effect(Reload),
+    key("qos", "limit_bytes", r#""20 MB""#, "not given", "As `limit_bytes` of a volume.").takes_effect(Reload),
+    key("qos", "burst_iops", "1000", "not given", "As `burst_iops` of a volume.").takes_effect(Reload),
+    key("qos", "burst_bytes", r#""100 MB""#, "not given", "As `burst_bytes` of a volume.").takes_effect(Reload),
+    key("qos", "reservation_iops", "300", "not given", "As `reservation_iops` of a volume.").takes_effect(Reload),
 ];
 
 const fn table(name: &'static str, repeated: bool, support: Support) -> Table {

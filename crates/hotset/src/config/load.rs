@@ -13,8 +13,9 @@ use super::flash::read_flash;
 use super::history::read_history;
 use super::iscsi::read_iscsi;
 use super::problem::Source;
+use super::qos::{read_datastores, read_rules};
 use super::read::{At, Section, Setting, Size, Wrong, check_tables};
-use super::volumes::{read_arrays, read_datastores, read_volumes};
+use super::volumes::{read_arrays, read_volumes};
 use super::written::Written;
 use super::{
     Config, Cores, DEFAULT_SOCKET, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, NbdConfig, Problems, TlsConfig, TlsMode,
@@ -79,9 +80,9 @@ fn read(
     let iscsi = read_iscsi(&Section::single(table, "iscsi", source), folder, source);
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
     let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
+    let qos = read_rules(&Section::repeated(table, "qos", source), source);
     let sections = Section::repeated(table, "volume", source);
-    let volumes = read_volumes(&sections, folder, &arrays, &datastores, memory_bytes, source);
-    let datastores = datastores.into_iter().map(|name| name.value).collect();
+    let volumes = read_volumes(&sections, folder, &arrays, (&datastores, &qos), memory_bytes, source);
     let file = file.to_owned();
     Some(Config {
         file,
@@ -97,6 +98,7 @@ fn read(
         iscsi,
         arrays,
         datastores,
+        qos,
         volumes,
         written: Written::of(text),
     })

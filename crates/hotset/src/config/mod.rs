@@ -10,6 +10,7 @@ mod iscsi;
 pub mod keys;
 mod load;
 pub mod problem;
+pub mod qos;
 mod read;
 mod volumes;
 pub mod written;
@@ -18,10 +19,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::WritePolicy;
+use engine::{DatastoreSpec, Threshold, WritePolicy};
 use seam::Address;
 use seam::model::{ArraySpec, SsdSpec};
 
+use crate::qos::VolumeQos;
 use crate::share::{Most, Part};
 pub use alerts::AlertsConfig;
 pub use api::ApiConfig;
@@ -30,6 +32,8 @@ pub use backing::BackingSpec;
 pub use history::HistoryConfig;
 pub use iscsi::{IscsiConfig, show_portal};
 pub use problem::{Problem, Problems};
+pub use qos::{FromRule, QosRule};
+use qos::{from_rules, qos_by_rules};
 pub use volumes::check_name;
 use written::Written;
 
@@ -107,6 +111,8 @@ pub struct FlashConfig {
     pub endurance_milli_dwpd: u32,
     /// Bytes a second that the scrub reads; none: there is no scrub.
     pub scrub: Option<u64>,
+    /// Latency past which shares count there.
+    pub threshold: Threshold,
     /// Devices that take a modelled SSD's time. No key says it; the demo does.
     pub ssd: Option<SsdSpec>,
 }
@@ -155,6 +161,8 @@ pub struct VolumeConfig {
     pub flash_min: Part,
     /// What of the flash it may have at most.
     pub flash_max: Most,
+    /// What it is entitled to beside others and held to, `[[qos]]` included.
+    pub qos: VolumeQos,
 }
 
 impl VolumeConfig {
@@ -177,7 +185,13 @@ impl VolumeConfig {
             memory_max: Most::default(),
             flash_min: Part::NOTHING,
             flash_max: Most::default(),
+            qos: VolumeQos::default(),
         }
+    }
+
+    /// With what these rules give a volume that says nothing itself.
+    pub fn by_rules(self, rules: &[QosRule]) -> Self {
+        VolumeConfig { qos: qos_by_rules(rules, &self.name, &self.labels), ..self }
     }
 
     /// The text of a key that commands can change; empty where there is none of that name.
@@ -189,7 +203,7 @@ impl VolumeConfig {
             "memory_max" => self.memory_max.to_string(),
             "flash_min" => self.flash_min.to_string(),
             "flash_max" => self.flash_max.to_string(),
-            _ => String::new(),
+            _ => self.qos.setting(key).unwrap_or_default(),
         }
     }
 
@@ -213,6 +227,7 @@ impl VolumeConfig {
             memory_max: of("memory_max").memory_max,
             flash_min: of("flash_min").flash_min,
             flash_max: of("flash_max").flash_max,
+            qos: of("shares").qos,
         }
     }
 
@@ -250,10 +265,20 @@ pub struct Config {
     pub iscsi: Option<IscsiConfig>,
     /// Modelled arrays.
     pub arrays: Vec<ArrayConfig>,
-    /// Names of groups of volumes that share spindles.
-    pub datastores: Vec<String>,
+    /// Groups of volumes that share spindles.
+    pub datastores: Vec<DatastoreSpec>,
+    /// What volumes are entitled to by their labels.
+    pub qos: Vec<QosRule>,
     /// What is served.
     pub volumes: Vec<VolumeConfig>,
     /// The file's own words, as far as they are in force.
     pub written: Written,
+}
+
+impl Config {
+    /// What a volume of the file has from `[[qos]]`.
+    pub fn from_qos(&self, volume: &VolumeConfig) -> Vec<FromRule> {
+        let own = self.written.entries("volume").find(|(name, _)| **name == volume.name).map(|(_, entry)| entry);
+        from_rules(&self.qos, &volume.name, &volume.labels, |key| own.is_some_and(|own| own.contains_key(key)))
+    }
 }

@@ -1,11 +1,11 @@
-//! The repeated tables: arrays, datastores, volumes, and what must hold among them.
+//! The repeated tables: arrays, volumes, and what must hold among them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use engine::WritePolicy;
+use engine::{DatastoreSpec, WritePolicy};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use toml::de::DeValue;
 
@@ -13,6 +13,7 @@ use super::array::default_array;
 use super::iscsi::read_acl;
 use super::keys::nearest;
 use super::problem::Source;
+use super::qos::{QosRule, read_qos};
 use super::read::{At, Section, Setting, Size, Wrong, split_advice};
 use super::{ArrayConfig, BackingSpec, VolumeConfig};
 use crate::share::{Most, Part};
@@ -55,7 +56,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn read_name(section: &Section<'_>, taken: &[At<String>], source: &mut Source<'_>) -> Option<At<String>> {
+pub(super) fn read_name(section: &Section<'_>, taken: &[At<String>], source: &mut Source<'_>) -> Option<At<String>> {
     let name = section.require::<String>("name", source)?;
     if let Err(error) = check_name(&name.value) {
         advise(source, &name.span, &error);
@@ -97,20 +98,11 @@ pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> 
     arrays
 }
 
-pub(super) fn read_datastores(sections: &[Section<'_>], source: &mut Source<'_>) -> Vec<At<String>> {
-    let mut names = Vec::new();
-    for section in sections {
-        let name = read_name(section, &names, source);
-        names.extend(name);
-    }
-    names
-}
-
 pub(super) fn read_volumes(
     sections: &[Section<'_>],
     folder: &Path,
     arrays: &[ArrayConfig],
-    datastores: &[At<String>],
+    (datastores, rules): (&[DatastoreSpec], &[QosRule]),
     memory_bytes: u64,
     source: &mut Source<'_>,
 ) -> Vec<VolumeConfig> {
@@ -134,6 +126,8 @@ pub(super) fn read_volumes(
         }
         let datastore = read_datastore(section, datastores, source);
         let labels = section.get::<BTreeMap<_, _>>("labels", source).map_or(BTreeMap::new(), |labels| labels.value);
+        let called = name.as_ref().map_or("", |name| name.value.as_str());
+        let qos = read_qos(section, rules, (called, &labels), !datastore.is_empty(), source);
         let read_only = section.get("read_only", source).is_some_and(|read_only| read_only.value);
         let flash = section.get("flash", source).is_none_or(|flash| flash.value);
         let lun = read_lun(section, &mut luns, source);
@@ -164,6 +158,7 @@ pub(super) fn read_volumes(
                 memory_max: memory_max.map_or(Most::default(), |most| most.value),
                 flash_min: flash_min.map_or(Part::NOTHING, |part| part.value),
                 flash_max: flash_max.map_or(Most::default(), |most| most.value),
+                qos,
             });
         }
     }
@@ -327,10 +322,10 @@ fn check_defer(defer: &At<Duration>, policy: WritePolicy, source: &mut Source<'_
     }
 }
 
-fn read_datastore(section: &Section<'_>, datastores: &[At<String>], source: &mut Source<'_>) -> String {
+fn read_datastore(section: &Section<'_>, datastores: &[DatastoreSpec], source: &mut Source<'_>) -> String {
     let Some(name) = section.get::<String>("datastore", source) else { return String::new() };
-    if !datastores.iter().any(|other| other.value == name.value) {
-        let remedy = match nearest(&name.value, datastores.iter().map(|other| other.value.as_str())) {
+    if !datastores.iter().any(|other| other.name == name.value) {
+        let remedy = match nearest(&name.value, datastores.iter().map(|other| other.name.as_str())) {
             Some(near) => format!("did you mean \"{near}\"?"),
             None => format!("add [[datastore]] with name = \"{}\"", name.value),
         };

@@ -29,7 +29,9 @@ impl Written {
             match root.get(table.name) {
                 Some(Value::Array(entries)) => {
                     let named = entries.iter().filter_map(Value::as_table).map(|entries| entry(table.name, entries));
-                    let named = named.filter_map(|entry| Some((entry.get("name")?.clone(), entry)));
+                    // Who has no name goes by whom it is for.
+                    let name = |entry: &Entry| entry.get("name").or_else(|| entry.get("match")).cloned();
+                    let named = named.filter_map(|entry| Some((name(&entry)?, entry)));
                     written.repeated.insert(table.name.to_owned(), named.collect());
                 }
                 Some(Value::Table(entries)) => {

@@ -62,6 +62,7 @@ impl Daemon {
             lost.map_err(|_| invalid(format!("{DECLARED_LOST} is true or false; write {DECLARED_LOST}=true")))?;
         let _busy = self.begin(name)?;
         let placed = self.placed(name)?;
+        self.set_qos(name, &placed, settings).await?;
         self.set_share(name, &placed, settings).await?;
         if let Some(lost) = lost {
             self.set_lost(name, &placed, lost).await?;

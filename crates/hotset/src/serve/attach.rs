@@ -16,6 +16,7 @@ use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
 use super::iscsi::UnitPlan;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
+use super::qos::qos_of;
 use super::shares::{memory_share_of, share_of};
 use super::stop::CLIENTS_PATIENCE;
 use crate::config::keys::set_by_command;
@@ -194,6 +195,7 @@ impl Daemon {
             labels: config.labels.clone(),
             memory: memory_share_of(record, config, self.config.borrow().memory_bytes),
             flash: share_of(record, config),
+            qos: qos_of(record, config.qos).of_engine(),
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, incarnation)
         }
@@ -372,6 +374,7 @@ impl Daemon {
         let spec = BackingSpec::parse(backing, std::path::Path::new("/")).map_err(invalid)?;
         let policy = policy.unwrap_or("write-back").parse::<engine::WritePolicy>().map_err(invalid)?;
         let config = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(name, spec) };
+        let config = config.by_rules(&self.config.borrow().qos);
         let attached = self.attach(config, false, false).await;
         if let Err(failure) = attached {
             self.volumes.borrow_mut().remove(name);

@@ -19,6 +19,7 @@ mod jobs;
 mod listen;
 mod notify;
 mod open;
+mod qos;
 mod reload;
 mod sabotage;
 mod sample;
@@ -194,7 +195,9 @@ async fn start_cores(
         log::warn("cores names several processors; this version serves data on the first one");
     }
     let pool_bytes = engine::pool_bytes_for(config.memory_bytes / processors.len() as u64);
-    let engine = CoreSpec { sabotage: sabotage::from_environment(), ..CoreSpec::default() };
+    let of_spec = CoreSpec::default();
+    let flash_threshold = config.flash.as_ref().map_or(of_spec.flash_threshold, |flash| flash.threshold);
+    let engine = CoreSpec { sabotage: sabotage::from_environment(), flash_threshold, ..of_spec };
     let mut cores = Vec::new();
     for (index, cpu) in processors.into_iter().enumerate() {
         let real = RealCoreSpec { cpu, ..RealCoreSpec::new(pool_bytes as usize) };
@@ -222,6 +225,8 @@ async fn start_serving(
 ) -> Result<(), Failure> {
     daemon.notifier.status("opening volumes");
     daemon.open_flash().await.map_err(|failure| Failure::failed(failure.message))?;
+    let datastores = daemon.config.borrow().datastores.clone();
+    daemon.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     let attached = daemon.attach_all(wanted, false).await;
     drop(starting);
     let mut unopened = 0;
@@ -265,6 +270,7 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
             (Ok(backing), Ok(policy)) => {
                 let (size_bytes, read_only) = (added.size_bytes, added.read_only);
                 let volume = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(&record.name, backing) };
+                let volume = volume.by_rules(&config.qos);
                 wanted.push((volume, false));
             }
             (Err(error), _) | (_, Err(error)) => log::error(format!("volume {}: {error}", record.name)),

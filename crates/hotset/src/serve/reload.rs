@@ -22,6 +22,10 @@ impl Daemon {
             let volumes = self.volumes.borrow();
             volumes.iter().filter(|(_, known)| known.from_file).map(|(name, _)| name.clone()).collect()
         };
+        said.extend(self.reload_datastores(&old.datastores, &fresh.datastores).await);
+        if old.qos != fresh.qos {
+            said.push(format!("[[qos]]: {} taken over", fresh.qos.len()));
+        }
         for gone in known.iter().filter(|name| !is_fresh(name)) {
             said.push(self.reload_gone(gone).await);
         }
@@ -29,6 +33,8 @@ impl Daemon {
         for volume in &fresh.volumes {
             said.extend(self.reload_volume(volume).await);
         }
+        said.extend(self.reload_added(&fresh.qos).await);
+        self.forget_datastores(&old.datastores, &fresh.datastores).await;
         let (mut api, mut nbd) = (old.api.clone(), old.nbd.clone());
         if let (Some(files), Some(now)) = (&mut api.tls, fresh.api.tls) {
             said.extend(self.reload_certificate("api", &now));
@@ -43,7 +49,7 @@ impl Daemon {
         // What cannot be changed live stays as it was started, so that the next reload names it again.
         let written = old.written.renewed(fresh.written);
         *self.config.borrow_mut() =
-            Config { volumes: fresh.volumes, datastores: fresh.datastores, api, nbd, written, ..old };
+            Config { volumes: fresh.volumes, datastores: fresh.datastores, qos: fresh.qos, api, nbd, written, ..old };
         if said.is_empty() {
             said.push("the configuration was read again; nothing has changed".to_owned());
         }
@@ -142,6 +148,22 @@ impl Daemon {
                 }
             }
         }
+        if old.datastore != now.datastore || old.labels != now.labels {
+            said.push(self.reload_datastore(now).await);
+        }
+        if old.qos != now.qos {
+            let changed = match self.placed(name) {
+                Ok(placed) => self.reload_qos(&placed, now).await,
+                Err(failure) => Err(failure),
+            };
+            match changed {
+                Ok(()) => said.push(format!("volume {name}: its shares, limits and reservation were taken over")),
+                Err(failure) => {
+                    applied.qos = old.qos;
+                    said.push(failure.message);
+                }
+            }
+        }
         if old.acl != now.acl || old.declared_lost != now.declared_lost {
             let changed = match self.placed(name) {
                 Ok(placed) => self.reload_unit(&placed, &applied).await,
@@ -156,11 +178,6 @@ impl Daemon {
                     said.push(failure.message);
                 }
             }
-        }
-        if old.datastore != now.datastore || old.labels != now.labels {
-            said.push(format!(
-                "volume {name}: datastore and labels taken over; NBD clients are told of a changed vm after a restart"
-            ));
         }
         if let Some(known) = self.volumes.borrow_mut().get_mut(name) {
             known.config = applied;
@@ -201,6 +218,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         iscsi,
         arrays,
         datastores: _,
+        qos: _,
         volumes: _,
         written: _,
     } = old;
@@ -263,6 +281,7 @@ mod tests {
         };
         let old = volume("backing = \"sim://raid5?size=1GiB\"\ndatastore = \"a\"\n");
         let live = "policy = \"write-through\"\ndatastore = \"b\"\nlabels = { vm = \"x\" }\nmemory_min = \"1 MiB\"\n\
+                    shares = \"high\"\nlimit_iops = 500\nreservation_iops = 300\n\
                     memory_max = \"2 MiB\"\nflash_min = \"1 MiB\"\nflash_max = \"2 MiB\"\nacl = [\"iqn.a:b\"]\ndeclared_lost = true\n";
         let fresh = volume(&format!("backing = \"sim://raid5?size=2GiB\"\nread_only = true\nflash = false\n{live}"));
         assert_eq!(old.renewed(&fresh), volume(&format!("backing = \"sim://raid5?size=1GiB\"\n{live}")));
@@ -281,7 +300,7 @@ mod tests {
         // Whom clients have to show themselves to is none of it.
         assert_eq!(not_live(&nbd("a", ""), &nbd("a", "tls_client_ca = \"/ca.crt\"")).len(), 1);
         let fresh =
-            config("[[datastore]]\nname = \"shelf\"\n[[volume]]\nname = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n");
+            config("[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\nname = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n");
         assert_eq!(not_live(&config(""), &fresh), Vec::<String>::new());
     }
 }

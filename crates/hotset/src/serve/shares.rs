@@ -53,7 +53,7 @@ impl Daemon {
         }
         self.check_memory(name, &config, &state)?;
         self.apply_shares(&config, placed, &state).await?;
-        let noted = self.note_share(placed, &state);
+        let noted = self.note_overrides(placed, &state, &KEYS);
         noted.inspect(|()| log::info(format!("volume {name}: its shares were changed by command")))
     }
 
@@ -86,7 +86,7 @@ impl Daemon {
         let pinned = pinned.map_err(|text| conflict(&text))?;
         state.set_override(placed.incarnation, PINNED, &pinned.to_string(), &Pinned::default().to_string());
         self.apply_shares(&config, &placed, &state).await?;
-        self.note_share(&placed, &state)?;
+        self.note_overrides(&placed, &state, &[PINNED])?;
         let what = if pins { "pinned to flash" } else { "no longer pinned" };
         log::info(format!("volume {name}: bytes from {from_bytes} on are {what} by command; pinned now: {pinned}"));
         self.show(name).await
@@ -106,21 +106,21 @@ impl Daemon {
             state.expire_override(placed.incarnation, key, &now.setting(key));
         }
         self.apply_shares(now, placed, &state).await?;
-        self.note_share(placed, &state)
+        self.note_overrides(placed, &state, &KEYS)
     }
 
-    /// Notes of `fresh` what it says of the volume's share.
-    fn note_share(&self, placed: &Placed, fresh: &State) -> Result<(), Failure> {
+    /// Notes of `fresh` what it says of these keys of the volume.
+    pub(super) fn note_overrides(&self, placed: &Placed, fresh: &State, keys: &[&str]) -> Result<(), Failure> {
         let of = |key: &str| {
             let record = fresh.volumes.iter().find(|record| record.incarnation == placed.incarnation);
             record.and_then(|record| record.overrides.get(key).cloned())
         };
         let noted = self.state.borrow_mut().change(|state| {
             let Some(record) = state.by_incarnation_mut(placed.incarnation) else { return };
-            for key in KEYS.into_iter().chain([PINNED]) {
+            for key in keys {
                 match of(key) {
-                    Some(held) => drop(record.overrides.insert(key.to_owned(), held)),
-                    None => drop(record.overrides.remove(key)),
+                    Some(held) => drop(record.overrides.insert((*key).to_owned(), held)),
+                    None => drop(record.overrides.remove(*key)),
                 }
             }
         });

@@ -1,0 +1,169 @@
+//! What volumes are entitled to beside others, what datastores do, and who contends there with whom.
+
+use engine::{DatastoreStats, Episode, Limits, MemberStats, Qos, QosStats};
+use seam::Nanos;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a volume is entitled to beside others and held to, and how long that made it wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QosUse {
+    /// Its weight beside the volumes of its datastore while that is congested, and on flash.
+    pub shares: u32,
+    /// Requests a second that clients may make; 0: no limit.
+    pub limit_iops: u64,
+    /// Bytes a second; 0: no limit.
+    pub limit_bytes: u64,
+    /// Requests that may come at once above the limit.
+    pub burst_iops: u64,
+    /// Bytes that may come at once above the limit.
+    pub burst_bytes: u64,
+    /// Requests of 4 KiB a second that its datastore does for it first; 0: none.
+    pub reservation_iops: u64,
+    /// Requests of clients that waited because of its limit.
+    pub limit_waits: u64,
+    /// How long they waited together.
+    pub limit_waited_us: u64,
+    /// Requests to its datastore or to flash that waited for those of others.
+    pub share_waits: u64,
+    /// How long they waited together.
+    pub share_waited_us: u64,
+}
+
+impl QosUse {
+    /// Takes over what holds.
+    pub fn hold(&mut self, qos: Qos) {
+        let Qos { shares, reservation_iops, limits: Limits { iops, burst_iops, bytes, burst_bytes } } = qos;
+        (self.shares, self.reservation_iops) = (shares, reservation_iops);
+        (self.limit_iops, self.burst_iops, self.limit_bytes, self.burst_bytes) = (iops, burst_iops, bytes, burst_bytes);
+    }
+
+    /// Takes over what the engine counted.
+    pub fn count(&mut self, stats: &QosStats) {
+        (self.limit_waits, self.limit_waited_us) = (stats.limit_waits, stats.limit_waited_us);
+        (self.share_waits, self.share_waited_us) = (stats.share_waits, stats.share_waited_us);
+    }
+}
+
+/// What a datastore does: whether it is congested, so that shares count, and what each of its volumes has of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DatastoreReport {
+    /// Its name.
+    pub name: String,
+    /// Not a `[[datastore]]`: the flash devices, which all volumes share.
+    pub is_flash: bool,
+    /// It is past its threshold: whoever wants more than it is entitled to waits for the others.
+    pub congested: bool,
+    /// How long it was so since the start.
+    pub congested_seconds_total: f64,
+    /// How often that began.
+    pub congestion_episodes: u64,
+    /// Latency past which it is congested.
+    pub threshold_ms: f64,
+    /// The threshold was found (`auto`), not given.
+    pub threshold_found: bool,
+    /// Mean latency of the requests that ended lately.
+    pub latency_ms: f64,
+    /// Small accesses to disks a second, lately.
+    pub accesses_per_second: f64,
+    /// What it did when it was congested; absent while it has not been.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown_accesses_per_second: Option<f64>,
+    /// Small accesses that may be under way while it is congested; absent while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<f64>,
+    /// Small accesses that are under way.
+    pub under_way: f64,
+    /// What each volume has of it, by name.
+    pub members: Vec<MemberReport>,
+    /// The last times that it was congested, the newest last.
+    pub episodes: Vec<EpisodeReport>,
+}
+
+/// What a volume has of a datastore.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MemberReport {
+    /// The volume.
+    pub volume: String,
+    /// Its weight.
+    pub shares: u32,
+    /// Requests of 4 KiB a second that are its own.
+    pub reservation_iops: u64,
+    /// The part of the datastore that it is entitled to beside those who ask for something now.
+    pub entitled_ratio: f64,
+    /// The part of what was done in the last second that was its own.
+    pub used_ratio: f64,
+    /// What it had since the start, in small accesses.
+    pub accesses: f64,
+    /// Requests that waited for their turn.
+    pub waits: u64,
+    /// How long they waited together.
+    pub waited_us: u64,
+    /// Requests that wait now.
+    pub waiting: u64,
+}
+
+/// A time in which a datastore was congested.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EpisodeReport {
+    /// Second since 1970 in which it began.
+    pub began_unix_seconds: u64,
+    /// Second in which it ended; absent while it lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_unix_seconds: Option<u64>,
+    /// The volume whose use was furthest above its entitlement when it began.
+    pub caused_by: String,
+    /// Volumes that asked for something then, sixteen at most.
+    pub contenders: Vec<String>,
+}
+
+impl DatastoreReport {
+    /// Of what the engine says, where it is `now` there and `unix_ms` milliseconds since 1970 elsewhere.
+    pub fn new(stats: DatastoreStats, is_flash: bool, now: Nanos, unix_ms: u64) -> DatastoreReport {
+        let ms = |time: Nanos| time.0 as f64 / 1e6;
+        let date = |at: Nanos| unix_ms.saturating_sub(now.since(at).as_millis()) / 1000;
+        DatastoreReport {
+            name: stats.name,
+            is_flash,
+            congested: stats.congested,
+            congested_seconds_total: ms(stats.congested_time) / 1e3,
+            congestion_episodes: stats.episodes,
+            threshold_ms: ms(stats.threshold),
+            threshold_found: stats.threshold_is_found,
+            latency_ms: ms(stats.latency),
+            accesses_per_second: stats.rate,
+            shown_accesses_per_second: stats.shown,
+            window: stats.window,
+            under_way: stats.under_way,
+            members: stats.members.into_iter().map(MemberReport::from).collect(),
+            episodes: stats.lately.into_iter().map(|episode| EpisodeReport::new(episode, date)).collect(),
+        }
+    }
+}
+
+impl EpisodeReport {
+    fn new(episode: Episode, date: impl Fn(Nanos) -> u64) -> EpisodeReport {
+        EpisodeReport {
+            began_unix_seconds: date(episode.began),
+            ended_unix_seconds: episode.ended.map(date),
+            caused_by: episode.caused_by,
+            contenders: episode.contenders,
+        }
+    }
+}
+
+impl From<MemberStats> for MemberReport {
+    fn from(member: MemberStats) -> Self {
+        MemberReport {
+            volume: member.volume,
+            shares: member.shares,
+            reservation_iops: member.reservation_iops,
+            entitled_ratio: member.entitled_ratio,
+            used_ratio: member.used_ratio,
+            accesses: member.accesses,
+            waits: member.waits,
+            waited_us: member.waited.as_micros(),
+            waiting: member.waiting as u64,
+        }
+    }
+}
