@@ -134,7 +134,11 @@ impl VolumeQos {
     /// whether somebody asks for one.
     pub fn fault(&self, has_datastore: bool, bursts: bool) -> Option<(&'static str, String, &'static str)> {
         if bursts && self.burst_iops > 0 && self.limit_iops == 0 {
-            return Some((BURST_IOPS, "burst_iops without limit_iops".to_owned(), "add limit_iops, or remove the burst"));
+            return Some((
+                BURST_IOPS,
+                "burst_iops without limit_iops".to_owned(),
+                "add limit_iops, or remove the burst",
+            ));
         }
         if bursts && self.burst_bytes.0 > 0 && self.limit_bytes.0 == 0 {
             let remedy = "add limit_bytes, or remove the burst";
@@ -188,14 +192,17 @@ mod tests {
             again.set(key, shown).expect(shown);
             assert_eq!(again, qos);
         }
-        for (key, text) in [(SHARES, "0"), (SHARES, "100001"), (SHARES, "some"), (LIMIT_IOPS, "-1"), (LIMIT_BYTES, "20")] {
+        for (key, text) in
+            [(SHARES, "0"), (SHARES, "100001"), (SHARES, "some"), (LIMIT_IOPS, "-1"), (LIMIT_BYTES, "20")]
+        {
             VolumeQos::default().set(key, text).expect_err(text);
         }
     }
 
     #[test]
     fn what_contradicts_itself_is_told() {
-        let qos = VolumeQos { limit_iops: 100, reservation_iops: 101, burst_bytes: Flow(1 << 20), ..VolumeQos::default() };
+        let qos =
+            VolumeQos { limit_iops: 100, reservation_iops: 101, burst_bytes: Flow(1 << 20), ..VolumeQos::default() };
         let fault = |qos: VolumeQos, bursts| qos.fault(true, bursts).map(|(key, ..)| key);
         assert_eq!((fault(qos, true), fault(qos, false)), (Some(BURST_BYTES), Some(RESERVATION_IOPS)));
         let sound = VolumeQos { reservation_iops: 100, limit_bytes: Flow(1 << 20), ..qos };

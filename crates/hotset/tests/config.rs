@@ -29,9 +29,7 @@ fn an_unknown_key_is_told_the_nearest_known_one() {
 
 #[test]
 fn a_feature_that_this_version_lacks_is_named() {
-    assert_snapshot!(problems_of(&format!(
-        "[vhost_user]\ndirectory = \"/run/hotset/vhost\"\n{VOLUME}flash = true\n"
-    )));
+    assert_snapshot!(problems_of(&format!("[vhost_user]\ndirectory = \"/run/hotset/vhost\"\n{VOLUME}flash = true\n")));
 }
 
 #[test]
@@ -82,7 +80,8 @@ labels = { vm = "sql01" }
 limit_iops = 0
 "#;
     let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).unwrap_or_else(|error| panic!("{error}"));
-    let told: Vec<_> = config.datastores.iter().map(|spec| (spec.name.as_str(), spec.threshold, spec.write_cost)).collect();
+    let told: Vec<_> =
+        config.datastores.iter().map(|spec| (spec.name.as_str(), spec.threshold, spec.write_cost)).collect();
     let at_30_ms = Threshold::Latency(Nanos::from_millis(30));
     assert_eq!(told, [("sas", at_30_ms, 4), ("nl", Threshold::Auto, 1)]);
     let said = |at: usize| {

@@ -58,7 +58,7 @@ pub fn run(folder: &Path, jobs: &[Job]) -> BTreeMap<String, Log> {
     fs::write(&file, text).expect("the folder can be written");
     let seconds = jobs.iter().map(Job::end_s).max().unwrap_or(0) + SECONDS_BEYOND;
     tool_within(seconds, "fio").arg(&file).within(folder).ok();
-    let logs: Vec<Log> = (1..).zip(jobs).map(|(number, job)| Log::read(folder, &job.name, number)).collect();
+    let logs: Vec<Log> = (1..).zip(jobs).map(|(number, job)| Log::read(folder, job, number)).collect();
     // Clocks are the machine's own: the first answer of who began at once is the beginning, as near as fio tells.
     let began = |(log, job): (&Log, &Job)| Some(log.0.first()?.at_ms - job.from_s * 1000);
     let began = logs.iter().zip(jobs).filter_map(began).min().unwrap_or(0);
@@ -67,13 +67,16 @@ pub fn run(folder: &Path, jobs: &[Job]) -> BTreeMap<String, Log> {
 }
 
 impl Log {
-    /// fio numbers the logs by their jobs.
-    fn read(folder: &Path, name: &str, number: usize) -> Log {
-        let path = folder.join(format!("{name}_lat.{number}.log"));
+    /// fio numbers the logs by their jobs. Whatever is outstanding when a job's time is over it looks at together, when the last of it ends: that
+    /// is left out.
+    fn read(folder: &Path, job: &Job, number: usize) -> Log {
+        let path = folder.join(format!("{}_lat.{number}.log", job.name));
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let mut all: Vec<Done> = text.lines().map(parse).collect();
-        assert!(!all.is_empty(), "{name} had no answer");
         all.sort_by_key(|done| done.at_ms);
+        let began = all.iter().map(|done| done.at_ms - done.latency_us / 1000).min();
+        let began = began.unwrap_or_else(|| panic!("{} had no answer", job.name));
+        all.retain(|done| done.at_ms < began + job.seconds * 1000);
         Log(all)
     }
 

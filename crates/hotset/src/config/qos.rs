@@ -41,7 +41,8 @@ pub struct QosRule {
 /// Where a line stands is no part of what it says.
 impl PartialEq for QosRule {
     fn eq(&self, other: &Self) -> bool {
-        let said = |rule: &QosRule| -> Vec<_> { rule.given.iter().map(|given| (given.key, given.value.clone())).collect() };
+        let said =
+            |rule: &QosRule| -> Vec<_> { rule.given.iter().map(|given| (given.key, given.value.clone())).collect() };
         self.wanted == other.wanted && said(self) == said(other)
     }
 }
@@ -150,7 +151,9 @@ fn read_given(section: &Section<'_>, source: &mut Source<'_>) -> Vec<Given> {
     for key in KEYS {
         let read = match key {
             SHARES => section.get::<Shares>(key, source).map(|At { value, span }| (value.to_string(), span)),
-            LIMIT_BYTES | BURST_BYTES => section.get::<Flow>(key, source).map(|At { value, span }| (value.to_string(), span)),
+            LIMIT_BYTES | BURST_BYTES => {
+                section.get::<Flow>(key, source).map(|At { value, span }| (value.to_string(), span))
+            }
             _ => section.get::<u32>(key, source).map(|At { value, span }| (value.to_string(), span)),
         };
         all.extend(read.map(|(value, span)| Given { key, value, span }));
@@ -245,7 +248,9 @@ mod tests {
 
     #[test]
     fn patterns_stand_for_any_text_and_for_one_character() {
-        for (pattern, text) in [("", ""), ("*", ""), ("*", "x"), ("sql*", "sql"), ("s?l*", "sql01"), ("*a*b?", "xaxaby"), ("é", "é")] {
+        for (pattern, text) in
+            [("", ""), ("*", ""), ("*", "x"), ("sql*", "sql"), ("s?l*", "sql01"), ("*a*b?", "xaxaby"), ("é", "é")]
+        {
             assert!(fits(pattern, text), "{pattern} {text}");
         }
         for (pattern, text) in [("", "x"), ("?", ""), ("sql", "sql1"), ("*a", "ab"), ("a*a", "a"), ("SQL*", "sql")] {

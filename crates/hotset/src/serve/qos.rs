@@ -31,7 +31,8 @@ impl Daemon {
     pub(super) async fn tell_datastores(&self, datastores: &[DatastoreSpec]) -> Result<(), Failure> {
         for core in &self.cores {
             let datastores = datastores.to_vec();
-            let tell = async move |local: Rc<Local>| datastores.iter().for_each(|spec| local.engine.set_datastore(spec));
+            let tell =
+                async move |local: Rc<Local>| datastores.iter().for_each(|spec| local.engine.set_datastore(spec));
             core.call(tell).await.map_err(core_gone)?;
         }
         Ok(())

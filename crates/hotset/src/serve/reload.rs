@@ -299,8 +299,9 @@ mod tests {
         assert_eq!(not_live(&nbd("a", ""), &nbd("b", "")), Vec::<String>::new());
         // Whom clients have to show themselves to is none of it.
         assert_eq!(not_live(&nbd("a", ""), &nbd("a", "tls_client_ca = \"/ca.crt\"")).len(), 1);
-        let fresh =
-            config("[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\nname = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n");
+        let fresh = config(
+            "[[datastore]]\nname = \"shelf\"\nwrite_cost = 4\n[[qos]]\nmatch = { vm = \"*\" }\nshares = 5\n[[volume]]\nname = \"v\"\nbacking = \"sim://raid5?size=1GiB\"\n",
+        );
         assert_eq!(not_live(&config(""), &fresh), Vec::<String>::new());
     }
 }

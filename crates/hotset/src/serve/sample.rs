@@ -64,7 +64,8 @@ impl Daemon {
                 Ok((Subject::Volume(name), is_known))
             }
             (None, Some(name)) => {
-                let is_known = name.is_empty() || self.config.borrow().datastores.iter().any(|known| known.name == name);
+                let is_known =
+                    name.is_empty() || self.config.borrow().datastores.iter().any(|known| known.name == name);
                 Ok((Subject::Datastore(name), is_known))
             }
             (Some(_), Some(_)) => {

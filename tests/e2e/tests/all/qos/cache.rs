@@ -12,8 +12,10 @@ const STEADY: [&str; 3] = ["one", "two", "three"];
 const HOT_BYTES: u64 = 8 << 20;
 /// Of [`super::GIB_OF_A_VOLUME`] that part in percent, as fio wants it: nearly all in the first eight MiB, the rest anywhere.
 const ASKS: &str = "rw=randread bs=4k iodepth=4 rate_iops=250 size=400m random_distribution=zoned:92/2:8/98";
+/// More than four times the memory, and nothing twice.
+const STREAM: &str = "rw=read bs=256k iodepth=8 size=100g";
 /// Four times the memory, again and again.
-const STREAM: &str = "rw=read bs=256k iodepth=8 size=256m";
+const CIRCLE: &str = "rw=read bs=256k iodepth=8 size=256m";
 const WRITES: &str = "rw=randwrite bs=64k iodepth=32 size=1g";
 
 /// What the steady ones had together: part of their reads that were hits, and the slowest hundredth.
@@ -80,6 +82,11 @@ fn hold(options: &str, time: u64) {
 #[test]
 fn who_streams_through_the_cache_takes_nobodys_hot_set() {
     hold(STREAM, seconds(8));
+}
+
+#[test]
+fn who_reads_four_times_the_cache_again_and_again_takes_nobodys_hot_set() {
+    hold(CIRCLE, seconds(8));
 }
 
 #[test]

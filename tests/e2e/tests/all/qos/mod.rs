@@ -14,8 +14,10 @@ use e2e::load::Log;
 use e2e::site::Site;
 use serde_json::Value;
 
-/// Length of a volume on the shelf: far more than there is memory.
-const GIB_OF_A_VOLUME: u64 = 20;
+/// Length of a volume on the shelf: far more than there is memory, and so much that disks have to seek.
+const GIB_OF_A_VOLUME: u64 = 200;
+/// Disks that are asked for more than this are congested.
+const POOL: Option<&str> = Some("congestion_threshold = \"15ms\"");
 /// Small reads that find nothing in memory.
 const RANDOM: &str = "rw=randread bs=4k iodepth=32";
 /// Until windows count: congestion has to be noticed, and memory filled.

@@ -2,7 +2,7 @@
 
 use e2e::load::{Job, run};
 
-use super::{RANDOM, SETTLED_MS, seconds, shelf, windows};
+use super::{POOL, RANDOM, SETTLED_MS, seconds, shelf, windows};
 
 /// Requests a second that are reserved.
 const RESERVED: u64 = 300;
@@ -11,7 +11,7 @@ const RESERVED: u64 = 300;
 fn a_reservation_is_met_in_every_five_seconds_beside_two_who_flood() {
     let site = shelf(
         "64 MiB",
-        Some("congestion_threshold = \"30ms\""),
+        POOL,
         &[
             ("reserved", &format!("shares = 100\nreservation_iops = {RESERVED}")),
             ("reads", "shares = 2000"),
@@ -39,7 +39,7 @@ fn a_reservation_is_met_in_every_five_seconds_beside_two_who_flood() {
 
 #[test]
 fn small_requests_wait_beside_large_ones_no_longer_than_twice_as_long_as_beside_small_ones() {
-    let site = shelf("64 MiB", Some("congestion_threshold = \"30ms\""), &[("small", ""), ("neighbour", "")]);
+    let site = shelf("64 MiB", POOL, &[("small", ""), ("neighbour", "")]);
     let daemon = site.start();
     let time = 4 + seconds(5);
     let large = "rw=randread bs=256k iodepth=32";

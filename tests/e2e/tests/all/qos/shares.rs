@@ -6,18 +6,14 @@ use e2e::load::{Job, run};
 use e2e::server::Nbdkit;
 use e2e::site::Site;
 
-use super::{RANDOM, SETTLED_MS, hold_against_shares, seconds, shelf};
+use super::{POOL, RANDOM, SETTLED_MS, hold_against_shares, seconds, shelf};
 
 /// What the file of this machine does, in requests of 4 KiB a second.
 const FILE_IOPS: u64 = 800;
 
 #[test]
 fn spindles_are_shared_and_who_idles_leaves_its_part_and_gets_it_back_without_a_backlog() {
-    let site = shelf(
-        "64 MiB",
-        Some("congestion_threshold = \"30ms\""),
-        &[("a", "shares = 2000"), ("b", "shares = 1000"), ("c", "shares = 500")],
-    );
+    let site = shelf("64 MiB", POOL, &[("a", "shares = 2000"), ("b", "shares = 1000"), ("c", "shares = 500")]);
     let daemon = site.start();
     let busy = 4 + seconds(11);
     let back = busy + 5;
