@@ -32,9 +32,7 @@ fn seconds(usual: u64) -> u64 {
 fn shelf(memory: &str, datastore: Option<&str>, volumes: &[(&str, &str)]) -> Site {
     let mut site = Site::new();
     site.memory = memory.to_owned();
-    site.tables =
-        "[api]\nlisten = \"127.0.0.1:0\"\n[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas15k\"\n"
-            .to_owned();
+    site.tables = "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas15k\"\n".to_owned();
     if let Some(keys) = datastore {
         site.tables += &format!("[[datastore]]\nname = \"pool\"\n{keys}\n");
     }
@@ -65,11 +63,8 @@ fn hold_against_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) 
     }
 }
 
-fn shown(daemon: &Daemon, volume: &str) -> Value {
-    serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON")
-}
-
+/// Of `hotset volume show`.
 fn figure(daemon: &Daemon, volume: &str, name: &str) -> u64 {
-    let shown = shown(daemon, volume);
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON");
     shown[name].as_u64().unwrap_or_else(|| panic!("no {name} in {shown}"))
 }
