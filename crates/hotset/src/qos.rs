@@ -76,7 +76,14 @@ impl FromStr for Flow {
 
 impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&exact_bytes(self.0))
+        // Lines are measured in powers of ten, and whoever wrote so wants to read so.
+        let bytes = self.0;
+        let by_tens = |unit: u64, by_two: u64| bytes > 0 && bytes.is_multiple_of(unit) && !bytes.is_multiple_of(by_two);
+        match bytes {
+            _ if by_tens(1_000_000, 1 << 20) => write!(f, "{} MB", bytes / 1_000_000),
+            _ if by_tens(1_000, 1 << 10) => write!(f, "{} kB", bytes / 1_000),
+            _ => f.write_str(&exact_bytes(bytes)),
+        }
     }
 }
 
@@ -179,7 +186,9 @@ mod tests {
             (SHARES, "1000", "normal"),
             (SHARES, "1234", "1234"),
             (LIMIT_IOPS, "500", "500"),
-            (LIMIT_BYTES, "20 MB", "20000000"),
+            (LIMIT_BYTES, "20 MB", "20 MB"),
+            (LIMIT_BYTES, "64 MB", "64 MB"),
+            (LIMIT_BYTES, "100500", "100500 B"),
             (BURST_IOPS, "0", "0"),
             (BURST_BYTES, "64 KiB", "64 KiB"),
             (RESERVATION_IOPS, "300", "300"),

@@ -207,8 +207,8 @@ mod tests {
             labels = { vm = "web01", password = "PLANTED-label", db_pass = "PLANTED", API-Key = "PLANTED", compass = "north" }
             [[volume]]
             backing = "nbd://me:pa'PLANTED \"PLANTED@10.0.0.6/web02"
-            [[qos]]
-            shares = "PLANTED-later"
+            [vhost_user]
+            directory = "PLANTED-later"
         "#;
         let shown = configuration(told).expect("it is TOML");
         assert!(!shown.contains("PLANTED"), "{shown}");

@@ -91,13 +91,13 @@ limit_iops = 0
     };
     assert_eq!(said(0), "3000 400 0 500 0 300");
     // A limit that is off lets the burst mean nothing.
-    assert_eq!(said(1), "high 0 20000000 500 0 0");
+    assert_eq!(said(1), "high 0 20 MB 500 0 0");
     let given = |at: usize| {
         let told = config.from_qos(&config.volumes[at]).into_iter();
         told.map(|given| format!("{}={}:{}", given.key, given.value, given.line)).collect::<Vec<_>>()
     };
     assert_eq!(given(0), ["burst_iops=500:8", "reservation_iops=300:13", "shares=3000:13"]);
-    assert_eq!(given(1), ["burst_iops=500:8", "limit_bytes=20000000:17", "shares=high:8"]);
+    assert_eq!(given(1), ["burst_iops=500:8", "limit_bytes=20 MB:17", "shares=high:8"]);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! Latency says so: past the threshold what is under way is held to a window that shrinks while latency is above it and grows
 //! while it is below (PARDA, Gulati and others, FAST 2009). Below it, nobody waits for anybody.
 
+use std::collections::BTreeMap;
+
 use seam::Nanos;
 
 use crate::Cost;
@@ -22,10 +24,9 @@ const GAIN: f64 = 0.25;
 const SIZE_MIN: Cost = Cost(2_000);
 /// Where the threshold is to be found and nothing is known yet.
 const AUTO_FIRST: Nanos = Nanos::from_millis(30);
-/// A threshold that is found lies between these, and so much above the latency where throughput stops growing.
+/// A threshold that is found lies between these.
 const AUTO_MIN: Nanos = Nanos(500_000);
 const AUTO_MAX: Nanos = Nanos::from_millis(100);
-const AUTO_ABOVE_PERCENT: u64 = 150;
 /// While congested a larger window is tried now and then, for the disks may do more by now than was seen.
 const TRY_EVERY: Nanos = Nanos::from_secs(30);
 const TRY_FOR: Nanos = Nanos::from_secs(1);
@@ -49,7 +50,8 @@ pub struct Window {
     /// Since the last look.
     looked: Nanos,
     ends: u64,
-    latencies_ns: u64,
+    /// Of each client: how many ended, and what they took together.
+    latencies: BTreeMap<u32, (u64, u64)>,
     done: Cost,
     /// What was under way, times nanoseconds, up to `measured`.
     area: u128,
@@ -76,7 +78,7 @@ impl Window {
             under_way: Cost::default(),
             looked: now,
             ends: 0,
-            latencies_ns: 0,
+            latencies: BTreeMap::new(),
             done: Cost::default(),
             area: 0,
             measured: now,
@@ -105,7 +107,7 @@ impl Window {
         match self.threshold {
             Threshold::Latency(latency) => latency,
             Threshold::Auto => match self.throughput.knee(self.measured) {
-                Some(knee) => Nanos(knee.0 / 100 * AUTO_ABOVE_PERCENT).max(AUTO_MIN).min(AUTO_MAX),
+                Some(knee) => knee.max(AUTO_MIN).min(AUTO_MAX),
                 None => AUTO_FIRST,
             },
         }
@@ -126,7 +128,7 @@ impl Window {
         self.under_way
     }
 
-    /// Mean latency at the last look, and small accesses a second then.
+    /// Latency at the last look, the mean of the clients' means, and small accesses a second then.
     pub fn lately(&self) -> (Nanos, f64) {
         (self.latency, self.rate)
     }
@@ -152,12 +154,13 @@ impl Window {
         self.under_way += cost;
     }
 
-    /// A request that went at `began` came back. `shared`: more than one ask for something; who has the disks alone is held to nothing.
-    pub fn end(&mut self, cost: Cost, began: Nanos, now: Nanos, shared: bool) {
+    /// A request of `client` that went at `began` came back. `shared`: more than one ask for something; who has the disks alone is held to nothing.
+    pub fn end(&mut self, client: u32, cost: Cost, began: Nanos, now: Nanos, shared: bool) {
         self.measure(now);
         self.under_way = self.under_way - cost;
         self.ends += 1;
-        self.latencies_ns = self.latencies_ns.saturating_add(now.since(began).0);
+        let (ends, took) = self.latencies.entry(client).or_default();
+        (*ends, *took) = (*ends + 1, took.saturating_add(now.since(began).0));
         self.done += cost;
         let spent = now.since(self.looked);
         if spent >= LOOK_EVERY && (self.ends >= ENDS_MIN || spent.0 >= 10 * LOOK_EVERY.0) {
@@ -171,7 +174,10 @@ impl Window {
     }
 
     fn look(&mut self, now: Nanos, spent: Nanos, shared: bool) {
-        self.latency = Nanos(self.latencies_ns / self.ends);
+        // A client with many short requests does not hide how long those of the others take.
+        let means = self.latencies.values().map(|(ends, took)| took / ends);
+        self.latency = Nanos(means.sum::<u64>() / self.latencies.len() as u64);
+        self.latencies.clear();
         self.rate = self.done.as_accesses() * 1e9 / spent.0 as f64;
         let mean = Cost(u64::try_from(self.area / u128::from(spent.0)).unwrap_or(u64::MAX));
         // What idled in between says nothing of what the disks can do.
@@ -182,7 +188,7 @@ impl Window {
         if above || full {
             self.calm_since = now;
         }
-        (self.looked, self.ends, self.latencies_ns, self.done, self.area) = (now, 0, 0, Cost::default(), 0);
+        (self.looked, self.ends, self.done, self.area) = (now, 0, Cost::default(), 0);
         let wanted = |from: Cost| {
             let ratio = (threshold.0 as f64 / self.latency.0.max(1) as f64).clamp(0.25, 2.0);
             let size = from.0 as f64 * (1.0 + GAIN * (ratio - 1.0));
@@ -243,7 +249,7 @@ mod tests {
         let first = (0..under_way.len()).min_by_key(|at| under_way[*at].0).expect("something is under way");
         let (ended, began) = under_way.swap_remove(first);
         *now = ended;
-        window.end(Cost::ONE, began, *now, true);
+        window.end(0, Cost::ONE, began, *now, true);
     }
 
     #[test]
@@ -271,7 +277,7 @@ mod tests {
             closed_loop(&mut window, &mut now, clients, 8, Nanos::from_millis(4), 3);
         }
         let found = window.threshold();
-        assert!((Nanos::from_millis(4)..Nanos::from_millis(9)).contains(&found), "{found:?}");
+        assert!((Nanos::from_millis(4)..Nanos::from_millis(8)).contains(&found), "{found:?}");
         closed_loop(&mut window, &mut now, 64, 8, Nanos::from_millis(4), 60);
         let size = window.size().expect("64 at once are too many").as_accesses();
         assert!((8.0..20.0).contains(&size), "{size}");

@@ -94,7 +94,7 @@ pub struct DatastoreStats {
     pub threshold: Nanos,
     /// It was found, not given.
     pub threshold_is_found: bool,
-    /// Mean latency of the requests that ended lately.
+    /// Latency of the requests that ended lately, the mean of the volumes' means.
     pub latency: Nanos,
     /// Small accesses a second, lately.
     pub rate: f64,
@@ -156,6 +156,7 @@ pub struct Datastore<S: Seam> {
 /// The right to have one request under way; given back when dropped.
 pub struct Turn<S: Seam> {
     datastore: Rc<Datastore<S>>,
+    number: u32,
     cost: Cost,
     began: Nanos,
     /// How long it was waited for.
@@ -260,7 +261,7 @@ impl<S: Seam> Datastore<S> {
             }
         };
         let Some(waiter) = waiter else {
-            return Turn { datastore: Rc::clone(self), cost, began: now, waited: Nanos::ZERO };
+            return Turn { datastore: Rc::clone(self), number, cost, began: now, waited: Nanos::ZERO };
         };
         poll_fn(|context| {
             if waiter.granted.get() {
@@ -276,17 +277,17 @@ impl<S: Seam> Datastore<S> {
             member.waits += 1;
             member.waited += waited;
         }
-        Turn { datastore: Rc::clone(self), cost, began, waited }
+        Turn { datastore: Rc::clone(self), number, cost, began, waited }
     }
 
-    fn end(&self, cost: Cost, began: Nanos) {
+    fn end(&self, number: u32, cost: Cost, began: Nanos) {
         let now = self.seam.now();
         let granted = {
             let mut inner = self.inner.borrow_mut();
             inner.turn_period(now);
             let shared = inner.active > 1;
             let was = inner.window.is_congested();
-            inner.window.end(cost, began, now, shared);
+            inner.window.end(number, cost, began, now, shared);
             inner.note_congestion(was, now);
             inner.admit(now)
         };
@@ -435,6 +436,6 @@ impl Inner {
 
 impl<S: Seam> Drop for Turn<S> {
     fn drop(&mut self) {
-        self.datastore.end(self.cost, self.began);
+        self.datastore.end(self.number, self.cost, self.began);
     }
 }

@@ -36,13 +36,13 @@ pub const HOUR: Scenario = Scenario {
     source: SOURCE,
     setting: "a third of the bytes and of the time, a minute is 20 s; figures of the whole: 4+1 SAS 15k in RAID 5 behind a controller with 512 MiB, a LUN of 400 GiB over the first third of the disks; one SSD of 120 GB and 4,000 requests a second; write-through, 96 MiB of memory (transit alone); 16 KiB, aligned as IOMeter does, 89 % reads, 16 outstanding, 99 % of them in four regions of 2 GiB, 100 GiB apart, the rest between",
     run: hour,
-    show: Show {
+    show: Some(Show {
         part: "",
         timed: true,
         cut_min: 10,
         setup: |cut| Setup::new(plan(1, cut), bare(1, cut), vec![Act::new("the hour", MINUTES, jobs(cut))], cut),
         checks: |with, without| checks(&with.concat(), &without.concat()),
-    },
+    }),
 };
 
 fn part_bytes(cut: u64) -> u64 {

@@ -19,7 +19,7 @@ pub const WRITES: Scenario = Scenario {
     source: SOURCE,
     setting: "four SAS 15k in RAID 0, 64 KiB stripes, a file of 4 GiB at their beginning, 1 and 32 outstanding, 2 s each (less than the deferral), then the time until everything is on the disks; raw disks, disks behind a controller with 512 MiB",
     run: writes,
-    show: Show {
+    show: Some(Show {
         part: "against the raw disks alone, not those behind a controller",
         timed: false,
         cut_min: 32,
@@ -32,7 +32,7 @@ pub const WRITES: Scenario = Scenario {
             let rate = |points: &[Vec<Point>]| mean(&points[0], |point| point.iops);
             vec![times_raw(rate(with) / rate(without))]
         },
-    },
+    }),
 };
 
 const FILE: u64 = 4 * GIB;

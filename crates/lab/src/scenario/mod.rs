@@ -13,6 +13,7 @@ mod deferred;
 pub mod report;
 pub mod series;
 pub mod show;
+mod sioc;
 mod vdi;
 mod vnx;
 mod vnx_flash;
@@ -32,8 +33,8 @@ pub struct Scenario {
     pub setting: &'static str,
     /// Runs it.
     pub run: fn(u64) -> Outcome,
-    /// How it is shown live.
-    pub show: Show,
+    /// How it is shown live, where one volume after the other can be looked at; else it is run in virtual time alone.
+    pub show: Option<Show>,
 }
 
 /// All of them, in the order in which they are listed.
@@ -47,6 +48,7 @@ pub const ALL: &[Scenario] = &[
     vdi::DESKTOPS,
     consolidation::TILES,
     deferred::WRITES,
+    sioc::CONTENTION,
 ];
 
 /// The scenario of that name.

@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn every_setup_is_the_published_one_cut_alike() {
-        for scenario in ALL {
-            let [once, more] = [1, 2].map(|times| (scenario.show.setup)(scenario.show.cut_min * times));
+        for (scenario, show) in ALL.iter().filter_map(|scenario| Some((scenario, scenario.show.as_ref()?))) {
+            let [once, more] = [1, 2].map(|times| (show.setup)(show.cut_min * times));
             assert_eq!(once.minutes(), more.minutes(), "{}: minutes are those of the publication", scenario.name);
             for (once, more) in [(&once.with, &more.with), (&once.without, &more.without)] {
                 let half = |name: &str, once: u64, more: u64| {
@@ -102,9 +102,9 @@ mod tests {
 
     #[test]
     fn every_act_fits_on_both_sides_volumes() {
-        for scenario in ALL {
-            for cut in [scenario.show.cut_min, scenario.show.cut_min * 5] {
-                let setup = (scenario.show.setup)(cut);
+        for (scenario, show) in ALL.iter().filter_map(|scenario| Some((scenario, scenario.show.as_ref()?))) {
+            for cut in [show.cut_min, show.cut_min * 5] {
+                let setup = (show.setup)(cut);
                 assert_eq!(setup.with.row().size_bytes(), setup.without.row().size_bytes(), "{}", scenario.name);
                 for act in setup.acts {
                     let checked = Spec::single(&act.name, act.jobs).check(setup.with.row().size_bytes(), 512);

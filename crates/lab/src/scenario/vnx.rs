@@ -27,13 +27,13 @@ pub const DRAM: Scenario = Scenario {
     source: SOURCE,
     setting: "15 SAS 10k as three RAID 5 groups 4+1, 64 KiB stripes, a LUN on the first twelfth of each (1,660 and 2,370 requests a second without cache at 24 and 48 outstanding: no span gives both published figures); 4 GB memory, no flash; the file is read into memory first (at most 15 minutes of the first step), then 2 s a step",
     run: dram,
-    show: Show {
+    show: Some(Show {
         part: "",
         timed: true,
         cut_min: 20,
         setup: |cut| setup(IN_MEMORY, cut),
         checks: |with, _| dram_checks(*with.concat().last().expect("all acts were played")),
-    },
+    }),
 };
 
 /// A file four times as large as the memory.
@@ -43,7 +43,7 @@ pub const SPILL: Scenario = Scenario {
     source: SOURCE,
     setting: "as vnx-dram with a file of 15 GB; a minute a step, with memory after 15 minutes of the first one",
     run: spill,
-    show: Show {
+    show: Some(Show {
         part: "",
         timed: true,
         cut_min: 20,
@@ -52,7 +52,7 @@ pub const SPILL: Scenario = Scenario {
             let last = |steps: &[Vec<Point>]| steps.iter().map(|step| last_minutes(step)).collect::<Vec<_>>();
             spill_checks(&last(with), &last(without))
         },
-    },
+    }),
 };
 
 const GROUPS: u64 = 3;

@@ -34,7 +34,13 @@ pub const FITS: Scenario = Scenario {
     source: SOURCE,
     setting: "a third of the rates, one RAID 5 group 4+1 of SAS 10k as in vnx-spill, two SSDs with 1,166 requests a second each, 4 to 64 requests outstanding; a ninth of the bytes: a file of 1.67 GB, 0.44 GB memory, 2 x 11.1 GB flash; a third of the time, a minute is 20 s; from cold, at most 15 minutes a step, less once three differ by less than 1 %",
     run: fits,
-    show: Show { part: THIRD, timed: true, cut_min: CUT_MIN, setup: |cut| setup(FITTING, cut), checks: fits_checks },
+    show: Some(Show {
+        part: THIRD,
+        timed: true,
+        cut_min: CUT_MIN,
+        setup: |cut| setup(FITTING, cut),
+        checks: fits_checks,
+    }),
 };
 
 /// Files larger than the flash.
@@ -44,7 +50,7 @@ pub const SPILLS: Scenario = Scenario {
     source: SOURCE,
     setting: "scaled as vnx-flash-fits: files of 16.7 GB and of 1.5 times what two SSDs of 11.1 GB hold clean, the LUN on the first twelfth of its disks; five steps of 15 minutes of 20 s, from cold",
     run: spills,
-    show: Show {
+    show: Some(Show {
         part: FILE_ALONE,
         timed: true,
         cut_min: CUT_MIN,
@@ -53,7 +59,7 @@ pub const SPILLS: Scenario = Scenario {
             let pair = Pair { with: with.concat(), without: without.concat() };
             vec![pair.never_slower(SPILLING.0, ("quarter of an hour", STEP_MINUTES as usize))]
         },
-    },
+    }),
 };
 
 /// Files that nearly fill the flash.
@@ -63,7 +69,7 @@ pub const JUST_FITS: Scenario = Scenario {
     source: SOURCE,
     setting: "as vnx-flash-spills with files of 8.9 GB and of 0.95 times what two SSDs of 11.1 GB hold clean",
     run: just_fits,
-    show: Show {
+    show: Some(Show {
         part: FILE_ALONE,
         timed: true,
         cut_min: CUT_MIN,
@@ -72,7 +78,7 @@ pub const JUST_FITS: Scenario = Scenario {
             let pair = Pair { with: with.concat(), without: without.concat() };
             pair.climbs(FITTING_JUST.0, ("quarter of an hour", STEP_MINUTES as usize))
         },
-    },
+    }),
 };
 
 const THIRD: &str = "one of three RAID 5 groups with a third of file, memory, flash and requests outstanding; figures at the end are of all three";
