@@ -14,6 +14,7 @@ pub mod machine;
 pub mod nbd;
 pub mod paired;
 pub mod process;
+pub mod qos;
 pub mod report;
 pub mod run;
 pub mod servers;

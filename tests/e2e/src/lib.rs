@@ -16,6 +16,7 @@ pub mod initiator;
 pub mod kernel;
 pub mod ledger;
 pub mod linux;
+pub mod load;
 pub mod loop_device;
 pub mod pattern;
 pub mod random;

@@ -21,7 +21,11 @@ impl Nbdkit {
         command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(socket).args(args.split_whitespace());
         let child = command.stdin(Stdio::null()).spawn().expect("nbdkit runs");
         let server = Nbdkit { child, socket: socket.to_owned() };
-        wait_for("nbdkit", || Client::connect(&server.endpoint(), "").ok());
+        // That it has no export without a name is an answer, too.
+        wait_for("nbdkit", || match Client::connect(&server.endpoint(), "") {
+            Ok(_) => Some(()),
+            Err(error) => (error.kind() == std::io::ErrorKind::InvalidData).then_some(()),
+        });
         server
     }
 

@@ -4,15 +4,20 @@ use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
 
 /// Longest time that any tool may take, in seconds; hangs are failures.
-const SECONDS_MAX: &str = "120";
+const SECONDS_MAX: u64 = 120;
 
 /// A program with its arguments.
 pub struct Tool(Command, String);
 
 /// `program`, under a time limit.
 pub fn tool(program: &str) -> Tool {
+    tool_within(SECONDS_MAX, program)
+}
+
+/// `program`, which may take so many seconds.
+pub fn tool_within(seconds: u64, program: &str) -> Tool {
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", SECONDS_MAX, program]).stdin(Stdio::null());
+    command.args(["--kill-after=5", &seconds.to_string(), program]).stdin(Stdio::null());
     // Debian's own first: its nbdsh needs Debian's Python, and mke2fs lives where an ordinary user's path does not lead.
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("/usr/sbin:/usr/bin:/sbin:/bin:{path}"));

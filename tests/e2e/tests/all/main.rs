@@ -28,6 +28,7 @@ mod memory;
 mod powercut;
 mod prometheus;
 mod protocol;
+mod qos;
 mod state;
 mod support;
 mod tls;

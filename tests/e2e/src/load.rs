@@ -1,0 +1,155 @@
+//! fio as several clients at once, with a line for each request: for what has to hold in every window of time.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::tool::tool_within;
+
+/// Seconds that fio may take beyond what its jobs do.
+const SECONDS_BEYOND: u64 = 60;
+
+/// One client: when it asks, and for what.
+pub struct Job {
+    name: String,
+    uri: String,
+    options: String,
+    from_s: u64,
+    seconds: u64,
+}
+
+impl Job {
+    /// Asks `uri` from `from_s` on for so long; `options` are fio's own, split at spaces.
+    pub fn new(name: &str, uri: String, options: &str, from_s: u64, seconds: u64) -> Job {
+        Job { name: name.to_owned(), uri, options: options.to_owned(), from_s, seconds }
+    }
+
+    fn end_s(&self) -> u64 {
+        self.from_s + self.seconds
+    }
+}
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// When, in milliseconds since the first job began.
+    pub at_ms: u64,
+    /// How long it took.
+    pub latency_us: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// The requests of one client in the order of their ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log(pub Vec<Done>);
+
+/// Runs all jobs at once to their end; what each has seen, by its name.
+pub fn run(folder: &Path, jobs: &[Job]) -> BTreeMap<String, Log> {
+    let mut text = "[global]\nioengine=nbd\nthread=1\ntime_based=1\nnorandommap=1\nrandrepeat=0\ndisable_slat=1\n\
+                    disable_clat=1\nlog_unix_epoch=1\n"
+        .to_owned();
+    for Job { name, uri, options, from_s, seconds } in jobs {
+        let options = options.replace(' ', "\n");
+        text +=
+            &format!("[{name}]\nuri={uri}\nwrite_lat_log={name}\nstartdelay={from_s}\nruntime={seconds}\n{options}\n");
+    }
+    let file = folder.join("load.fio");
+    fs::write(&file, text).expect("the folder can be written");
+    let seconds = jobs.iter().map(Job::end_s).max().unwrap_or(0) + SECONDS_BEYOND;
+    tool_within(seconds, "fio").arg(&file).within(folder).ok();
+    let logs: Vec<Log> = (1..).zip(jobs).map(|(number, job)| Log::read(folder, job, number)).collect();
+    // Clocks are the machine's own: the first answer of who began at once is the beginning, as near as fio tells.
+    let began = |(log, job): (&Log, &Job)| Some(log.0.first()?.at_ms - job.from_s * 1000);
+    let began = logs.iter().zip(jobs).filter_map(began).min().unwrap_or(0);
+    let moved = |log: Log| Log(log.0.into_iter().map(|done| Done { at_ms: done.at_ms - began, ..done }).collect());
+    jobs.iter().map(|job| job.name.clone()).zip(logs.into_iter().map(moved)).collect()
+}
+
+impl Log {
+    /// fio numbers the logs by their jobs. Whatever is outstanding when a job's time is over it looks at together, when the last of it ends: that
+    /// is left out.
+    fn read(folder: &Path, job: &Job, number: usize) -> Log {
+        let path = folder.join(format!("{}_lat.{number}.log", job.name));
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let mut all: Vec<Done> = text.lines().map(parse).collect();
+        all.sort_by_key(|done| done.at_ms);
+        let began = all.iter().map(|done| done.at_ms - done.latency_us / 1000).min();
+        let began = began.unwrap_or_else(|| panic!("{} had no answer", job.name));
+        all.retain(|done| done.at_ms < began + job.seconds * 1000);
+        Log(all)
+    }
+
+    /// What ended in these milliseconds.
+    pub fn between(&self, from_ms: u64, to_ms: u64) -> &[Done] {
+        let place = |ms: u64| self.0.partition_point(|done| done.at_ms < ms);
+        &self.0[place(from_ms)..place(to_ms.max(from_ms))]
+    }
+
+    /// Requests a second in these milliseconds.
+    pub fn rate(&self, from_ms: u64, to_ms: u64) -> f64 {
+        self.between(from_ms, to_ms).len() as f64 * 1e3 / (to_ms - from_ms) as f64
+    }
+
+    /// The latency that this part of the requests which ended in these milliseconds did not exceed, in microseconds.
+    pub fn quantile_us(&self, from_ms: u64, to_ms: u64, part: f64) -> u64 {
+        let mut all: Vec<u64> = self.between(from_ms, to_ms).iter().map(|done| done.latency_us).collect();
+        assert!(!all.is_empty(), "nothing ended between {from_ms} and {to_ms} ms");
+        all.sort_unstable();
+        all[((all.len() - 1) as f64 * part).round() as usize]
+    }
+
+    /// When the last request ended.
+    pub fn end_ms(&self) -> u64 {
+        self.0.last().map_or(0, |done| done.at_ms)
+    }
+
+    /// By how much the requests exceed `per_second` at most, wherever a piece of time is cut out, counted as `amount` says.
+    pub fn excess(&self, per_second: u64, amount: fn(&Done) -> u64) -> u64 {
+        let (mut level, mut most, mut last_ms) = (0, 0, 0);
+        for done in &self.0 {
+            // In thousandths, for milliseconds leave no rest there.
+            level = u64::saturating_sub(level, per_second * (done.at_ms - last_ms)) + amount(done) * 1000;
+            (most, last_ms) = (most.max(level), done.at_ms);
+        }
+        most / 1000
+    }
+}
+
+/// A line of fio's: milliseconds, nanoseconds that it took, direction, bytes, and what nobody asked for.
+fn parse(line: &str) -> Done {
+    let numbers: Vec<u64> = line.split(',').map_while(|part| part.trim().parse().ok()).collect();
+    let [at_ms, latency_ns, _, bytes, ..] = numbers[..] else { panic!("not a line of fio's log: {line}") };
+    Done { at_ms, latency_us: latency_ns / 1000, bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(at_ms: impl IntoIterator<Item = u64>) -> Log {
+        Log(at_ms.into_iter().map(|at_ms| Done { at_ms, latency_us: at_ms, bytes: 4096 }).collect())
+    }
+
+    #[test]
+    fn a_line_of_fios_log_is_read() {
+        let done = Done { at_ms: 1_795_426_913_818, latency_us: 1_249, bytes: 4096 };
+        assert_eq!(parse("1795426913818, 1249813, 0, 4096, 0"), done);
+    }
+
+    #[test]
+    fn a_window_holds_what_ended_in_it() {
+        let log = log((0..1000).map(|number| number * 2));
+        assert_eq!((log.between(100, 200).len(), log.rate(100, 200)), (50, 500.0));
+        assert_eq!(log.quantile_us(0, 2000, 0.99), 1978);
+    }
+
+    #[test]
+    fn what_exceeds_a_rate_is_found_whatever_the_piece_of_time() {
+        let even = |done: &Done| u64::from(done.bytes > 0);
+        assert_eq!(log((0..5000).map(|number| number * 2)).excess(500, even), 1);
+        // All of a second in its first moment, and 2 % more all the time.
+        assert_eq!(log((0..5000).map(|number| number / 500 * 1000)).excess(500, even), 500);
+        assert!(log((0..5100).map(|number| number * 100 / 51)).excess(500, even) >= 100);
+    }
+}

@@ -1,0 +1,93 @@
+//! The cache: one that streams through it or writes as fast as it can takes nothing from others that they would miss.
+
+use e2e::daemon::Daemon;
+use e2e::load::{Done, Job, Log, run};
+use e2e::site::Site;
+
+use super::{POOL, figure, seconds, shelf};
+
+const STEADY: [&str; 3] = ["one", "two", "three"];
+/// Small, so that it is soon full, and four times as much soon read.
+const MEMORY_BYTES: u64 = 16 << 20;
+/// Nearly all in the first two MiB of a hundred, the rest anywhere there.
+const ASKS: &str = "rw=randread bs=4k size=100m random_distribution=zoned:92/2:8/98";
+/// At a pace that leaves spindles idle.
+const STEADILY: &str = "iodepth=4 rate_iops=250";
+/// Until memory is full and who comes again is known to.
+const FILLED_S: u64 = 6;
+/// More than four times the memory, and nothing twice.
+const STREAM: &str = "rw=read bs=256k iodepth=8 size=100g";
+/// Four times the memory, again and again.
+const CIRCLE: &str = "rw=read bs=256k iodepth=8 size=64m";
+const WRITES: &str = "rw=randwrite bs=64k iodepth=32 size=1g";
+
+/// What the steady ones had together: part of their reads that were hits, and the slowest hundredth.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    hit_ratio: f64,
+    p99_us: u64,
+}
+
+fn hits_and_reads(daemon: &Daemon) -> (u64, u64) {
+    let sum = |name| STEADY.iter().map(|volume| figure(daemon, volume, name)).sum();
+    (sum("memory_hits"), sum("reads"))
+}
+
+fn steady(site: &Site, daemon: &Daemon, neighbour: Option<&str>, time: u64) -> Seen {
+    let asks = format!("{ASKS} {STEADILY}");
+    let mut jobs: Vec<Job> = STEADY.iter().map(|name| Job::new(name, site.uri(name), &asks, 0, time)).collect();
+    jobs.extend(neighbour.map(|options| Job::new("neighbour", site.uri("neighbour"), options, 0, time)));
+    let before = hits_and_reads(daemon);
+    let logs = run(site.folder.path(), &jobs);
+    if let Some(log) = logs.get("neighbour") {
+        let bytes: u64 = log.0.iter().map(|done| done.bytes).sum();
+        assert!(bytes >= 4 * MEMORY_BYTES, "the neighbour had {bytes} bytes alone: it was no burden");
+    }
+    let after = hits_and_reads(daemon);
+    let mut all: Vec<Done> = STEADY.iter().flat_map(|name| logs[*name].0.iter().copied()).collect();
+    all.sort_by_key(|done| done.at_ms);
+    let all = Log(all);
+    Seen {
+        hit_ratio: (after.0 - before.0) as f64 / (after.1 - before.1) as f64,
+        p99_us: all.quantile_us(0, all.end_ms() + 1, 0.99),
+    }
+}
+
+/// Three who are steady alone, then beside a neighbour who does one after the other of `burdens`.
+fn beside(datastore: Option<&str>, burdens: &[&str], time: u64) -> Vec<Seen> {
+    let volumes: Vec<(&str, &str)> = STEADY.iter().chain(&["neighbour"]).map(|name| (*name, "")).collect();
+    let site = shelf(&MEMORY_BYTES.to_string(), datastore, &volumes);
+    let daemon = site.start();
+    let fill = format!("{ASKS} iodepth=8");
+    run(site.folder.path(), &STEADY.map(|name| Job::new(name, site.uri(name), &fill, 0, FILLED_S)));
+    let each = std::iter::once(None).chain(burdens.iter().map(|options| Some(*options)));
+    let seen = each.map(|neighbour| steady(&site, &daemon, neighbour, time)).collect();
+    daemon.stop();
+    seen
+}
+
+fn hold(burdens: &[&str], time: u64) {
+    let (with, without) = std::thread::scope(|scope| {
+        let without = scope.spawn(|| beside(None, burdens, time));
+        (beside(POOL, burdens, time), without.join().expect("it is only looked at"))
+    });
+    for (name, seen) in [("with", &with), ("without", &without)] {
+        println!("{name} QoS: {:?} alone", seen[0]);
+        burdens.iter().zip(&seen[1..]).for_each(|(burden, seen)| println!("{name} QoS: {seen:?} beside {burden}"));
+    }
+    let alone = with[0];
+    for (burden, beside) in burdens.iter().zip(&with[1..]) {
+        assert!(beside.hit_ratio >= alone.hit_ratio - 0.02, "{alone:?} alone, {beside:?} beside {burden}");
+        assert!(beside.p99_us * 2 <= alone.p99_us * 3, "{alone:?} alone, {beside:?} beside {burden}");
+    }
+}
+
+#[test]
+fn who_streams_through_the_cache_takes_nobodys_hot_set() {
+    hold(&[STREAM, CIRCLE], seconds(6));
+}
+
+#[test]
+fn who_writes_as_fast_as_it_can_takes_nobodys_hot_set() {
+    hold(&[WRITES], seconds(6));
+}

@@ -1,0 +1,111 @@
+//! Limits: in every piece of time, hits included, with few requests outstanding and with many.
+//!
+//! What fio logs are ends: between the volume's entry and fio's clock a request is answered, sent and read, which a busy machine delays, and what
+//! was delayed comes at once. So the strict bound has to hold in all seconds but few, and [`DELAYED_MS`] more in every piece of
+//! time of whatever length. In virtual time, at the entry itself, the strict bound holds always.
+
+use e2e::client::Client;
+use e2e::load::{Done, Job, Log, run};
+use e2e::site::Site;
+
+use super::{figure, seconds};
+
+const MIB: u64 = 1 << 20;
+const IOPS: u64 = 500;
+const BYTES: u64 = 20_000_000;
+/// Bytes of a request where bytes are limited.
+const PIECE: u64 = 64 << 10;
+/// Requests that may be saved up.
+const BURST: u64 = 250;
+/// What comes at once after a delay of the clients or of the daemon, in milliseconds of the limit.
+const DELAYED_MS: u64 = 100;
+/// Of the seconds that begin with each request, so many in a hundred may have more than the strict bound.
+const SECONDS_DELAYED_PERCENT: usize = 5;
+
+fn one(_: &Done) -> u64 {
+    1
+}
+
+fn bytes(done: &Done) -> u64 {
+    done.bytes
+}
+
+/// Of a limited volume: no second has more than `per_second` and a fiftieth, or one request of `piece`, and none much less.
+fn hold_limit(name: &str, log: &Log, per_second: u64, piece: u64, amount: fn(&Done) -> u64) {
+    let allowed = per_second + (per_second / 50).max(piece);
+    let had = |from: u64, to: u64| log.between(from, to).iter().map(amount).sum::<u64>();
+    let end = log.end_ms();
+    let seconds: Vec<u64> = log.0.iter().map(|done| had(done.at_ms, done.at_ms + 1000)).collect();
+    let above = seconds.iter().filter(|had| **had > allowed).count();
+    let (most, excess) = (seconds.iter().max().copied().unwrap_or(0), log.excess(per_second, amount));
+    println!(
+        "{name}: at most {most} in a second, {above} of {} seconds above {allowed}; {excess} at once",
+        seconds.len()
+    );
+    assert!(above * 100 <= seconds.len() * SECONDS_DELAYED_PERCENT, "{name}: {above} seconds of {}", seconds.len());
+    let bound = (per_second / 50).max(piece) + per_second * DELAYED_MS / 1000;
+    assert!(excess <= bound, "{name}: {excess} more than {per_second} a second, somewhere");
+    // All the time, and not at the beginning of each second.
+    let mut tenths: Vec<u64> = (0..end / 100).map(|tenth| had(tenth * 100, tenth * 100 + 100)).collect();
+    tenths.sort_unstable();
+    let middle = tenths[tenths.len() / 2] * 10;
+    assert!(middle.abs_diff(per_second) <= (per_second / 5).max(10 * piece), "{name}: {middle} a second is usual");
+    let all = had(0, end) * 1000 / end;
+    assert!(all * 10 >= per_second * 9, "{name}: {all} a second is all that it had");
+}
+
+#[test]
+fn no_second_has_more_than_a_limit_allows_hits_included() {
+    let mut site = Site::new();
+    let limits = [("requests", format!("limit_iops = {IOPS}")), ("bytes", format!("limit_bytes = \"{BYTES}\""))];
+    let kinds = [("requests", "rw=randrw bs=4k"), ("bytes", "rw=randread bs=64k")];
+    let (mut jobs, time) = (Vec::new(), seconds(6));
+    for ((kind, limit), (_, options)) in limits.iter().zip(kinds) {
+        for depth in [1, 64] {
+            let name = format!("{kind}-{depth}");
+            site.volume(&name, 4 * MIB, limit);
+            jobs.push(Job::new(&name, site.uri(&name), &format!("{options} iodepth={depth}"), 0, time));
+        }
+    }
+    let daemon = site.start();
+    let names = ["requests-1", "requests-64", "bytes-1", "bytes-64"];
+    for name in names {
+        Client::connect(&site.endpoint(), name).expect("it is served").read_all().expect("it reads");
+    }
+    let misses = |name| figure(&daemon, name, "misses") + figure(&daemon, name, "partial_hits");
+    let before = names.map(misses);
+    let logs = run(site.folder.path(), &jobs);
+    assert_eq!(names.map(misses), before, "all of it was in memory");
+    for name in names {
+        if name.starts_with("requests") {
+            hold_limit(name, &logs[name], IOPS, 1, one);
+        } else {
+            hold_limit(name, &logs[name], BYTES, PIECE, bytes);
+        }
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_burst_is_had_once_and_again_when_it_was_saved_up() {
+    let mut site = Site::new();
+    site.volume("v", 4 * MIB, &format!("limit_iops = {IOPS}\nburst_iops = {BURST}"));
+    let daemon = site.start();
+    Client::connect(&site.endpoint(), "v").expect("it is served").read_all().expect("it reads");
+    // fio takes a moment to begin: by then the burst is whole again.
+    std::thread::sleep(std::time::Duration::from_millis(BURST * 1000 / IOPS));
+    let flood = |name, from| Job::new(name, site.uri("v"), "rw=randread bs=4k iodepth=64", from, 2);
+    let logs = run(site.folder.path(), &[flood("first", 0), flood("second", 4)]);
+    let (first, second) = (&logs["first"], &logs["second"]);
+    let both = Log(first.0.iter().chain(&second.0).copied().collect());
+    let excess = both.excess(IOPS, one);
+    println!("{excess} at once for a burst of {BURST}");
+    assert!(excess <= BURST + IOPS / 50 + IOPS * DELAYED_MS / 1000, "{excess} at once for a burst of {BURST}");
+    for log in [first, second] {
+        let began = log.0[0].at_ms;
+        // Half a second has half of the limit, and the burst.
+        let had = log.between(began, began + 500).len() as u64;
+        assert!(had * 10 >= 9 * (BURST + IOPS / 2), "{had} in the first half second with a burst of {BURST}");
+    }
+    daemon.stop();
+}

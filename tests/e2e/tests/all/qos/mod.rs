@@ -1,0 +1,70 @@
+//! Quality of service on real I/O: fio on the real daemon, whose volumes lie on the same modelled spindles or on one file of this machine that is
+//! limited in rate.
+//!
+//! What is asserted are ratios between clients of one run and the pace of modelled disks, never how fast this machine is. The exact forms are
+//! tested in virtual time.
+
+mod cache;
+mod limits;
+mod neighbours;
+mod shares;
+
+use e2e::daemon::Daemon;
+use e2e::load::Log;
+use e2e::site::Site;
+use serde_json::Value;
+
+/// Length of a volume on the shelf: far more than there is memory, and so much that disks have to seek.
+const GIB_OF_A_VOLUME: u64 = 200;
+/// Disks that are asked for more than this are congested.
+const POOL: Option<&str> = Some("congestion_threshold = \"15ms\"");
+/// Small reads that find nothing in memory.
+const RANDOM: &str = "rw=randread bs=4k iodepth=32";
+/// Until windows count: congestion has to be noticed, and memory filled.
+const SETTLED_MS: u64 = 4_000;
+
+/// Seconds of each thing that is measured: `HOTSET_QOS_SECONDS`, `usual` without it.
+fn seconds(usual: u64) -> u64 {
+    std::env::var("HOTSET_QOS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Volumes (name, further keys) that share five spindles, and one datastore where `datastore` has its keys.
+fn shelf(memory: &str, datastore: Option<&str>, volumes: &[(&str, &str)]) -> Site {
+    let mut site = Site::new();
+    site.memory = memory.to_owned();
+    site.tables = "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas15k\"\n".to_owned();
+    if let Some(keys) = datastore {
+        site.tables += &format!("[[datastore]]\nname = \"pool\"\n{keys}\n");
+    }
+    for (name, keys) in volumes {
+        let pool = if datastore.is_some() { "datastore = \"pool\"\n" } else { "" };
+        site.volume_on(name, "sim://shelf", &format!("size = \"{GIB_OF_A_VOLUME} GiB\"\n{pool}{keys}"));
+    }
+    site
+}
+
+/// Windows of `width_ms`, one each half second.
+fn windows(from_ms: u64, to_ms: u64, width_ms: u64) -> impl Iterator<Item = (u64, u64)> {
+    assert!(from_ms + width_ms <= to_ms, "no window of {width_ms} ms lies between {from_ms} and {to_ms}");
+    (from_ms..=to_ms - width_ms).step_by(500).map(move |from| (from, from + width_ms))
+}
+
+/// Holds the parts of several clients against their shares in every window of ten seconds.
+fn hold_against_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) {
+    for (from, to) in windows(from_ms, to_ms, 10_000) {
+        let rates: Vec<f64> = logs.iter().map(|log| log.rate(from, to)).collect();
+        let (all, entitled): (f64, f64) = (rates.iter().sum(), shares.iter().sum());
+        let told: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
+        println!("{from} to {to} ms: {} a second for shares of {shares:?}", told.join(", "));
+        for (rate, share) in rates.iter().zip(shares) {
+            let ratio = rate / all / (share / entitled);
+            assert!((0.95..=1.05).contains(&ratio), "{rates:?} for {shares:?} between {from} and {to} ms");
+        }
+    }
+}
+
+/// Of `hotset volume show`.
+fn figure(daemon: &Daemon, volume: &str, name: &str) -> u64 {
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON");
+    shown[name].as_u64().unwrap_or_else(|| panic!("no {name} in {shown}"))
+}

@@ -1,0 +1,58 @@
+//! Neighbours: a reservation beside those who flood, and small requests beside large ones.
+
+use e2e::load::{Job, run};
+
+use super::{POOL, RANDOM, SETTLED_MS, seconds, shelf, windows};
+
+/// Requests a second that are reserved.
+const RESERVED: u64 = 300;
+
+#[test]
+fn a_reservation_is_met_in_every_five_seconds_beside_two_who_flood() {
+    let site = shelf(
+        "64 MiB",
+        POOL,
+        &[
+            ("reserved", &format!("shares = 100\nreservation_iops = {RESERVED}")),
+            ("reads", "shares = 2000"),
+            ("writes", "shares = 2000"),
+        ],
+    );
+    let daemon = site.start();
+    let time = 4 + seconds(8);
+    let jobs = [
+        Job::new("reserved", site.uri("reserved"), RANDOM, 0, time),
+        Job::new("reads", site.uri("reads"), "rw=randread bs=4k iodepth=128", 0, time),
+        Job::new("writes", site.uri("writes"), "rw=randwrite bs=1m iodepth=128", 0, time),
+    ];
+    let logs = run(site.folder.path(), &jobs);
+    let reserved = &logs["reserved"];
+    for (from, to) in windows(SETTLED_MS, reserved.end_ms(), 5000) {
+        let [own, reads, writes] = ["reserved", "reads", "writes"].map(|name| logs[name].rate(from, to));
+        println!(
+            "{from} to {to} ms: {own:.0} a second of {RESERVED} reserved, beside {reads:.0} reads and {writes:.0} writes of 1 MiB"
+        );
+        assert!(own >= 0.95 * RESERVED as f64, "{own:.0} a second of {RESERVED} between {from} and {to} ms");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn small_requests_wait_beside_large_ones_no_longer_than_twice_as_long_as_beside_small_ones() {
+    let site = shelf("64 MiB", POOL, &[("small", ""), ("neighbour", "")]);
+    let daemon = site.start();
+    let time = 4 + seconds(5);
+    let large = "rw=randread bs=256k iodepth=32";
+    let jobs = [
+        Job::new("small", site.uri("small"), "rw=randread bs=4k iodepth=16", 0, 2 * time),
+        Job::new("beside-small", site.uri("neighbour"), RANDOM, 0, time),
+        Job::new("beside-large", site.uri("neighbour"), large, time, time),
+    ];
+    let logs = run(site.folder.path(), &jobs);
+    let (small, half_ms) = (&logs["small"], time * 1000);
+    let [beside_small, beside_large] =
+        [(0, half_ms), (half_ms, 2 * half_ms)].map(|(from, to)| small.quantile_us(from + SETTLED_MS, to, 0.99));
+    println!("p99 of 4 KiB: {beside_small} us beside 4 KiB, {beside_large} us beside 256 KiB");
+    assert!(beside_large <= 2 * beside_small, "{beside_large} us instead of {beside_small} us");
+    daemon.stop();
+}

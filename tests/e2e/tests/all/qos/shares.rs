@@ -1,0 +1,74 @@
+//! Shares: what each has of disks that cannot do what all ask for, and what becomes of the part of who asks for nothing.
+
+use std::fs::File;
+
+use e2e::load::{Job, run};
+use e2e::server::Nbdkit;
+use e2e::site::Site;
+
+use super::{POOL, RANDOM, SETTLED_MS, hold_against_shares, seconds, shelf};
+
+/// What the file of this machine does, in requests of 4 KiB a second.
+const FILE_IOPS: u64 = 800;
+
+#[test]
+fn spindles_are_shared_and_who_idles_leaves_its_part_and_gets_it_back_without_a_backlog() {
+    let site = shelf("64 MiB", POOL, &[("a", "shares = 2000"), ("b", "shares = 1000"), ("c", "shares = 500")]);
+    let daemon = site.start();
+    let busy = 4 + seconds(11);
+    let back = busy + 5;
+    let jobs = [
+        Job::new("a", site.uri("a"), RANDOM, 0, busy),
+        Job::new("b", site.uri("b"), RANDOM, 0, back + 5),
+        Job::new("c", site.uri("c"), RANDOM, 0, back + 5),
+        Job::new("a-again", site.uri("a"), RANDOM, back, 5),
+    ];
+    let logs = run(site.folder.path(), &jobs);
+    let [a, b, c, again] = ["a", "b", "c", "a-again"].map(|name| &logs[name]);
+    let idle_ms = a.end_ms();
+    hold_against_shares(&[a, b, c], &[2000.0, 1000.0, 500.0], SETTLED_MS, idle_ms);
+    // Its part is the others' within a second, in the ratio of their shares.
+    let all = |from, to| a.rate(from, to) + b.rate(from, to) + c.rate(from, to);
+    let (before, taken) = (all(SETTLED_MS, idle_ms), all(idle_ms + 1000, idle_ms + 4000));
+    println!("{before:.0} a second of all three, {taken:.0} of two");
+    assert!(taken >= 0.9 * before, "the part of who idles was left lying: {taken:.0} of {before:.0} a second");
+    let ratio = b.rate(idle_ms + 1000, idle_ms + 4000) / c.rate(idle_ms + 1000, idle_ms + 4000);
+    assert!((1.8..=2.2).contains(&ratio), "b has {ratio:.2} times what c has");
+    // Nobody saved anything up: it waits no longer than it did before, and the others no longer for it.
+    let back_ms = again.0[0].at_ms;
+    let (usual, first) = (a.quantile_us(SETTLED_MS, idle_ms, 0.99), again.quantile_us(0, back_ms + 1000, 0.99));
+    println!("p99 {usual} us before it idled, {first} us in the first second after it");
+    assert!(first <= usual * 3 / 2, "{first} us instead of {usual} us");
+    let part =
+        again.rate(back_ms, back_ms + 2000) / (all(back_ms, back_ms + 2000) + again.rate(back_ms, back_ms + 2000));
+    assert!((0.45..=0.68).contains(&part), "it came back to {part:.2} of all instead of {:.2}", 4.0 / 7.0);
+    daemon.stop();
+}
+
+#[test]
+fn a_file_of_this_machine_that_congests_is_shared_as_spindles_are() {
+    let mut site = Site::new();
+    site.memory = "16 MiB".to_owned();
+    site.tables = "[[datastore]]\nname = \"pool\"\ncongestion_threshold = \"30ms\"\n".to_owned();
+    let files = site.folder.join("files");
+    std::fs::create_dir(&files).expect("the folder can be written");
+    let socket = site.folder.join("below");
+    let shares = [("a", 1000), ("b", 500), ("c", 500)];
+    for (name, shares) in shares {
+        File::create(files.join(name)).and_then(|file| file.set_len(1 << 30)).expect("the folder can be written");
+        let uri = format!("nbd+unix:///{name}?socket={}", socket.display());
+        site.volume_on(name, &uri, &format!("datastore = \"pool\"\nshares = {shares}"));
+    }
+    // One bucket for all connections.
+    let rate = FILE_IOPS * 4096 * 8;
+    let below =
+        Nbdkit::start(&socket, &format!("--filter=rate file dir={} rate={rate} burstiness=0.1", files.display()));
+    let daemon = site.start();
+    let jobs = shares.map(|(name, _)| Job::new(name, site.uri(name), RANDOM, 0, 4 + seconds(11)));
+    let logs = run(site.folder.path(), &jobs);
+    let logs = shares.map(|(name, _)| &logs[name]);
+    let end = logs.iter().map(|log| log.end_ms()).min().expect("there are three");
+    hold_against_shares(&logs, &[1000.0, 500.0, 500.0], SETTLED_MS, end);
+    daemon.stop();
+    drop(below);
+}
