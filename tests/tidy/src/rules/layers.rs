@@ -9,10 +9,10 @@ use crate::source::Source;
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
 const LAYERS: [(&str, u32); 25] = [
     ("seam", 0),
-    ("qos", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
     ("trace", 0),
+    ("qos", 1),
     ("flash", 1),
     ("front", 1),
     ("engine", 2),

@@ -83,11 +83,13 @@ fn hold(burdens: &[&str], time: u64) {
 }
 
 #[test]
+#[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn who_streams_through_the_cache_takes_nobodys_hot_set() {
     hold(&[STREAM, CIRCLE], seconds(6));
 }
 
 #[test]
+#[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn who_writes_as_fast_as_it_can_takes_nobodys_hot_set() {
     hold(&[WRITES], seconds(6));
 }

@@ -8,6 +8,7 @@ use super::{POOL, RANDOM, SETTLED_MS, seconds, shelf, windows};
 const RESERVED: u64 = 300;
 
 #[test]
+#[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn a_reservation_is_met_in_every_five_seconds_beside_two_who_flood() {
     let site = shelf(
         "64 MiB",
@@ -38,6 +39,7 @@ fn a_reservation_is_met_in_every_five_seconds_beside_two_who_flood() {
 }
 
 #[test]
+#[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn small_requests_wait_beside_large_ones_no_longer_than_twice_as_long_as_beside_small_ones() {
     let site = shelf("64 MiB", POOL, &[("small", ""), ("neighbour", "")]);
     let daemon = site.start();

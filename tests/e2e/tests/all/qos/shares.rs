@@ -12,6 +12,7 @@ use super::{POOL, RANDOM, SETTLED_MS, hold_against_shares, seconds, shelf};
 const FILE_IOPS: u64 = 800;
 
 #[test]
+#[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn spindles_are_shared_and_who_idles_leaves_its_part_and_gets_it_back_without_a_backlog() {
     let site = shelf("64 MiB", POOL, &[("a", "shares = 2000"), ("b", "shares = 1000"), ("c", "shares = 500")]);
     let daemon = site.start();
@@ -46,6 +47,7 @@ fn spindles_are_shared_and_who_idles_leaves_its_part_and_gets_it_back_without_a_
 }
 
 #[test]
+#[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn a_file_of_this_machine_that_congests_is_shared_as_spindles_are() {
     let mut site = Site::new();
     site.memory = "16 MiB".to_owned();
