@@ -115,9 +115,8 @@ pub(super) struct Arriving {
     unasked_max: u32,
     /// More comes without being asked for, for which room was made; and the number of its next PDU.
     unasked: Option<u32>,
-    /// What has come and was not taken.
-    bytes: Vec<u8>,
-    taken: usize,
+    /// What has come and was not taken. Has room for at most twice as much as that and what is to come, which is what its session counts.
+    bytes: VecDeque<u8>,
     /// Bytes that have come.
     received: u32,
     /// Bytes that have come or were asked for.
@@ -149,7 +148,7 @@ impl Arriving {
             expected,
             unasked_max,
             unasked: goes_on.then_some(0),
-            bytes: first.to_vec(),
+            bytes: first.to_vec().into(),
             received,
             requested: if goes_on { unasked_max } else { received },
             ..Arriving::default()
@@ -183,32 +182,53 @@ impl Arriving {
             }
             Arrived::Asked
         };
-        self.received = end;
         if !self.is_over {
-            self.bytes.extend_from_slice(data);
+            // For all that is to come at once: to grow step by step takes up to twice as much.
+            self.bytes.reserve_exact(self.awaited());
+            self.bytes.extend(data);
         }
+        self.received = end;
+        self.trim();
         kind
+    }
+
+    /// Bytes that room was made for and that have not come.
+    fn awaited(&self) -> usize {
+        (self.requested - self.received) as usize
     }
 
     /// Bytes that could be taken now.
     pub(super) fn here(&self) -> usize {
-        self.bytes.len() - self.taken
+        self.bytes.len()
     }
 
     /// Moves at most `len` bytes to `into`; how many.
     pub(super) fn take(&mut self, len: usize, into: &mut Vec<u8>) -> usize {
         let len = len.min(self.here());
-        if into.is_empty() && self.taken == 0 && len == self.bytes.len() {
-            std::mem::swap(into, &mut self.bytes);
-            return len;
+        if into.is_empty() && into.capacity() > 2 * len {
+            *into = Vec::new();
         }
-        into.extend_from_slice(&self.bytes[self.taken..self.taken + len]);
-        self.taken += len;
-        if self.here() == 0 {
-            self.bytes.clear();
-            self.taken = 0;
+        if into.is_empty() && len == self.here() && self.bytes.capacity() <= 2 * len {
+            let empty = std::mem::take(into);
+            *into = std::mem::replace(&mut self.bytes, empty.into()).into();
+        } else {
+            into.reserve_exact(len);
+            let (front, back) = self.bytes.as_slices();
+            let (front, _) = front.split_at(len.min(front.len()));
+            into.extend_from_slice(front);
+            into.extend_from_slice(&back[..len - front.len()]);
+            self.bytes.drain(..len);
         }
+        self.trim();
         len
+    }
+
+    /// Gives back the room that what was taken has had, or what does not come, unless there is use for half of it.
+    fn trim(&mut self) {
+        let counted = self.here() + self.awaited();
+        if self.bytes.capacity() > 2 * counted {
+            self.bytes.shrink_to(counted);
+        }
     }
 
     /// Where the next bytes to be taken lie in the command's data.
@@ -252,8 +272,8 @@ impl Arriving {
         if std::mem::replace(&mut self.is_over, true) {
             return 0;
         }
-        let held = self.here() + (self.requested - self.received) as usize;
-        (self.bytes, self.taken) = (Vec::new(), 0);
+        let held = self.here() + self.awaited();
+        self.bytes = VecDeque::new();
         held
     }
 
@@ -319,6 +339,40 @@ mod tests {
         }
         let mut early = Arriving::new(16, 8, b"", true);
         assert_eq!(early.arrive(&pdu(NO_TAG, 0, 0, true), b"abcdefghi"), Arrived::Wrong, "past the first burst");
+    }
+
+    #[test]
+    fn no_more_room_is_held_than_twice_what_is_counted() {
+        let check = |data: &Arriving, into: &Vec<u8>| {
+            let counted = data.here() + data.awaited();
+            for (room, counted) in [(data.bytes.capacity(), counted), (into.capacity(), into.len())] {
+                assert!(room <= 2 * counted, "room for {room} bytes, {counted} are counted");
+            }
+        };
+        // Parts that end elsewhere than what comes: something is left of each.
+        let (mut data, mut into, mut taken) = (Arriving::new(64 << 20, 256 << 10, &[7; 4096], true), Vec::new(), 0);
+        data.arrive(&pdu(NO_TAG, 0, 4096, true), &[7; 252 << 10]);
+        for tag in 0..255 {
+            into.clear();
+            taken += data.take(248 << 10, &mut into);
+            check(&data, &into);
+            let (_, offset, len) = data.ask(tag, 256 << 10);
+            for (data_sn, part) in (0..).zip([100 << 10, 156 << 10]) {
+                let offset = offset + if data_sn == 0 { 0 } else { len - part };
+                let pdu = pdu(tag, data_sn, offset, data_sn == 1);
+                assert_eq!(data.arrive(&pdu, &[7; 156 << 10][..part as usize]), Arrived::Asked);
+                check(&data, &into);
+            }
+        }
+        assert_eq!((data.here() + taken, data.may_ask()), (64 << 20, false));
+        into.clear();
+        data.take(512, &mut into);
+        check(&data, &into);
+        // Room was made for more than comes.
+        let mut short = Arriving::new(1 << 20, 256 << 10, &[], true);
+        short.arrive(&pdu(NO_TAG, 0, 0, false), &[7; 512]);
+        assert_eq!(short.arrive(&pdu(NO_TAG, 1, 512, true), &[7; 512]), Arrived::Unasked { spare: 255 << 10 });
+        check(&short, &Vec::new());
     }
 
     #[test]
