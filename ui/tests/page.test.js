@@ -147,7 +147,7 @@ test('datastores show the sums of their volumes', { skip }, async (t) => {
   await badge(page, 'live');
   const shown = async () => rateOf(await page.textContent('[data-datastore=shelf] [data-cell=requests]'));
   await until('a rate', async () => (await shown()) > 0);
-  const names = await page.locator('tbody tr td:first-child').allTextContents();
+  const names = await page.locator('tr[data-datastore] td:first-child').allTextContents();
   assert.deepEqual(names, ['without a datastore', 'shelf']);
   const requests = async () => {
     const { volumes } = await daemon.json('status');
@@ -164,6 +164,53 @@ test('datastores show the sums of their volumes', { skip }, async (t) => {
   t.diagnostic(`requests a second: page ${mean.toFixed(1)}, API ${told.toFixed(1)}`);
   assert.ok(Math.abs(mean - told) < told * 0.25, `the page shows ${mean}, the API ${told}`);
   assert.ok((await page.locator('[data-chart]').count()) >= 4);
+  assert.deepEqual(page.errors, []);
+});
+
+test('a datastore shows who contends for it, who waits, and who caused congestion', { skip }, async (t) => {
+  const page = await open(t, '#/datastores?of=shelf');
+  await badge(page, 'live');
+  const card = page.locator('[data-contention=shelf]');
+  await card.waitFor();
+  const rows = async () => {
+    const texts = await card.locator('tr[data-member]').allInnerTexts();
+    return texts.map((text) => text.replaceAll(/\s+/g, ' ').trim());
+  };
+  const members = (await rows()).map((row) => row.split(' ').slice(0, 2).join(' '));
+  assert.deepEqual(members.toSorted(), ['database 1,000', 'desktops 1,000']);
+  // One that is congested is seldom at hand.
+  const told = await daemon.json('datastores');
+  const shelf = told.find(({ name }) => name === 'shelf');
+  const part = { shares: 1000, reservation_iops: 0, entitled_ratio: 0.2, used_ratio: 0.7, waits: 9, waited_us: 2e6 };
+  Object.assign(shelf, {
+    congested: true,
+    congestion_episodes: 2,
+    congested_seconds_total: 75,
+    members: [
+      { ...part, volume: 'database', entitled_ratio: 0.8, used_ratio: 0.3, waiting: 0, reservation_iops: 300 },
+      { ...part, volume: 'desktops', waiting: 31 },
+    ],
+    episodes: [
+      { began_unix_seconds: 1795326300, ended_unix_seconds: 1795326315, caused_by: 'database', contenders: ['mail'] },
+      { began_unix_seconds: 1795326400, caused_by: 'desktops', contenders: ['database', 'desktops'] },
+    ],
+  });
+  await page.route('**/api/v1/datastores', (route) => route.fulfill({ json: told }));
+  await card.locator('[data-congested=true]').waitFor();
+  // Whoever waits comes first.
+  assert.deepEqual(await rows(), [
+    'desktops 1,000 – 20 % 70 % 31 2.0 s in 9',
+    'database 1,000 300/s 80 % 30 % 0 2.0 s in 9',
+  ]);
+  const episodes = await card.locator('tr[data-episode]').allInnerTexts();
+  assert.match(episodes[0].replaceAll(/\s+/g, ' '), /lasts desktops database, desktops$/);
+  assert.match(episodes[1].replaceAll(/\s+/g, ' '), /15 s database mail$/);
+  assert.match(await card.innerText(), /2 times since the start, 1 min 15 s in all/);
+  assert.equal(
+    await page.textContent('[data-datastore=shelf] [data-cell=contention]').then((text) => text.trim()),
+    'congested',
+  );
+  assert.deepEqual(await graveFindings(page), []);
   assert.deepEqual(page.errors, []);
 });
 

@@ -117,6 +117,45 @@ test(
   },
 );
 
+test('limits, shares and a reservation are changed by who may, and refused with a reason', { skip }, async (t) => {
+  const page = await open(t, '#/volumes/mail');
+  await badge(page, 'live');
+  const group = (key) => page.locator(`[data-share=${key}]`);
+  const change = async (key, values, said) => {
+    for (const [name, value] of Object.entries(values)) await group(key).getByLabel(name).fill(value);
+    await group(key).getByRole('button', { name: 'Change' }).click();
+    if (said) await page.waitForSelector(`text=${said}: done.`);
+  };
+  await group('shares').waitFor();
+  await change('shares', { Shares: 'high' });
+  await page.getByLabel('Token').fill(await daemon.command('token', 'create', 'qos', '--role', 'operate'));
+  await page.getByRole('button', { name: 'Log in' }).click();
+  await page.waitForSelector('text=Logged in');
+  const told = async () => {
+    const { shares, limit_iops, burst_iops, limit_bytes, reservation_iops } = (await daemon.json('volumes/mail')).qos;
+    return [shares, limit_iops, burst_iops, limit_bytes, reservation_iops];
+  };
+  assert.deepEqual(await told(), [1000, 0, 0, 0, 0]);
+  await change('shares', {}, 'Shares');
+  await change('limit-iops', { 'At most': '500', 'and a burst of': '50' }, 'Limit of requests');
+  await change('limit-bytes', { 'At most': '20 MB' }, 'Limit of throughput');
+  assert.deepEqual(await told(), [2000, 500, 50, 20_000_000, 0]);
+  await until(
+    'what holds',
+    async () => (await group('limit-iops').getByLabel('At most').getAttribute('placeholder')) === '500',
+  );
+  // It is on no datastore, which could not promise anything.
+  await change('shares', { reserved: '300' });
+  await page.waitForSelector('[data-controls] [role=alert]:has-text("without a datastore")');
+  assert.deepEqual(await told(), [2000, 500, 50, 20_000_000, 0]);
+  await daemon.command('volume', 'set', 'mail', 'shares=normal', 'limit_iops=0', 'limit_bytes=0', 'burst_iops=0');
+  // The refusals are the browser's only complaints.
+  assert.deepEqual(
+    page.errors.map((error) => error.match(/\b4\d\d\b/)?.[0]),
+    ['401', '400'],
+  );
+});
+
 test(
   'ranges are pinned and let go by who may, each said before, and what makes no sense is refused',
   { skip },

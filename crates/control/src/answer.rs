@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::report::{
-    AdvicePage, AlertReport, ConfigurationReport, EventsPage, HeatReport, HistoryReport, JobReport, SlowReport,
-    TraceOpened, Traced,
+    AdvicePage, AlertReport, ConfigurationReport, DatastoreReport, EventsPage, HeatReport, HistoryReport, JobReport,
+    SlowReport, TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -60,6 +60,8 @@ pub enum Answer {
     Alerts(Vec<AlertReport>),
     /// Of every key of the configuration.
     Configuration(Box<ConfigurationReport>),
+    /// Of `datastore list`.
+    Datastores(Vec<DatastoreReport>),
     /// Of `job list`.
     Jobs(Vec<JobReport>),
     /// Of what goes on aside.

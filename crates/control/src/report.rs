@@ -12,6 +12,7 @@ mod history;
 mod iscsi;
 mod job;
 mod latency;
+mod qos;
 
 use std::collections::BTreeMap;
 
@@ -31,6 +32,7 @@ pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, Ti
 pub use iscsi::{IscsiReport, IscsiSessionReport, SlowCommandReport, UnitReport};
 pub use job::{EndedJobReport, JobOutcome, JobReport};
 pub use latency::{BackingRequests, Counts, CountsBelow, LatencyCountsReport};
+pub use qos::{DatastoreReport, EpisodeReport, MemberReport, QosUse};
 
 /// What a volume is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -196,6 +198,9 @@ pub struct VolumeReport {
     /// What it may have of the memory.
     #[serde(default)]
     pub memory: MemoryUse,
+    /// What it is entitled to beside others and held to, and how long that made it wait.
+    #[serde(default)]
+    pub qos: QosUse,
     /// What caches of other sizes would miss; told where one volume is asked for, while it is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss_ratio_curve: Option<MissRatioCurve>,
@@ -314,7 +319,7 @@ pub struct SlowReport {
     pub length_bytes: u64,
     /// How long it took.
     pub took_us: u64,
-    /// The step that it waited in longest: `gate`, `throttle`, `flash`, `joined`, `backing`, `destage` or `log`.
+    /// The step that it waited in longest: `gate`, `limit`, `shares`, `throttle`, `flash`, `joined`, `backing`, `destage` or `log`.
     pub step: String,
     /// How long there.
     pub waited_us: u64,
@@ -389,6 +394,7 @@ impl VolumeReport {
             backing_requests: Vec::new(),
             flash: FlashUse::default(),
             memory: MemoryUse::default(),
+            qos: QosUse::default(),
             miss_ratio_curve: None,
             lost: Vec::new(),
             lost_bytes: 0,
@@ -410,6 +416,7 @@ impl VolumeReport {
         self.promotions = stats.flash.promotions;
         self.flash_written_bytes = stats.flash.promoted_bytes + stats.flash.logged_bytes;
         self.flash = stats.flash.into();
+        self.qos.count(&stats.qos);
         self.partial_hits = stats.partial_hits;
         self.misses = stats.misses;
         self.errors = stats.errors;
@@ -643,6 +650,7 @@ impl StatusReport {
             flash: self.flash.clone(),
             iscsi: self.iscsi.clone(),
             cores: self.cores.clone(),
+            datastores: self.datastores.iter().map(DatastoreReport::in_short).collect(),
             volumes: Vec::new(),
             overrides: self.overrides.clone(),
             history: self.history.clone(),
@@ -688,6 +696,9 @@ pub struct StatusReport {
     pub iscsi: Option<IscsiReport>,
     /// Data cores.
     pub cores: Vec<CoreReport>,
+    /// Datastores and flash: whether they are congested, and who has what of them.
+    #[serde(default)]
+    pub datastores: Vec<DatastoreReport>,
     /// Volumes.
     pub volumes: Vec<VolumeReport>,
     /// Changes made by command that differ from the file.

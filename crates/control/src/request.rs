@@ -161,6 +161,8 @@ pub enum Request {
     Alerts {},
     /// Every key of the configuration.
     Configuration {},
+    /// Datastores: whether they are congested, and who has what of them.
+    DatastoreList {},
     /// Long work that is under way.
     JobList {},
     /// Call some of it off.

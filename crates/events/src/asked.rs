@@ -82,6 +82,7 @@ pub fn asked(request: &Request) -> Option<Asked> {
         | Request::Alerts {}
         | Request::Configuration {}
         | Request::JobList {}
+        | Request::DatastoreList {}
         | Request::TraceTake { .. }
         | Request::TraceClose { .. }
         | Request::Advice { .. }

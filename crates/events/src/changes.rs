@@ -14,7 +14,7 @@ use super::log::Note;
 /// Facts of a volume that are followed: name, kind of event, how it is read.
 type Fact = (&'static str, EventKind, fn(&VolumeReport) -> Cow<'_, str>);
 
-const FACTS: [Fact; 7] = [
+const FACTS: [Fact; 13] = [
     ("state", EventKind::State, |volume| volume.state.name().into()),
     ("policy", EventKind::Policy, |volume| volume.policy.as_str().into()),
     ("size", EventKind::Limit, |volume| format!("{} bytes", volume.size_bytes).into()),
@@ -22,6 +22,12 @@ const FACTS: [Fact; 7] = [
     ("memory_max", EventKind::Limit, |volume| volume.memory.max.as_str().into()),
     ("flash_min", EventKind::Limit, |volume| volume.flash.min.as_str().into()),
     ("flash_max", EventKind::Limit, |volume| volume.flash.max.as_str().into()),
+    ("shares", EventKind::Limit, |volume| volume.qos.shares.to_string().into()),
+    ("limit_iops", EventKind::Limit, |volume| volume.qos.limit_iops.to_string().into()),
+    ("limit_bytes", EventKind::Limit, |volume| volume.qos.limit_bytes.to_string().into()),
+    ("burst_iops", EventKind::Limit, |volume| volume.qos.burst_iops.to_string().into()),
+    ("burst_bytes", EventKind::Limit, |volume| volume.qos.burst_bytes.to_string().into()),
+    ("reservation_iops", EventKind::Limit, |volume| volume.qos.reservation_iops.to_string().into()),
 ];
 
 /// What a change that somebody asked for is about.
@@ -240,6 +246,7 @@ mod tests {
             Some("add"),
         );
         now.volumes[1].flash.max = "1 GiB".to_owned();
+        now.volumes[1].qos.limit_iops = 500;
         let mut tracker = Tracker::default();
         assert_eq!(look(&mut tracker, &before), [""; 0]);
         assert_eq!(
@@ -248,6 +255,7 @@ mod tests {
                 "policy a: policy write-through, was write-back",
                 "state b: state paused, was active",
                 "limit b: flash_max 1 GiB, was ",
+                "limit b: limit_iops 500, was 0",
                 "state d: is there: active, none",
                 "state c: is gone",
                 "device /dev/f0: lost, was in-service: it failed",

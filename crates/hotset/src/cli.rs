@@ -85,6 +85,11 @@ enum Command {
         #[command(subcommand)]
         action: commands::flash::Action,
     },
+    /// Look at datastores: whether they are congested, and who has what of them
+    Datastore {
+        #[command(subcommand)]
+        action: commands::datastore::Action,
+    },
     /// Look at long work that is under way, or call it off
     Job {
         #[command(subcommand)]
@@ -190,6 +195,7 @@ impl Cli {
             Command::Top { every, times } => commands::top::run(socket, json, every, times),
             Command::Events(options) => commands::events::run(socket, options, json),
             Command::Flash { action } => commands::flash::run(socket, &action, json),
+            Command::Datastore { action } => commands::datastore::run(socket, action, json),
             Command::Job { action } => commands::job::run(socket, action, json),
             Command::Token { action } => commands::token::run(socket, action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),

@@ -235,7 +235,6 @@ fn a_setting_that_cannot_be_changed_is_refused_with_its_reason() {
     for (setting, reason) in [
         ("polcy=none", "did you mean \"policy\""),
         ("size=1", "change it in the configuration and restart"),
-        ("shares=high", "which this version lacks"),
         ("policy=fast", "unknown policy"),
         ("policy", "KEY=VALUE"),
     ] {
@@ -477,6 +476,101 @@ fn shares_of_the_flash_and_pins_are_changed_live_and_hold_over_a_restart() {
     site.write(&format!("{flash}{volume}flash_min = \"1 GiB\"\n"));
     let checked = hotset().arg("check-config").arg(site.path("hotset.toml")).output().expect("the binary was built");
     assert!(errors(&checked).contains("flash_min come to 1 GiB"), "{}", errors(&checked));
+    daemon.stop();
+}
+
+#[test]
+fn quality_of_service_is_changed_live_and_holds_over_a_restart() {
+    let datastores = "[[datastore]]\nname = \"nl\"\n[[datastore]]\nname = \"sas\"\n";
+    let rule = |match_, what| format!("[[qos]]\nmatch = {{ {match_} }}\n{what}\n");
+    let rules = rule("vm = \"sql*\"", "shares = \"high\"") + &rule("name = \"x*\"", "limit_iops = 50");
+    let volume = |name: &str, rest: &str| {
+        format!(
+            "[[volume]]\nname = \"{name}\"\nbacking = \"{name}.img\"\nsize = \"4 MiB\"\nlabels = {{ vm = \"sql-{name}\" }}\n{rest}"
+        )
+    };
+    let on_sas = "datastore = \"sas\"\n";
+    let site = Site::new(&format!("{datastores}{rules}{}{}", volume("a", on_sas), volume("b", on_sas)));
+    let mut daemon = site.start();
+    let qos = |daemon: &Daemon<'_>, name: &str, key: &str| daemon.show(name)["qos"][key].as_u64().expect("a number");
+    let listed = |daemon: &Daemon<'_>| -> Vec<Value> {
+        serde_json::from_str(&daemon.command(&["datastore", "list", "--json"])).expect("JSON")
+    };
+    let members = |daemon: &Daemon<'_>| -> Vec<String> {
+        let told = |one: &Value| {
+            let all = one["members"].as_array().expect("a list").iter();
+            let names: Vec<&str> = all.filter_map(|member| member["volume"].as_str()).collect();
+            format!("{}: {}", one["name"].as_str().expect("a name"), names.join(" "))
+        };
+        listed(daemon).iter().map(told).collect()
+    };
+    assert_eq!(
+        (qos(&daemon, "a", "shares"), members(&daemon)),
+        (2_000, vec!["nl: ".to_owned(), "sas: a b".to_owned()])
+    );
+    daemon.command(&[
+        "volume",
+        "set",
+        "a",
+        "limit_iops=500",
+        "burst_iops=100",
+        "reservation_iops=300",
+        "limit_bytes=20 MB",
+    ]);
+    let shown = daemon.command(&["volume", "show", "a"]);
+    assert!(shown.contains("500 requests a second and bursts of 100 requests, 19.1 MiB a second"), "{shown}");
+    assert!(shown.contains("2,000, 300/s reserved"), "{shown}");
+    for (setting, why) in [
+        ("reservation_iops=501", "reservation_iops 501 is above limit_iops 500; lower the one or raise the other"),
+        ("shares=most", "\"most\" is no weight"),
+        ("limit_bytes=20", "give at least 64 KiB"),
+        ("burst_iops=-1", "is no number of requests"),
+    ] {
+        let refused = daemon.try_command(&["volume", "set", "a", setting]);
+        assert!(errors(&refused).contains(why), "{setting}: {}", errors(&refused));
+    }
+    let refused = daemon.try_command(&["volume", "set", "b", "burst_bytes=1 MiB"]);
+    assert!(errors(&refused).contains("burst_bytes without limit_bytes"), "{}", errors(&refused));
+    fs::write(site.path("x.img"), vec![0; 4 << 20]).expect("the folder can be written");
+    daemon.command(&["volume", "add", "x", "--backing", site.path("x.img").to_str().expect("text")]);
+    assert_eq!(qos(&daemon, "x", "limit_iops"), 50);
+    daemon.stop();
+    let mut daemon = site.start();
+    assert_eq!((qos(&daemon, "a", "limit_iops"), qos(&daemon, "a", "reservation_iops")), (500, 300));
+    assert_eq!((qos(&daemon, "a", "limit_bytes"), qos(&daemon, "x", "limit_iops")), (20_000_000, 50));
+    // Another weight by label, another place for one of them, another threshold, a datastore more.
+    let datastores =
+        datastores.to_owned() + "congestion_threshold = \"10ms\"\nwrite_cost = 4\n[[datastore]]\nname = \"ssd\"\n";
+    let rules = rule("vm = \"sql*\"", "shares = 3000") + &rule("name = \"x*\"", "limit_iops = 60");
+    let b = volume("b", "datastore = \"nl\"\n");
+    site.write(&format!("{datastores}{rules}{}{b}", volume("a", on_sas)));
+    daemon.signal("HUP");
+    daemon.wait_for("the file is read", |daemon| daemon.log().contains("what [[qos]] gives it was taken over"));
+    for said in [
+        "[[qos]]: 2 taken over",
+        "datastore ssd: added",
+        "datastore sas: its threshold",
+        "volume b: datastore and labels",
+    ] {
+        assert!(daemon.log().contains(said), "{said} is missing in\n{}", daemon.log());
+    }
+    assert_eq!(
+        (qos(&daemon, "a", "shares"), qos(&daemon, "b", "shares"), qos(&daemon, "x", "limit_iops")),
+        (3_000, 3_000, 60)
+    );
+    assert_eq!(qos(&daemon, "a", "limit_iops"), 500, "that key did not change in the file");
+    assert_eq!(members(&daemon), ["nl: b", "sas: a", "ssd: "]);
+    let sas = &listed(&daemon)[1];
+    assert_eq!((&sas["threshold_ms"], &sas["threshold_found"]), (&10.0.into(), &false.into()), "{sas}");
+    // The file has the last word once it changes; a datastore that is gone is told of no more.
+    let a = volume("a", &format!("{on_sas}limit_iops = 700\n"));
+    site.write(&format!("{}{rules}{a}{b}", datastores.replace("[[datastore]]\nname = \"ssd\"\n", "")));
+    daemon.signal("HUP");
+    daemon.wait_for("the file is read again", |daemon| qos(daemon, "a", "limit_iops") == 700);
+    daemon.wait_for("the datastore is gone", |daemon| members(daemon) == ["nl: b", "sas: a"]);
+    assert!(daemon.command(&["datastore", "show", "sas"]).contains("congested past 10.0 ms"));
+    let refused = daemon.try_command(&["datastore", "show", "ssd"]);
+    assert!(errors(&refused).contains("there is no datastore named \"ssd\""), "{}", errors(&refused));
     daemon.stop();
 }
 

@@ -22,7 +22,9 @@ class Datastores {
   /** The newest answer last. */
   looks = $state.raw<{ rows: Row[] }[]>([]);
   problem = $state('');
-  rows = $derived(this.looks.at(-1)?.rows ?? []);
+  /** Flash is shared by all, and has a view of its own. */
+  rows = $derived((this.looks.at(-1)?.rows ?? []).filter(({ datastore }) => !datastore.is_flash));
+  flash = $derived(this.looks.at(-1)?.rows.find(({ datastore }) => datastore.is_flash)?.datastore);
   private comparison = new Comparison<Datastore>(GAP_MS_MAX);
 
   /** Asks until what it returns is called. */

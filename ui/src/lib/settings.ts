@@ -57,7 +57,8 @@ function found({ table, key, default: without, value, source, entries }: Key, na
   }
   if (without === REQUIRED) return { ...alike, value: 'each has its own', entries };
   const different = entries.filter(({ value }) => value !== without);
-  const count = `${different.length} of ${names.length} ${table}s differ`;
+  const count =
+    table === 'qos' ? `given by ${different.length}` : `${different.length} of ${names.length} ${table}s differ`;
   const isDifferent = different.length > 0;
   return { from: '', isDifferent, value: isDifferent ? count : without, entries: different };
 }

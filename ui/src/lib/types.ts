@@ -36,9 +36,47 @@ export interface Totals extends Counters {
   volumes: number;
 }
 
+/** What a volume has of a datastore. */
+export interface Member {
+  volume: string;
+  shares: number;
+  reservation_iops: number;
+  /** Beside those who ask for something now. */
+  entitled_ratio: number;
+  /** In the last second. */
+  used_ratio: number;
+  waits: number;
+  waited_us: number;
+  /** Requests that wait now. */
+  waiting: number;
+}
+
+/** A time in which a datastore was congested. */
+export interface Episode {
+  began_unix_seconds: number;
+  /** Absent while it lasts. */
+  ended_unix_seconds?: number;
+  caused_by: string;
+  contenders: string[];
+}
+
 export interface Datastore extends Totals {
-  /** Empty for volumes without one. */
+  /** Empty for volumes without one, of which no congestion is known. */
   name: string;
+  /** The flash devices, which all volumes share. */
+  is_flash: boolean;
+  congested: boolean;
+  congested_seconds_total: number;
+  congestion_episodes: number;
+  threshold_ms: number;
+  /** The threshold was found, not given. */
+  threshold_found: boolean;
+  latency_ms: number;
+  accesses_per_second: number;
+  shown_accesses_per_second?: number;
+  members: Member[];
+  /** The newest last. */
+  episodes: Episode[];
 }
 
 export interface Volume extends Counters {
@@ -65,7 +103,22 @@ export interface Volume extends Counters {
     /** Why the last one that is not there could not be brought. */
     pin_waits: string;
   };
+  qos: Qos;
   alerts: string[];
+}
+
+/** What a volume is entitled to and held to; 0: no limit, nothing reserved. */
+export interface Qos {
+  shares: number;
+  limit_iops: number;
+  limit_bytes: number;
+  burst_iops: number;
+  burst_bytes: number;
+  reservation_iops: number;
+  limit_waits: number;
+  limit_waited_us: number;
+  share_waits: number;
+  share_waited_us: number;
 }
 
 /** Bytes written to a device, by cause, over all restarts. */

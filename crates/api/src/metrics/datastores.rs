@@ -1,6 +1,7 @@
-//! Families of datastores: sums over their volumes, which remain when there are too many volumes for series of their own.
+//! Families of datastores: whether they are congested, and sums over their volumes, which remain when there are too many volumes for series of their own.
 
 use control::StatusReport;
+use control::report::DatastoreReport;
 
 use super::lines::{Labels, Lines};
 use crate::totals::{Totals, by_datastore};
@@ -53,6 +54,7 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
     of_each("hotset_datastore_backing_errors_total", "counter", "Requests that backings failed.", "", |sum| {
         vec![("", sum.backing_errors)]
     });
+    write_congestion(lines, status);
     let help = "How long requests to backings took there, by what was asked and why.";
     lines.family("hotset_backing_latency_seconds", "histogram", help);
     for (labels, sum) in &sums {
@@ -65,4 +67,38 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
         lines.histogram(labels, &[("op", "read")], &sum.latency_counts.read);
         lines.histogram(labels, &[("op", "write")], &sum.latency_counts.write);
     }
+}
+
+/// Of flash as well, as a datastore of that name.
+fn write_congestion(lines: &mut Lines, status: &StatusReport) {
+    let label = |report: &DatastoreReport| Labels::default().with("datastore", &report.name);
+    let labels: Vec<_> = status.datastores.iter().map(label).collect();
+    let mut of_each = |name, kind, help, value: fn(&DatastoreReport) -> Option<f64>| {
+        lines.family(name, kind, help);
+        for (labels, report) in labels.iter().zip(&status.datastores) {
+            if let Some(value) = value(report) {
+                lines.sample(labels, &[], value);
+            }
+        }
+    };
+    of_each(
+        "hotset_datastore_congested",
+        "gauge",
+        "1 while shares count, for latency is past the threshold.",
+        |report| Some(f64::from(u8::from(report.congested))),
+    );
+    let help = "How long it was congested.";
+    of_each("hotset_datastore_congested_seconds_total", "counter", help, |report| Some(report.congested_seconds_total));
+    let help = "How often it became congested.";
+    of_each("hotset_datastore_congestion_episodes_total", "counter", help, |report| {
+        Some(report.congestion_episodes as f64)
+    });
+    let help = "Latency past which it is congested, given or found.";
+    of_each("hotset_datastore_congestion_threshold_seconds", "gauge", help, |report| Some(report.threshold_ms / 1e3));
+    let help = "Mean latency of the requests to it that ended lately.";
+    of_each("hotset_datastore_request_latency_seconds", "gauge", help, |report| Some(report.latency_ms / 1e3));
+    let help = "Small accesses to its disks a second, lately.";
+    of_each("hotset_datastore_accesses_per_second", "gauge", help, |report| Some(report.accesses_per_second));
+    let help = "Small accesses a second that it did when it was congested; nothing of one that has not been.";
+    of_each("hotset_datastore_shown_accesses_per_second", "gauge", help, |report| report.shown_accesses_per_second);
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use control::report::{
-    AlertKind, AlertReport, BackingRequests, CertificateReport, Counts, CountsBelow, FlashDeviceReport, WebhookHealth,
+    AlertKind, AlertReport, BackingRequests, CertificateReport, Counts, CountsBelow, DatastoreReport,
+    FlashDeviceReport, QosUse, WebhookHealth,
 };
 use control::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
@@ -112,6 +113,39 @@ fn status(volumes: Vec<VolumeReport>) -> StatusReport {
     let flash =
         FlashReport { devices: vec![device(0, "/dev/x"), device(1, ""), device(2, "")], ..FlashReport::default() };
     StatusReport { volumes, flash: Some(flash), version: "1.2.3".to_owned(), ..StatusReport::default() }
+}
+
+#[test]
+fn a_datastore_tells_whether_it_is_congested_and_a_volume_how_long_it_waited() {
+    let mut waits = volume("a");
+    waits.qos = QosUse {
+        limit_waits: 3,
+        limit_waited_us: 1_500_000,
+        share_waits: 4,
+        share_waited_us: 250_000,
+        ..Default::default()
+    };
+    let sas = DatastoreReport {
+        name: "sas-pool".to_owned(),
+        congested: true,
+        congested_seconds_total: 2.5,
+        congestion_episodes: 3,
+        threshold_ms: 30.0,
+        accesses_per_second: 700.0,
+        ..DatastoreReport::default()
+    };
+    let status = StatusReport { datastores: vec![sas], ..status(vec![waits]) };
+    let values = parse(&text(&status, 1000)).expect("it is sound");
+    let of = |name: &str| values.get(&format!("hotset_{name}{{datastore=\"sas-pool\"}}")).copied();
+    assert_eq!((of("datastore_congested"), of("datastore_congested_seconds_total")), (Some(1.0), Some(2.5)));
+    assert_eq!(of("datastore_congestion_episodes_total"), Some(3.0));
+    assert_eq!(of("datastore_congestion_threshold_seconds"), Some(0.03));
+    assert_eq!(of("datastore_accesses_per_second"), Some(700.0));
+    assert_eq!(of("datastore_shown_accesses_per_second"), None);
+    let labels = "volume=\"a\",datastore=\"sas-pool\"";
+    let of = |name: &str| values[&format!("hotset_volume_{name}{{{labels}}}")];
+    assert_eq!((of("limit_waits_total"), of("limit_wait_seconds_total")), (3.0, 1.5));
+    assert_eq!((of("share_waits_total"), of("share_wait_seconds_total")), (4.0, 0.25));
 }
 
 #[test]

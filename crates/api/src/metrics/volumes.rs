@@ -4,8 +4,8 @@ use control::{StatusReport, VolumeReport};
 
 use super::lines::{Labels, Lines};
 
-/// Ways and reasons of requests to a backing that are told, so that 60 series are enough whatever the engine will ask for.
-const CAUSES_MAX: usize = 11;
+/// Ways and reasons of requests to a backing that are told: as many as the engine has, so that 60 series are enough whatever it will ask for.
+const CAUSES_MAX: usize = 7;
 
 /// Adds a volume's samples of one family.
 type Samples = fn(&mut Lines, &Labels, &VolumeReport);
@@ -76,6 +76,26 @@ const FAMILIES: &[Family] = &[
     gauge("hotset_volume_flash_bytes", "What is cached of the volume on flash.", |lines, labels, volume| {
         lines.sample(labels, &[], volume.flash.cached_bytes as f64);
     }),
+    counter(
+        "hotset_volume_limit_waits_total",
+        "Requests of clients that waited because of the volume's limit.",
+        |lines, labels, volume| lines.sample(labels, &[], volume.qos.limit_waits as f64),
+    ),
+    counter(
+        "hotset_volume_limit_wait_seconds_total",
+        "How long requests of clients waited because of the volume's limit.",
+        |lines, labels, volume| lines.sample(labels, &[], volume.qos.limit_waited_us as f64 / 1e6),
+    ),
+    counter(
+        "hotset_volume_share_waits_total",
+        "Requests to the volume's datastore or to flash that waited for those of others.",
+        |lines, labels, volume| lines.sample(labels, &[], volume.qos.share_waits as f64),
+    ),
+    counter(
+        "hotset_volume_share_wait_seconds_total",
+        "How long requests to the volume's datastore or to flash waited for those of others.",
+        |lines, labels, volume| lines.sample(labels, &[], volume.qos.share_waited_us as f64 / 1e6),
+    ),
     counter("hotset_volume_promotions_total", "Pages promoted to flash.", |lines, labels, volume| {
         lines.sample(labels, &[], volume.promotions as f64);
     }),

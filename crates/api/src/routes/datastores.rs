@@ -1,8 +1,10 @@
-//! `datastores`: sums over the volumes of each, for load and latency by what they share.
+//! `datastores`: whether each is congested and who has what of it, and sums over its volumes, for load and latency by what they share.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::State;
+use control::report::DatastoreReport;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -17,20 +19,29 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list_datastores))
 }
 
-/// A datastore: what its volumes have done together since the start, and hold.
+/// A datastore: what it does, and what its volumes have done together since the start, and hold. The name is empty for volumes without one, of
+/// which no congestion is known.
 #[derive(Serialize, ToSchema)]
 struct Datastore {
-    /// Its name; empty for volumes without one.
-    name: String,
+    #[serde(flatten)]
+    report: DatastoreReport,
     #[serde(flatten)]
     totals: Totals,
 }
 
-/// Datastores by name, with sums over their volumes
+/// Datastores by name, with congestion, the parts that volumes have, and sums over them
 #[utoipa::path(get, path = "/api/v1/datastores", tag = "datastores",
-    responses((status = 200, description = "Those that have volumes", body = Vec<Datastore>)))]
+    responses((status = 200, description = "Those that have volumes or are configured, and flash", body = Vec<Datastore>)))]
 async fn list_datastores(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Datastore>>, Problem> {
     let status = shared.status().await?;
-    let sums = by_datastore(&status.volumes).into_iter();
-    Ok(Json(sums.map(|(name, totals)| Datastore { name: name.to_owned(), totals }).collect()))
+    let mut sums = by_datastore(&status.volumes);
+    let known: BTreeSet<&str> = status.datastores.iter().map(|datastore| datastore.name.as_str()).collect();
+    let unknown = sums.keys().filter(|name| !known.contains(**name));
+    let unknown = unknown.map(|name| DatastoreReport { name: (*name).to_owned(), ..DatastoreReport::default() });
+    let mut reports: Vec<_> = unknown.chain(status.datastores.iter().cloned()).collect();
+    reports.sort_by(|one, other| one.name.cmp(&other.name));
+    let totals_of = |report: &DatastoreReport| sums.remove(report.name.as_str()).unwrap_or_default();
+    let mut totals: Vec<Totals> = reports.iter().map(totals_of).collect();
+    let each = reports.into_iter().zip(totals.drain(..));
+    Ok(Json(each.map(|(report, totals)| Datastore { report, totals }).collect()))
 }

@@ -1,6 +1,7 @@
 //! `volumes/{name}`: one volume, its settings, its curves, its slow requests, its heat.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -53,12 +54,64 @@ struct Settings {
     /// Its backing will not come back: iSCSI initiators are told that the LUN is gone for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     declared_lost: Option<bool>,
+    /// Its weight under contention: `low`, `normal`, `high` or a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shares: Option<Figure>,
+    /// Requests a second at most; 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_iops: Option<Figure>,
+    /// Bytes a second at most, a number or a size such as `20 MB`; 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_bytes: Option<Figure>,
+    /// Requests that may come at once above the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst_iops: Option<Figure>,
+    /// Bytes that may come at once above the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst_bytes: Option<Figure>,
+    /// Requests of 4 KiB a second that its datastore does for it first; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reservation_iops: Option<Figure>,
+}
+
+/// A number, or a text as the configuration has it.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(untagged)]
+enum Figure {
+    /// A whole number.
+    Number(u64),
+    /// As in the configuration.
+    Text(String),
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Figure::Number(number) => number.fmt(f),
+            Figure::Text(text) => text.fmt(f),
+        }
+    }
 }
 
 impl Settings {
     /// Keys and values, as the control message has them.
     fn pairs(self) -> BTreeMap<String, String> {
-        let Settings { policy, memory_min, memory_max, flash_min, flash_max, declared_lost } = self;
+        // Taken apart, so that no setting that is added is forgotten here.
+        let Settings {
+            policy,
+            memory_min,
+            memory_max,
+            flash_min,
+            flash_max,
+            declared_lost,
+            shares,
+            limit_iops,
+            limit_bytes,
+            burst_iops,
+            burst_bytes,
+            reservation_iops,
+        } = self;
+        let shown = |value: Option<Figure>| value.map(|value| value.to_string());
         let pairs = [
             ("policy", policy),
             ("memory_min", memory_min),
@@ -66,6 +119,12 @@ impl Settings {
             ("flash_min", flash_min),
             ("flash_max", flash_max),
             ("declared_lost", declared_lost.map(|lost| lost.to_string())),
+            ("shares", shown(shares)),
+            ("limit_iops", shown(limit_iops)),
+            ("limit_bytes", shown(limit_bytes)),
+            ("burst_iops", shown(burst_iops)),
+            ("burst_bytes", shown(burst_bytes)),
+            ("reservation_iops", shown(reservation_iops)),
         ];
         pairs.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
     }

@@ -91,6 +91,8 @@ alert_kinds! {
     DirtyTooOld "dirty-too-old" Warning;
     /// Many reads took longer than a second.
     BackingSlow "backing-slow" Warning;
+    /// A datastore has been congested for a minute.
+    DatastoreCongested "datastore-congested" Warning;
     /// A flash device will be worn out before the date that was asked for.
     Endurance "endurance" Warning;
     /// The flash log holds data of volumes that are not served.

@@ -118,10 +118,10 @@ pub struct EpisodeReport {
 }
 
 impl DatastoreReport {
-    /// Of what the engine says, where it is `now` there and `unix_ms` milliseconds since 1970 elsewhere.
-    pub fn new(stats: DatastoreStats, is_flash: bool, now: Nanos, unix_ms: u64) -> DatastoreReport {
+    /// Of what the engine says, whose clock began `epoch_ms` milliseconds after 1970 did.
+    pub fn new(stats: DatastoreStats, is_flash: bool, epoch_ms: u64) -> DatastoreReport {
         let ms = |time: Nanos| time.0 as f64 / 1e6;
-        let date = |at: Nanos| unix_ms.saturating_sub(now.since(at).as_millis()) / 1000;
+        let date = |at: Nanos| (epoch_ms + at.as_millis()) / 1000;
         DatastoreReport {
             name: stats.name,
             is_flash,
@@ -138,6 +138,28 @@ impl DatastoreReport {
             members: stats.members.into_iter().map(MemberReport::from).collect(),
             episodes: stats.lately.into_iter().map(|episode| EpisodeReport::new(episode, date)).collect(),
         }
+    }
+}
+
+/// Members that are told to whoever follows the daemon as a whole.
+const FOLLOWED: usize = 16;
+
+impl DatastoreReport {
+    /// The same with those members alone that use most of it or wait: of a thousand volumes the rest says little.
+    pub fn in_short(&self) -> DatastoreReport {
+        let mut members: Vec<_> = self.members.iter().collect();
+        members.sort_by(|one, other| {
+            let weight = |member: &MemberReport| (member.waiting > 0, member.used_ratio);
+            let (one, other) = (weight(one), weight(other));
+            other.0.cmp(&one.0).then(other.1.total_cmp(&one.1))
+        });
+        members.truncate(FOLLOWED);
+        members.sort_by(|one, other| one.volume.cmp(&other.volume));
+        DatastoreReport { members: members.into_iter().cloned().collect(), ..self.without_members() }
+    }
+
+    fn without_members(&self) -> DatastoreReport {
+        DatastoreReport { members: Vec::new(), name: self.name.clone(), episodes: self.episodes.clone(), ..*self }
     }
 }
 
@@ -165,5 +187,33 @@ impl From<MemberStats> for MemberReport {
             waited_us: member.waited.as_micros(),
             waiting: member.waiting as u64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_follows_is_told_of_those_who_wait_and_of_those_who_use_most() {
+        let member = |at: u64| MemberReport {
+            volume: format!("v{at:02}"),
+            used_ratio: at as f64 / 100.0,
+            waiting: u64::from(at == 3),
+            ..MemberReport::default()
+        };
+        let whole = DatastoreReport { members: (0..40).map(member).collect(), window: Some(2.0), ..Default::default() };
+        let short = whole.in_short();
+        let names: Vec<&str> = short.members.iter().map(|member| member.volume.as_str()).collect();
+        assert_eq!((names.len(), names[0], names[1], names[15]), (16, "v03", "v25", "v39"));
+        assert_eq!(short.window, Some(2.0));
+    }
+
+    #[test]
+    fn episodes_have_dates() {
+        let at = Nanos::from_secs;
+        let episode = Episode { began: at(5), ended: Some(at(7)), caused_by: "a".to_owned(), contenders: Vec::new() };
+        let report = EpisodeReport::new(episode, |at| 1_000 + at.as_millis() / 1000);
+        assert_eq!((report.began_unix_seconds, report.ended_unix_seconds), (1_005, Some(1_007)));
     }
 }

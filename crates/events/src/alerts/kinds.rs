@@ -236,6 +236,24 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         },
     },
     Kind {
+        kind: AlertKind::DatastoreCongested,
+        when: "a datastore, or the flash devices, have been congested for a minute: latency stays past the threshold while several volumes ask for something",
+        effect: "Its volumes get what their shares and reservations entitle them to, and wait for the rest.",
+        remedy: "`hotset datastore show NAME` says who has what and who waits: limit whoever caused it, move a volume, or give what matters more shares ([qos.md](qos.md)).",
+        delay_ms: 60_000,
+        told: &[],
+        find: |look, found| {
+            for datastore in look.status.datastores.iter().filter(|datastore| datastore.congested) {
+                let last = datastore.episodes.last();
+                let cause = last.map_or("", |episode| episode.caused_by.as_str());
+                let cause = if cause.is_empty() { String::new() } else { format!(", caused by {cause}") };
+                let others = last.map_or(0, |episode| episode.contenders.len());
+                let cause = format!("it is congested{cause}: {others} volumes contend");
+                found.push((Some(datastore.name.clone()), cause));
+            }
+        },
+    },
+    Kind {
         kind: AlertKind::Endurance,
         when: "at its mean pace so far, a flash device will have been written as much as it is rated for before `[alerts] endurance_until`",
         effect: "The device may wear out before its time.",

@@ -1,7 +1,8 @@
 //! Each kind where it is, none where nothing is wrong, and no flapping.
 
 use control::report::{
-    CertificateReport, CoreReport, Counts, CountsBelow, DriveReport, FlashDeviceReport, HistoryHealth, WebhookHealth,
+    CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DriveReport, EpisodeReport, FlashDeviceReport,
+    HistoryHealth, WebhookHealth,
 };
 use control::{FlashReport, VolumeReport, VolumeState};
 
@@ -108,6 +109,18 @@ fn each_kind_is_found_where_it_is_and_a_healthy_daemon_has_none() {
         volume.latency_counts.read = Counts { below: vec![CountsBelow { us: 1e6, count: 96 }], all: 100, sum_us: 9e6 };
     };
     assert_eq!(found(volume(slow)), ["backing-slow v"]);
+    let congested = |seconds| {
+        let contenders = vec!["v".to_owned(), "w".to_owned()];
+        let episode = EpisodeReport { caused_by: "w".to_owned(), contenders, ..EpisodeReport::default() };
+        let sas =
+            DatastoreReport { name: "sas".to_owned(), congested: true, episodes: vec![episode], ..Default::default() };
+        let mut alerts = Alerts::default();
+        let status = StatusReport { datastores: vec![sas], ..healthy() };
+        (1..=seconds).for_each(|second| drop(alerts.look(second * 1_000, &status, &limits())));
+        alerts.active().iter().map(|alert| format!("{}: {}", alert.kind, alert.cause)).collect::<Vec<_>>()
+    };
+    assert_eq!(congested(60), [""; 0]);
+    assert_eq!(congested(61), ["datastore-congested: it is congested, caused by w: 2 volumes contend"]);
     let history = HistoryHealth { failed: Some("the disk is full".to_owned()), ..HistoryHealth::default() };
     assert_eq!(found(|status| status.history = Some(history)), ["history-disk -"]);
     assert_eq!(found(|status| status.events.failed = Some("the disk is full".to_owned())), ["events-disk -"]);

@@ -3,6 +3,7 @@
 pub mod advise;
 pub mod check_config;
 mod daemon;
+pub mod datastore;
 pub mod events;
 pub mod flash;
 mod flash_offline;

@@ -1,6 +1,7 @@
 //! Reports as text for a terminal: tables, units, colours where wanted.
 
 pub mod bars;
+pub mod datastore;
 pub mod events;
 pub mod iscsi;
 pub mod past;

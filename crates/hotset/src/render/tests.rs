@@ -1,13 +1,14 @@
 //! The screens as snapshots.
 
 use control::report::{
-    CoreReport, FigureReport, HistoryReport, LatencyFigures, LatencyReport, OverrideReport, Quantiles,
+    CoreReport, DatastoreReport, EpisodeReport, FigureReport, HistoryReport, LatencyFigures, LatencyReport,
+    MemberReport, OverrideReport, QosUse, Quantiles,
 };
 use control::{StatusReport, VolumeReport, VolumeState};
 use insta::assert_snapshot;
 
 use super::style::Style;
-use super::{past, screen, volume};
+use super::{datastore, past, screen, volume};
 
 fn busy() -> VolumeReport {
     let read = Quantiles { p50: 85.0, p99: 1250.0, p999: 9100.0 };
@@ -36,6 +37,16 @@ fn busy() -> VolumeReport {
         backing_read_bytes: 2 << 30,
         backing_write_bytes: 3 << 30,
         latency_us: LatencyReport { read, write },
+        qos: QosUse {
+            shares: 2_000,
+            limit_iops: 500,
+            burst_iops: 1_000,
+            limit_bytes: 20 << 20,
+            reservation_iops: 300,
+            limit_waits: 42,
+            limit_waited_us: 1_500_000,
+            ..QosUse::default()
+        },
         ..VolumeReport::idle("web01", VolumeState::Active, "write-back", "/dev/sdb")
     }
 }
@@ -100,6 +111,47 @@ fn top_shows_what_happened_since_the_last_look() {
 fn a_volume_has_a_page() {
     assert_snapshot!(volume::page(&busy(), Style::PLAIN));
     assert_snapshot!(volume::page(&refused(), Style::PLAIN));
+}
+
+#[test]
+fn datastores_are_a_line_each_and_one_has_a_page() {
+    let member = |volume: &str, shares, entitled_ratio, waiting| MemberReport {
+        volume: volume.to_owned(),
+        shares,
+        entitled_ratio,
+        used_ratio: 0.5,
+        accesses: 12_345.6,
+        waits: 99,
+        waited_us: 2_500_000,
+        waiting,
+        ..MemberReport::default()
+    };
+    let episode = |began, ended| EpisodeReport {
+        began_unix_seconds: began,
+        ended_unix_seconds: ended,
+        caused_by: "backup".to_owned(),
+        contenders: vec!["backup".to_owned(), "sql01".to_owned()],
+    };
+    let pool = DatastoreReport {
+        name: "sas-pool".to_owned(),
+        congested: true,
+        congested_seconds_total: 75.4,
+        congestion_episodes: 2,
+        threshold_ms: 30.0,
+        threshold_found: true,
+        latency_ms: 41.25,
+        accesses_per_second: 812.4,
+        shown_accesses_per_second: Some(850.0),
+        window: Some(24.0),
+        under_way: 24.5,
+        members: vec![member("backup", 500, 0.2, 31), member("sql01", 2_000, 0.8, 0)],
+        episodes: vec![episode(1_795_326_300, Some(1_795_326_315)), episode(1_795_326_400, None)],
+        ..DatastoreReport::default()
+    };
+    let calm = DatastoreReport { name: "(flash)".to_owned(), is_flash: true, threshold_ms: 5.0, ..Default::default() };
+    assert_snapshot!(datastore::table(&[pool.clone(), calm], Style::PLAIN));
+    assert_snapshot!(datastore::page(&pool, Style::PLAIN));
+    assert_snapshot!(datastore::table(&[], Style::PLAIN));
 }
 
 #[test]

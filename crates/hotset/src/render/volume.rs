@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use control::report::SlowReport;
+use control::report::{QosUse, SlowReport};
 use control::{VolumeReport, VolumeState};
 
 use super::screen::quantile;
 use super::style::Style;
 use super::table::{Side, Table};
-use crate::units::{show_bytes, show_count, show_percent};
+use crate::units::{show_bytes, show_count, show_micros, show_percent};
 
 /// The page of one volume.
 pub fn page(volume: &VolumeReport, style: Style) -> String {
@@ -108,6 +108,13 @@ fn facts(volume: &VolumeReport) -> Vec<Line> {
     if !volume.datastore.is_empty() {
         lines.push(("datastore", volume.datastore.clone()));
     }
+    let qos = &volume.qos;
+    let reserved =
+        if qos.reservation_iops == 0 { String::new() } else { format!(", {}/s reserved", qos.reservation_iops) };
+    lines.push(("shares", format!("{}{reserved}", show_count(qos.shares.into()))));
+    if let Some(limits) = limits(qos) {
+        lines.push(("limits", limits));
+    }
     if !volume.labels.is_empty() {
         let labels: Vec<_> = volume.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
         lines.push(("labels", labels.join(" ")));
@@ -116,6 +123,24 @@ fn facts(volume: &VolumeReport) -> Vec<Line> {
         lines.push(("read only", "yes".to_owned()));
     }
     lines
+}
+
+/// What it is held to, if it is.
+fn limits(qos: &QosUse) -> Option<String> {
+    let burst = |burst: String| if burst.starts_with("0 ") { String::new() } else { format!(" and bursts of {burst}") };
+    let requests = (qos.limit_iops > 0).then(|| {
+        let burst = burst(format!("{} requests", show_count(qos.burst_iops)));
+        format!("{} requests a second{burst}", show_count(qos.limit_iops))
+    });
+    let bytes = (qos.limit_bytes > 0)
+        .then(|| format!("{} a second{}", show_bytes(qos.limit_bytes), burst(show_bytes(qos.burst_bytes))));
+    let all: Vec<String> = requests.into_iter().chain(bytes).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// Requests that waited, and how long.
+fn waited(requests: u64, us: u64) -> String {
+    format!("{} requests, {} in all", show_count(requests), show_micros(us as f64))
 }
 
 /// The most frequent reasons.
@@ -174,6 +199,8 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("writes", requests(volume.writes, volume.write_bytes)),
         ("  latency", latency(volume.writes, &volume.latency_us.write)),
         ("  slowed down", format!("{} ms in all", show_count(volume.throttled_us / 1000))),
+        ("held by its limit", waited(volume.qos.limit_waits, volume.qos.limit_waited_us)),
+        ("waited for others", waited(volume.qos.share_waits, volume.qos.share_waited_us)),
         ("flushes", show_count(volume.flushes)),
         ("zeroes, discards", show_count(volume.zeroes)),
         ("failed", show_count(volume.errors)),

@@ -98,6 +98,8 @@ pub struct Daemon {
     pub samples: watch::Sender<Arc<Sampled>>,
     /// When the daemon started.
     pub started: Instant,
+    /// When the cores' clock began, in milliseconds since 1970.
+    pub(super) epoch_ms: Cell<u64>,
     /// How far a stop is.
     pub stop: Stop,
     /// The service manager.
@@ -150,6 +152,7 @@ impl Daemon {
             journal,
             samples: watch::Sender::default(),
             started: Instant::now(),
+            epoch_ms: Cell::default(),
             stop: Stop::default(),
             notifier,
         }
@@ -223,6 +226,7 @@ impl Daemon {
                 Request::Status {}
                     | Request::VolumeList {}
                     | Request::FlashList {}
+                    | Request::DatastoreList {}
                     | Request::JobList {}
                     | Request::Events { .. }
                     | Request::Alerts {}
@@ -271,6 +275,7 @@ impl Daemon {
             }
             Request::Alerts {} => Ok(Answer::Alerts(self.journal.active())),
             Request::Configuration {} => Ok(Answer::Configuration(Box::new(self.configuration()))),
+            Request::DatastoreList {} => Ok(Answer::Datastores(self.datastores().await)),
             Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),
             Request::JobCancel { id } => self.cancel_job(&id).await,
             Request::Advice { limit, after, volume, assumptions } => {

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use control::{ErrorKind, Failure};
-use engine::{DatastoreSpec, ReservationError};
+use control::report::DatastoreReport;
+use control::{ErrorKind, Failure, moment};
+use engine::{DatastoreSpec, DatastoreStats, ReservationError};
+use seam::Nanos;
 
 use super::daemon::{Daemon, Known, Placed, core_gone};
 use super::data_core::Local;
@@ -13,6 +15,11 @@ use crate::config::{QosRule, VolumeConfig};
 use crate::log;
 use crate::qos::{BURST_BYTES, BURST_IOPS, KEYS, VolumeQos};
 use crate::state::{State, VolumeRecord};
+
+/// What the engine calls flash among the datastores; no name in the file may have brackets.
+const FLASH: &str = "(flash)";
+/// A clock that goes wrong by more than this was set.
+const CLOCK_SET_MS: u64 = 500;
 
 /// What holds where the file says `file`.
 pub fn qos_of(record: Option<&VolumeRecord>, file: VolumeQos) -> VolumeQos {
@@ -36,6 +43,21 @@ impl Daemon {
             core.call(tell).await.map_err(core_gone)?;
         }
         Ok(())
+    }
+
+    /// What a core said of its datastores when its clock said `now`.
+    pub(super) fn datastore_reports(&self, seen: Vec<DatastoreStats>, now: Nanos) -> Vec<DatastoreReport> {
+        let epoch_ms = (moment::since_1970().as_millis() as u64).saturating_sub(now.as_millis());
+        // Dates stay what they were unless somebody has set the machine's clock.
+        if epoch_ms.abs_diff(self.epoch_ms.get()) > CLOCK_SET_MS {
+            self.epoch_ms.set(epoch_ms);
+        }
+        let epoch_ms = self.epoch_ms.get();
+        let report = |stats: DatastoreStats| {
+            let is_flash = stats.name == FLASH;
+            DatastoreReport::new(stats, is_flash, epoch_ms)
+        };
+        seen.into_iter().map(report).collect()
     }
 
     /// Changes what a volume is entitled to and held to, and notes it; refused where it cannot be promised.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use control::report::{CoreReport, LostRange, MissRatioCurve, OverrideReport};
+use control::report::{CoreReport, DatastoreReport, LostRange, MissRatioCurve, OverrideReport};
 use control::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
-use engine::{CacheMode, VolumeStats, WritePolicy};
+use engine::{CacheMode, DatastoreStats, VolumeStats, WritePolicy};
 use seam::{Nanos, Seam};
 
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
+use super::qos::qos_of;
 use crate::config::keys::set_by_command;
 use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use crate::units::show_time;
@@ -30,6 +31,15 @@ struct Counted {
     size_bytes: u64,
     /// Blocks of which no flash device has a good copy, in order.
     lost: Vec<u64>,
+}
+
+/// What a core tells.
+struct Seen {
+    report: CoreReport,
+    volumes: Vec<(String, Counted)>,
+    datastores: Vec<DatastoreStats>,
+    /// When, by its clock.
+    now: Nanos,
 }
 
 impl Daemon {
@@ -53,6 +63,11 @@ impl Daemon {
         self.reports().await.1
     }
 
+    /// `datastore list`.
+    pub async fn datastores(&self) -> Vec<DatastoreReport> {
+        self.reports().await.2
+    }
+
     /// `status`.
     pub async fn status(&self) -> StatusReport {
         let mut status = self.look().await;
@@ -62,7 +77,7 @@ impl Daemon {
 
     /// How everything stands now, before anybody has judged it.
     pub async fn look(&self) -> StatusReport {
-        let (cores, volumes) = self.reports().await;
+        let (cores, volumes, datastores) = self.reports().await;
         // When the counters were looked at, not when the rest of the report was ready.
         let uptime = self.started.elapsed();
         let flash = self.flash_report().await;
@@ -94,6 +109,7 @@ impl Daemon {
             flash,
             iscsi,
             cores,
+            datastores,
             volumes,
             overrides: self.overrides(),
             history,
@@ -111,16 +127,17 @@ impl Daemon {
         override_reports(state.state(), |name, key| volumes.get(name).map(|known| known.config.setting(key)))
     }
 
-    async fn reports(&self) -> (Vec<CoreReport>, Vec<VolumeReport>) {
-        let mut cores = Vec::new();
+    async fn reports(&self) -> (Vec<CoreReport>, Vec<VolumeReport>, Vec<DatastoreReport>) {
+        let (mut cores, mut datastores) = (Vec::new(), Vec::new());
         let mut counted = BTreeMap::new();
         for core in &self.cores {
             let asked =
                 tokio::time::timeout(CORE_PATIENCE, core.call(async |local: Rc<Local>| count(&local).await)).await;
-            if let Ok(Ok((mut report, volumes))) = asked {
+            if let Ok(Ok(Seen { mut report, volumes, datastores: seen, now })) = asked {
                 report.core = core.index();
                 cores.push(report);
                 counted.extend(volumes);
+                datastores.extend(self.datastore_reports(seen, now));
             }
         }
         let (volumes, state) = (self.volumes.borrow(), self.state.borrow());
@@ -139,7 +156,7 @@ impl Daemon {
             }
             report
         });
-        (cores, reports.collect())
+        (cores, reports.collect(), datastores)
     }
 }
 
@@ -149,6 +166,7 @@ fn report_share(known: &Known, record: Option<&VolumeRecord>, report: &mut Volum
     report.memory.max = effective(record, MEMORY_MAX, config.memory_max).to_string();
     report.flash.min = effective(record, FLASH_MIN, config.flash_min).to_string();
     report.flash.max = effective(record, FLASH_MAX, config.flash_max).to_string();
+    report.qos.hold(qos_of(record, config.qos).of_engine());
 }
 
 /// Write-through is a volume that should be write-back only for want of a second copy on flash.
@@ -192,7 +210,7 @@ fn difference(volume: &str, key: &str, value: &str, file: &str) -> OverrideRepor
 }
 
 /// Counts volumes a moment at a time: requests that came meanwhile are served in between.
-async fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
+async fn count(local: &Local) -> Seen {
     let stats = local.engine.stats();
     let volumes = local.engine.volumes();
     let report = CoreReport {
@@ -218,7 +236,7 @@ async fn count(local: &Local) -> (CoreReport, Vec<(String, Counted)>) {
         let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
         counted.push((volume.name().to_owned(), Counted { stats: volume.stats(), policy, mode, size_bytes, lost }));
     }
-    (report, counted)
+    Seen { report, volumes: counted, datastores: local.engine.datastores(), now: local.seam.now() }
 }
 
 fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
