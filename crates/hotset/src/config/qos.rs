@@ -134,8 +134,8 @@ pub(super) fn read_qos(
     let bursts = is_own(BURST_IOPS).is_some() || is_own(BURST_BYTES).is_some();
     if let Some((key, what, remedy)) = qos.fault(has_datastore, bursts) {
         let by_rule = || {
-            let fitting = rules.iter().filter(|rule| rule.fits(name, labels)).flat_map(|rule| &rule.given);
-            fitting.filter(|given| given.key == key).last()
+            let mut fitting = rules.iter().filter(|rule| rule.fits(name, labels)).flat_map(|rule| &rule.given);
+            fitting.rfind(|given| given.key == key)
         };
         let (what, given) = match is_own(key) {
             Some(given) => (what, Some(given)),
