@@ -491,7 +491,7 @@ fn quality_of_service_is_changed_live_and_holds_over_a_restart() {
     };
     let on_sas = "datastore = \"sas\"\n";
     let site = Site::new(&format!("{datastores}{rules}{}{}", volume("a", on_sas), volume("b", on_sas)));
-    let mut daemon = site.start();
+    let daemon = site.start();
     let qos = |daemon: &Daemon<'_>, name: &str, key: &str| daemon.show(name)["qos"][key].as_u64().expect("a number");
     let listed = |daemon: &Daemon<'_>| -> Vec<Value> {
         serde_json::from_str(&daemon.command(&["datastore", "list", "--json"])).expect("JSON")

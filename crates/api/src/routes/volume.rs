@@ -189,3 +189,20 @@ async fn heat(State(shared): State<Arc<Shared>>, Named(name): Named) -> Result<J
         _ => Err(unexpected()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_numbers_or_texts_as_the_configuration_has_them() {
+        let told = r#"{ "shares": 1500, "limit_iops": "500", "limit_bytes": "20 MB", "burst_bytes": 65536, "declared_lost": true }"#;
+        let pairs = serde_json::from_str::<Settings>(told).expect("settings").pairs();
+        let shown: Vec<_> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let wanted = ["burst_bytes=65536", "declared_lost=true", "limit_bytes=20 MB", "limit_iops=500", "shares=1500"];
+        assert_eq!(shown, wanted);
+        for wrong in [r#"{ "shares": -1 }"#, r#"{ "limit_iops": 0.5 }"#, r#"{ "weight": 1 }"#] {
+            assert!(serde_json::from_str::<Settings>(wrong).is_err(), "{wrong}");
+        }
+    }
+}
