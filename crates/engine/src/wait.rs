@@ -1,6 +1,6 @@
-//! Waiting inside one core: a signal that wakes everybody who waits for something to change.
+//! Waiting inside one core: a signal that wakes everybody who waits for something to change, and a grant that is for one alone.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
@@ -34,5 +34,39 @@ impl Signal {
             }
         })
         .await
+    }
+}
+
+/// Something that one waits for in a line, and another one gives.
+#[derive(Default)]
+pub struct Grant {
+    given: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Grant {
+    /// Gives it.
+    pub fn give(&self) {
+        self.given.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// True once it was given.
+    pub fn is_given(&self) -> bool {
+        self.given.get()
+    }
+
+    /// Waits until it is given.
+    pub async fn given(&self) {
+        poll_fn(|context| {
+            if self.given.get() {
+                return Poll::Ready(());
+            }
+            *self.waker.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
     }
 }

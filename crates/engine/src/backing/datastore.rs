@@ -5,14 +5,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
 use qos::{Cost, Entitlement, Scheduler, Window};
 use seam::{Nanos, Seam};
 
 use crate::spec::DatastoreSpec;
+use crate::wait::Grant;
 
 /// Who asked for nothing for this long leaves the others alone.
 const AWAY_AFTER: Nanos = Nanos::from_secs(2);
@@ -110,12 +109,6 @@ pub struct DatastoreStats {
     pub lately: Vec<Episode>,
 }
 
-struct Waiter {
-    since: Nanos,
-    granted: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-}
-
 struct Member {
     volume: String,
     entitlement: Entitlement,
@@ -131,7 +124,7 @@ struct Member {
 }
 
 struct Inner {
-    scheduler: Scheduler<Rc<Waiter>>,
+    scheduler: Scheduler<Rc<Grant>>,
     window: Window,
     members: BTreeMap<u32, Member>,
     /// How many of them asked for something lately.
@@ -235,9 +228,7 @@ impl<S: Seam> Datastore<S> {
             inner.active -= usize::from(gone.is_some_and(|gone| gone.active));
             (inner.scheduler.remove(number), inner.admit(now))
         };
-        for waiter in gone.into_iter().chain(granted) {
-            waiter.grant();
-        }
+        gone.into_iter().chain(granted).for_each(|waiter| waiter.give());
     }
 
     /// Waits until it is the volume's turn to send a request of this cost.
@@ -252,27 +243,20 @@ impl<S: Seam> Datastore<S> {
                 inner.window.begin(cost, now);
                 None
             } else {
-                let waiter = Rc::new(Waiter { since: now, granted: Cell::new(false), waker: RefCell::default() });
+                let waiter = Rc::<Grant>::default();
                 inner.scheduler.push(number, cost, Rc::clone(&waiter), now);
                 let granted = inner.admit(now);
                 drop(inner);
-                granted.iter().for_each(|waiter| waiter.grant());
-                (!waiter.granted.get()).then_some(waiter)
+                granted.iter().for_each(|waiter| waiter.give());
+                (!waiter.is_given()).then_some(waiter)
             }
         };
         let Some(waiter) = waiter else {
             return Turn { datastore: Rc::clone(self), number, cost, began: now, waited: Nanos::ZERO };
         };
-        poll_fn(|context| {
-            if waiter.granted.get() {
-                return Poll::Ready(());
-            }
-            *waiter.waker.borrow_mut() = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        waiter.given().await;
         let began = self.seam.now();
-        let waited = began.since(waiter.since);
+        let waited = began.since(now);
         if let Some(member) = self.inner.borrow_mut().members.get_mut(&number) {
             member.waits += 1;
             member.waited += waited;
@@ -291,7 +275,7 @@ impl<S: Seam> Datastore<S> {
             inner.note_congestion(was, now);
             inner.admit(now)
         };
-        granted.iter().for_each(|waiter| waiter.grant());
+        granted.iter().for_each(|waiter| waiter.give());
     }
 
     /// What it does now.
@@ -337,18 +321,9 @@ impl<S: Seam> Datastore<S> {
     }
 }
 
-impl Waiter {
-    fn grant(&self) {
-        self.granted.set(true);
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-}
-
 impl Inner {
     /// Those whose turn it is by now. What they cost is under way from here on.
-    fn admit(&mut self, now: Nanos) -> Vec<Rc<Waiter>> {
+    fn admit(&mut self, now: Nanos) -> Vec<Rc<Grant>> {
         let mut granted = Vec::new();
         while !self.scheduler.is_empty() {
             if !self.window.has_room() && self.active > 1 {

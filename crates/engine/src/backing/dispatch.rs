@@ -5,9 +5,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+
+use crate::wait::Grant;
 
 /// Why a request goes to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,16 +51,11 @@ impl Op {
         [("read", Op::Read), ("write", Op::Write), ("zero", Op::Zero), ("flush", Op::Flush)];
 }
 
-struct Waiter {
-    granted: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-}
-
 #[derive(Default)]
 struct Class {
     in_flight: Cell<u32>,
     limit: Cell<u32>,
-    queue: RefCell<VecDeque<Rc<Waiter>>>,
+    queue: RefCell<VecDeque<Rc<Grant>>>,
 }
 
 impl Class {
@@ -70,10 +65,7 @@ impl Class {
         while self.in_flight.get() < self.limit.get() {
             let Some(next) = self.queue.borrow_mut().pop_front() else { return };
             self.in_flight.set(self.in_flight.get() + 1);
-            next.granted.set(true);
-            if let Some(waker) = next.waker.take() {
-                waker.wake();
-            }
+            next.give();
         }
     }
 }
@@ -110,16 +102,9 @@ impl Dispatch {
         if let Some(permit) = self.try_enter(cause) {
             return permit;
         }
-        let waiter = Rc::new(Waiter { granted: Cell::new(false), waker: RefCell::default() });
-        self.class(cause).queue.borrow_mut().push_back(Rc::clone(&waiter));
-        poll_fn(|context| {
-            if waiter.granted.get() {
-                return Poll::Ready(());
-            }
-            *waiter.waker.borrow_mut() = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        let place = Rc::<Grant>::default();
+        self.class(cause).queue.borrow_mut().push_back(Rc::clone(&place));
+        place.given().await;
         Permit { dispatch: self.clone(), cause }
     }
 

@@ -62,7 +62,7 @@ impl<S: Seam> Shard<S> {
                 let taken = places.clone().map(|place| found.buffers[place].take().expect("read once"));
                 let taken: Vec<_> = taken.collect();
                 let run = from..from + places.len() as u32;
-                let turn = self.flash_turn(((end - next) * BLOCK_BYTES as u64).max(1)).await;
+                let turn = self.flash_turn((end - next) * BLOCK_BYTES as u64).await;
                 found.waited += turn.waited;
                 let blocks = pages.read(page, run, taken).await;
                 drop(turn);

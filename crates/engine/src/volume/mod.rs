@@ -1,8 +1,8 @@
 //! A volume's entry: bounds, the gate for administrators, and what a front end may ask of it.
 
-mod entry;
 mod gate;
 pub mod heat;
+mod limit;
 pub mod tap;
 
 use std::cell::{Cell, RefCell};
@@ -24,9 +24,9 @@ use crate::{
     Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, RequestError, ShareError, VolumeSpec,
     VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
-use entry::Entry;
 use gate::Gate;
 use heat::{Heat, HeatStats};
+use limit::Entry;
 use tap::{Taken, Tap};
 
 /// Longest prefetch that one request may ask for, in bytes; more is left out.

@@ -2,28 +2,23 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
 use qos::{Limiter, Limits};
 use seam::{Nanos, Seam};
 
+use crate::wait::Grant;
+
 /// How long a change of the limit may take to be noticed by those who wait.
 const LOOK_EVERY: Nanos = Nanos::from_millis(100);
-
-struct Waiter {
-    bytes: u64,
-    granted: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-}
 
 /// Who waits outside, and what may come in.
 #[derive(Default)]
 pub struct Entry {
     limiter: RefCell<Limiter>,
     limited: Cell<bool>,
-    queue: RefCell<VecDeque<Rc<Waiter>>>,
+    /// Bytes of each request that waits.
+    queue: RefCell<VecDeque<(u64, Rc<Grant>)>>,
     pacing: Cell<bool>,
     /// Requests that waited.
     pub waits: Cell<u64>,
@@ -45,9 +40,7 @@ impl Entry {
 
     /// Lets everybody in who waits: the volume is being closed, and will tell them so.
     pub fn release(&self) {
-        for waiter in self.queue.take() {
-            waiter.grant();
-        }
+        self.queue.take().iter().for_each(|(_, waiter)| waiter.give());
     }
 
     /// Comes in, as soon as the limit allows a request of `bytes`; how long that took.
@@ -60,17 +53,10 @@ impl Entry {
                 return Nanos::ZERO;
             }
         }
-        let waiter = Rc::new(Waiter { bytes, granted: Cell::new(false), waker: RefCell::default() });
-        self.queue.borrow_mut().push_back(Rc::clone(&waiter));
+        let waiter = Rc::<Grant>::default();
+        self.queue.borrow_mut().push_back((bytes, Rc::clone(&waiter)));
         self.keep_pace(seam);
-        poll_fn(|context| {
-            if waiter.granted.get() {
-                return Poll::Ready(());
-            }
-            *waiter.waker.borrow_mut() = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        waiter.given().await;
         let waited = seam.now().since(since);
         self.waits.set(self.waits.get() + 1);
         self.waited.set(self.waited.get() + waited);
@@ -93,23 +79,14 @@ impl Entry {
     /// Lets in whose time has come; when the next one's comes, if anybody still waits.
     fn let_in(&self, now: Nanos) -> Option<Nanos> {
         loop {
-            let bytes = self.queue.borrow().front()?.bytes;
+            let bytes = self.queue.borrow().front()?.0;
             let next = self.limiter.borrow().next_at(bytes);
             if next > now {
                 return Some(next);
             }
             self.limiter.borrow_mut().take(now, bytes);
-            let waiter = self.queue.borrow_mut().pop_front().expect("looked at a moment ago");
-            waiter.grant();
-        }
-    }
-}
-
-impl Waiter {
-    fn grant(&self) {
-        self.granted.set(true);
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
+            let (_, waiter) = self.queue.borrow_mut().pop_front().expect("looked at a moment ago");
+            waiter.give();
         }
     }
 }
