@@ -18,6 +18,8 @@ test: toolchain packages page lint deny
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(PROFILE) --workspace --all-targets -- -D warnings
+	@# The fuzzers' lock file is their own; one that is out of date is told here and not after all tests.
+	$(CARGO) fetch --quiet --locked --manifest-path fuzz/Cargo.toml
 	@scripts/page lint
 
 fmt:
