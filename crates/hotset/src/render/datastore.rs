@@ -70,7 +70,7 @@ pub fn page(datastore: &DatastoreReport, style: Style) -> String {
         ("accesses a second", show_count(datastore.accesses_per_second.round() as u64)),
         ("  when congested", shown(datastore)),
         ("under way", format!("{:.1} of {window}", datastore.under_way)),
-        ("congested", format!("{} times, {long:.0} s in all", show_count(often))),
+        ("congested", format!("{} time{}, {long:.0} s in all", show_count(often), if often == 1 { "" } else { "s" })),
     ] {
         text += &format!("  {}  {value}\n", style.dim(&format!("{name:<18}")));
     }
