@@ -252,6 +252,9 @@ impl Default for Qos {
     }
 }
 
+/// The name by which flash is told among the datastores, as none in a configuration can be called.
+pub const FLASH_DATASTORE: &str = "(flash)";
+
 /// What a datastore is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatastoreSpec {

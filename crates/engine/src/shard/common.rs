@@ -13,7 +13,7 @@ use crate::backing::Datastore;
 use crate::memory::{BLOCKS_PER_PAGE, Memory};
 use crate::pages::Promoter;
 use crate::wait::Signal;
-use crate::{CoreSpec, DatastoreSpec, PromotionStats};
+use crate::{CoreSpec, DatastoreSpec, FLASH_DATASTORE, PromotionStats};
 
 /// How often volumes with dirty data look at the clock.
 const TICK: Nanos = Nanos::from_millis(50);
@@ -59,14 +59,11 @@ pub struct Common<S: Seam> {
     flash_turns: Rc<Datastore<S>>,
 }
 
-/// The name by which flash is told among the datastores.
-pub const FLASH: &str = "(flash)";
-
 impl<S: Seam> Common<S> {
     /// Memory over all of the seam's pool, and no shard yet.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(Memory::new(seam.clone()));
-        let flash_turns = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH) };
+        let flash_turns = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH_DATASTORE) };
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
         let (pages, loaded, loaded_now, freeing_marks, full_at) = Default::default();

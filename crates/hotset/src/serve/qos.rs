@@ -6,31 +6,29 @@ use std::rc::Rc;
 
 use control::report::DatastoreReport;
 use control::{ErrorKind, Failure, moment};
-use engine::{DatastoreSpec, DatastoreStats, ReservationError};
+use engine::{DatastoreSpec, DatastoreStats, FLASH_DATASTORE, ReservationError};
 use seam::Nanos;
 
 use super::daemon::{Daemon, Known, Placed, core_gone};
 use super::data_core::Local;
 use crate::config::{QosRule, VolumeConfig};
 use crate::log;
-use crate::qos::{BURST_BYTES, BURST_IOPS, KEYS, VolumeQos};
-use crate::state::{State, VolumeRecord};
+use crate::qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
+use crate::state::{State, VolumeRecord, effective};
 
-/// What the engine calls flash among the datastores; no name in the file may have brackets.
-const FLASH: &str = "(flash)";
 /// A clock that goes wrong by more than this was set.
 const CLOCK_SET_MS: u64 = 500;
 
 /// What holds where the file says `file`.
 pub fn qos_of(record: Option<&VolumeRecord>, file: VolumeQos) -> VolumeQos {
-    let mut qos = file;
-    for (key, held) in record.into_iter().flat_map(|record| &record.overrides) {
-        if file.setting(key).is_some_and(|file| file == held.file) {
-            // What can be read no more counts for nothing, as with other keys.
-            let _ = qos.set(key, &held.value);
-        }
+    VolumeQos {
+        shares: effective(record, SHARES, file.shares),
+        limit_iops: effective(record, LIMIT_IOPS, file.limit_iops),
+        limit_bytes: effective(record, LIMIT_BYTES, file.limit_bytes),
+        burst_iops: effective(record, BURST_IOPS, file.burst_iops),
+        burst_bytes: effective(record, BURST_BYTES, file.burst_bytes),
+        reservation_iops: effective(record, RESERVATION_IOPS, file.reservation_iops),
     }
-    qos
 }
 
 impl Daemon {
@@ -54,7 +52,7 @@ impl Daemon {
         }
         let epoch_ms = self.epoch_ms.get();
         let report = |stats: DatastoreStats| {
-            let is_flash = stats.name == FLASH;
+            let is_flash = stats.name == FLASH_DATASTORE;
             DatastoreReport::new(stats, is_flash, epoch_ms)
         };
         seen.into_iter().map(report).collect()
@@ -71,8 +69,7 @@ impl Daemon {
         if wanted.is_empty() {
             return Ok(());
         }
-        let config = self.volumes.borrow().get(name).map(|known| known.config.clone());
-        let config = config.ok_or_else(|| Failure::no_volume(name))?;
+        let config = self.config_of(name)?;
         let mut state = self.state.borrow().state().clone();
         let mut qos = qos_of(state.by_name(name), config.qos);
         for (key, value) in &wanted {

@@ -44,8 +44,7 @@ impl Daemon {
         if wanted.is_empty() {
             return Ok(());
         }
-        let config = self.volumes.borrow().get(name).map(|known| known.config.clone());
-        let config = config.ok_or_else(|| Failure::no_volume(name))?;
+        let config = self.config_of(name)?;
         let mut state = self.state.borrow().state().clone();
         for (key, value) in wanted {
             let (value, file) = read(key, value, &config).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
@@ -65,8 +64,7 @@ impl Daemon {
             let text = format!("nothing lies from byte {from_bytes} to byte {to}; give an end behind the beginning");
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
-        let config = self.volumes.borrow().get(name).map(|known| known.config.clone());
-        let config = config.ok_or_else(|| Failure::no_volume(name))?;
+        let config = self.config_of(name)?;
         let conflict = |text: &str| Failure::new(ErrorKind::Conflict, format!("volume {name}: {text}"));
         if pins && self.flash_store().is_none() {
             return Err(conflict("there is no flash in use to pin pages to; `hotset flash list` says why"));
@@ -107,6 +105,12 @@ impl Daemon {
         }
         self.apply_shares(now, placed, &state).await?;
         self.note_overrides(placed, &state, &KEYS)
+    }
+
+    /// What the file, or the command that added it, says of a volume.
+    pub(super) fn config_of(&self, name: &str) -> Result<VolumeConfig, Failure> {
+        let known = self.volumes.borrow().get(name).map(|known| known.config.clone());
+        known.ok_or_else(|| Failure::no_volume(name))
     }
 
     /// Notes of `fresh` what it says of these keys of the volume.
