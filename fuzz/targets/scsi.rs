@@ -97,7 +97,8 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let world = World::new(WorldSpec { blocks: 1024, time_max: Nanos::from_secs(86_400), ..WorldSpec::new(1) });
+    let spec = WorldSpec { blocks: 1024, time_max: Nanos::from_secs(86_400), keep: Content::None, ..WorldSpec::new(1) };
+    let world = World::new(spec);
     world.add_disk("/disk", SimDiskSpec::new(SIZE));
     let seam = world.seam();
     world.block_on(commands(&seam, data));
