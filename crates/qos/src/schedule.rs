@@ -20,6 +20,8 @@ const RESERVE_LATE_MAX: Nanos = Nanos::from_millis(100);
 /// Small accesses by which a share tag may run ahead of the others' for what came by reservation: what a reservation gave is not taken back
 /// for long.
 const AHEAD_MAX: u64 = 64;
+/// Small accesses by which a share tag may be ahead of the others' and its client still ask for little.
+const LITTLE_AHEAD: u64 = 4;
 /// A second.
 const SECOND: u64 = 1_000_000_000;
 
@@ -144,7 +146,26 @@ impl<T> Scheduler<T> {
     pub fn pop(&mut self, now: Nanos) -> Option<(u32, Cost, T)> {
         let reserved = self.next_reserved(now).filter(|_| self.reserved_in_row < RESERVED_IN_ROW_MAX);
         let by_shares = self.next_by_shares()?;
-        let chosen = reserved.unwrap_or(by_shares);
+        if reserved.is_none() {
+            self.reached = self.clients[&by_shares].share_tag.max(self.reached);
+        }
+        Some(self.take(reserved.unwrap_or(by_shares), reserved.is_some(), now))
+    }
+
+    /// The oldest request of a client that has had less than its part lately, among those that `may` says this of: for who asks for little
+    /// while others have all that may be under way.
+    pub fn pop_little(&mut self, now: Nanos, may: impl Fn(u32, Cost) -> bool) -> Option<(u32, Cost, T)> {
+        let ahead = Cost(LITTLE_AHEAD * Cost::ONE.0);
+        let little = self.asking().filter(|(number, client)| {
+            let within = client.share_tag <= self.reached.saturating_add(client.share_of(ahead));
+            within && client.waiting.front().is_some_and(|(cost, _)| may(*number, *cost))
+        });
+        let (chosen, _) = little.min_by_key(|(number, client)| (client.share_tag, *number))?;
+        let reserved = self.clients[&chosen].is_owed(now);
+        Some(self.take(chosen, reserved, now))
+    }
+
+    fn take(&mut self, chosen: u32, reserved: bool, now: Nanos) -> (u32, Cost, T) {
         let reached = self.reached;
         let client = self.clients.get_mut(&chosen).expect("chosen a moment ago");
         let (cost, what) = client.waiting.pop_front().expect("who is chosen waits");
@@ -153,7 +174,7 @@ impl<T> Scheduler<T> {
             self.asking.retain(|other| *other != chosen);
         }
         let step = client.share_of(cost);
-        if reserved.is_some() {
+        if reserved {
             self.reserved_in_row += 1;
             let owed = cost.0.saturating_mul(SECOND / Cost::ONE.0) / client.entitlement.reservation;
             let floor = Nanos(now.0.saturating_sub(RESERVE_LATE_MAX.0));
@@ -162,10 +183,9 @@ impl<T> Scheduler<T> {
             client.share_tag = client.share_tag.saturating_add(step).min(most.max(client.share_tag));
         } else {
             self.reserved_in_row = 0;
-            self.reached = client.share_tag.max(reached);
             client.share_tag = client.share_tag.saturating_add(step);
         }
-        Some((chosen, cost, what))
+        (chosen, cost, what)
     }
 
     fn next_reserved(&self, now: Nanos) -> Option<u32> {
@@ -238,6 +258,29 @@ mod tests {
         let had = turns(&mut scheduler, &mut now, 20_000, &[0, 1, 2], Cost::ONE);
         assert!(had[2] > 0, "{had:?}");
         assert!(had[0].abs_diff(had[1]) < 200, "{had:?}");
+    }
+
+    #[test]
+    fn who_asks_for_little_goes_before_its_turn_and_no_farther_ahead_than_that() {
+        let (mut scheduler, now) = (scheduler(&[(1_000, 0), (1_000, 0)]), Nanos::ZERO);
+        let large = Cost(8 * Cost::ONE.0);
+        scheduler.push(0, large, (), now);
+        scheduler.push(0, large, (), now);
+        assert_eq!(scheduler.pop(now).map(|(client, ..)| client), Some(0));
+        let small = |_: u32, cost: Cost| cost <= Cost::ONE;
+        assert_eq!(scheduler.pop_little(now, small), None, "what waits is large");
+        for _ in 0..8 {
+            scheduler.push(1, Cost::ONE, (), now);
+        }
+        let mut early = 0;
+        while scheduler.pop_little(now, small).is_some() {
+            early += 1;
+        }
+        assert_eq!(early, 5, "what is within four of the others, and one more");
+        assert_eq!(scheduler.waiting_of(1), 3);
+        // All of it was paid for.
+        let order: Vec<u32> = std::iter::from_fn(|| scheduler.pop(now)).map(|(client, ..)| client).collect();
+        assert_eq!(order, [1, 1, 1, 0]);
     }
 
     #[test]

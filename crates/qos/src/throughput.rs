@@ -10,8 +10,11 @@ const STEPS: u32 = 2;
 const PLACES: usize = 12 * STEPS as usize + 1;
 /// What was seen longer ago counts no more: disks change, and what they are asked for.
 const FORGET_AFTER: Nanos = Nanos::from_secs(600);
-/// Of the greatest throughput that was seen, in percent: where that is reached, more under way gains little.
-const ENOUGH_PERCENT: f64 = 90.0;
+/// Of the greatest throughput that was seen, in percent: where that is reached, more under way gains little. An elevator always does a little
+/// better with more to choose from.
+const ENOUGH_PERCENT: f64 = 85.0;
+/// To what part of its latency one goes down from the least that was seen, where that does nearly all.
+const LESS: f64 = 0.75;
 /// Weight of the newest figure.
 const NEW: f64 = 0.25;
 
@@ -59,9 +62,12 @@ impl Throughput {
             .collect();
         let most = self.greatest(now)?;
         let (knee, seen) = known.iter().find(|(_, seen)| seen.rate * 100.0 >= most * ENOUGH_PERCENT)?;
-        // Where nothing beyond twice as much was tried nobody knows that it would not have been better.
-        let tried = known.last().is_some_and(|(last, _)| last - knee >= STEPS as usize);
-        tried.then_some(Nanos(seen.latency_ns as u64))
+        // Where nothing beyond was tried nobody knows that it would not have been better.
+        let tried = known.last().is_some_and(|(last, _)| last > knee);
+        // Nor whether less would do, where the least that was tried does.
+        let least = known.first().is_some_and(|(first, _)| first == knee && *knee > 0);
+        let part = if least { LESS } else { 1.0 };
+        tried.then_some(Nanos((seen.latency_ns * part) as u64))
     }
 
     /// The greatest rate that was seen lately, in small accesses a second.
@@ -93,6 +99,19 @@ mod tests {
         fill(&mut seen, 64, now, 1_000.0);
         assert_eq!(seen.knee(now), Some(Nanos::from_millis(8)));
         assert_eq!(seen.greatest(now), Some(1_000.0));
+    }
+
+    #[test]
+    fn where_the_least_that_was_seen_is_enough_less_is_tried() {
+        let (mut seen, now) = (Throughput::default(), Nanos::from_secs(1));
+        for under_way in [32, 64] {
+            seen.note(Cost(under_way * 1_000), 1_000.0, Nanos::from_millis(under_way), now);
+        }
+        assert_eq!(seen.knee(now), Some(Nanos::from_millis(24)));
+        seen.note(Cost(16_000), 900.0, Nanos::from_millis(18), now);
+        assert_eq!(seen.knee(now), Some(Nanos(13_500_000)), "lower still");
+        seen.note(Cost(8_000), 700.0, Nanos::from_millis(11), now);
+        assert_eq!(seen.knee(now), Some(Nanos::from_millis(18)), "less is not enough");
     }
 
     #[test]

@@ -29,12 +29,12 @@ const AUTO_MIN: Nanos = Nanos(500_000);
 const AUTO_MAX: Nanos = Nanos::from_millis(100);
 /// While congested a larger window is tried now and then, for the disks may do more by now than was seen.
 const TRY_EVERY: Nanos = Nanos::from_secs(30);
-const TRY_FOR: Nanos = Nanos::from_secs(1);
+const TRY_FOR: Nanos = Nanos::from_millis(500);
 
 /// Latency past which shares count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threshold {
-    /// This one.
+    /// This one; zero: all latencies are past it, from the beginning.
     Latency(Nanos),
     /// Found from where throughput stops growing, and found anew as that changes.
     Auto,
@@ -69,12 +69,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// Not congested.
+    /// Not congested, but for a threshold that everything is past.
     pub fn new(threshold: Threshold, now: Nanos) -> Window {
+        let always = threshold == Threshold::Latency(Nanos::ZERO);
         Window {
             threshold,
             throughput: Throughput::default(),
-            size: None,
+            size: always.then_some(SIZE_MIN),
             under_way: Cost::default(),
             looked: now,
             ends: 0,
@@ -207,7 +208,7 @@ impl Window {
                 let tries = matches!(self.threshold, Threshold::Auto) && now.since(self.tried) >= TRY_EVERY;
                 if tries {
                     (self.tried, self.trying_until) = (now, now + TRY_FOR);
-                    Some(Cost(size.0 * 2))
+                    Some(Cost(size.0 + size.0 / 4))
                 } else if now < self.trying_until {
                     Some(size)
                 } else {

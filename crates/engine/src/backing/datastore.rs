@@ -21,6 +21,9 @@ const PERIOD: Nanos = Nanos::from_secs(1);
 const EPISODES_MAX: usize = 32;
 /// Volumes that are named with each.
 const CONTENDERS_MAX: usize = 16;
+/// Who has less than this under way, and asks for no more, need not wait until others have less: one large request, which may be all that a
+/// small window holds, would make everybody wait for its end.
+const LITTLE: Cost = Cost(2 * Cost::ONE.0);
 /// Part of what the datastore has shown it can do that may be reserved, in percent: the rest is for those without.
 const RESERVABLE_PERCENT: f64 = 90.0;
 
@@ -115,6 +118,7 @@ struct Member {
     asked: Nanos,
     /// It asked for something lately.
     active: bool,
+    under_way: Cost,
     /// In this period, and in the one before.
     used: Cost,
     used_before: Cost,
@@ -196,6 +200,7 @@ impl<S: Seam> Datastore<S> {
             entitlement,
             asked: Nanos::ZERO,
             active: false,
+            under_way: Cost::default(),
             used: Cost::default(),
             used_before: Cost::default(),
             total: Cost::default(),
@@ -240,7 +245,7 @@ impl<S: Seam> Datastore<S> {
             inner.count(number, cost, now);
             let free = !inner.window.is_congested() && inner.scheduler.is_empty();
             if free || inner.active < 2 || !inner.members.contains_key(&number) {
-                inner.window.begin(cost, now);
+                inner.begin(number, cost, now);
                 None
             } else {
                 let waiter = Rc::<Grant>::default();
@@ -271,6 +276,9 @@ impl<S: Seam> Datastore<S> {
             inner.turn_period(now);
             let shared = inner.active > 1;
             let was = inner.window.is_congested();
+            if let Some(member) = inner.members.get_mut(&number) {
+                member.under_way = member.under_way - cost;
+            }
             inner.window.end(number, cost, began, now, shared);
             inner.note_congestion(was, now);
             inner.admit(now)
@@ -326,15 +334,26 @@ impl Inner {
     fn admit(&mut self, now: Nanos) -> Vec<Rc<Grant>> {
         let mut granted = Vec::new();
         while !self.scheduler.is_empty() {
-            if !self.window.has_room() && self.active > 1 {
+            let next = if self.window.has_room() || self.active < 2 {
+                self.scheduler.pop(now)
+            } else {
                 self.window.note_full();
-                break;
-            }
-            let Some((_, cost, waiter)) = self.scheduler.pop(now) else { break };
-            self.window.begin(cost, now);
+                let members = &self.members;
+                let has_little = |number: u32| members.get(&number).is_some_and(|member| member.under_way < LITTLE);
+                self.scheduler.pop_little(now, |number, cost| cost <= LITTLE && has_little(number))
+            };
+            let Some((number, cost, waiter)) = next else { break };
+            self.begin(number, cost, now);
             granted.push(waiter);
         }
         granted
+    }
+
+    fn begin(&mut self, number: u32, cost: Cost, now: Nanos) {
+        self.window.begin(cost, now);
+        if let Some(member) = self.members.get_mut(&number) {
+            member.under_way += cost;
+        }
     }
 
     fn count(&mut self, number: u32, cost: Cost, now: Nanos) {

@@ -14,7 +14,7 @@ use seam::{Nanos, Seam};
 use super::Scenario;
 use super::series::{Check, Outcome};
 use crate::rig::{Rig, Target};
-use crate::workload::{Access, Crowd, Door, Job, Pattern, Skew};
+use crate::workload::{Access, Crowd, Door, Job, Pace, Pattern, Skew};
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -94,11 +94,14 @@ impl Bed {
 
     /// Has a volume's client at work.
     fn send(&self, vm: usize, pattern: Pattern, depth: u32) -> Crowd {
+        self.send_job(vm, Job::eager("vm", pattern, depth))
+    }
+
+    fn send_job(&self, vm: usize, job: Job) -> Crowd {
         let door = Entrance(Target::Volume(self.vms[vm].volume.clone()));
         let (ended, seam) = (Rc::clone(&self.vms[vm].ended), self.rig.seam.clone());
-        let job = [Job::eager("vm", pattern, depth)];
         let seed = self.seed * 100 + vm as u64;
-        Crowd::start(&self.rig.seam, &door, &job, seed, move |one| {
+        Crowd::start(&self.rig.seam, &door, &[job], seed, move |one| {
             if one.ok {
                 ended.borrow_mut().push(Ended { at: seam.now(), waited: one.waited });
             }
@@ -330,7 +333,8 @@ fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
             bed.vms[..3].iter().for_each(|vm| vm.volume.set_memory_share(share));
         }
         let hot = Pattern::random(GIB, 4096, 100).with_skew(Skew::HotCold { hot_percent: 5, accesses_percent: 95 });
-        let _steady: Vec<_> = (0..3).map(|vm| bed.send(vm, hot.clone(), 2)).collect();
+        let _steady: Vec<_> =
+            (0..3).map(|vm| bed.send_job(vm, Job::eager("vm", hot.clone(), 4).paced(Pace::Rate(250.0)))).collect();
         bed.pass(300);
         let measure = |seconds: u64| {
             let (hits, reads) = bed.hits(0..3);

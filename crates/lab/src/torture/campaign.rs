@@ -79,6 +79,8 @@ impl Summary {
         total.lives += other.lives;
         total.operations += other.operations;
         total.promotions += other.promotions;
+        total.share_waits += other.share_waits;
+        total.limit_waits += other.limit_waits;
         total.flash_blocks_read += other.flash_blocks_read;
         total.backing_requests += other.backing_requests;
         total.virtual_time += other.virtual_time;

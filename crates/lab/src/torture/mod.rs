@@ -38,6 +38,10 @@ pub struct Report {
     pub promotions: u64,
     /// Blocks that they read from there.
     pub flash_blocks_read: u64,
+    /// Requests that waited for those of other volumes.
+    pub share_waits: u64,
+    /// Requests that waited for their volume's limit.
+    pub limit_waits: u64,
     /// Requests to the backings.
     pub backing_requests: u64,
     /// Virtual time passed.

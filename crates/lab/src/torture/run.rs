@@ -205,10 +205,12 @@ impl Run {
         self.report.backing_requests += world.io_count() / 2;
         self.report.virtual_time += world.now();
         self.report.operations += life.given - life.left.get();
-        let stats = life.subjects.iter().map(|subject| subject.volume().stats().flash);
-        let (read, promoted) = stats.fold((0, 0), |sum, flash| (sum.0 + flash.read_bytes, sum.1 + flash.promotions));
-        self.report.flash_blocks_read += read / seam::BLOCK_BYTES as u64;
-        self.report.promotions += promoted;
+        for stats in life.subjects.iter().map(|subject| subject.volume().stats()) {
+            self.report.flash_blocks_read += stats.flash.read_bytes / seam::BLOCK_BYTES as u64;
+            self.report.promotions += stats.flash.promotions;
+            self.report.share_waits += stats.qos.share_waits;
+            self.report.limit_waits += stats.qos.limit_waits;
+        }
     }
 
     fn stuck(&self, world: &World, during: &str, why: &Stop) -> Box<Violation> {
@@ -271,8 +273,8 @@ fn fill(disk: &DiskControl, number: u16, volume: &VolumeOptions) {
     disk.set_tags(0, &tags);
 }
 
-/// A threshold that everything is above.
-const CONGESTED: Threshold = Threshold::Latency(Nanos(1));
+/// A threshold that everything is past.
+const CONGESTED: Threshold = Threshold::Latency(Nanos::ZERO);
 /// What volumes share that contend.
 const DATASTORE: &str = "shared";
 

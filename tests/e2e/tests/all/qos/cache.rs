@@ -4,7 +4,7 @@ use e2e::daemon::Daemon;
 use e2e::load::{Done, Job, Log, run};
 use e2e::site::Site;
 
-use super::{POOL, figure, seconds, shelf};
+use super::{figure, seconds, shelf};
 
 const STEADY: [&str; 3] = ["one", "two", "three"];
 /// Small, so that it is soon full, and four times as much soon read.
@@ -17,6 +17,8 @@ const STEADILY: &str = "iodepth=4 rate_iops=250";
 const FILLED_S: u64 = 6;
 /// More than four times the memory, and nothing twice.
 const STREAM: &str = "rw=read bs=256k iodepth=8 size=100g";
+/// Whoever has most in memory wants the rest soon: less may be under way.
+const SOON: Option<&str> = Some("congestion_threshold = \"5ms\"");
 /// Four times the memory, again and again.
 const CIRCLE: &str = "rw=read bs=256k iodepth=8 size=64m";
 const WRITES: &str = "rw=randwrite bs=64k iodepth=32 size=1g";
@@ -69,7 +71,7 @@ fn beside(datastore: Option<&str>, burdens: &[&str], time: u64) -> Vec<Seen> {
 fn hold(burdens: &[&str], time: u64) {
     let (with, without) = std::thread::scope(|scope| {
         let without = scope.spawn(|| beside(None, burdens, time));
-        (beside(POOL, burdens, time), without.join().expect("it is only looked at"))
+        (beside(SOON, burdens, time), without.join().expect("it is only looked at"))
     });
     for (name, seen) in [("with", &with), ("without", &without)] {
         println!("{name} QoS: {:?} alone", seen[0]);
