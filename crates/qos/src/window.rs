@@ -198,7 +198,9 @@ impl Window {
         self.size = match self.size {
             None if self.above >= ABOVE_IN_ROW => {
                 self.tried = now;
-                Some(wanted(mean))
+                // At the rate of now so much under way takes as long as the threshold says (Little).
+                let ratio = threshold.0 as f64 / self.latency.0.max(1) as f64;
+                Some(Cost((mean.0 as f64 * ratio) as u64).max(SIZE_MIN))
             }
             None => None,
             Some(_) if !shared || now.since(self.calm_since) >= CALM => None,

@@ -93,5 +93,5 @@ fn who_streams_through_the_cache_takes_nobodys_hot_set() {
 #[test]
 #[ignore = "wants a machine to itself; scripts/torture runs it"]
 fn who_writes_as_fast_as_it_can_takes_nobodys_hot_set() {
-    hold(&[WRITES], seconds(6));
+    hold(&[WRITES], seconds(15));
 }
