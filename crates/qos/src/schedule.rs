@@ -102,13 +102,25 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// A client leaves; what waits of it comes back, in its order.
-    pub fn remove(&mut self, client: u32) -> Vec<T> {
+    /// A client leaves; what waits of it comes back, in its order, with what each costs.
+    pub fn remove(&mut self, client: u32) -> Vec<(Cost, T)> {
         let gone = self.clients.remove(&client);
         self.asking.retain(|other| *other != client);
-        let gone: Vec<T> = gone.into_iter().flat_map(|gone| gone.waiting).map(|(_, what)| what).collect();
+        let gone: Vec<(Cost, T)> = gone.into_iter().flat_map(|gone| gone.waiting).collect();
         self.waiting -= gone.len();
         gone
+    }
+
+    /// A request of a client that `is_it` waits no more; false when there is none.
+    pub fn withdraw(&mut self, number: u32, is_it: impl Fn(&T) -> bool) -> bool {
+        let Some(client) = self.clients.get_mut(&number) else { return false };
+        let Some(at) = client.waiting.iter().position(|(_, what)| is_it(what)) else { return false };
+        client.waiting.remove(at);
+        if client.waiting.is_empty() {
+            self.asking.retain(|other| *other != number);
+        }
+        self.waiting -= 1;
+        true
     }
 
     /// Requests that wait.
@@ -142,27 +154,34 @@ impl<T> Scheduler<T> {
         self.waiting += 1;
     }
 
-    /// Whose turn it is: its number and its oldest request.
+    /// Whose turn it is of all that wait: its number and its oldest request.
     pub fn pop(&mut self, now: Nanos) -> Option<(u32, Cost, T)> {
-        let reserved = self.next_reserved(now).filter(|_| self.reserved_in_row < RESERVED_IN_ROW_MAX);
-        let by_shares = self.next_by_shares()?;
+        self.pop_of(now, |_| true)
+    }
+
+    /// Whose turn it is of those that `may` go.
+    pub fn pop_of(&mut self, now: Nanos, may: impl Fn(u32) -> bool) -> Option<(u32, Cost, T)> {
+        let reserved = self.next_reserved(now, |number, _| may(number));
+        let by_shares = self.next_by_shares(&may)?;
         if reserved.is_none() {
             self.reached = self.clients[&by_shares].share_tag.max(self.reached);
         }
         Some(self.take(reserved.unwrap_or(by_shares), reserved.is_some(), now))
     }
 
-    /// The oldest request of a client that has had less than its part lately, among those that `may` says this of: for who asks for little
-    /// while others have all that may be under way.
+    /// The oldest request of a client that is owed it, or has had less than its part lately, among those that `may` says this of: for who asks
+    /// for little while others have all that may be under way.
     pub fn pop_little(&mut self, now: Nanos, may: impl Fn(u32, Cost) -> bool) -> Option<(u32, Cost, T)> {
+        if let Some(owed) = self.next_reserved(now, &may) {
+            return Some(self.take(owed, true, now));
+        }
         let ahead = Cost(LITTLE_AHEAD * Cost::ONE.0);
         let little = self.asking().filter(|(number, client)| {
             let within = client.share_tag <= self.reached.saturating_add(client.share_of(ahead));
             within && client.waiting.front().is_some_and(|(cost, _)| may(*number, *cost))
         });
         let (chosen, _) = little.min_by_key(|(number, client)| (client.share_tag, *number))?;
-        let reserved = self.clients[&chosen].is_owed(now);
-        Some(self.take(chosen, reserved, now))
+        Some(self.take(chosen, false, now))
     }
 
     fn take(&mut self, chosen: u32, reserved: bool, now: Nanos) -> (u32, Cost, T) {
@@ -188,13 +207,18 @@ impl<T> Scheduler<T> {
         (chosen, cost, what)
     }
 
-    fn next_reserved(&self, now: Nanos) -> Option<u32> {
-        let owed = self.asking().filter(|(_, client)| client.is_owed(now));
+    fn next_reserved(&self, now: Nanos, may: impl Fn(u32, Cost) -> bool) -> Option<u32> {
+        if self.reserved_in_row >= RESERVED_IN_ROW_MAX {
+            return None;
+        }
+        let goes = |number: u32, client: &Client<T>| client.waiting.front().is_some_and(|(cost, _)| may(number, *cost));
+        let owed = self.asking().filter(|(number, client)| client.is_owed(now) && goes(*number, client));
         owed.min_by_key(|(number, client)| (client.reserve_tag, *number)).map(|(number, _)| number)
     }
 
-    fn next_by_shares(&self) -> Option<u32> {
-        self.asking().min_by_key(|(number, client)| (client.share_tag, *number)).map(|(number, _)| number)
+    fn next_by_shares(&self, may: impl Fn(u32) -> bool) -> Option<u32> {
+        let those = self.asking().filter(|(number, _)| may(*number));
+        those.min_by_key(|(number, client)| (client.share_tag, *number)).map(|(number, _)| number)
     }
 
     fn asking(&self) -> impl Iterator<Item = (u32, &Client<T>)> {
@@ -284,12 +308,26 @@ mod tests {
     }
 
     #[test]
+    fn who_is_owed_goes_before_who_asks_for_little() {
+        let (mut scheduler, now) = (scheduler(&[(1, 100), (1_000, 0)]), Nanos::from_secs(1));
+        // Its share alone lets it wait for long.
+        for _ in 0..3 {
+            scheduler.push(0, Cost::ONE, (), now);
+            scheduler.push(1, Cost::ONE, (), now);
+        }
+        let order = [(); 3].map(|()| scheduler.pop_little(now, |_, _| true).map(|(client, ..)| client));
+        assert_eq!(order, [Some(0); 3]);
+    }
+
+    #[test]
     fn what_waits_of_a_client_that_leaves_comes_back() {
         let mut scheduler = Scheduler::default();
         scheduler.set(7, Entitlement { shares: 1, reservation: 0 }, Nanos::ZERO);
         for what in 0..3 {
             scheduler.push(7, Cost::ONE, what, Nanos::ZERO);
         }
-        assert_eq!((scheduler.remove(7), scheduler.len(), scheduler.pop(Nanos::ZERO)), (vec![0, 1, 2], 0, None));
+        assert!(scheduler.withdraw(7, |what| *what == 1) && !scheduler.withdraw(7, |what| *what == 1));
+        let left = vec![(Cost::ONE, 0), (Cost::ONE, 2)];
+        assert_eq!((scheduler.remove(7), scheduler.len(), scheduler.pop(Nanos::ZERO)), (left, 0, None));
     }
 }

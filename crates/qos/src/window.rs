@@ -53,8 +53,9 @@ pub struct Window {
     /// Of each client: how many ended, and what they took together.
     latencies: BTreeMap<u32, (u64, u64)>,
     done: Cost,
-    /// What was under way, times nanoseconds, up to `measured`.
+    /// What was under way, times nanoseconds, up to `measured`; and how long anything was.
     area: u128,
+    busy: Nanos,
     measured: Nanos,
     /// Somebody had to wait since the last look.
     full: bool,
@@ -82,6 +83,7 @@ impl Window {
             latencies: BTreeMap::new(),
             done: Cost::default(),
             area: 0,
+            busy: Nanos::ZERO,
             measured: now,
             full: false,
             above: 0,
@@ -139,9 +141,9 @@ impl Window {
         self.throughput.greatest(self.measured)
     }
 
-    /// True when one more may go; the last one may be larger than the rest of the window.
-    pub fn has_room(&self) -> bool {
-        self.size.is_none_or(|size| self.under_way < size)
+    /// True when one more may go beside what is not counted; the last one may be larger than the rest of the window.
+    pub fn has_room_beside(&self, uncounted: Cost) -> bool {
+        self.size.is_none_or(|size| self.under_way - uncounted < size)
     }
 
     /// Somebody has to wait.
@@ -169,8 +171,25 @@ impl Window {
         }
     }
 
+    /// Looks whether nothing has been under way for so long that there is no congestion any more: who ends nothing looks at nothing.
+    pub fn rest(&mut self, now: Nanos) {
+        let is_held = self.threshold != Threshold::Latency(Nanos::ZERO);
+        if is_held && self.under_way == Cost::default() && now.since(self.measured) >= CALM {
+            self.size = None;
+        }
+    }
+
+    /// A request that had begun was never sent.
+    pub fn cancel(&mut self, cost: Cost, now: Nanos) {
+        self.measure(now);
+        self.under_way = self.under_way - cost;
+    }
+
     fn measure(&mut self, now: Nanos) {
         self.area += u128::from(self.under_way.0) * u128::from(now.since(self.measured).0);
+        if self.under_way > Cost::default() {
+            self.busy += now.since(self.measured);
+        }
         self.measured = self.measured.max(now);
     }
 
@@ -180,16 +199,17 @@ impl Window {
         self.latency = Nanos(means.sum::<u64>() / self.latencies.len() as u64);
         self.latencies.clear();
         self.rate = self.done.as_accesses() * 1e9 / spent.0 as f64;
-        let mean = Cost(u64::try_from(self.area / u128::from(spent.0)).unwrap_or(u64::MAX));
         // What idled in between says nothing of what the disks can do.
-        self.throughput.note(mean, self.rate, self.latency, now);
+        let busy = self.busy.0.max(1);
+        let mean = Cost(u64::try_from(self.area / u128::from(busy)).unwrap_or(u64::MAX));
+        self.throughput.note(mean, self.done.as_accesses() * 1e9 / busy as f64, self.latency, now);
         let (threshold, full) = (self.threshold(), std::mem::take(&mut self.full));
         let above = self.latency > threshold && shared;
         self.above = if above { self.above + 1 } else { 0 };
         if above || full {
             self.calm_since = now;
         }
-        (self.looked, self.ends, self.done, self.area) = (now, 0, Cost::default(), 0);
+        (self.looked, self.ends, self.done, self.area, self.busy) = (now, 0, Cost::default(), 0, Nanos::ZERO);
         let wanted = |from: Cost| {
             let ratio = (threshold.0 as f64 / self.latency.0.max(1) as f64).clamp(0.25, 2.0);
             let size = from.0 as f64 * (1.0 + GAIN * (ratio - 1.0));
@@ -232,7 +252,7 @@ mod tests {
         let mut under_way: Vec<(Nanos, Nanos)> = Vec::new();
         while *now < end {
             while under_way.len() < clients {
-                if !window.has_room() {
+                if !window.has_room_beside(Cost::default()) {
                     window.note_full();
                     break;
                 }

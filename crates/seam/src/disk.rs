@@ -89,10 +89,10 @@ pub trait Disk<S: Seam>: Clone + 'static {
     /// Changes whenever the disk may have lost what was written and not flushed (a reconnect): such data counts as dirty again.
     fn incarnation(&self) -> u64;
 
-    /// To how many places its disks have to go for a request, with what they must read before they write; 1 where it does not know.
-    fn accesses(&self, write: bool, at: u64, len: u64) -> u64 {
+    /// To how many places its disks have to go for a request, with what they must read before they write; `None` where it does not know.
+    fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {
         let _ = (write, at, len);
-        1
+        None
     }
 
     /// Fills `into` from byte `at` on. The pieces come back in any case, in order.

@@ -24,6 +24,11 @@ const CONTENDERS_MAX: usize = 16;
 /// Who has less than this under way, and asks for no more, need not wait until others have less: one large request, which may be all that a
 /// small window holds, would make everybody wait for its end.
 const LITTLE: Cost = Cost(2 * Cost::ONE.0);
+/// A volume none of whose requests has ended for this long, and for this many thresholds, has a backing that hangs: the others go on without it.
+const STALLED_AFTER: Nanos = Nanos::from_secs(1);
+const STALLED_THRESHOLDS: u64 = 10;
+/// How often somebody looks after those who wait, where nothing ends.
+const WATCH_EVERY: Nanos = Nanos::from_millis(500);
 /// Part of what the datastore has shown it can do that may be reserved, in percent: the rest is for those without.
 const RESERVABLE_PERCENT: f64 = 90.0;
 
@@ -119,6 +124,8 @@ struct Member {
     /// It asked for something lately.
     active: bool,
     under_way: Cost,
+    /// When the last of its requests ended, or the first of those under way began.
+    moved: Nanos,
     /// In this period, and in the one before.
     used: Cost,
     used_before: Cost,
@@ -128,9 +135,13 @@ struct Member {
 }
 
 struct Inner {
-    scheduler: Scheduler<Rc<Grant>>,
+    scheduler: Scheduler<Rc<Ticket>>,
     window: Window,
     members: BTreeMap<u32, Member>,
+    /// What went before its turn and is under way: the window is for the others.
+    early: Cost,
+    /// Somebody looks after those who wait.
+    watched: bool,
     /// How many of them asked for something lately.
     active: usize,
     period: Nanos,
@@ -150,11 +161,29 @@ pub struct Datastore<S: Seam> {
     inner: RefCell<Inner>,
 }
 
+/// What one who waits is given.
+#[derive(Default)]
+struct Ticket {
+    grant: Grant,
+    /// It goes before its turn.
+    is_early: Cell<bool>,
+}
+
+/// A place among those who wait; given up when dropped before its turn was taken.
+struct Place<S: Seam> {
+    datastore: Rc<Datastore<S>>,
+    number: u32,
+    cost: Cost,
+    ticket: Rc<Ticket>,
+    is_claimed: Cell<bool>,
+}
+
 /// The right to have one request under way; given back when dropped.
 pub struct Turn<S: Seam> {
     datastore: Rc<Datastore<S>>,
     number: u32,
     cost: Cost,
+    is_early: bool,
     began: Nanos,
     /// How long it was waited for.
     pub waited: Nanos,
@@ -168,6 +197,8 @@ impl<S: Seam> Datastore<S> {
             scheduler: Scheduler::default(),
             window: Window::new(spec.threshold, now),
             members: BTreeMap::new(),
+            early: Cost::default(),
+            watched: false,
             active: 0,
             period: now,
             shown: None,
@@ -201,6 +232,7 @@ impl<S: Seam> Datastore<S> {
             asked: Nanos::ZERO,
             active: false,
             under_way: Cost::default(),
+            moved: Nanos::ZERO,
             used: Cost::default(),
             used_before: Cost::default(),
             total: Cost::default(),
@@ -231,45 +263,77 @@ impl<S: Seam> Datastore<S> {
             let mut inner = self.inner.borrow_mut();
             let gone = inner.members.remove(&number);
             inner.active -= usize::from(gone.is_some_and(|gone| gone.active));
-            (inner.scheduler.remove(number), inner.admit(now))
+            let gone = inner.scheduler.remove(number);
+            gone.iter().for_each(|(cost, _)| inner.window.begin(*cost, now));
+            (gone, inner.admit(now))
         };
-        gone.into_iter().chain(granted).for_each(|waiter| waiter.give());
+        gone.into_iter().map(|(_, ticket)| ticket).chain(granted).for_each(|ticket| ticket.grant.give());
     }
 
     /// Waits until it is the volume's turn to send a request of this cost.
     pub async fn turn(self: &Rc<Self>, number: u32, cost: Cost) -> Turn<S> {
         let now = self.seam.now();
-        let waiter = {
-            let mut inner = self.inner.borrow_mut();
-            inner.turn_period(now);
-            inner.count(number, cost, now);
-            let free = !inner.window.is_congested() && inner.scheduler.is_empty();
-            if free || inner.active < 2 || !inner.members.contains_key(&number) {
-                inner.begin(number, cost, now);
-                None
-            } else {
-                let waiter = Rc::<Grant>::default();
-                inner.scheduler.push(number, cost, Rc::clone(&waiter), now);
-                let granted = inner.admit(now);
-                drop(inner);
-                granted.iter().for_each(|waiter| waiter.give());
-                (!waiter.is_given()).then_some(waiter)
-            }
+        let datastore = Rc::clone(self);
+        let Some(ticket) = self.line_up(number, cost, now) else {
+            return Turn { datastore, number, cost, is_early: false, began: now, waited: Nanos::ZERO };
         };
-        let Some(waiter) = waiter else {
-            return Turn { datastore: Rc::clone(self), number, cost, began: now, waited: Nanos::ZERO };
-        };
-        waiter.given().await;
+        let place = Place { datastore, number, cost, ticket, is_claimed: Cell::new(false) };
+        place.ticket.grant.given().await;
+        place.is_claimed.set(true);
         let began = self.seam.now();
         let waited = began.since(now);
-        if let Some(member) = self.inner.borrow_mut().members.get_mut(&number) {
+        if waited > Nanos::ZERO
+            && let Some(member) = self.inner.borrow_mut().members.get_mut(&number)
+        {
             member.waits += 1;
             member.waited += waited;
         }
-        Turn { datastore: Rc::clone(self), number, cost, began, waited }
+        let (datastore, is_early) = (Rc::clone(self), place.ticket.is_early.get());
+        Turn { datastore, number, cost, is_early, began, waited }
     }
 
-    fn end(&self, number: u32, cost: Cost, began: Nanos) {
+    /// A place in the line, or none where there is nothing to wait for: then the request is under way.
+    fn line_up(self: &Rc<Self>, number: u32, cost: Cost, now: Nanos) -> Option<Rc<Ticket>> {
+        let mut inner = self.inner.borrow_mut();
+        inner.turn_period(now);
+        inner.count(number, cost, now);
+        let free = !inner.window.is_congested() && inner.scheduler.is_empty();
+        if free || inner.active < 2 || !inner.members.contains_key(&number) {
+            inner.begin(number, cost, now);
+            return None;
+        }
+        let ticket = Rc::<Ticket>::default();
+        inner.scheduler.push(number, cost, Rc::clone(&ticket), now);
+        let granted = inner.admit(now);
+        let watches = !inner.scheduler.is_empty() && !std::mem::replace(&mut inner.watched, true);
+        drop(inner);
+        granted.iter().for_each(|ticket| ticket.grant.give());
+        if watches {
+            self.seam.spawn(Rc::clone(self).watch());
+        }
+        Some(ticket)
+    }
+
+    /// Looks after those who wait for as long as there are any: where nothing ends, nobody else does.
+    async fn watch(self: Rc<Self>) {
+        loop {
+            self.seam.sleep(WATCH_EVERY).await;
+            let now = self.seam.now();
+            let granted = {
+                let mut inner = self.inner.borrow_mut();
+                inner.watched = !inner.scheduler.is_empty();
+                if !inner.watched {
+                    return;
+                }
+                inner.turn_period(now);
+                inner.admit(now)
+            };
+            granted.iter().for_each(|ticket| ticket.grant.give());
+        }
+    }
+
+    /// A request has ended that began then; `None`: it was never sent.
+    fn end(&self, number: u32, cost: Cost, is_early: bool, began: Option<Nanos>) {
         let now = self.seam.now();
         let granted = {
             let mut inner = self.inner.borrow_mut();
@@ -277,13 +341,19 @@ impl<S: Seam> Datastore<S> {
             let shared = inner.active > 1;
             let was = inner.window.is_congested();
             if let Some(member) = inner.members.get_mut(&number) {
-                member.under_way = member.under_way - cost;
+                (member.under_way, member.moved) = (member.under_way - cost, now);
             }
-            inner.window.end(number, cost, began, now, shared);
+            if is_early {
+                inner.early = inner.early - cost;
+            }
+            match began {
+                Some(began) => inner.window.end(number, cost, began, now, shared),
+                None => inner.window.cancel(cost, now),
+            }
             inner.note_congestion(was, now);
             inner.admit(now)
         };
-        granted.iter().for_each(|waiter| waiter.give());
+        granted.iter().for_each(|ticket| ticket.grant.give());
     }
 
     /// What it does now.
@@ -331,20 +401,38 @@ impl<S: Seam> Datastore<S> {
 
 impl Inner {
     /// Those whose turn it is by now. What they cost is under way from here on.
-    fn admit(&mut self, now: Nanos) -> Vec<Rc<Grant>> {
+    fn admit(&mut self, now: Nanos) -> Vec<Rc<Ticket>> {
         let mut granted = Vec::new();
+        if self.scheduler.is_empty() {
+            return granted;
+        }
+        let patience = STALLED_AFTER.max(Nanos(self.window.threshold().0.saturating_mul(STALLED_THRESHOLDS)));
+        let stalls = |member: &Member| member.under_way > Cost::default() && now.since(member.moved) > patience;
+        let stalled: Vec<u32> = self.members.iter().filter(|(_, member)| stalls(member)).map(|(at, _)| *at).collect();
+        let hung: Cost = stalled.iter().map(|number| self.members[number].under_way).sum();
         while !self.scheduler.is_empty() {
-            let next = if self.window.has_room() || self.active < 2 {
+            let members = &self.members;
+            let next = if self.active < 2 {
                 self.scheduler.pop(now)
+            } else if self.window.has_room_beside(self.early + hung) {
+                self.scheduler.pop_of(now, |number| !stalled.contains(&number))
             } else {
                 self.window.note_full();
-                let members = &self.members;
-                let has_little = |number: u32| members.get(&number).is_some_and(|member| member.under_way < LITTLE);
-                self.scheduler.pop_little(now, |number, cost| cost <= LITTLE && has_little(number))
+                let most = self.window.size().map_or(LITTLE, |size| LITTLE.max(Cost(size.0 / 2)));
+                let asks_little = |number: u32, cost: Cost| {
+                    let has = members.get(&number).map_or(LITTLE, |member| member.under_way);
+                    cost <= LITTLE && has < LITTLE && !stalled.contains(&number)
+                };
+                let little = if self.early < most { self.scheduler.pop_little(now, asks_little) } else { None };
+                if let Some((_, cost, ticket)) = &little {
+                    self.early += *cost;
+                    ticket.is_early.set(true);
+                }
+                little
             };
-            let Some((number, cost, waiter)) = next else { break };
+            let Some((number, cost, ticket)) = next else { break };
             self.begin(number, cost, now);
-            granted.push(waiter);
+            granted.push(ticket);
         }
         granted
     }
@@ -352,6 +440,9 @@ impl Inner {
     fn begin(&mut self, number: u32, cost: Cost, now: Nanos) {
         self.window.begin(cost, now);
         if let Some(member) = self.members.get_mut(&number) {
+            if member.under_way == Cost::default() {
+                member.moved = now;
+            }
             member.under_way += cost;
         }
     }
@@ -366,14 +457,19 @@ impl Inner {
     }
 
     fn turn_period(&mut self, now: Nanos) {
+        let was = self.window.is_congested();
+        self.window.rest(now);
+        self.note_congestion(was, now);
         if now.since(self.period) < PERIOD {
             return;
         }
         let skipped = now.since(self.period).0 >= 2 * PERIOD.0;
-        for member in self.members.values_mut() {
+        for (number, member) in &mut self.members {
             member.used_before = if skipped { Cost::default() } else { member.used };
             member.used = Cost::default();
-            member.active &= now.since(member.asked) < AWAY_AFTER;
+            // Who waits asks for something, for however long.
+            let waits = member.under_way > Cost::default() || self.scheduler.waiting_of(*number) > 0;
+            member.active &= waits || now.since(member.asked) < AWAY_AFTER;
         }
         self.active = self.members.values().filter(|member| member.active).count();
         self.period = now;
@@ -430,6 +526,23 @@ impl Inner {
 
 impl<S: Seam> Drop for Turn<S> {
     fn drop(&mut self) {
-        self.datastore.end(self.number, self.cost, self.began);
+        self.datastore.end(self.number, self.cost, self.is_early, Some(self.began));
     }
 }
+
+impl<S: Seam> Drop for Place<S> {
+    fn drop(&mut self) {
+        if self.is_claimed.get() {
+            return;
+        }
+        let Place { datastore, number, cost, ticket, .. } = &*self;
+        if ticket.grant.is_given() {
+            datastore.end(*number, *cost, ticket.is_early.get(), None);
+        } else {
+            datastore.inner.borrow_mut().scheduler.withdraw(*number, |other| Rc::ptr_eq(other, ticket));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

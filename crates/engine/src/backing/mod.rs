@@ -79,7 +79,7 @@ impl<S: Seam> Disk<S> for AnyDisk<S> {
         each!(self, disk => disk.incarnation())
     }
 
-    fn accesses(&self, write: bool, at: u64, len: u64) -> u64 {
+    fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {
         each!(self, disk => disk.accesses(write, at, len))
     }
 

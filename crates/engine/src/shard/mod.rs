@@ -176,8 +176,8 @@ impl<S: Seam> Shard<S> {
     /// Its turn among those that share its storage, for one request of `len` bytes at `at`; held until that is done. `None`: it shares with nobody.
     pub async fn turn(&self, write: bool, at: u64, len: u64) -> Option<Turn<S>> {
         let datastore = self.datastore.borrow().clone()?;
-        let weight = if write { datastore.write_cost() } else { 1 };
-        let cost = Cost::of(self.disk.accesses(write, at, len) * weight, len);
+        let usual = if write { datastore.write_cost() } else { 1 };
+        let cost = Cost::of(self.disk.accesses(write, at, len).unwrap_or(usual), len);
         Some(self.noting(datastore.turn(self.number, cost).await))
     }
 

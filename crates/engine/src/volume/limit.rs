@@ -17,6 +17,8 @@ const LOOK_EVERY: Nanos = Nanos::from_millis(100);
 pub struct Entry {
     limiter: RefCell<Limiter>,
     limited: Cell<bool>,
+    /// Nobody is held to anything any more.
+    lifted: Cell<bool>,
     /// Bytes of each request that waits.
     queue: RefCell<VecDeque<(u64, Rc<Grant>)>>,
     pacing: Cell<bool>,
@@ -29,13 +31,19 @@ pub struct Entry {
 impl Entry {
     /// True while there is a limit, or somebody who waits because of one.
     pub fn is_limited(&self) -> bool {
-        self.limited.get() || self.pacing.get()
+        !self.lifted.get() && (self.limited.get() || self.pacing.get())
     }
 
     /// Other limits from now on, for those who wait as well.
     pub fn set_limits(&self, limits: Limits, now: Nanos) {
         self.limiter.borrow_mut().change(limits, now);
         self.limited.set(!limits.is_none());
+    }
+
+    /// Lets everybody in who waits, and from now on whoever comes.
+    pub fn lift(&self) {
+        self.lifted.set(true);
+        self.release();
     }
 
     /// Lets everybody in who waits: the volume is being closed, and will tell them so.

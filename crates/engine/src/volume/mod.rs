@@ -504,6 +504,11 @@ impl<S: Seam> Volume<S> {
         Ok(shard.state.borrow().ledger.has_records())
     }
 
+    /// Holds nobody to a limit any more: before a stop, so that clients have their answers.
+    pub fn lift_limits(&self) {
+        self.0.entry.lift();
+    }
+
     /// Stops without a word to anybody: what the log holds of it stays there.
     pub(crate) fn give_up(&self) {
         let shard = &self.0.shard;

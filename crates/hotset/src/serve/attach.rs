@@ -375,6 +375,7 @@ impl Daemon {
         let policy = policy.unwrap_or("write-back").parse::<engine::WritePolicy>().map_err(invalid)?;
         let config = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(name, spec) };
         let config = config.by_rules(&self.config.borrow().qos);
+        Daemon::warn_of_qos(&config);
         let attached = self.attach(config, false, false).await;
         if let Err(failure) = attached {
             self.volumes.borrow_mut().remove(name);

@@ -72,13 +72,17 @@ impl Daemon {
         let config = self.config_of(name)?;
         let mut state = self.state.borrow().state().clone();
         let mut qos = qos_of(state.by_name(name), config.qos);
+        let has_datastore = !config.datastore.is_empty();
+        let before = qos.fault(has_datastore, false);
         for (key, value) in &wanted {
             qos.set(key, value).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
             let (value, file) = (qos.setting(key).unwrap_or_default(), config.setting(key));
             state.set_override(placed.incarnation, key, &value, &file);
         }
         let bursts = wanted.iter().any(|(key, _)| [BURST_IOPS, BURST_BYTES].contains(key));
-        if let Some((_, what, remedy)) = qos.fault(!config.datastore.is_empty(), bursts) {
+        // What a rule or the file gave is not the fault of who changes something else.
+        let by_this = |key: &str| before.is_none() || wanted.iter().any(|(other, _)| *other == key);
+        if let Some((_, what, remedy)) = qos.fault(has_datastore, bursts).filter(|(key, ..)| by_this(key)) {
             return Err(Failure::new(ErrorKind::Invalid, format!("volume {name}: {what}; {remedy}")));
         }
         self.apply_qos(&config, placed, &state).await?;
@@ -157,6 +161,7 @@ impl Daemon {
         let mut said = Vec::new();
         for now in changed {
             let name = &now.name;
+            Daemon::warn_of_qos(&now);
             let applied = match (self.begin(name), self.placed(name)) {
                 (Err(failure), _) => Err(failure),
                 (Ok(_busy), Ok(placed)) => self.reload_qos(&placed, &now).await,
@@ -174,6 +179,13 @@ impl Daemon {
             });
         }
         said
+    }
+
+    /// Tells of what rules give a volume and cannot be had.
+    pub(super) fn warn_of_qos(config: &VolumeConfig) {
+        if let Some((_, what, remedy)) = config.qos.fault(!config.datastore.is_empty(), false) {
+            log::warn(format!("volume {}: {what}, so it counts for nothing; {remedy}", config.name));
+        }
     }
 
     async fn apply_qos(&self, config: &VolumeConfig, placed: &Placed, state: &State) -> Result<(), Failure> {

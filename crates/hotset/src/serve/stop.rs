@@ -108,6 +108,7 @@ impl Stop {
 
 /// Asks all clients to go, of all front ends at once.
 async fn send_clients_away(local: &Local) {
+    local.engine.volumes().iter().for_each(|volume| volume.lift_limits());
     let initiators = async {
         if let Some(iscsi) = &local.iscsi {
             iscsi.stop(CLIENTS_PATIENCE).await;

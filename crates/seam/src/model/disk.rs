@@ -293,8 +293,9 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
         self.0.content.incarnation()
     }
 
-    fn accesses(&self, write: bool, at: u64, len: u64) -> u64 {
-        self.0.array.spec().accesses(if write { Access::Write } else { Access::Read }, self.0.offset + at, len)
+    fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {
+        let access = if write { Access::Write } else { Access::Read };
+        Some(self.0.array.spec().accesses(access, self.0.offset + at, len))
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {

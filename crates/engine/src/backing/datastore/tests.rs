@@ -1,0 +1,151 @@
+//! What becomes of those who wait when backings hang, volumes leave and clients go away.
+
+use std::cell::RefCell;
+use std::future::Future;
+
+use qos::Threshold;
+use seam::sim::{SimSeam, World, WorldSpec};
+
+use super::*;
+
+/// A datastore that counts as congested from the beginning, with volumes 0, 1, ...
+fn shelf(volumes: u32) -> (World, SimSeam, Rc<Datastore<SimSeam>>) {
+    let world = World::new(WorldSpec::new(1));
+    let seam = world.seam();
+    let spec = DatastoreSpec { threshold: Threshold::Latency(Nanos::ZERO), ..DatastoreSpec::new("shelf") };
+    let datastore = Datastore::new(seam.clone(), &spec);
+    for number in 0..volumes {
+        datastore.set(number, &format!("volume{number}"), Entitlement { shares: 1_000, reservation: 0 });
+    }
+    (world, seam, datastore)
+}
+
+/// Runs what `with` makes for ever; the number of times that it has ended.
+fn again<F: Future<Output = ()> + 'static>(seam: &SimSeam, with: impl Fn() -> F + 'static) -> Rc<Cell<u64>> {
+    let count = Rc::new(Cell::new(0));
+    let ended = Rc::clone(&count);
+    seam.spawn(async move {
+        loop {
+            with().await;
+            ended.set(ended.get() + 1);
+        }
+    });
+    count
+}
+
+/// A client that asks the disks for what takes them `time`.
+fn client(seam: &SimSeam, datastore: &Rc<Datastore<SimSeam>>, number: u32, cost: Cost, time: Nanos) -> Rc<Cell<u64>> {
+    let (own, datastore) = (seam.clone(), Rc::clone(datastore));
+    again(seam, move || {
+        let (seam, datastore) = (own.clone(), Rc::clone(&datastore));
+        async move {
+            let _turn = datastore.turn(number, cost).await;
+            seam.sleep(time).await;
+        }
+    })
+}
+
+fn pass(world: &World, seam: &SimSeam, time: Nanos) {
+    world.block_on(seam.sleep(time));
+}
+
+#[test]
+fn others_go_on_while_one_backing_hangs() {
+    let (world, seam, datastore) = shelf(3);
+    let large = Cost(4 * Cost::ONE.0);
+    let others: Vec<_> =
+        (0..8).map(|number| client(&seam, &datastore, 1 + number % 2, large, Nanos::from_millis(10))).collect();
+    pass(&world, &seam, Nanos::from_millis(100));
+    let hung: Vec<_> = (0..8).map(|_| client(&seam, &datastore, 0, large, Nanos::from_secs(3_600))).collect();
+    pass(&world, &seam, Nanos::from_secs(10));
+    let had: u64 = others.iter().map(|count| count.get()).sum();
+    pass(&world, &seam, Nanos::from_secs(10));
+    let more = others.iter().map(|count| count.get()).sum::<u64>() - had;
+    assert!(more > 500, "{more} requests in ten seconds beside one that hangs");
+    assert!(hung.iter().all(|count| count.get() == 0));
+    let stats = datastore.stats();
+    assert!(stats.under_way < 16.0, "{} under way: who hangs took all that came free", stats.under_way);
+}
+
+#[test]
+fn who_waits_for_long_is_not_away() {
+    let (world, seam, datastore) = shelf(2);
+    let flood: Vec<_> = (0..64).map(|_| client(&seam, &datastore, 0, Cost::ONE, Nanos::from_millis(500))).collect();
+    let _one = client(&seam, &datastore, 1, Cost(8 * Cost::ONE.0), Nanos::from_secs(5));
+    pass(&world, &seam, Nanos::from_secs(30));
+    let had: u64 = flood.iter().map(|count| count.get()).sum();
+    // All 64 at once would do 128 a second.
+    assert!(had < 1_000, "{had} requests: the other one was taken for gone");
+}
+
+#[test]
+fn a_volume_that_leaves_takes_its_waiters_along_and_nothing_of_the_others() {
+    let (world, seam, datastore) = shelf(3);
+    for number in 0..3 {
+        for _ in 0..16 {
+            let (own, datastore) = (seam.clone(), Rc::clone(&datastore));
+            seam.spawn(async move {
+                let _turn = datastore.turn(number, Cost::ONE).await;
+                own.sleep(Nanos::from_millis(20)).await;
+            });
+        }
+    }
+    pass(&world, &seam, Nanos::from_millis(5));
+    let before = datastore.stats().under_way;
+    datastore.leave(2);
+    pass(&world, &seam, Nanos::from_millis(1));
+    let after = datastore.stats().under_way;
+    assert!(after >= before + 10.0, "{before} under way, {after} with those who waited");
+    pass(&world, &seam, Nanos::from_secs(5));
+    assert_eq!(datastore.stats().under_way, 0.0);
+}
+
+#[test]
+fn who_gives_up_waiting_gives_its_place_back() {
+    let (world, seam, datastore) = shelf(2);
+    let _flood: Vec<_> = (0..8).map(|_| client(&seam, &datastore, 0, Cost::ONE, Nanos::from_millis(10))).collect();
+    let large = Cost(4 * Cost::ONE.0);
+    world.block_on(async {
+        for wait in 0..200 {
+            let mut turn = Box::pin(datastore.turn(1, large));
+            let is_there =
+                std::future::poll_fn(|context| std::task::Poll::Ready(turn.as_mut().poll(context).is_ready())).await;
+            // Some are given their turn and do not notice any more.
+            seam.sleep(Nanos::from_millis(wait % 7 * 5)).await;
+            drop((is_there, turn));
+        }
+        seam.sleep(Nanos::from_secs(1)).await;
+    });
+    let stats = datastore.stats();
+    assert_eq!(stats.members[1].waiting, 0);
+    assert!(stats.under_way <= 4.0, "{} under way", stats.under_way);
+}
+
+#[test]
+fn who_stops_asking_leaves_no_congestion_behind() {
+    let (world, seam, _) = shelf(0);
+    let spec = DatastoreSpec { threshold: Threshold::Latency(Nanos::from_millis(5)), ..DatastoreSpec::new("shelf") };
+    let datastore = Datastore::new(seam.clone(), &spec);
+    let stop = Rc::new(Cell::new(false));
+    let asked = Rc::new(RefCell::new(0));
+    for number in 0..2 {
+        datastore.set(number, "volume", Entitlement { shares: 1_000, reservation: 0 });
+        for _ in 0..16 {
+            let (own, datastore, stop, asked) =
+                (seam.clone(), Rc::clone(&datastore), Rc::clone(&stop), Rc::clone(&asked));
+            seam.spawn(async move {
+                while !stop.get() {
+                    let _turn = datastore.turn(number, Cost::ONE).await;
+                    own.sleep(Nanos::from_millis(20)).await;
+                    *asked.borrow_mut() += 1;
+                }
+            });
+        }
+    }
+    pass(&world, &seam, Nanos::from_secs(2));
+    assert!(datastore.stats().congested && *asked.borrow() > 0);
+    stop.set(true);
+    pass(&world, &seam, Nanos::from_secs(4));
+    let stats = datastore.stats();
+    assert!(!stats.congested && stats.lately.iter().all(|episode| episode.ended.is_some()), "{stats:?}");
+}
