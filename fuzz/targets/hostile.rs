@@ -9,7 +9,7 @@ use seam::sim::{Fault, Ops, Rule, SimSeam, SimStream, When, World};
 use seam::{ByteStream, Nanos, Seam};
 
 use crate::healthy::{block_command, call};
-use crate::initiator::{Feeds, LUNS, Manner, Session, State, TARGET, login_pdu, login_request, send};
+use crate::initiator::{Feeds, LUNS, Manner, Session, State, TARGET, first, login_pdu, login_request, send};
 use crate::scsi_commands::{structured, take};
 
 /// Time after which everything that is owed has come: longer than disks stall.
@@ -120,7 +120,9 @@ impl Hostile {
         for lun in LUNS {
             self.begin(&session, block_command(0, lun, 0, 0), 0);
         }
-        session.until(|| session.tasks.borrow().values().all(|task| task.state != State::Open)).await;
+        // Unless another session ends them, which is not told.
+        let answered = session.until(|| session.tasks.borrow().values().all(|task| task.state != State::Open));
+        first(answered, self.seam.sleep(SETTLED)).await;
         Some(session)
     }
 

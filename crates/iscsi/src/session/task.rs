@@ -90,8 +90,9 @@ impl Task {
         .await;
     }
 
-    /// Remembers whom to wake.
+    /// Remembers whom to wake, also when another initiator ends the command.
     pub(super) fn register(&self, context: &Context<'_>) {
+        self.cancel.wake_when_cancelled(context.waker());
         *self.waker.borrow_mut() = Some(context.waker().clone());
     }
 }
@@ -290,6 +291,10 @@ impl Arriving {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
     use super::*;
 
     fn pdu(target_tag: u32, data_sn: u32, offset: u32, is_final: bool) -> DataOut {
@@ -300,6 +305,23 @@ mod tests {
         let mut into = Vec::new();
         data.take(len, &mut into);
         into
+    }
+
+    #[test]
+    fn who_waits_for_data_is_woken_when_another_initiator_ends_the_command() {
+        #[derive(Default)]
+        struct Bell(AtomicU32);
+        impl Wake for Bell {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let bell = Arc::<Bell>::default();
+        let task = Task::new(1, [0; 8], 1, false, false, Arriving::new(8, 0, b"", false));
+        task.register(&Context::from_waker(&Arc::clone(&bell).into()));
+        // As the target does for PREEMPT AND ABORT, which knows nothing of tasks.
+        task.cancel.clone().cancel();
+        assert_eq!(bell.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]
