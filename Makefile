@@ -58,6 +58,7 @@ fuzz: toolchain packages
 	fuzz/run session 100000 -verbosity=0
 	fuzz/run trace 1000000 -verbosity=0
 	fuzz/run scsi 10000000 -verbosity=0 -max_len=160
+	fuzz/run vhost_user 5000000 -verbosity=0
 	fuzz/run iscsi_session 100000 -verbosity=0 -max_len=600 -len_control=0 -timeout=60
 
 torture: toolchain

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use toml::Table;
 
-use crate::config::keys::{Support, find_key, find_table};
+use crate::config::keys::{find_key, find_table};
 
 /// What stands where something was taken out.
 pub const GONE: &str = "(redacted)";
@@ -122,7 +122,7 @@ pub fn configuration(text: &str) -> Result<String, String> {
         format!("line {line} is not TOML; `hotset check-config` says what is wrong")
     })?;
     for (name, value) in &mut root {
-        let is_used = find_table(name).is_some_and(|table| table.support == Support::Here);
+        let is_used = find_table(name).is_some();
         match value {
             toml::Value::Table(table) if is_used => keys(name, table),
             toml::Value::Array(tables) if is_used => tables.iter_mut().for_each(|entry| match entry {
@@ -140,8 +140,7 @@ fn keys(table: &str, entries: &mut Table) {
 }
 
 fn key(table: &str, name: &str, value: &mut toml::Value) {
-    let is_used = find_key(table, name).is_some_and(|key| key.support == Support::Here);
-    if is_used {
+    if find_key(table, name).is_some() {
         values(name, value);
     } else {
         *value = GONE.into();
@@ -207,7 +206,7 @@ mod tests {
             labels = { vm = "web01", password = "PLANTED-label", db_pass = "PLANTED", API-Key = "PLANTED", compass = "north" }
             [[volume]]
             backing = "nbd://me:pa'PLANTED \"PLANTED@10.0.0.6/web02"
-            [vhost_user]
+            [later]
             directory = "PLANTED-later"
         "#;
         let shown = configuration(told).expect("it is TOML");

@@ -28,11 +28,6 @@ fn an_unknown_key_is_told_the_nearest_known_one() {
 }
 
 #[test]
-fn a_feature_that_this_version_lacks_is_named() {
-    assert_snapshot!(problems_of(&format!("[vhost_user]\ndirectory = \"/run/hotset/vhost\"\n{VOLUME}flash = true\n")));
-}
-
-#[test]
 fn quality_of_service_that_contradicts_itself_is_refused() {
     assert_snapshot!(problems_of(&format!(
         "[flash]\ndevices = [\"/dev/f0\", \"/dev/f1\"]\ncongestion_threshold = \"1us\"\n\

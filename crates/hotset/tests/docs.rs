@@ -3,33 +3,22 @@
 use std::path::Path;
 
 use events::alerts::kinds::KINDS;
-use hotset::config::keys::{KEYS, Support, TABLES, show_table};
+use hotset::config::keys::{KEYS, TABLES, show_table};
 
 const BEGIN: &str = "<!-- keys: made from the parser's own list -->\n";
 const END: &str = "<!-- end of keys -->";
 
 fn keys_as_text() -> String {
     let mut text = String::new();
-    for table in TABLES.iter().filter(|table| table.support == Support::Here) {
+    for table in TABLES {
         text += &format!(
             "\n### {}\n\n| key | written | without it | meaning |\n|---|---|---|---|\n",
             show_table(table.name)
         );
-        for key in KEYS.iter().filter(|key| key.table == table.name && key.support == Support::Here) {
+        for key in KEYS.iter().filter(|key| key.table == table.name) {
             let cell = |text: &str| text.replace('|', "\\|");
             let (form, default) = (cell(key.form), cell(key.default));
             text += &format!("| `{}` | `{form}` | {default} | {} |\n", key.name, cell(key.doc));
-        }
-    }
-    text += "\n### Known, not in this version\n\n";
-    for table in TABLES {
-        if let Support::NotHere(feature) = table.support {
-            text += &format!("- `{}` ({feature})\n", show_table(table.name));
-        }
-    }
-    for key in KEYS {
-        if let Support::NotHere(feature) = key.support {
-            text += &format!("- `{}` in `{}` ({feature})\n", key.name, show_table(key.table));
         }
     }
     text + "\n"

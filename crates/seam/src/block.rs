@@ -60,6 +60,9 @@ pub trait BlockMut: 'static {
     /// Zeroes `len` bytes from `at` on. Offsets are multiples of [`SECTOR_BYTES`].
     fn zero(&mut self, at: usize, len: usize);
 
+    /// The bytes themselves, where the world keeps bytes.
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]>;
+
     /// Copies `bytes` to `at`.
     fn write_bytes(&mut self, at: usize, bytes: &[u8]);
 

@@ -4,6 +4,7 @@
 //! traits here. Two worlds implement them side by side: `real` (io_uring, direct I/O, one thread a core) and `sim`
 //! (virtual time from one seed, modelled disks, injected faults). Nothing above this crate calls the operating system.
 
+pub mod bell;
 pub mod block;
 pub mod conformance;
 pub mod disk;
@@ -19,6 +20,7 @@ pub mod time;
 
 use std::future::Future;
 
+pub use bell::Bell;
 pub use block::{BLOCK_BYTES, Block, BlockMut, Piece, PieceMut, SECTOR_BYTES, SECTORS_PER_BLOCK};
 pub use disk::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry};
 pub use gather::{Gather, Part};

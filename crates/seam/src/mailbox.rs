@@ -27,6 +27,11 @@ impl<T> Sender<T> {
     pub async fn send(&self, message: T) -> Result<(), T> {
         self.queue.send(message).await.map_err(|error| error.0)
     }
+
+    /// As [`Sender::send`], for a thread that is no core and may wait.
+    pub fn send_waiting(&self, message: T) -> Result<(), T> {
+        self.queue.blocking_send(message).map_err(|error| error.0)
+    }
 }
 
 /// The end that messages come out at; stays on one core.

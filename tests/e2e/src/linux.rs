@@ -23,10 +23,11 @@ mount -t proc proc /proc
 mount -t devtmpfs devtmpfs /dev
 for module in /modules/*; do insmod $module; done
 mount -t ext4 -o noatime /dev/vda /guest
-cp /agent /guest/agent
+mount -t tmpfs tmpfs /guest/run
+cp /agent /guest/run/agent
 umount /proc
 mount --move /dev /guest/dev
-exec switch_root /guest /agent
+exec switch_root /guest /run/agent
 "#;
 
 /// Answers each script with `DONE`, its status, the length of what it wrote, and that.
@@ -63,13 +64,33 @@ done
 pub struct Linux {
     child: Child,
     console: PathBuf,
+    monitor: PathBuf,
     agent: BufReader<UnixStream>,
     _folder: Folder,
 }
 
+/// What a guest has besides its disk and its network.
+#[derive(Default)]
+pub struct Machine {
+    /// Sockets of vhost-user disks: `/dev/vdb` and so on.
+    pub vhost_user: Vec<PathBuf>,
+    /// Nothing of its own disk changes, so that it may go on elsewhere.
+    pub moves: bool,
+    /// It waits for a guest that comes from elsewhere.
+    pub awaits: Option<PathBuf>,
+}
+
+/// Queues of each vhost-user disk, and processors that use one each.
+pub const QUEUES: usize = 4;
+
 impl Linux {
     /// Boots one and waits until it takes scripts.
     pub fn boot() -> Linux {
+        Linux::boot_as(&Machine::default())
+    }
+
+    /// As [`Linux::boot`], on such a machine. One that waits for another guest does not boot.
+    pub fn boot_as(machine: &Machine) -> Linux {
         let (folder, kernel) = (Folder::new(), Kernel::open());
         let root = folder.join("root");
         for name in ["bin", "proc", "dev", "guest"] {
@@ -78,28 +99,82 @@ impl Linux {
         fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");
         std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be made");
         kernel.put_modules(&["virtio_pci", "virtio_blk", "ext4", "crc32c_generic"], &root.join("modules"));
-        for (name, text) in [("init", INIT), ("agent", AGENT)] {
+        let init = if machine.moves { INIT.replace("-o noatime", "-o ro") } else { INIT.to_owned() };
+        for (name, text) in [("init", init.as_str()), ("agent", AGENT)] {
             fs::write(root.join(name), text).expect("the folder can be written");
         }
         crate::tool::tool("chmod").arg("755").arg(root.join("agent")).ok();
-        let (console, socket) = (folder.join("console"), folder.join("agent"));
+        let (console, socket, monitor) = (folder.join("console"), folder.join("agent"), folder.join("monitor"));
         let mut command = Command::new("qemu-system-x86_64");
-        command.args("-accel tcg,thread=multi -m 768 -smp 2 -nodefaults -nographic -no-reboot".split(' '));
+        command.args("-accel tcg,thread=multi -m 768 -nodefaults -nographic -no-reboot".split(' '));
+        command.arg("-monitor").arg(format!("unix:{},server=on,wait=off", monitor.display()));
+        if let Some(from) = &machine.awaits {
+            command.arg("-incoming").arg(format!("unix:{}", from.display()));
+        }
+        let processors = if machine.vhost_user.is_empty() { 2 } else { QUEUES };
+        command.args(["-smp", &processors.to_string()]);
+        if !machine.vhost_user.is_empty() {
+            command.args("-object memory-backend-memfd,id=mem,size=768M,share=on".split(' '));
+            command.args("-machine q35,memory-backend=mem".split(' '));
+        }
         command.arg("-kernel").arg(kernel.image()).arg("-initrd").arg(kernel::pack(&root));
         command.args(["-append", kernel::COMMAND_LINE]);
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.arg("-serial").arg(format!("unix:{},server=on,wait=off", socket.display()));
         let disk = kernel.folder().join("root.ext4");
         assert!(disk.exists(), "{} is missing: scripts/guest-root makes it", disk.display());
-        command.arg("-drive").arg(format!("file={},format=raw,if=virtio,snapshot=on", disk.display()));
+        command.arg("-drive").arg(format!("file={},format=raw,if=none,id=root,snapshot=on", disk.display()));
+        command.args(["-device", "virtio-blk-pci,drive=root"]);
         command.args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]);
+        for (number, socket) in machine.vhost_user.iter().enumerate() {
+            command.arg("-chardev").arg(format!("socket,id=v{number},path={},reconnect=1", socket.display()));
+            command.args(["-device", &format!("vhost-user-blk-pci,chardev=v{number},num-queues={QUEUES}")]);
+        }
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");
         let agent = wait_at_most(BOOT_PATIENCE, "the guest's serial line", || UnixStream::connect(&socket).ok());
         agent.set_read_timeout(Some(BOOT_PATIENCE)).expect("it is no zero");
-        let mut guest = Linux { child, console, agent: BufReader::new(agent), _folder: folder };
-        let first = guest.line();
-        assert_eq!(first, "READY", "the guest says something else");
+        let mut guest = Linux { child, console, monitor, agent: BufReader::new(agent), _folder: folder };
+        if machine.awaits.is_none() {
+            let first = guest.line();
+            assert_eq!(first, "READY", "the guest says something else");
+        }
         guest
+    }
+
+    /// Tells QEMU itself something; what it says.
+    pub fn monitor(&self, command: &str) -> String {
+        let mut monitor = UnixStream::connect(&self.monitor).expect("QEMU listens");
+        monitor.set_read_timeout(Some(BOOT_PATIENCE)).expect("it is no zero");
+        until_prompt(&mut monitor);
+        writeln!(monitor, "{command}").expect("QEMU takes commands");
+        until_prompt(&mut monitor)
+    }
+
+    /// The number of QEMU's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Starts a script in the guest that goes on by itself.
+    pub fn begin(&mut self, script: &str) {
+        self.run(&format!(
+            "cat >/tmp/load <<'LOAD'\n{script}\nLOAD\nrm -f /tmp/load.status\n\
+             setsid sh -c 'sh -e /tmp/load; echo $? >/tmp/load.status' >/tmp/load.said 2>&1 </dev/null &"
+        ));
+    }
+
+    /// Waits for its end; it has to succeed. What it said.
+    pub fn ended(&mut self) -> String {
+        let (status, said) = self.try_run(
+            "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; cat /tmp/load.said; exit $(cat /tmp/load.status)",
+        );
+        assert_eq!(status, 0, "the load failed:\n{said}\n{}", self.run("dmesg | tail -n 40"));
+        said
+    }
+
+    /// True while it goes on.
+    pub fn is_busy(&mut self) -> bool {
+        self.try_run("[ -s /tmp/load.status ]").0 != 0
     }
 
     /// Runs a script to its end; its exit status and all that it wrote.
@@ -133,6 +208,16 @@ impl Linux {
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
+}
+
+/// What QEMU's monitor says before it waits for a command.
+fn until_prompt(monitor: &mut UnixStream) -> String {
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    while !said.ends_with(b"(qemu) ") {
+        monitor.read_exact(&mut byte).expect("QEMU says something");
+        said.push(byte[0]);
+    }
+    String::from_utf8_lossy(&said).into_owned()
 }
 
 impl Drop for Linux {

@@ -78,6 +78,16 @@ impl Site {
         address
     }
 
+    /// Serves the volumes to virtual machines, too.
+    pub fn vhost_user(&mut self) {
+        self.tables += &format!("[vhost_user]\ndirectory = \"{}/vhost\"\n", self.folder.path().display());
+    }
+
+    /// A volume's socket for virtual machines.
+    pub fn vhost_user_socket(&self, volume: &str) -> PathBuf {
+        self.folder.join(&format!("vhost/{volume}.sock"))
+    }
+
     /// The file under a volume of [`Site::volume`].
     pub fn backing(&self, name: &str) -> PathBuf {
         self.folder.join(&format!("{name}.img"))

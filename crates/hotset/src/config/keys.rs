@@ -3,23 +3,12 @@
 
 pub use control::report::TakesEffect;
 
-/// Whether this version can do what a key asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Support {
-    /// Yes.
-    Here,
-    /// Not yet; the text names the feature.
-    NotHere(&'static str),
-}
-
 /// A table of the file.
 pub struct Table {
     /// Its name; the empty one is the top of the file.
     pub name: &'static str,
     /// Written `[[name]]`, as often as wanted.
     pub repeated: bool,
-    /// Whether it can be used.
-    pub support: Support,
 }
 
 /// A key of a table.
@@ -34,35 +23,32 @@ pub struct Key {
     pub default: &'static str,
     /// What it does.
     pub doc: &'static str,
-    /// Whether it can be used.
-    pub support: Support,
     /// When a change of it in the file counts.
     pub takes_effect: TakesEffect,
 }
 
-use Support::{Here, NotHere};
 use TakesEffect::{Command, Reload, Renewal, Restart};
 
 /// All tables.
 pub const TABLES: &[Table] = &[
-    table("", false, Here),
-    table("state", false, Here),
-    table("memory", false, Here),
-    table("flash", false, Here),
-    table("control", false, Here),
-    table("api", false, Here),
-    table("history", false, Here),
-    table("alerts", false, Here),
-    table("nbd", false, Here),
-    table("iscsi", false, Here),
-    table("vhost_user", false, NotHere("the vhost-user front end")),
-    table("array", true, Here),
-    table("datastore", true, Here),
-    table("volume", true, Here),
-    table("qos", true, Here),
+    table("", false),
+    table("state", false),
+    table("memory", false),
+    table("flash", false),
+    table("control", false),
+    table("api", false),
+    table("history", false),
+    table("alerts", false),
+    table("nbd", false),
+    table("iscsi", false),
+    table("vhost_user", false),
+    table("array", true),
+    table("datastore", true),
+    table("volume", true),
+    table("qos", true),
 ];
 
-/// All keys of the tables that can be used.
+/// All keys.
 pub const KEYS: &[Key] = &[
     key(
         "",
@@ -271,6 +257,21 @@ pub const KEYS: &[Key] = &[
         "Authorities that may have signed the certificate of an `https://` webhook, PEM.",
     ),
     key(
+        "vhost_user",
+        "directory",
+        r#""/run/hotset/vhost""#,
+        r#""/run/hotset/vhost""#,
+        "Folder of the sockets at which virtual machines find their volumes, `NAME.sock` each ([vhost-user.md](vhost-user.md)).",
+    ),
+    key(
+        "vhost_user",
+        "socket_owner",
+        r#""libvirt-qemu""#,
+        "whoever runs the daemon",
+        "User that owns these sockets. Whoever may connect to one may read and write the volume.",
+    ),
+    key("vhost_user", "socket_mode", r#""0660""#, r#""0660""#, "Permissions of these sockets, octal."),
+    key(
         "array",
         "name",
         r#""shelf""#,
@@ -405,8 +406,8 @@ pub const KEYS: &[Key] = &[
     key("qos", "reservation_iops", "300", "not given", "As `reservation_iops` of a volume.").takes_effect(Reload),
 ];
 
-const fn table(name: &'static str, repeated: bool, support: Support) -> Table {
-    Table { name, repeated, support }
+const fn table(name: &'static str, repeated: bool) -> Table {
+    Table { name, repeated }
 }
 
 const fn key(
@@ -416,7 +417,7 @@ const fn key(
     default: &'static str,
     doc: &'static str,
 ) -> Key {
-    Key { table, name, form, default, doc, support: Here, takes_effect: Restart }
+    Key { table, name, form, default, doc, takes_effect: Restart }
 }
 
 impl Key {

@@ -15,6 +15,7 @@ use super::iscsi::read_iscsi;
 use super::problem::Source;
 use super::qos::{read_datastores, read_rules};
 use super::read::{At, Section, Setting, Size, Wrong, check_tables};
+use super::vhost_user::read_vhost_user;
 use super::volumes::{read_arrays, read_volumes};
 use super::written::Written;
 use super::{
@@ -78,6 +79,7 @@ fn read(
     let alerts = read_alerts(&Section::single(table, "alerts", source), folder, source);
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
     let iscsi = read_iscsi(&Section::single(table, "iscsi", source), folder, source);
+    let vhost_user = read_vhost_user(&Section::single(table, "vhost_user", source), folder, source);
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
     let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
     let qos = read_rules(&Section::repeated(table, "qos", source), source);
@@ -96,6 +98,7 @@ fn read(
         alerts,
         nbd,
         iscsi,
+        vhost_user,
         arrays,
         datastores,
         qos,
@@ -186,7 +189,18 @@ fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Nb
             listen
         }
     };
-    let socket_mode = section.get::<String>("socket_mode", source).and_then(|mode| {
+    let (socket_owner, socket_mode) = (read_owner(section, source), read_socket_mode(section, source));
+    NbdConfig { listen, socket_owner, socket_mode, tls: read_tls(section, folder, source) }
+}
+
+/// Who is to own the Unix sockets of any table.
+pub(super) fn read_owner(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
+    section.get::<String>("socket_owner", source).map(|owner| owner.value)
+}
+
+/// The permissions of the Unix sockets of any table.
+pub(super) fn read_socket_mode(section: &Section<'_>, source: &mut Source<'_>) -> u32 {
+    let mode = section.get::<String>("socket_mode", source).and_then(|mode| {
         let bits = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
         if bits.is_none() {
             let what = format!("\"{}\" is no set of permissions", mode.value);
@@ -194,13 +208,7 @@ fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Nb
         }
         bits
     });
-    let socket_owner = section.get::<String>("socket_owner", source).map(|owner| owner.value);
-    NbdConfig {
-        listen,
-        socket_owner,
-        socket_mode: socket_mode.unwrap_or(0o660),
-        tls: read_tls(section, folder, source),
-    }
+    mode.unwrap_or(0o660)
 }
 
 fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<TlsConfig> {

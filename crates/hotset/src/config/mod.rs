@@ -12,6 +12,7 @@ mod load;
 pub mod problem;
 pub mod qos;
 mod read;
+mod vhost_user;
 mod volumes;
 pub mod written;
 
@@ -34,6 +35,7 @@ pub use iscsi::{IscsiConfig, show_portal};
 pub use problem::{Problem, Problems};
 pub use qos::{FromRule, QosRule};
 use qos::{from_rules, qos_by_rules};
+pub use vhost_user::VhostUserConfig;
 pub use volumes::check_name;
 use written::Written;
 
@@ -263,6 +265,8 @@ pub struct Config {
     pub nbd: NbdConfig,
     /// Where iSCSI initiators connect, if any may.
     pub iscsi: Option<IscsiConfig>,
+    /// Where virtual machines find their volumes' sockets, if they may.
+    pub vhost_user: Option<VhostUserConfig>,
     /// Modelled arrays.
     pub arrays: Vec<ArrayConfig>,
     /// Groups of volumes that share spindles.

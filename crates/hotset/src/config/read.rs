@@ -7,7 +7,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{KEYS, Support, TABLES, find_key, find_table, nearest, show_table};
+use super::keys::{KEYS, TABLES, find_key, find_table, nearest, show_table};
 use super::problem::Source;
 use crate::units;
 
@@ -44,21 +44,15 @@ pub struct Section<'a> {
     pub span: Range<usize>,
 }
 
-/// Notes every table that is unknown, of the wrong shape or not in this version.
+/// Notes every table that is unknown.
 pub fn check_tables(root: &DeTable<'_>, source: &mut Source<'_>) {
     for (name, value) in root {
         let (span, name) = (name.span(), name.get_ref().as_ref());
         if find_key("", name).is_some() {
             continue;
         }
-        match find_table(name).map(|table| table.support) {
-            Some(Support::Here) => {}
-            Some(Support::NotHere(feature)) => source.problem(
-                &span,
-                format!("{} needs {feature}, which this version lacks", show_table(name)),
-                "remove the table",
-            ),
-            None => unknown(source, "", name, &span, value.get_ref().is_table()),
+        if find_table(name).is_none() {
+            unknown(source, "", name, &span, value.get_ref().is_table());
         }
     }
 }
@@ -130,14 +124,8 @@ impl<'a> Section<'a> {
     fn check_keys(&self, source: &mut Source<'_>) {
         for (name, _) in self.table.into_iter().flatten() {
             let (span, name) = (name.span(), name.get_ref().as_ref());
-            match find_key(self.name, name).map(|key| key.support) {
-                Some(Support::Here) => {}
-                Some(Support::NotHere(feature)) => source.problem(
-                    &span,
-                    format!("\"{name}\" in {} needs {feature}, which this version lacks", show_table(self.name)),
-                    "remove the key",
-                ),
-                None => unknown(source, self.name, name, &span, false),
+            if find_key(self.name, name).is_none() {
+                unknown(source, self.name, name, &span, false);
             }
         }
     }

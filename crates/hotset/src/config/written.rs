@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-use super::keys::{KEYS, Key, Support, TABLES, TakesEffect, takes_restart};
+use super::keys::{KEYS, Key, TABLES, TakesEffect, takes_restart};
 use crate::redact;
 
 /// Keys of a table, or of one entry of a repeated one, and their values.
@@ -81,9 +81,9 @@ fn take_over(before: &Entry, now: &mut Entry, is_kept: impl Fn(&str) -> bool) {
     now.extend(kept.map(|(key, value)| (key.clone(), value.clone())));
 }
 
-/// The values of those keys that this version uses.
+/// The values of those keys that there are.
 fn entry(table: &str, entries: &Table) -> Entry {
-    let used = KEYS.iter().filter(|key| key.table == table && key.support == Support::Here);
+    let used = KEYS.iter().filter(|key| key.table == table);
     used.filter_map(|key| {
         let mut value = entries.get(key.name)?.clone();
         redact::values(key.name, &mut value);

@@ -12,7 +12,7 @@ use seam::{Nanos, Seam};
 
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
-use crate::config::keys::{KEYS, Support, find_key, nearest, set_by_command};
+use crate::config::keys::{KEYS, find_key, nearest, set_by_command};
 use crate::log;
 use crate::state::{DECLARED_LOST, MODE, POLICY};
 use crate::units::show_bytes;
@@ -186,19 +186,19 @@ impl Daemon {
         let work = async move |volume: Volume<RealSeam>| volume.resize(size_bytes, discard_dirty).await;
         let size = self.on_volume(name, &placed, "resizing", progress, work).await?;
         self.tell_size(name, &placed).await?;
+        self.tell_guests_size(name, &placed).await?;
         log::info(format!("volume {name}: {} by command", show_bytes(size)));
         self.show(name).await
     }
 }
 
 fn refuse_key(key: &str) -> String {
-    match find_key("volume", key).map(|key| key.support) {
-        Some(Support::Here) => {
+    match find_key("volume", key) {
+        Some(_) => {
             format!(
                 "\"{key}\" cannot be changed while the volume is served; change it in the configuration and restart"
             )
         }
-        Some(Support::NotHere(feature)) => format!("\"{key}\" needs {feature}, which this version lacks"),
         None => match nearest(key, KEYS.iter().filter(|known| known.table == "volume").map(|known| known.name)) {
             Some(near) => format!("a volume has no setting \"{key}\"; did you mean \"{near}\"?"),
             None => {

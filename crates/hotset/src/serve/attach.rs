@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use control::{Answer, ErrorKind, Failure, ProgressSender};
-use engine::{CacheMode, VolumeSpec, WritePolicy};
+use engine::{CacheMode, Volume, VolumeSpec, WritePolicy};
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
 use scsi::{Lun, Removed};
@@ -44,6 +44,8 @@ struct Attaching {
     spec: VolumeSpec,
     file_policy: WritePolicy,
     unit: Option<UnitPlan>,
+    /// It was not cleanly stopped when it was served last.
+    is_unclean: bool,
 }
 
 /// A volume that is wanted, and whether it is in the file.
@@ -122,7 +124,8 @@ impl Daemon {
                     Ok(unit) => {
                         let Opened { core, number, facts } = opened;
                         let spec = self.spec_of(config, incarnation);
-                        let attaching = Attaching { number, spec, file_policy: config.policy, unit };
+                        let is_unclean = self.unclean.borrow_mut().remove(&incarnation);
+                        let attaching = Attaching { number, spec, file_policy: config.policy, unit, is_unclean };
                         jobs.entry(core).or_default().push((at, attaching));
                         Ok(Placed { incarnation, identity: facts.identity, core, geometry: facts.geometry })
                     }
@@ -135,11 +138,14 @@ impl Daemon {
             let (places, jobs): (Vec<usize>, Vec<Attaching>) = jobs.into_iter().unzip();
             let attach = async move |local: Rc<Local>| {
                 let mut each = Vec::with_capacity(jobs.len());
-                for Attaching { number, spec, file_policy, unit } in jobs {
+                for Attaching { number, spec, file_policy, unit, is_unclean } in jobs {
                     let name = spec.name.clone();
                     let attached = attach_here(&local, number, spec, file_policy).await;
-                    if let (Ok(_), Some(unit), Some(volume)) = (&attached, unit, local.engine.find(&name)) {
-                        unit.add(&local, volume);
+                    if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {
+                        if let Some(unit) = unit {
+                            unit.add(&local, volume.clone());
+                        }
+                        add_socket(&local, volume, is_unclean).await;
                     }
                     each.push(attached);
                 }
@@ -274,7 +280,10 @@ impl Daemon {
                 let is_unclean = known.is_some_and(|record| !record.clean);
                 let incarnation = self.identify(state, config, facts, adopt, &served, store.as_deref())?;
                 served.push(config.name.clone());
-                unclean.extend(is_unclean.then_some(&config.name));
+                if is_unclean {
+                    unclean.push(&config.name);
+                    self.unclean.borrow_mut().insert(incarnation);
+                }
                 Ok(incarnation)
             });
             let mut each = each.collect::<Vec<Result<u64, Failure>>>();
@@ -334,8 +343,17 @@ impl Daemon {
         let leave = core.call(async move |local: Rc<Local>| {
             let unit = leave_target(&local, &volume);
             let lun = unit.as_ref().map(|(lun, _)| *lun);
-            futures_util::join!(local.server.disconnect(&volume, CLIENTS_PATIENCE), release(&local, unit.as_ref()));
+            let guests = async {
+                if let Some(vhost_user) = &local.vhost_user {
+                    vhost_user.server.remove(&volume, CLIENTS_PATIENCE).await;
+                }
+            };
+            let initiators = release(&local, unit.as_ref());
+            futures_util::join!(local.server.disconnect(&volume, CLIENTS_PATIENCE), initiators, guests);
             if let Err(error) = local.engine.detach(&volume).await {
+                if let Some(served) = local.engine.find(&volume) {
+                    add_socket(&local, served, false).await;
+                }
                 if let (Some(iscsi), Some((_, unit))) = (&local.iscsi, unit) {
                     iscsi.target().put_back(unit);
                 }
@@ -459,6 +477,13 @@ impl Daemon {
         if let Some(known) = self.volumes.borrow_mut().get_mut(name) {
             known.standing = standing;
         }
+    }
+}
+
+/// Virtual machines find the volume at a socket of its own, where they may.
+async fn add_socket(local: &Local, volume: Volume<RealSeam>, is_unclean: bool) {
+    if let Some(vhost_user) = &local.vhost_user {
+        vhost_user.add(&local.seam, volume, is_unclean).await;
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use control::report::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 
 use super::daemon::Daemon;
-use crate::config::keys::{KEYS, Key, Support, TABLES, set_by_command};
+use crate::config::keys::{KEYS, Key, TABLES, set_by_command};
 use crate::config::written::default_of;
 use crate::redact;
 
@@ -17,7 +17,7 @@ impl Daemon {
     pub fn configuration(&self) -> ConfigurationReport {
         let volumes = self.volumes_written();
         let config = self.config.borrow();
-        let keys = KEYS.iter().filter(|key| key.support == Support::Here).map(|key| {
+        let keys = KEYS.iter().map(|key| {
             let mut report = KeyReport {
                 table: key.table.to_owned(),
                 key: key.name.to_owned(),

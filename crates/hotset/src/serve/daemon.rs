@@ -76,6 +76,8 @@ pub struct Daemon {
     pub(super) drives: Drives,
     /// All volumes, by name.
     pub volumes: RefCell<BTreeMap<String, Known>>,
+    /// Incarnations that were not cleanly stopped when they were served last, until they are served.
+    pub(super) unclean: RefCell<BTreeSet<u64>>,
     /// Volumes with a change under way.
     busy: RefCell<BTreeSet<String>>,
     /// Where clients connect.
@@ -134,6 +136,7 @@ impl Daemon {
         let journal = Journal::open(state.path(), config.alerts.webhook.clone());
         let fixed_luns = RefCell::new(config.volumes.iter().filter_map(|volume| volume.lun).collect());
         Daemon {
+            unclean: RefCell::default(),
             fixed_luns,
             config: RefCell::new(config),
             state: RefCell::new(state),

@@ -14,6 +14,7 @@ use seam::real::{RealCoreSpec, RealError, RealSeam, run_core};
 use tokio::sync::{mpsc, oneshot};
 
 use super::iscsi::{IscsiSpec, server as server_of};
+use super::vhost_user::{VhostUser, VhostUserSpec};
 
 /// Messages that wait for a core at most; more senders wait.
 const MAILBOX_ROOM: usize = 256;
@@ -28,6 +29,8 @@ pub struct Local {
     pub server: nbd::Server<RealSeam>,
     /// Its iSCSI server, if there is one.
     pub iscsi: Option<iscsi::Server<RealSeam>>,
+    /// Its vhost-user server, if there is one.
+    pub vhost_user: Option<VhostUser>,
     /// Backings that are open and not yet a volume's, by the number that names them in messages.
     pub opened: RefCell<BTreeMap<u64, Backing<RealSeam>>>,
     /// The next such number.
@@ -64,6 +67,8 @@ pub struct DataCoreSpec {
     pub nbd: nbd::Options,
     /// The iSCSI server's part, if there is one.
     pub iscsi: Option<IscsiSpec>,
+    /// The vhost-user server's part, if there is one.
+    pub vhost_user: Option<VhostUserSpec>,
 }
 
 impl DataCore {
@@ -80,8 +85,10 @@ impl DataCore {
                 let engine = Core::new(seam.clone(), spec.engine);
                 let server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
                 let iscsi = spec.iscsi.map(|spec| server_of(&seam, spec));
+                let vhost_user = spec.vhost_user.map(|spec| VhostUser::new(&seam, spec));
                 let (opened, next_opened, arrays, ending) = Default::default();
-                let local = Rc::new(Local { seam, engine, server, iscsi, opened, next_opened, arrays, ending });
+                let local =
+                    Rc::new(Local { seam, engine, server, iscsi, vhost_user, opened, next_opened, arrays, ending });
                 if let Some(started) = on_core.take() {
                     // Nobody waits any more: the daemon is going down.
                     let _ = started.send(Ok(()));

@@ -76,7 +76,7 @@ fn make_folder(path: &Path) -> std::io::Result<()> {
     }
 }
 
-fn set_access(path: &Path, owner: Option<u32>, mode: u32) -> Result<(), String> {
+pub(super) fn set_access(path: &Path, owner: Option<u32>, mode: u32) -> Result<(), String> {
     if let Some(owner) = owner {
         chown(path, Some(owner), None)
             .map_err(|error| format!("cannot give the socket to socket_owner ({error}); run the daemon as root"))?;
@@ -85,7 +85,7 @@ fn set_access(path: &Path, owner: Option<u32>, mode: u32) -> Result<(), String> 
 }
 
 /// The number of a user, by name or as a number.
-fn find_user(name: &str) -> Result<u32, String> {
+pub(super) fn find_user(name: &str) -> Result<u32, String> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }

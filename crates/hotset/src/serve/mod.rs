@@ -28,6 +28,7 @@ mod status;
 mod stop;
 mod tokens;
 mod traces;
+mod vhost_user;
 
 use std::path::Path;
 use std::rc::Rc;
@@ -120,7 +121,8 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
     let (tls, shown) = tls.unzip();
     let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
-    let cores = start_cores(&config, tls, target, ended).await?;
+    let vhost_user = vhost_user::plan(config.vhost_user.as_ref()).map_err(Failure::failed)?;
+    let cores = start_cores(&config, tls, target, vhost_user, ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, cores, Notifier::from_environment()));
     if let Some(shown) = shown {
@@ -184,6 +186,7 @@ async fn start_cores(
     config: &Config,
     tls: Option<nbd::Tls>,
     mut target: Option<iscsi::IscsiSpec>,
+    mut vhost_user: Option<vhost_user::VhostUserSpec>,
     ended: mpsc::UnboundedSender<usize>,
 ) -> Result<Vec<DataCore>, Failure> {
     // One data core: a connection cannot move to another core yet, and would not find the volumes there.
@@ -202,7 +205,8 @@ async fn start_cores(
     for (index, cpu) in processors.into_iter().enumerate() {
         let real = RealCoreSpec { cpu, ..RealCoreSpec::new(pool_bytes as usize) };
         let nbd = nbd::Options { tls: tls.clone(), ..Default::default() };
-        let spec = DataCoreSpec { index, real, engine: engine.clone(), nbd, iscsi: target.take() };
+        let (iscsi, vhost_user) = (target.take(), vhost_user.take());
+        let spec = DataCoreSpec { index, real, engine: engine.clone(), nbd, iscsi, vhost_user };
         let core = DataCore::start(spec, ended.clone()).await;
         cores.push(core.map_err(|error| Failure::failed(error.to_string()))?);
     }
@@ -241,6 +245,8 @@ async fn start_serving(
     daemon.keep_two_copies().await;
     let mut listening = daemon.listen_nbd().await.map_err(Failure::failed)?;
     listening.extend(daemon.listen_iscsi().await.map_err(Failure::failed)?);
+    let guests = daemon.config.borrow().vhost_user.as_ref().map(|config| config.directory.display().to_string());
+    listening.extend(guests.map(|directory| format!("vhost-user:{directory}")));
     *daemon.listen.borrow_mut() = listening.clone();
     let count = daemon.served().len();
     let plural = if count == 1 { "" } else { "s" };

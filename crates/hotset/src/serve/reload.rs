@@ -216,6 +216,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         alerts,
         nbd,
         iscsi,
+        vhost_user,
         arrays,
         datastores: _,
         qos: _,
@@ -233,6 +234,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         ("[alerts]", *alerts != fresh.alerts),
         ("[nbd]", nbd.differs_for_good(&fresh.nbd)),
         ("[iscsi]", *iscsi != fresh.iscsi),
+        ("[vhost_user]", *vhost_user != fresh.vhost_user),
         ("[[array]]", *arrays != fresh.arrays),
     ];
     let changed = changed.iter().filter(|(_, changed)| *changed);
@@ -265,6 +267,7 @@ mod tests {
             ("[nbd]\nsocket_mode = \"0600\"", "[nbd]"),
             ("[nbd]\ntls = \"required\"\ntls_certificate = \"/a.crt\"\ntls_key = \"/a.key\"", "[nbd]"),
             ("[iscsi]\nlisten = [\"127.0.0.1\"]\ntarget = \"iqn.2026-11.a:b\"", "[iscsi]"),
+            ("[vhost_user]\nsocket_mode = \"0600\"", "[vhost_user]"),
             ("[[array]]\nname = \"shelf\"", "[[array]]"),
         ];
         for (text, part) in cases {

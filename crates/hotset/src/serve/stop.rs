@@ -114,7 +114,12 @@ async fn send_clients_away(local: &Local) {
             iscsi.stop(CLIENTS_PATIENCE).await;
         }
     };
-    futures_util::join!(local.server.stop(CLIENTS_PATIENCE), initiators);
+    let guests = async {
+        if let Some(vhost_user) = &local.vhost_user {
+            vhost_user.server.stop(CLIENTS_PATIENCE).await;
+        }
+    };
+    futures_util::join!(local.server.stop(CLIENTS_PATIENCE), initiators, guests);
 }
 
 impl Daemon {

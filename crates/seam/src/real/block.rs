@@ -128,6 +128,11 @@ impl BlockMut for RealBlockMut {
         self.bytes_mut()[at..at + len].fill(0);
     }
 
+    #[inline]
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Some(self.bytes_mut())
+    }
+
     fn write_bytes(&mut self, at: usize, bytes: &[u8]) {
         self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
     }

@@ -4,6 +4,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "here the seam meets the operating system")]
 
+mod bell;
 mod block;
 mod core;
 mod disk;
@@ -17,6 +18,7 @@ mod stream;
 use std::io;
 use std::rc::Rc;
 
+pub use self::bell::RealBell;
 pub use self::block::{RealBlock, RealBlockMut};
 pub use self::core::{RealCoreSpec, SPIN_NS, run_core};
 pub use self::disk::RealDisk;

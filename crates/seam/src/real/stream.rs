@@ -40,6 +40,11 @@ impl RealStream {
         };
         RealStream { socket }
     }
+
+    /// The socket itself, for a protocol that passes descriptors.
+    pub fn into_fd(self) -> OwnedFd {
+        self.socket
+    }
 }
 
 impl ByteStream<RealSeam> for RealStream {

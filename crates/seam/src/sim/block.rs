@@ -234,6 +234,10 @@ impl BlockMut for SimBlockMut {
         self.update(|tags| tags[range].fill(0));
     }
 
+    fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+
     fn write_bytes(&mut self, at: usize, bytes: &[u8]) {
         let range = sectors(at, bytes.len());
         self.update(|tags| {

@@ -59,27 +59,6 @@ impl Served {
     }
 }
 
-/// Starts a script in the guest that goes on by itself.
-fn begin(guest: &mut Linux, script: &str) {
-    guest.run(&format!(
-        "cat >/tmp/load <<'LOAD'\n{script}\nLOAD\nrm -f /tmp/load.status\n\
-         setsid sh -c 'sh -e /tmp/load; echo $? >/tmp/load.status' >/tmp/load.said 2>&1 </dev/null &"
-    ));
-}
-
-/// Waits for its end; it has to succeed. What it said.
-fn ended(guest: &mut Linux) -> String {
-    let (status, said) = guest.try_run(
-        "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; cat /tmp/load.said; exit $(cat /tmp/load.status)",
-    );
-    assert_eq!(status, 0, "the load failed:\n{said}\n{}", guest.run("dmesg | tail -n 40"));
-    said
-}
-
-fn is_running(guest: &mut Linux) -> bool {
-    guest.try_run("[ -s /tmp/load.status ]").0 != 0
-}
-
 /// What every session is asked for: both ways of CHAP with SHA-256, both digests.
 fn harden(guest: &mut Linux) {
     let settings = [
@@ -129,18 +108,17 @@ fn a_linux_host_uses_a_lun_through_cut_connections_growth_and_every_primitive() 
 
     // A load that checks what it reads, through ten cuts.
     guest.run("mkfs.ext4 -q /dev/sda; mount /dev/sda /mnt");
-    begin(
-        &mut guest,
+    guest.begin(
         "fio --name=v --filename=/mnt/f --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c \
          --verify_backlog=64 --time_based --runtime=90 --minimal",
     );
     let mut cut = 0;
     while cut < CUTS {
         std::thread::sleep(Duration::from_secs(5));
-        assert!(is_running(&mut guest), "the load ended after {cut} cuts: {}", ended(&mut guest));
+        assert!(guest.is_busy(), "the load ended after {cut} cuts: {}", guest.ended());
         cut += usize::from(relay.cut() > 0);
     }
-    println!("fio after {cut} cuts: {}", ended(&mut guest).lines().next_back().unwrap_or_default());
+    println!("fio after {cut} cuts: {}", guest.ended().lines().next_back().unwrap_or_default());
     guest.run("umount /mnt; e2fsck -fn /dev/sda");
 
     // Growth while it is in use.
@@ -201,8 +179,7 @@ fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
     let paths = guest.run("for i in $(seq 100); do [ -b /dev/mapper/mpatha ] && break; sleep 0.2; done; multipath -ll");
     assert_eq!(working(&paths), 2, "{paths}");
 
-    begin(
-        &mut guest,
+    guest.begin(
         "fio --name=v --filename=/dev/mapper/mpatha --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 \
          --verify=crc32c --verify_backlog=64 --time_based --runtime=90 --minimal",
     );
@@ -213,8 +190,8 @@ fn a_load_on_two_paths_goes_on_when_the_packets_of_one_are_dropped() {
     let alone =
         guest.run("for i in $(seq 300); do multipath -ll | grep -q 'failed' && break; sleep 0.2; done; multipath -ll");
     assert_eq!(working(&alone), 1, "{alone}");
-    assert!(is_running(&mut guest), "the load ended: {}", ended(&mut guest));
-    println!("fio: {}", ended(&mut guest).lines().next_back().unwrap_or_default());
+    assert!(guest.is_busy(), "the load ended: {}", guest.ended());
+    println!("fio: {}", guest.ended().lines().next_back().unwrap_or_default());
     guest.run("iptables-legacy -F");
     let both = guest.run(
         "for i in $(seq 300); do [ $(multipath -ll | grep -c 'active ready  *running') = 2 ] && break; sleep 0.2; done; multipath -ll",
@@ -237,8 +214,7 @@ fn a_backing_that_hangs_is_a_pause_for_a_linux_host_and_its_session_stays() {
     let mut guest = served.guest();
     guest.run(&format!("iscsiadm -m discovery -t sendtargets -p {HOST}:{}", served.relays[0].port()));
     guest.run(&format!("iscsiadm -m node -T {TARGET} --login; udevadm settle; test -b /dev/sda"));
-    begin(
-        &mut guest,
+    guest.begin(
         "fio --name=v --filename=/dev/sda --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c \
          --verify_backlog=64 --loops=1000 --time_based --runtime=20 --minimal",
     );

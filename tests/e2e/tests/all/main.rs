@@ -35,4 +35,6 @@ mod tls;
 mod tls_http;
 mod top;
 mod traces;
+mod vhost_user;
+mod vhost_user_guest;
 mod workload;

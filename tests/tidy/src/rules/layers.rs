@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 25] = [
+const LAYERS: [(&str, u32); 26] = [
     ("seam", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
@@ -27,6 +27,7 @@ const LAYERS: [(&str, u32); 25] = [
     ("history", 4),
     ("lab", 4),
     ("hotset", 5),
+    ("driver", 5),
     ("held", 5),
     ("bench", 6),
     ("fuzz", 6),

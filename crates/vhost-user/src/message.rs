@@ -1,0 +1,445 @@
+//! vhost-user's messages: what a front end asks, decoded, and the answers to it. Knows no socket.
+//!
+//! Written here and not taken from the crate `vhost`: that has no way to tell a front end that a volume has grown.
+
+use std::os::fd::OwnedFd;
+
+use crate::memory::{Place, REGIONS_MAX};
+
+/// Bytes of a message's head.
+pub const HEAD_BYTES: usize = 12;
+/// Most bytes that follow a head.
+pub const BODY_BYTES_MAX: usize = 4096;
+/// Most descriptors that come with one message: one for each region of the old way to tell memory.
+pub const FDS_MAX: usize = TABLE_REGIONS_MAX;
+/// Regions of one table.
+const TABLE_REGIONS_MAX: usize = 8;
+
+const VERSION: u32 = 1;
+const VERSION_MASK: u32 = 3;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
+/// No descriptor comes with it.
+const NO_FD: u64 = 1 << 8;
+
+/// The device's own word to a front end: its configuration has changed.
+const CONFIG_CHANGE: u32 = 2;
+
+/// Features of the protocol, by their bits.
+pub mod protocol {
+    /// Several queues.
+    pub const MQ: u64 = 1;
+    /// The log of dirty memory is shared.
+    pub const LOG_SHMFD: u64 = 1 << 1;
+    /// Each message may be acknowledged.
+    pub const REPLY_ACK: u64 = 1 << 3;
+    /// The device may speak first.
+    pub const BACKEND_REQ: u64 = 1 << 5;
+    /// The configuration space is asked for.
+    pub const CONFIG: u64 = 1 << 9;
+    /// What is under way is kept in shared memory.
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
+    /// The device can be reset.
+    pub const RESET_DEVICE: u64 = 1 << 13;
+    /// Memory comes and goes region by region.
+    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    /// All that is offered.
+    pub const OFFERED: u64 =
+        MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
+}
+
+/// Why a message cannot be understood.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Wrong {
+    /// A head that is none.
+    #[error("a message whose head says version {0:#x} or {1} bytes")]
+    Head(u32, u32),
+    /// A body of another length than such a message has.
+    #[error("message {0} with {1} bytes")]
+    Length(u32, usize),
+    /// More or fewer descriptors than belong to it.
+    #[error("message {0} with {1} descriptors")]
+    Descriptors(u32, usize),
+    /// Numbers that no such message has.
+    #[error("message {0} names {1}, which cannot be")]
+    Value(u32, u64),
+    /// A message that this device does not know.
+    #[error("message {0} is not known here")]
+    Unknown(u32),
+}
+
+/// The head of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// What it asks.
+    pub request: u32,
+    flags: u32,
+    /// Bytes that follow.
+    pub len: usize,
+}
+
+impl Head {
+    /// Decodes a head.
+    pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, Wrong> {
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let (request, flags, len) = (word(0), word(4), word(8));
+        if flags & VERSION_MASK != VERSION || flags & REPLY != 0 || len as usize > BODY_BYTES_MAX {
+            return Err(Wrong::Head(flags, len));
+        }
+        Ok(Head { request, flags, len: len as usize })
+    }
+
+    /// True when the front end waits for a word, where it may ask for one.
+    pub fn wants_reply(&self) -> bool {
+        self.flags & NEED_REPLY != 0
+    }
+
+    /// Encodes an answer to it.
+    pub fn answer(&self, body: &[u8]) -> Vec<u8> {
+        encode(self.request, VERSION | REPLY, body)
+    }
+
+    /// Encodes the acknowledgement that was asked for.
+    pub fn acknowledge(&self, succeeded: bool) -> Vec<u8> {
+        self.answer(&u64::from(!succeeded).to_le_bytes())
+    }
+}
+
+fn encode(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
+    let words = [request, flags, body.len() as u32];
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// What tells a front end that the volume's size is another one.
+pub fn config_changed() -> Vec<u8> {
+    encode(CONFIG_CHANGE, VERSION, &[])
+}
+
+/// Which of a queue's bells is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The driver's: something is available.
+    Kick,
+    /// The device's: something was used.
+    Call,
+    /// The device's: the queue is broken.
+    Err,
+}
+
+/// What a front end asks.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "named as in the specification")]
+pub enum Message {
+    GetFeatures,
+    SetFeatures(u64),
+    SetOwner,
+    Reset,
+    SetMemTable(Vec<(Place, OwnedFd)>),
+    SetLogBase {
+        len: u64,
+        offset: u64,
+        file: OwnedFd,
+    },
+    /// Whom to tell when the log has news: nobody has to be.
+    SetLogFd,
+    SetVringNum {
+        index: u32,
+        size: u32,
+    },
+    SetVringAddr {
+        index: u32,
+        is_logged: bool,
+        descriptors: u64,
+        used: u64,
+        available: u64,
+        log: u64,
+    },
+    SetVringBase {
+        index: u32,
+        base: u32,
+    },
+    GetVringBase {
+        index: u32,
+    },
+    SetVringBell {
+        which: Which,
+        index: u32,
+        fd: Option<OwnedFd>,
+    },
+    GetProtocolFeatures,
+    SetProtocolFeatures(u64),
+    GetQueueNum,
+    SetVringEnable {
+        index: u32,
+        enabled: bool,
+    },
+    SetBackendReqFd(OwnedFd),
+    GetConfig {
+        offset: u32,
+        len: u32,
+    },
+    SetConfig {
+        offset: u32,
+        bytes: Vec<u8>,
+    },
+    GetInflightFd {
+        queues: u16,
+        size: u16,
+    },
+    SetInflightFd {
+        len: u64,
+        offset: u64,
+        queues: u16,
+        size: u16,
+        file: OwnedFd,
+    },
+    GetMaxMemSlots,
+    AddMemReg(Place, OwnedFd),
+    RemMemReg(Place),
+}
+
+/// What is answered.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each is the answer to the message of its name")]
+pub enum Reply {
+    /// Nothing but that it is done, where that is asked for.
+    Done,
+    U64(u64),
+    VringState {
+        index: u32,
+        base: u32,
+    },
+    Config {
+        offset: u32,
+        bytes: Vec<u8>,
+    },
+    Inflight {
+        len: u64,
+        queues: u16,
+        size: u16,
+        file: OwnedFd,
+    },
+    /// The log is in use.
+    Log,
+}
+
+/// A body, taken apart from its front.
+struct Body<'a> {
+    request: u32,
+    bytes: &'a [u8],
+}
+
+impl<'a> Body<'a> {
+    fn expect(&self, len: usize) -> Result<(), Wrong> {
+        if self.bytes.len() == len { Ok(()) } else { Err(Wrong::Length(self.request, self.bytes.len())) }
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Wrong> {
+        let (first, rest) = self.bytes.split_at_checked(len).ok_or(Wrong::Length(self.request, self.bytes.len()))?;
+        self.bytes = rest;
+        Ok(first)
+    }
+
+    fn u16(&mut self) -> Result<u16, Wrong> {
+        self.take(2).map(|bytes| u16::from_le_bytes(bytes.try_into().expect("two bytes")))
+    }
+
+    fn u32(&mut self) -> Result<u32, Wrong> {
+        self.take(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+    }
+
+    fn u64(&mut self) -> Result<u64, Wrong> {
+        self.take(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+    }
+
+    fn place(&mut self) -> Result<Place, Wrong> {
+        let (guest, len, user, offset) = (self.u64()?, self.u64()?, self.u64()?, self.u64()?);
+        Ok(Place { guest, len, user, offset })
+    }
+
+    /// An index and a number.
+    fn pair(&mut self) -> Result<(u32, u32), Wrong> {
+        self.expect(8)?;
+        Ok((self.u32()?, self.u32()?))
+    }
+
+    fn single(&mut self) -> Result<u64, Wrong> {
+        self.expect(8)?;
+        self.u64()
+    }
+}
+
+/// Decodes a message with what came after its head, and beside it.
+pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, Wrong> {
+    let request = head.request;
+    let mut body = Body { request, bytes };
+    let mut fds = fds.into_iter();
+    let given = fds.len();
+    let one = |fds: &mut std::vec::IntoIter<OwnedFd>| match (fds.next(), given) {
+        (Some(fd), 1) => Ok(fd),
+        _ => Err(Wrong::Descriptors(request, given)),
+    };
+    let message = match request {
+        1 => Message::GetFeatures,
+        2 => Message::SetFeatures(body.single()?),
+        3 => Message::SetOwner,
+        4 | 34 => Message::Reset,
+        5 => {
+            let (count, _) = (body.u32()? as usize, body.u32()?);
+            if count > TABLE_REGIONS_MAX {
+                return Err(Wrong::Value(request, count as u64));
+            }
+            if count != given {
+                return Err(Wrong::Descriptors(request, given));
+            }
+            let regions = fds.by_ref().map(|fd| Ok((body.place()?, fd))).collect::<Result<_, Wrong>>()?;
+            Message::SetMemTable(regions)
+        }
+        6 => {
+            body.expect(16)?;
+            Message::SetLogBase { len: body.u64()?, offset: body.u64()?, file: one(&mut fds)? }
+        }
+        7 => {
+            drop(one(&mut fds)?);
+            Message::SetLogFd
+        }
+        8 => body.pair().map(|(index, size)| Message::SetVringNum { index, size })?,
+        9 => {
+            body.expect(40)?;
+            let (index, flags) = (body.u32()?, body.u32()?);
+            let (descriptors, used, available, log) = (body.u64()?, body.u64()?, body.u64()?, body.u64()?);
+            Message::SetVringAddr { index, is_logged: flags & 1 != 0, descriptors, used, available, log }
+        }
+        10 => body.pair().map(|(index, base)| Message::SetVringBase { index, base })?,
+        11 => body.pair().map(|(index, _)| Message::GetVringBase { index })?,
+        12..=14 => {
+            let value = body.single()?;
+            let which = [Which::Kick, Which::Call, Which::Err][request as usize - 12];
+            let fd = if value & NO_FD == 0 { Some(one(&mut fds)?) } else { None };
+            Message::SetVringBell { which, index: (value & 0xff) as u32, fd }
+        }
+        15 => Message::GetProtocolFeatures,
+        16 => Message::SetProtocolFeatures(body.single()?),
+        17 => Message::GetQueueNum,
+        18 => match body.pair()? {
+            (index, value @ (0 | 1)) => Message::SetVringEnable { index, enabled: value == 1 },
+            (_, value) => return Err(Wrong::Value(request, value.into())),
+        },
+        21 => Message::SetBackendReqFd(one(&mut fds)?),
+        24 | 25 => {
+            let (offset, len, _flags) = (body.u32()?, body.u32()?, body.u32()?);
+            body.expect(len as usize)?;
+            match request {
+                24 => Message::GetConfig { offset, len },
+                _ => Message::SetConfig { offset, bytes: body.bytes.to_vec() },
+            }
+        }
+        31 | 32 => {
+            let (len, offset, queues, size) = (body.u64()?, body.u64()?, body.u16()?, body.u16()?);
+            match request {
+                31 => Message::GetInflightFd { queues, size },
+                _ => Message::SetInflightFd { len, offset, queues, size, file: one(&mut fds)? },
+            }
+        }
+        36 => Message::GetMaxMemSlots,
+        37 | 38 => {
+            let _padding = body.u64()?;
+            let place = body.place()?;
+            match request {
+                37 => Message::AddMemReg(place, one(&mut fds)?),
+                // Older front ends send the file once more.
+                _ => Message::RemMemReg(place),
+            }
+        }
+        _ => return Err(Wrong::Unknown(request)),
+    };
+    Ok(message)
+}
+
+/// The most regions that memory may have, as it is told.
+pub(crate) const MEM_SLOTS: u64 = REGIONS_MAX as u64;
+
+impl Reply {
+    /// Its bytes, and what goes with them; `None` where nothing is said but that it is done.
+    pub fn encode(self, head: &Head) -> Option<(Vec<u8>, Option<OwnedFd>)> {
+        let body = match self {
+            Reply::Done => return None,
+            Reply::U64(value) => value.to_le_bytes().to_vec(),
+            Reply::VringState { index, base } => [index.to_le_bytes(), base.to_le_bytes()].concat(),
+            Reply::Config { offset, bytes } => {
+                let words = [offset, bytes.len() as u32, 0];
+                let head = words.iter().flat_map(|word| word.to_le_bytes());
+                head.chain(bytes).collect()
+            }
+            Reply::Inflight { len, queues, size, file } => {
+                // The numbers stand in the field's own structure, whose end is padded.
+                let (len, offset, padding) = (len.to_le_bytes(), [0; 8], [0; 4]);
+                let numbers = [&len[..], &offset, &queues.to_le_bytes(), &size.to_le_bytes(), &padding].concat();
+                return Some((head.answer(&numbers), Some(file)));
+            }
+            Reply::Log => Vec::new(),
+        };
+        Some((head.answer(&body), None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(request: u32, len: u32) -> Head {
+        let bytes: Vec<u8> = [request, VERSION, len].iter().flat_map(|word| word.to_le_bytes()).collect();
+        Head::decode(&bytes.try_into().expect("a head")).expect("a good one")
+    }
+
+    fn fd() -> OwnedFd {
+        rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a file")
+    }
+
+    #[test]
+    fn heads_of_answers_and_of_other_versions_are_none() {
+        for flags in [0, 2, VERSION | REPLY] {
+            let bytes: Vec<u8> = [1, flags, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+            assert_eq!(Head::decode(&bytes.try_into().expect("a head")), Err(Wrong::Head(flags, 0)));
+        }
+        let bytes: Vec<u8> = [1, VERSION, 4097].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+        assert_eq!(Head::decode(&bytes.try_into().expect("a head")), Err(Wrong::Head(VERSION, 4097)));
+    }
+
+    #[test]
+    fn descriptors_belong_to_the_messages_that_have_them() {
+        let table: Vec<u8> = [2_u32, 0].iter().flat_map(|word| word.to_le_bytes()).chain([0; 64]).collect();
+        assert!(
+            matches!(decode(&head(5, 72), &table, vec![fd(), fd()]), Ok(Message::SetMemTable(list)) if list.len() == 2)
+        );
+        assert_eq!(decode(&head(5, 72), &table, vec![fd()]).expect_err("one is missing"), Wrong::Descriptors(5, 1));
+        let kick = |value: u64, fds| decode(&head(12, 8), &value.to_le_bytes(), fds);
+        assert!(matches!(kick(3, vec![fd()]), Ok(Message::SetVringBell { which: Which::Kick, index: 3, fd: Some(_) })));
+        assert!(matches!(kick(3 | NO_FD, vec![]), Ok(Message::SetVringBell { index: 3, fd: None, .. })));
+        assert!(kick(3, vec![]).is_err() && kick(3, vec![fd(), fd()]).is_err());
+    }
+
+    #[test]
+    fn bodies_of_other_lengths_are_refused() {
+        for request in [2, 5, 6, 8, 9, 10, 11, 12, 16, 18, 24, 25, 31, 32, 37, 38] {
+            assert!(decode(&head(request, 3), &[0; 3], vec![fd()]).is_err(), "{request}");
+        }
+        let config = |len: u32, there: usize| {
+            let bytes: Vec<u8> = [0, len, 0].iter().flat_map(|word| word.to_le_bytes()).chain(vec![0; there]).collect();
+            decode(&head(24, bytes.len() as u32), &bytes, vec![])
+        };
+        assert!(matches!(config(60, 60), Ok(Message::GetConfig { offset: 0, len: 60 })) && config(60, 59).is_err());
+        assert_eq!(decode(&head(99, 0), &[], vec![]).expect_err("no such"), Wrong::Unknown(99));
+    }
+
+    #[test]
+    fn answers_say_what_they_answer() {
+        let (bytes, fd) = Reply::VringState { index: 1, base: 7 }.encode(&head(11, 8)).expect("an answer");
+        assert!(fd.is_none());
+        assert_eq!(bytes[..12], [11, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0]);
+        assert_eq!(bytes[12..], [1, 0, 0, 0, 7, 0, 0, 0]);
+        assert_eq!(head(2, 8).acknowledge(false)[12..], [1, 0, 0, 0, 0, 0, 0, 0]);
+    }
+}

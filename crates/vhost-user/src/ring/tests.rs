@@ -1,0 +1,94 @@
+//! What a device makes of a ring, with a driver that writes it byte by byte.
+
+use super::*;
+use crate::memory::Region;
+
+const LAYOUT: Layout = Layout { size: 4, descriptors: 0, available: 0x100, used: 0x200, event_idx: true };
+
+fn memory() -> Memory {
+    Memory::new(vec![Region::anonymous(0, 0x1000).expect("memory")]).expect("memory")
+}
+
+fn set(memory: &Memory, at: u64, value: u16) {
+    memory.write(at, &value.to_le_bytes()).expect("there");
+}
+
+fn get(memory: &Memory, at: u64) -> u16 {
+    let mut bytes = [0; 2];
+    memory.read(at, &mut bytes).expect("there");
+    u16::from_le_bytes(bytes)
+}
+
+#[test]
+fn indices_wrap_and_what_was_used_is_found_again() {
+    let memory = memory();
+    for at in [0x102, 0x202] {
+        set(&memory, at, 0xfffe);
+    }
+    let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
+    for head in 0..4_u16 {
+        set(&memory, 0x104 + 2 * u64::from((0xfffe_u16).wrapping_add(head) % 4), head);
+    }
+    set(&memory, 0x102, 2);
+    for head in 0..4 {
+        assert_eq!(ring.pop(), Ok(Some(head)));
+        ring.push_used(head, 1, None);
+    }
+    assert_eq!((ring.pop(), get(&memory, 0x202), ring.next_used()), (Ok(None), 2, 2));
+    assert_eq!(Ring::new(LAYOUT, &memory).expect("in memory").next_available(), 2);
+    set(&memory, 0x102, 7);
+    assert_eq!(ring.pop(), Err(Broken::Available(5, 4)));
+}
+
+#[test]
+fn the_driver_is_called_when_what_it_waits_for_was_used_and_not_before() {
+    let memory = memory();
+    let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
+    assert!(ring.wants_call(), "whoever is new knows nothing of what was told before");
+    // It wants to be called when the third is used.
+    set(&memory, 0x104 + 8, 2);
+    let mut called = Vec::new();
+    for head in 0..4 {
+        ring.push_used(head, 1, None);
+        called.push(ring.wants_call());
+    }
+    assert_eq!(called, [false, false, true, false]);
+    let mut plain = Ring::new(Layout { event_idx: false, ..LAYOUT }, &memory).expect("in memory");
+    plain.wants_call();
+    assert!(plain.wants_call());
+    set(&memory, 0x100, NO_INTERRUPT);
+    assert!(!plain.wants_call());
+}
+
+#[test]
+fn the_driver_is_asked_to_tell_and_what_came_meanwhile_is_seen() {
+    let memory = memory();
+    let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
+    assert!(!ring.listen(None));
+    set(&memory, 0x102, 1);
+    assert!(ring.listen(None));
+    assert_eq!(ring.pop(), Ok(Some(0)));
+    assert!(!ring.listen(None));
+    assert_eq!(get(&memory, 0x204 + 32), 1, "the event is the next one");
+    let mut plain = Ring::new(Layout { event_idx: false, ..LAYOUT }, &memory).expect("in memory");
+    plain.unlisten();
+    assert_eq!(get(&memory, 0x200), NO_NOTIFY);
+    plain.listen(None);
+    assert_eq!(get(&memory, 0x200), 0);
+}
+
+#[test]
+fn rings_outside_of_memory_or_askew_are_none() {
+    let memory = memory();
+    for layout in [
+        Layout { size: 3, ..LAYOUT },
+        Layout { size: 0, ..LAYOUT },
+        Layout { descriptors: 8, ..LAYOUT },
+        Layout { available: 0x101, ..LAYOUT },
+        Layout { used: 0x202, ..LAYOUT },
+        Layout { used: 0xff0, ..LAYOUT },
+        Layout { descriptors: 0xfffff000, ..LAYOUT },
+    ] {
+        assert!(matches!(Ring::new(layout, &memory), Err(Broken::Rings)), "{layout:?}");
+    }
+}

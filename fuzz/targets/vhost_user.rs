@@ -1,0 +1,199 @@
+//! A hostile guest: arbitrary bytes in its rings and its memory, messages in between, at a volume in a simulated world. No panic, no wait
+//! without end, and a front end that leaves takes everything with it.
+
+#![no_main]
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use engine::{Backing, Core, CoreSpec, VolumeSpec};
+use libfuzzer_sys::fuzz_target;
+use rustix::fs::MemfdFlags;
+use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
+use seam::{Bell, DiskOpen, Nanos, Seam};
+use vhost_user::memory::Place;
+use vhost_user::message::{HEAD_BYTES, Head, Message, Which, decode};
+use vhost_user::{Left, Session, Shared};
+
+const DISK_BYTES: u64 = 1 << 20;
+const MEMORY_BYTES: u64 = 64 << 10;
+const QUEUE_SIZE: u64 = 16;
+// Of each queue, whose parts lie one after the other.
+const QUEUE_BYTES: u64 = 1024;
+const AVAILABLE_AT: u64 = 256;
+const USED_AT: u64 = 512;
+/// Features that make a difference to rings, as drivers take them.
+const FEATURES: [u64; 4] =
+    [1 << 32 | 1 << 30, 1 << 32 | 1 << 30 | 1 << 29, 1 << 32 | 1 << 9, 1 << 32 | 1 << 30 | 1 << 11 | 1 << 26];
+
+/// Rung by the harness.
+#[derive(Default)]
+struct Rung {
+    is: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Bell for Rung {
+    fn poll_rung(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is.take() {
+            return Poll::Ready(Ok(()));
+        }
+        *self.waker.borrow_mut() = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    fn ring(&self) {
+        self.is.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+thread_local! {
+    static BELL: Rc<Rung> = Rc::default();
+}
+
+fn bell(_: OwnedFd) -> io::Result<Rc<dyn Bell>> {
+    Ok(BELL.with(Rc::clone))
+}
+
+fn memory() -> OwnedFd {
+    let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+    rustix::fs::ftruncate(&file, MEMORY_BYTES).expect("memory");
+    file
+}
+
+fn take<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
+    let (first, rest) = input.split_at(len.min(input.len()));
+    *input = rest;
+    first
+}
+
+async fn serve(seam: &SimSeam, mut input: &[u8]) {
+    let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+    let core = Core::new(seam.clone(), CoreSpec::default());
+    let disk = seam.open_disk(&what).await.expect("the disk is there");
+    let volume = core.attach(VolumeSpec::new("x", 1), Backing::plain(disk)).expect("the first");
+    let limits = front::Limits { held_bytes_max: 1 << 20, stall_timeout: Nanos::from_secs(5) };
+    let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, 64 << 10, 1);
+    let session = Rc::new(Session::new(seam.clone(), volume, &shared, &Left::default(), false, bell));
+    let never = |_: &Context<'_>| false;
+    let file = memory();
+    let copy = || file.try_clone().expect("a descriptor is left");
+    let [how, rest @ ..] = input else { return };
+    input = rest;
+    let place = Place { guest: 0, len: MEMORY_BYTES, user: 0, offset: 0 };
+    let mut messages = vec![
+        Message::SetFeatures(FEATURES[usize::from(how & 3)]),
+        Message::SetProtocolFeatures(
+            0xffff & !(1 << 2 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11 | 1 << 14),
+        ),
+        Message::SetMemTable(vec![(place, copy())]),
+    ];
+    if how & 4 != 0 {
+        messages.push(Message::SetLogBase { len: 64, offset: 0, file: copy() });
+    }
+    if how & 8 != 0 {
+        // What is under way is noted in the guest's own memory: whatever stands there.
+        messages.push(Message::SetInflightFd {
+            len: MEMORY_BYTES,
+            offset: 32 << 10,
+            queues: 2,
+            size: QUEUE_SIZE as u16,
+            file: copy(),
+        });
+    }
+    let begin = usize::from(how >> 4 & 3);
+    rustix::io::pwrite(&file, take(&mut input, begin * 256), 0).expect("memory");
+    for index in 0..2 {
+        let at = QUEUE_BYTES * u64::from(index);
+        messages.push(Message::SetVringNum { index, size: QUEUE_SIZE as u32 });
+        messages.push(Message::SetVringAddr {
+            index,
+            is_logged: how & 4 != 0,
+            descriptors: at,
+            available: at + AVAILABLE_AT,
+            used: at + USED_AT,
+            log: at + USED_AT,
+        });
+        messages.push(Message::SetVringBell { which: Which::Call, index, fd: Some(copy()) });
+        messages.push(Message::SetVringBell { which: Which::Kick, index, fd: Some(copy()) });
+        messages.push(Message::SetVringEnable { index, enabled: true });
+    }
+    for message in messages {
+        // Some of them do not go with the features.
+        let _ = session.handle(message, never).await;
+    }
+    while let [act, rest @ ..] = input {
+        input = rest;
+        match act & 7 {
+            // Bytes somewhere.
+            0..=2 => {
+                let [at, len, ..] = take(&mut input, 2) else { break };
+                let at = u64::from(*at) << (act >> 3 & 7);
+                let bytes = take(&mut input, usize::from(*len));
+                rustix::io::pwrite(&file, bytes, at.min(MEMORY_BYTES - 256)).expect("memory");
+            }
+            // A descriptor that is almost right.
+            3 => {
+                let [queue, index, at, len, flags, next] = take(&mut input, 6) else { break };
+                let place = QUEUE_BYTES * u64::from(queue & 1) + 16 * (u64::from(*index) % QUEUE_SIZE);
+                let (at, len) = (u64::from(*at) << 8, u32::from(*len) << (flags >> 3 & 7));
+                let flags = u16::from(flags & 7);
+                let parts =
+                    [&at.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &u16::from(*next).to_le_bytes()];
+                rustix::io::pwrite(&file, &parts.concat(), place).expect("memory");
+            }
+            // More is available.
+            4 | 5 => {
+                let [queue, count] = take(&mut input, 2) else { break };
+                let at = QUEUE_BYTES * u64::from(queue & 1) + AVAILABLE_AT + 2;
+                let mut index = [0; 2];
+                rustix::io::pread(&file, &mut index, at).expect("memory");
+                let index = u16::from_le_bytes(index).wrapping_add(u16::from(*count) % 20);
+                rustix::io::pwrite(&file, &index.to_le_bytes(), at).expect("memory");
+                BELL.with(|bell| bell.ring());
+                seam.sleep(Nanos::from_millis(u64::from(act >> 5))).await;
+            }
+            // A message.
+            6 => {
+                let [request, len, fds] = take(&mut input, 3) else { break };
+                let head = [u32::from(*request) % 40, 1, u32::from(*len)].map(u32::to_le_bytes).concat();
+                let head: [u8; HEAD_BYTES] = head.try_into().expect("three words");
+                let head = Head::decode(&head).expect("a good head");
+                let mut body = take(&mut input, usize::from(*len)).to_vec();
+                body.resize(usize::from(*len), 0);
+                let fds = (0..fds % 4).map(|_| copy()).collect();
+                if let Ok(message) = decode(&head, &body, fds) {
+                    let reply = session.handle(message, never).await;
+                    if let Ok(reply) = reply {
+                        reply.encode(&head);
+                    }
+                }
+            }
+            // A queue begins anew.
+            _ => {
+                let index = u32::from(act >> 3 & 1);
+                let _ = session.handle(Message::GetVringBase { index }, never).await;
+                let _ =
+                    session.handle(Message::SetVringBell { which: Which::Kick, index, fd: Some(copy()) }, never).await;
+            }
+        }
+        seam.yield_now().await;
+    }
+    BELL.with(|bell| bell.ring());
+    drop(session);
+    seam.sleep(Nanos::from_secs(60)).await;
+}
+
+fuzz_target!(|data: &[u8]| {
+    let spec = WorldSpec { blocks: 1024, time_max: Nanos::from_secs(86_400), keep: Content::None, ..WorldSpec::new(1) };
+    let world = World::new(spec);
+    world.add_disk("/disk", SimDiskSpec::new(DISK_BYTES));
+    let seam = world.seam();
+    world.block_on(serve(&seam, data));
+});

@@ -1,0 +1,68 @@
+//! Memory that the guest shares with the server: a file, mapped, whose first byte is the guest's address 0.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use rustix::fs::MemfdFlags;
+use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
+
+/// What the front end adds to a guest's address to name it to the server.
+pub const USER_BASE: u64 = 0x7000_0000_0000;
+
+/// A guest's memory. A clone is the same memory.
+#[derive(Clone)]
+pub struct Memory {
+    file: Arc<OwnedFd>,
+    map: Arc<MmapRegion>,
+}
+
+impl Memory {
+    /// So many bytes of zeroes.
+    pub fn new(bytes: u64) -> io::Result<Memory> {
+        let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, bytes)?;
+        let offset = FileOffset::new(File::from(file.try_clone()?), 0);
+        let map = MmapRegion::from_file(offset, bytes as usize).map_err(io::Error::other)?;
+        Ok(Memory { file: Arc::new(file), map: Arc::new(map) })
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
+        self.map.size() as u64
+    }
+
+    /// The file, to be handed over.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Copies bytes in.
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        self.map.as_volatile_slice().write_slice(bytes, at as usize).expect("inside the guest's memory");
+    }
+
+    /// Copies bytes out.
+    pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.map.as_volatile_slice().read_slice(&mut bytes, at as usize).expect("inside the guest's memory");
+        bytes
+    }
+
+    /// A field that both sides use.
+    pub fn field(&self, at: u64) -> &AtomicU16 {
+        self.map.get_atomic_ref::<AtomicU16>(at as usize).expect("inside the guest's memory, and aligned")
+    }
+
+    /// Its value, little-endian as it lies there.
+    pub fn load(&self, at: u64) -> u16 {
+        u16::from_le(self.field(at).load(Ordering::Acquire))
+    }
+
+    /// Sets it.
+    pub fn store(&self, at: u64, value: u16) {
+        self.field(at).store(value.to_le(), Ordering::Release);
+    }
+}

@@ -1,0 +1,296 @@
+//! A driver's side of a split queue, with a place of its own for each request's head, status and data.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+use crate::memory::Memory;
+
+/// Flags of descriptors.
+#[allow(missing_docs, reason = "named as in the specification")]
+pub mod descriptor {
+    pub const NEXT: u16 = 1;
+    pub const WRITE: u16 = 2;
+    pub const INDIRECT: u16 = 4;
+}
+
+const DESCRIPTOR_BYTES: u64 = 16;
+/// Of a request: its head, an indirect table, its status.
+const NOTE_BYTES: u64 = 128;
+const TABLE_AT: u64 = 32;
+const STATUS_AT: u64 = 112;
+
+/// What is asked for; offsets and lengths in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Read so many bytes.
+    Read(u64, u32),
+    /// Write these.
+    Write(u64, Vec<u8>),
+    /// Make durable what was acknowledged.
+    Flush,
+    /// Release a range.
+    Discard(u64, u64),
+    /// Zero a range; it may be released.
+    Zero(u64, u64, bool),
+    /// The identity.
+    Identity,
+    /// Anything, with its data.
+    Other(u32, u64, Vec<u8>),
+}
+
+/// A request that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// Which one.
+    pub head: u16,
+    /// 0: done, 1: error, 2: unknown.
+    pub status: u8,
+    /// Bytes that the server says it has written.
+    pub written: u32,
+}
+
+/// One queue.
+pub struct Queue {
+    memory: Memory,
+    at: u64,
+    size: u16,
+    data_bytes: u32,
+    kick: OwnedFd,
+    call: OwnedFd,
+    err: OwnedFd,
+    event_idx: bool,
+    indirect: bool,
+    available: u16,
+    used: u16,
+    free: Vec<u16>,
+}
+
+impl Queue {
+    /// Bytes that a queue takes, with `data_bytes` for each request.
+    pub fn bytes(size: u16, data_bytes: u32) -> u64 {
+        Queue::rings_bytes(size) + u64::from(size) * (NOTE_BYTES + u64::from(data_bytes))
+    }
+
+    fn rings_bytes(size: u16) -> u64 {
+        (u64::from(size) * (DESCRIPTOR_BYTES + 2 + 8) + 64).next_multiple_of(4096)
+    }
+
+    /// A queue at `at` of the guest's memory, with places for requests of `data_bytes`. With `indirect` each request has a table of its own
+    /// and takes one descriptor, else three.
+    pub fn new(
+        memory: &Memory,
+        at: u64,
+        size: u16,
+        data_bytes: u32,
+        event_idx: bool,
+        indirect: bool,
+    ) -> io::Result<Queue> {
+        let fd = || rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let step = if indirect { 1 } else { 3 };
+        let free = (0..size / step).rev().map(|number| number * step).collect();
+        let (memory, kick, call, err) = (memory.clone(), fd()?, fd()?, fd()?);
+        let (available, used) = (0, 0);
+        Ok(Queue { memory, at, size, data_bytes, kick, call, err, event_idx, indirect, available, used, free })
+    }
+
+    /// Entries.
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// Where a server begins that knows nothing of earlier ones.
+    pub fn base(&self) -> u16 {
+        self.used
+    }
+
+    /// Where its parts are: descriptors, what is available, what is used.
+    pub fn places(&self) -> [u64; 3] {
+        let available = self.at + DESCRIPTOR_BYTES * u64::from(self.size);
+        [self.at, available, (available + 6 + 2 * u64::from(self.size)).next_multiple_of(4)]
+    }
+
+    /// The bells: rung by the driver, by the server, and by a server that gives up.
+    pub fn kick(&self) -> BorrowedFd<'_> {
+        self.kick.as_fd()
+    }
+
+    /// Rung by the server.
+    pub fn call(&self) -> BorrowedFd<'_> {
+        self.call.as_fd()
+    }
+
+    /// Rung by a server that gives up.
+    pub fn err(&self) -> BorrowedFd<'_> {
+        self.err.as_fd()
+    }
+
+    fn note(&self, head: u16) -> u64 {
+        self.at + Queue::rings_bytes(self.size) + u64::from(head) * NOTE_BYTES
+    }
+
+    /// Where a request's data is.
+    pub fn data(&self, head: u16) -> u64 {
+        let notes = self.at + Queue::rings_bytes(self.size) + u64::from(self.size) * NOTE_BYTES;
+        notes + u64::from(head) * u64::from(self.data_bytes)
+    }
+
+    /// Writes a descriptor of the queue's own table.
+    pub fn put_descriptor(&self, index: u16, at: u64, len: u32, flags: u16, next: u16) {
+        self.put(self.at + DESCRIPTOR_BYTES * u64::from(index), at, len, flags, next);
+    }
+
+    fn put(&self, place: u64, at: u64, len: u32, flags: u16, next: u16) {
+        let bytes = [&at.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat();
+        self.memory.write(place, &bytes);
+    }
+
+    /// Makes a chain available, and says so if the server wants to know.
+    pub fn offer(&mut self, head: u16) {
+        let at = self.places()[1];
+        let slot = u64::from(self.available % self.size);
+        self.memory.store(at + 4 + 2 * slot, head);
+        let old = self.available;
+        self.available = self.available.wrapping_add(1);
+        self.memory.store(at + 2, self.available);
+        fence(Ordering::SeqCst);
+        let used = self.places()[2];
+        let wanted = match self.event_idx {
+            true => {
+                let event = self.memory.load(used + 4 + 8 * u64::from(self.size));
+                self.available.wrapping_sub(event).wrapping_sub(1) < self.available.wrapping_sub(old)
+            }
+            false => self.memory.load(used) & 1 == 0,
+        };
+        if wanted {
+            self.ring();
+        }
+    }
+
+    /// Says that more is available than there is.
+    pub fn pretend(&mut self, available: u16) {
+        self.memory.store(self.places()[1] + 2, available);
+        self.ring();
+    }
+
+    /// Rings the server's bell.
+    pub fn ring(&self) {
+        // A bell that is full has been rung.
+        let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
+    }
+
+    /// Room for another request?
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Asks for something, if there is room: its number.
+    pub fn ask(&mut self, request: &Request) -> Option<u16> {
+        let head = self.free.pop()?;
+        let (kind, at, given, wanted) = match request {
+            Request::Read(at, len) => (0, *at, Vec::new(), *len),
+            Request::Write(at, data) => (1, *at, data.clone(), 0),
+            Request::Flush => (4, 0, Vec::new(), 0),
+            Request::Identity => (8, 0, Vec::new(), 20),
+            Request::Discard(at, len) => (11, 0, range(*at, *len, 0), 0),
+            Request::Zero(at, len, unmap) => (13, 0, range(*at, *len, u32::from(*unmap)), 0),
+            Request::Other(kind, at, data) => (*kind, *at, data.clone(), 0),
+        };
+        let (note, data) = (self.note(head), self.data(head));
+        let status = note + STATUS_AT;
+        let len = given.len() as u32 + wanted;
+        assert!(len <= self.data_bytes, "a request has room for its data");
+        let head_bytes: Vec<u8> =
+            [u64::from(kind), at / 512].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+        self.memory.write(note, &head_bytes);
+        self.memory.write(status, &[0xff]);
+        self.memory.write(data, &given);
+        let flags = if wanted > 0 { descriptor::WRITE } else { 0 };
+        let mut parts = vec![(note, 16, 0)];
+        parts.extend((len > 0).then_some((data, len, flags)));
+        parts.push((status, 1, descriptor::WRITE));
+        let (table, first) = if self.indirect { (note + TABLE_AT, 0) } else { (self.at, head) };
+        for (number, (at, len, flags)) in parts.iter().enumerate() {
+            let index = first + number as u16;
+            let more = if number + 1 < parts.len() { descriptor::NEXT } else { 0 };
+            self.put(table + DESCRIPTOR_BYTES * u64::from(index), *at, *len, flags | more, index + 1);
+        }
+        if self.indirect {
+            let bytes = DESCRIPTOR_BYTES as u32 * parts.len() as u32;
+            self.put_descriptor(head, table, bytes, descriptor::INDIRECT, 0);
+        }
+        self.offer(head);
+        Some(head)
+    }
+
+    /// What has ended since this was last asked.
+    pub fn done(&mut self) -> Vec<Done> {
+        let mut done = Vec::new();
+        let used = self.places()[2];
+        while self.memory.load(used + 2) != self.used {
+            let slot = u64::from(self.used % self.size);
+            let entry = self.memory.read(used + 4 + 8 * slot, 8);
+            let word = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().expect("four bytes"));
+            let (head, written) = (word(0) as u16, word(4));
+            let status = self.memory.read(self.note(head) + STATUS_AT, 1)[0];
+            assert!(!self.free.contains(&head), "request {head} ended twice");
+            self.free.push(head);
+            self.used = self.used.wrapping_add(1);
+            done.push(Done { head, status, written });
+        }
+        done
+    }
+
+    /// Passes over what has ended of what was offered past [`Queue::ask`].
+    pub fn pass_over(&mut self) {
+        self.used = self.memory.load(self.places()[2] + 2);
+    }
+
+    /// Wants to be called when the next request ends; true if one has ended meanwhile.
+    fn listen(&self) -> bool {
+        if self.event_idx {
+            self.memory.store(self.places()[1] + 4 + 2 * u64::from(self.size), self.used);
+        }
+        fence(Ordering::SeqCst);
+        self.memory.load(self.places()[2] + 2) != self.used
+    }
+
+    /// Waits until something has ended; what has.
+    pub fn wait(&mut self, patience: Duration) -> io::Result<Vec<Done>> {
+        loop {
+            let done = self.done();
+            if !done.is_empty() {
+                return Ok(done);
+            }
+            if self.listen() {
+                continue;
+            }
+            if !is_rung(self.call.as_fd(), patience)? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// Waits until the server has given up.
+    pub fn is_given_up(&self, patience: Duration) -> io::Result<bool> {
+        is_rung(self.err.as_fd(), patience)
+    }
+}
+
+fn is_rung(bell: BorrowedFd<'_>, patience: Duration) -> io::Result<bool> {
+    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+    let mut entries = [PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+    let rung = rustix::event::poll(&mut entries, Some(&timeout))? > 0;
+    if rung {
+        rustix::io::read(bell, &mut [0; 8])?;
+    }
+    Ok(rung)
+}
+
+fn range(at: u64, len: u64, flags: u32) -> Vec<u8> {
+    let sectors = (len / 512) as u32;
+    [&(at / 512).to_le_bytes()[..], &sectors.to_le_bytes(), &flags.to_le_bytes()].concat()
+}

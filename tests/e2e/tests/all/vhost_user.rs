@@ -1,0 +1,510 @@
+//! vhost-user-blk with a driver of the tests' own: what a guest may ask, what a hostile one may do, and restarts with requests under way.
+
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use driver::{Done, FrontEnd, Inflight, Memory, Queue, Request, descriptor, feature, protocol};
+use e2e::daemon::{Daemon, wait_for};
+use e2e::site::Site;
+
+const BYTES: u64 = 64 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+const DATA_BYTES: u32 = 16 << 10;
+const SIZE: u16 = 64;
+const ALL: u64 = feature::SEG_MAX
+    | feature::FLUSH
+    | feature::CONFIG_WCE
+    | feature::MQ
+    | feature::DISCARD
+    | feature::WRITE_ZEROES
+    | feature::INDIRECT
+    | feature::EVENT_IDX
+    | feature::PROTOCOL
+    | feature::VERSION_1;
+const PROTOCOL: u64 = protocol::MQ
+    | protocol::REPLY_ACK
+    | protocol::BACKEND_REQ
+    | protocol::CONFIG
+    | protocol::INFLIGHT_SHMFD
+    | protocol::LOG_SHMFD
+    | protocol::CONFIGURE_MEM_SLOTS;
+
+fn site(lines: &str) -> Site {
+    let mut site = Site::new();
+    site.volume("v", BYTES, lines);
+    site.vhost_user();
+    site
+}
+
+/// A guest with its front end and its queues.
+struct Guest {
+    front_end: FrontEnd,
+    memory: Memory,
+    queues: Vec<Queue>,
+}
+
+impl Guest {
+    fn new(socket: &Path, queues: usize, features: u64) -> Guest {
+        let each = Queue::bytes(SIZE, DATA_BYTES).next_multiple_of(4096);
+        let memory = Memory::new(each * queues as u64).expect("memory");
+        let event_idx = features & feature::EVENT_IDX != 0;
+        let indirect = features & feature::INDIRECT != 0;
+        let made = (0..queues as u64)
+            .map(|number| Queue::new(&memory, number * each, SIZE, DATA_BYTES, event_idx, indirect).expect("a queue"));
+        let queues = made.collect();
+        let mut guest = Guest { front_end: connect(socket, features), memory, queues };
+        guest.front_end.share(&guest.memory).expect("taken");
+        guest
+    }
+
+    /// Starts all queues; `kept` is what an earlier daemon had under way.
+    fn start(&mut self, kept: Option<&Inflight>) {
+        if let Some(kept) = kept {
+            self.front_end.set_inflight(kept).expect("taken");
+        }
+        for (index, queue) in self.queues.iter().enumerate() {
+            self.front_end.start(index as u32, queue, None).expect("started");
+        }
+    }
+
+    fn started(site: &Site, queues: usize, features: u64) -> Guest {
+        let mut guest = Guest::new(&site.vhost_user_socket("v"), queues, features);
+        guest.start(None);
+        guest
+    }
+
+    /// Asks and waits: the status, and the data of what was read.
+    fn ask(&mut self, queue: usize, request: &Request) -> (u8, Vec<u8>) {
+        let head = self.queues[queue].ask(request).expect("room for a request");
+        let done = self.queues[queue].wait(PATIENCE).expect("an answer");
+        let [Done { head: ended, status, written }] = done[..] else { panic!("{done:?}") };
+        assert_eq!(ended, head);
+        let len = match request {
+            Request::Read(_, len) => *len as usize,
+            Request::Identity => 20,
+            _ => 0,
+        };
+        assert!(status != 0 || written as usize == len + 1, "{written} bytes of {len}");
+        (status, self.memory.read(self.queues[queue].data(head), len))
+    }
+}
+
+fn connect(socket: &Path, features: u64) -> FrontEnd {
+    wait_for("a socket that answers", || FrontEnd::connect(socket, features, PROTOCOL).ok())
+}
+
+fn content(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (at % 56)) as u8 ^ at as u8).collect()
+}
+
+#[test]
+fn a_guest_s_driver_is_served_with_all_that_it_may_ask() {
+    let site = site("");
+    let daemon = site.start();
+    for features in
+        [ALL, ALL & !feature::INDIRECT, ALL & !feature::EVENT_IDX, ALL & !feature::INDIRECT & !feature::EVENT_IDX]
+    {
+        let mut guest = Guest::started(&site, 4, features);
+        for queue in 0..4 {
+            let (at, data) = (queue as u64 * 65536 + 512, content(queue as u64 + features, 9 * 512));
+            assert_eq!(guest.ask(queue, &Request::Write(at, data.clone())).0, 0);
+            assert_eq!(guest.ask((queue + 1) % 4, &Request::Read(at, 9 * 512)), (0, data));
+        }
+        assert_eq!(guest.ask(0, &Request::Flush).0, 0);
+        assert_eq!(guest.ask(0, &Request::Discard(0, 65536)).0, 0);
+        assert_eq!(guest.ask(0, &Request::Zero(65536, 4096, false)).0, 0);
+        assert_eq!(guest.ask(0, &Request::Read(60 << 10, 8192)), (0, vec![0; 8192]));
+        let (status, identity) = guest.ask(0, &Request::Identity);
+        assert!(status == 0 && identity[..16].iter().all(u8::is_ascii_hexdigit) && identity[16..] == [0; 4]);
+        assert_eq!(guest.ask(0, &Request::Read(BYTES - 512, 1024)).0, 1);
+        assert_eq!(guest.ask(0, &Request::Read(0, 100)).0, 1);
+        assert_eq!(guest.ask(0, &Request::Discard(BYTES, 512)).0, 1);
+        assert_eq!(guest.ask(0, &Request::Other(99, 0, vec![0; 16])).0, 2);
+    }
+    let mut front_end = connect(&site.vhost_user_socket("v"), ALL);
+    let config = front_end.config(60).expect("told");
+    assert_eq!(u64::from_le_bytes(config[..8].try_into().expect("eight bytes")), BYTES / 512);
+    assert_eq!((config[20..24].to_vec(), config[32]), (512_u32.to_le_bytes().to_vec(), 1));
+    front_end.set_config(32, 0).expect("settable");
+    assert_eq!(front_end.config(60).expect("told")[32], 0);
+    assert!(front_end.set_config(0, 0).is_err());
+    // Bytes that other clients see are the same ones.
+    drop(front_end);
+    daemon.stop();
+    let mut file = std::fs::File::open(site.backing("v")).expect("the backing is there");
+    let mut bytes = vec![0; 4096];
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(65536)).expect("it is long enough");
+    file.read_exact(&mut bytes).expect("it is long enough");
+    assert_eq!(bytes, [0; 4096]);
+}
+
+#[test]
+fn a_full_queue_of_requests_ends_in_any_order_and_each_of_them_once() {
+    let site = site("");
+    let daemon = site.start();
+    let mut guest = Guest::started(&site, 2, ALL);
+    let mut random = 7_u64;
+    let mut written: Vec<u64> = vec![0; 256];
+    for round in 1..200_u64 {
+        let mut asked = Vec::new();
+        for queue in 0..2 {
+            // Each queue has blocks of its own: what two requests do to one block at once is for nobody to say.
+            let mut blocks: Vec<u64> = Vec::new();
+            while let Some(block) = (blocks.len() < 48).then(|| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (random >> 40) % 128 * 2 + queue as u64
+            }) {
+                if blocks.contains(&block) {
+                    continue;
+                }
+                blocks.push(block);
+                let is_write = random >> 63 == 1;
+                let request = match is_write {
+                    true => Request::Write(block * 4096, content(block + round * 1000, 4096)),
+                    false => Request::Read(block * 4096, 4096),
+                };
+                let head = guest.queues[queue].ask(&request).expect("room for a request");
+                asked.push((queue, head, block, is_write));
+            }
+        }
+        while !asked.is_empty() {
+            for queue in 0..2 {
+                for done in guest.queues[queue].done() {
+                    let at = asked.iter().position(|(of, head, ..)| (*of, *head) == (queue, done.head));
+                    let (_, head, block, is_write) = asked.swap_remove(at.expect("it was asked for, and ends once"));
+                    assert_eq!(done.status, 0);
+                    if is_write {
+                        written[block as usize] = round;
+                        continue;
+                    }
+                    let data = guest.memory.read(guest.queues[queue].data(head), 4096);
+                    let old = written[block as usize];
+                    let wanted = if old == 0 { vec![0; 4096] } else { content(block + old * 1000, 4096) };
+                    assert!(data == wanted, "block {block} is not what was written in round {old}");
+                }
+            }
+        }
+    }
+    drop(guest);
+    daemon.stop();
+}
+
+#[test]
+fn a_read_only_volume_says_so_and_is_not_written() {
+    let site = site("read_only = true");
+    let daemon = site.start();
+    let mut guest = Guest::started(&site, 1, ALL | feature::RO);
+    let offered = guest.front_end.offered().expect("told");
+    assert_eq!(offered & (feature::RO | feature::DISCARD | feature::WRITE_ZEROES), feature::RO);
+    assert_eq!(guest.ask(0, &Request::Write(0, vec![1; 512])).0, 1);
+    assert_eq!(guest.ask(0, &Request::Discard(0, 512)).0, 1);
+    assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![0; 512]));
+    drop(guest);
+    daemon.stop();
+}
+
+#[test]
+fn a_guest_hears_that_its_volume_has_grown() {
+    let site = site("");
+    let daemon = site.start();
+    let mut guest = Guest::started(&site, 1, ALL);
+    let mut own = guest.front_end.listen().expect("taken");
+    daemon.command(&["volume", "resize", "v", "96 MiB"]);
+    let mut message = [0; 12];
+    own.read_exact(&mut message).expect("a word");
+    assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    let sectors = u64::from_le_bytes(guest.front_end.config(8).expect("told").try_into().expect("eight bytes"));
+    assert_eq!(sectors, (96 << 20) / 512);
+    assert_eq!(guest.ask(0, &Request::Write(BYTES, vec![5; 512])).0, 0);
+    drop(guest);
+    daemon.stop();
+}
+
+/// What a driver may do to its queue that no driver may do.
+type Act = fn(&mut Queue, u64);
+
+#[test]
+fn who_breaks_the_rules_loses_its_queue_and_nobody_else_loses_anything() {
+    let site = site("");
+    let daemon = site.start();
+    let mut neighbour = Guest::started(&site, 1, ALL);
+    let acts: [(&str, Act); 12] = [
+        ("a chain that never ends", |queue, data| {
+            queue.put_descriptor(0, data, 16, descriptor::NEXT, 0);
+            queue.offer(0);
+        }),
+        ("a loop of two", |queue, data| {
+            queue.put_descriptor(0, data, 16, descriptor::NEXT, 1);
+            queue.put_descriptor(1, data, 16, descriptor::NEXT, 0);
+            queue.offer(0);
+        }),
+        ("a head past the end", |queue, _| queue.offer(SIZE)),
+        ("a next past the end", |queue, data| {
+            queue.put_descriptor(0, data, 16, descriptor::NEXT, 0xffff);
+            queue.offer(0);
+        }),
+        ("a buffer outside memory", |queue, data| {
+            queue.put_descriptor(0, data, 16, descriptor::NEXT, 1);
+            queue.put_descriptor(1, 1 << 60, 512, descriptor::NEXT | descriptor::WRITE, 2);
+            queue.put_descriptor(2, data, 1, descriptor::WRITE, 0);
+            queue.offer(0);
+        }),
+        ("a buffer past the end of memory", |queue, data| {
+            queue.put_descriptor(0, data, u32::MAX, descriptor::WRITE, 0);
+            queue.offer(0);
+        }),
+        ("an address that wraps", |queue, _| {
+            queue.put_descriptor(0, u64::MAX - 4, 16, 0, 0);
+            queue.offer(0);
+        }),
+        ("an empty indirect table", |queue, data| {
+            queue.put_descriptor(0, data, 0, descriptor::INDIRECT, 0);
+            queue.offer(0);
+        }),
+        ("an indirect table in another one", |queue, data| {
+            queue.put_descriptor(0, data, 16, descriptor::INDIRECT, 0);
+            queue.put_descriptor(1, data, 16, descriptor::INDIRECT, 0);
+            queue.offer(0);
+            queue.offer(1);
+        }),
+        ("no room for a status", |queue, data| {
+            queue.put_descriptor(0, data, 16, 0, 0);
+            queue.offer(0);
+        }),
+        ("what is read after what is written", |queue, data| {
+            queue.put_descriptor(0, data, 16, descriptor::WRITE | descriptor::NEXT, 1);
+            queue.put_descriptor(1, data, 16, 0, 0);
+            queue.offer(0);
+        }),
+        ("more than there is room for", |queue, _| queue.pretend(0x8000)),
+    ];
+    for (what, act) in acts {
+        let mut guest = Guest::started(&site, 2, ALL & !feature::EVENT_IDX);
+        let data = guest.queues[0].data(0);
+        guest.memory.write(data, &[0; 256]);
+        if what.contains("in another") {
+            let table = [&data.to_le_bytes()[..], &16_u32.to_le_bytes(), &descriptor::INDIRECT.to_le_bytes(), &[0; 2]];
+            guest.memory.write(data, &table.concat());
+        }
+        act(&mut guest.queues[0], data);
+        assert!(guest.queues[0].is_given_up(PATIENCE).expect("a bell"), "{what} was taken");
+        // Its other queue goes on, and it may begin anew with this one.
+        assert_eq!(guest.ask(1, &Request::Write(4096, vec![3; 512])).0, 0, "{what}");
+        guest.front_end.stop(0).expect("stopped");
+        assert_eq!(neighbour.ask(0, &Request::Read(4096, 512)), (0, vec![3; 512]), "{what}");
+    }
+    drop(neighbour);
+    daemon.stop();
+}
+
+#[test]
+fn messages_that_are_none_end_their_front_end_alone() {
+    let site = site("");
+    let daemon = site.start();
+    let mut neighbour = Guest::started(&site, 1, ALL);
+    let zeroes = std::fs::File::open("/dev/zero").expect("there");
+    let socket = site.vhost_user_socket("v");
+    let bad: [&dyn Fn(&mut FrontEnd); 6] = [
+        &|front_end| front_end.send_raw(&[0xff; 12], &[]).expect("sent"),
+        &|front_end| front_end.send(99, &[], &[]).expect("sent"),
+        &|front_end| front_end.send(8, &[64, 0, 0, 0, 3, 0, 0, 0], &[]).expect("sent"),
+        &|front_end| front_end.send(8, &[0, 0, 0, 0, 3, 0, 0, 0], &[]).expect("sent"),
+        // A bell that is always rung, and memory that ends before it begins.
+        &|front_end| front_end.send(12, &[0; 8], &[std::os::fd::AsFd::as_fd(&zeroes)]).expect("sent"),
+        &|front_end| {
+            let body: Vec<u8> = [1, 0, 1 << 20, 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+            front_end.send(5, &body, &[std::os::fd::AsFd::as_fd(&zeroes)]).expect("sent");
+        },
+    ];
+    for (number, act) in bad.iter().enumerate() {
+        let mut front_end = connect(&socket, ALL);
+        act(&mut front_end);
+        assert!(front_end.is_closed(), "message {number} was taken");
+    }
+    // Half a message holds nobody up.
+    let mut half = connect(&socket, ALL);
+    half.send_raw(&[1, 0, 0], &[]).expect("sent");
+    assert_eq!(neighbour.ask(0, &Request::Write(0, vec![1; 512])).0, 0);
+    drop((neighbour, half));
+    daemon.stop();
+}
+
+/// Requests that wait for a limit are under way when the daemon is killed.
+#[test]
+fn what_was_under_way_when_the_daemon_was_killed_is_done_by_the_next_one_and_once() {
+    let site = site("policy = \"write-through\"\nlimit_iops = 100");
+    let mut daemon = site.start();
+    let mut guest = Guest::new(&site.vhost_user_socket("v"), 2, ALL);
+    let kept = guest.front_end.get_inflight(2, SIZE).expect("memory of the server's");
+    guest.start(Some(&kept));
+    let (mut asked, mut block) = (Vec::new(), 0_u64);
+    for _ in 0..6 {
+        for queue in 0..2 {
+            while guest.queues[queue].has_room() {
+                let head = guest.queues[queue].ask(&Request::Write(block * 4096, content(block, 4096)));
+                asked.push((queue, head.expect("room for a request")));
+                block += 1;
+            }
+        }
+        let mut ended = 0;
+        while ended < 10 {
+            for queue in 0..2 {
+                for done in guest.queues[queue].done() {
+                    assert_eq!(done.status, 0);
+                    let at = asked.iter().position(|one| *one == (queue, done.head));
+                    asked.swap_remove(at.expect("it was asked for, and ends once"));
+                    ended += 1;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        daemon.kill();
+        daemon = Daemon::start(&site);
+        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
+        guest.front_end.share(&guest.memory).expect("taken");
+        guest.start(Some(&kept));
+    }
+    daemon.command(&["volume", "set", "v", "limit_iops=0"]);
+    while !asked.is_empty() {
+        for queue in 0..2 {
+            for done in guest.queues[queue].done() {
+                assert_eq!(done.status, 0);
+                let at = asked.iter().position(|one| *one == (queue, done.head));
+                asked.swap_remove(at.expect("it was asked for, and ends once"));
+            }
+        }
+    }
+    for number in 0..block {
+        assert_eq!(guest.ask(0, &Request::Read(number * 4096, 4096)), (0, content(number, 4096)), "block {number}");
+    }
+    drop(guest);
+    daemon.stop();
+}
+
+#[test]
+fn what_was_acknowledged_and_is_lost_is_told_at_the_next_flush_and_nothing_else_is() {
+    let site = site("");
+    let mut daemon = site.start();
+    let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
+    let kept = guest.front_end.get_inflight(1, SIZE).expect("memory of the server's");
+    guest.start(Some(&kept));
+    let again = |daemon: &mut Option<Daemon>, guest: &mut Guest, kill: bool| {
+        let old = daemon.take().expect("it runs");
+        if kill {
+            old.kill()
+        } else {
+            old.stop()
+        }
+        *daemon = Some(Daemon::start(&site));
+        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
+        guest.front_end.share(&guest.memory).expect("taken");
+        guest.start(Some(&kept));
+    };
+    let mut running = Some(daemon);
+    for (flushes, kill, status) in [(true, true, 0), (false, true, 1), (false, false, 0), (true, false, 0)] {
+        assert_eq!(guest.ask(0, &Request::Write(0, vec![7; 512])).0, 0);
+        if flushes {
+            assert_eq!(guest.ask(0, &Request::Flush).0, 0);
+        }
+        again(&mut running, &mut guest, kill);
+        assert_eq!(guest.ask(0, &Request::Flush).0, status, "flushed: {flushes}, killed: {kill}");
+        assert_eq!(guest.ask(0, &Request::Flush).0, 0, "it is told once");
+    }
+    // Who wants what is acknowledged to be durable loses nothing.
+    guest.front_end.set_config(32, 0).expect("settable");
+    assert_eq!(guest.ask(0, &Request::Write(0, vec![9; 512])).0, 0);
+    again(&mut running, &mut guest, true);
+    assert_eq!(guest.front_end.config(60).expect("told")[32], 0, "what was promised holds");
+    assert_eq!(guest.ask(0, &Request::Flush).0, 0);
+    assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![9; 512]));
+    drop(guest);
+    daemon = running.take().expect("it runs");
+    daemon.stop();
+}
+
+/// A front end that is gone leaves a request that waits: what comes later lands on top of it, and not below.
+#[test]
+fn what_a_front_end_left_behind_does_not_land_on_what_its_successor_wrote() {
+    let site = site("limit_iops = 2");
+    let daemon = site.start();
+    let mut first = Guest::started(&site, 1, ALL);
+    for block in 0..4 {
+        first.queues[0].ask(&Request::Write(block * 4096, vec![1; 4096])).expect("room for a request");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    drop(first);
+    let mut second = Guest::started(&site, 1, ALL);
+    daemon.command(&["volume", "set", "v", "limit_iops=0"]);
+    for block in 0..4 {
+        assert_eq!(second.ask(0, &Request::Write(block * 4096, vec![2; 4096])).0, 0);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    for block in 0..4 {
+        assert_eq!(second.ask(0, &Request::Read(block * 4096, 4096)), (0, vec![2; 4096]), "block {block}");
+    }
+    drop(second);
+    daemon.stop();
+}
+
+#[test]
+fn memory_comes_and_goes_under_requests_and_what_is_written_to_it_is_logged() {
+    let site = site("");
+    let daemon = site.start();
+    let mut guest = Guest::started(&site, 1, ALL | feature::LOG_ALL);
+    let more = Memory::new(1 << 20).expect("memory");
+    let (at, data) = (1_u64 << 32, guest.queues[0].data(0));
+    guest.front_end.add_memory(&more, at, 1 << 20, 0).expect("taken");
+    // A read whose data goes to the memory that has come.
+    let read = |guest: &mut Guest| {
+        let queue = &mut guest.queues[0];
+        guest.memory.write(data, &[0; 16]);
+        guest.memory.write(data + 16, &[0xff]);
+        queue.put_descriptor(60, data, 16, descriptor::NEXT, 61);
+        queue.put_descriptor(61, at + 0x3000, 4096, descriptor::NEXT | descriptor::WRITE, 62);
+        queue.put_descriptor(62, data + 16, 1, descriptor::WRITE, 0);
+        queue.offer(60);
+    };
+    assert_eq!(guest.ask(0, &Request::Write(0, vec![6; 4096])).0, 0);
+    read(&mut guest);
+    wait_for("the data", || {
+        (guest.memory.read(data + 16, 1) == [0] && more.read(0x3000, 4096) == [6; 4096]).then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    guest.queues[0].pass_over();
+
+    let log = Memory::new(1 << 18).expect("memory");
+    guest.front_end.log_to(&log).expect("taken");
+    guest.front_end.set_features(ALL | feature::LOG_ALL).expect("agreed");
+    let [_, _, used] = guest.queues[0].places();
+    let (front_end, queue) = (&mut guest.front_end, &guest.queues[0]);
+    front_end.address(0, queue, Some(used)).expect("taken");
+    read(&mut guest);
+    let is_logged = |address: u64| log.read(address / 4096 / 8, 1)[0] >> (address / 4096 % 8) & 1 == 1;
+    wait_for("the used ring in the log", || is_logged(used).then_some(()));
+    assert!(is_logged(at + 0x3000) && is_logged(data + 16) && !is_logged(at + 0x4000));
+    std::thread::sleep(Duration::from_millis(100));
+    guest.queues[0].pass_over();
+
+    guest.front_end.remove_memory(at, 1 << 20, 0).expect("taken back");
+    read(&mut guest);
+    assert!(guest.queues[0].is_given_up(PATIENCE).expect("a bell"), "memory that is gone was written");
+    drop(guest);
+    daemon.stop();
+}
+
+#[test]
+fn a_volume_that_is_removed_lets_its_guests_go_and_one_that_is_added_has_a_socket() {
+    let site = site("");
+    let daemon = site.start();
+    let mut guest = Guest::started(&site, 1, ALL);
+    assert_eq!(guest.ask(0, &Request::Write(0, vec![8; 512])).0, 0);
+    daemon.command(&["volume", "remove", "v"]);
+    assert!(guest.front_end.is_closed() && !site.vhost_user_socket("v").exists());
+    daemon.command(&["volume", "add", "w", "--backing", &site.backing("v").display().to_string()]);
+    let mut other = Guest::new(&site.vhost_user_socket("w"), 1, ALL);
+    other.start(None);
+    assert_eq!(other.ask(0, &Request::Read(0, 512)), (0, vec![8; 512]));
+    drop((guest, other));
+    daemon.stop();
+}

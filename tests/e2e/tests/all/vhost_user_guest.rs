@@ -1,0 +1,149 @@
+//! Linux guests on vhost-user disks: their own driver's queues, restarts of the daemon under them, their own ends, and a move elsewhere.
+
+use std::time::Duration;
+
+use e2e::daemon::Daemon;
+use e2e::linux::{Linux, Machine, QUEUES};
+use e2e::site::Site;
+
+const BYTES: u64 = 256 << 20;
+/// So often the daemon is killed under a load that is verified.
+const KILLS: usize = 20;
+
+fn site(volumes: &[&str]) -> Site {
+    let mut site = Site::new();
+    volumes.iter().for_each(|name| site.volume(name, BYTES, ""));
+    site.vhost_user();
+    site
+}
+
+/// What is acknowledged is on the backing, so that a daemon's end takes nothing with it that the guest believes to be written.
+fn site_that_writes_through() -> Site {
+    let mut site = Site::new();
+    site.volume("v", BYTES, "policy = \"write-through\"");
+    site.vhost_user();
+    site
+}
+
+fn machine(site: &Site, volumes: &[&str]) -> Machine {
+    Machine { vhost_user: volumes.iter().map(|name| site.vhost_user_socket(name)).collect(), ..Machine::default() }
+}
+
+/// A load that checks what it reads, with a job for each queue.
+fn verified(file: &str, seconds: u64, depth: usize) -> String {
+    format!(
+        "fio --name=v --filename={file} --size=16M --offset_increment=16M --numjobs={QUEUES} --rw=randrw --bs=4k --direct=1 \
+         --ioengine=libaio --iodepth={depth} --verify=crc32c --verify_backlog=64 --serialize_overlap=1 --time_based --runtime={seconds} --minimal"
+    )
+}
+
+/// The whole life of a disk: what it says of itself, a file system, four queues, discards, zeroes, growth.
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn a_guest_has_a_disk_with_all_that_a_disk_can_do() {
+    let site = site(&["v"]);
+    let daemon = site.start();
+    let mut guest = Linux::boot_as(&machine(&site, &["v"]));
+    let disk = guest.run(
+        "cd /sys/block/vdb; cat size serial; echo; cat queue/write_cache; ls mq | wc -l; cat queue/discard_max_bytes",
+    );
+    let told: Vec<&str> = disk.lines().collect();
+    let [size, serial, cache, queues, discard] = told[..] else { panic!("{disk}") };
+    assert_eq!((size, cache, queues), ((BYTES / 512).to_string().as_str(), "write back", QUEUES.to_string().as_str()));
+    assert!(serial.len() == 16 && serial.bytes().all(|byte| byte.is_ascii_hexdigit()), "{serial}");
+    assert_ne!(discard, "0");
+
+    guest.run("mkfs.ext4 -q /dev/vdb; mkdir -p /mnt; mount /dev/vdb /mnt");
+    guest.begin(&verified("/mnt/f", 20, 32));
+    println!("fio: {}", guest.ended().lines().next_back().unwrap_or_default());
+    guest.run("rm /mnt/f; fstrim -v /mnt; umount /mnt; e2fsck -fn /dev/vdb");
+
+    daemon.command(&["volume", "resize", "v", "320 MiB"]);
+    guest.run(
+        "for i in $(seq 100); do [ $(blockdev --getsize64 /dev/vdb) = 335544320 ] && exit 0; sleep 0.1; done; exit 1",
+    );
+    guest.run("e2fsck -fp /dev/vdb || [ $? = 1 ]; resize2fs /dev/vdb; mount /dev/vdb /mnt; umount /mnt");
+
+    guest.run("dd if=/dev/urandom of=/dev/vdb bs=1M count=64 oflag=direct 2>/dev/null; sync");
+    guest.run("blkdiscard -o 0 -l 33554432 /dev/vdb; cmp -n 33554432 /dev/vdb /dev/zero");
+    guest.run("blkdiscard -z -o 33554432 -l 33554432 /dev/vdb; cmp -n 67108864 /dev/vdb /dev/zero");
+    // What the guest is told of the cache it may change, and is promised what it then believes.
+    guest.run("echo 'write through' >/sys/block/vdb/cache_type; grep -q through /sys/block/vdb/queue/write_cache");
+    guest.run("dd if=/dev/urandom of=/dev/vdb bs=4k count=4 oflag=direct 2>/dev/null; md5sum </dev/vdb >/dev/null");
+    drop(guest);
+    daemon.stop();
+}
+
+/// No other server of vhost-user-blk keeps what is under way: its end is the guest's I/O error, or a disk that hangs.
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn the_daemon_may_be_killed_under_a_guest_again_and_again_and_nothing_is_lost() {
+    let site = site_that_writes_through();
+    let mut daemon = site.start();
+    let mut guest = Linux::boot_as(&machine(&site, &["v"]));
+    guest.begin(&verified("/dev/vdb", 5 * KILLS as u64 + 30, 32));
+    for round in 0..KILLS {
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(guest.is_busy(), "the load ended after {round} kills: {}", guest.ended());
+        daemon.kill();
+        daemon = Daemon::start(&site);
+    }
+    println!("fio after {KILLS} kills: {}", guest.ended().lines().next_back().unwrap_or_default());
+    let errors = guest.run("dmesg | grep -i 'i/o error' || true");
+    assert_eq!(errors, "", "the guest saw an error");
+    drop(guest);
+    daemon.stop();
+}
+
+/// A guest whose power goes away takes nothing of others with it, and its own disk is as it was.
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn guests_end_at_any_moment_and_their_neighbours_go_on() {
+    let site = site(&["a", "b"]);
+    let daemon = site.start();
+    let mut neighbour = Linux::boot_as(&machine(&site, &["a"]));
+    neighbour.begin(&verified("/dev/vdb", 90, 8));
+    for _ in 0..3 {
+        let mut guest = Linux::boot_as(&machine(&site, &["b"]));
+        guest.begin(&verified("/dev/vdb", 600, 32));
+        std::thread::sleep(Duration::from_secs(4));
+        assert!(guest.is_busy(), "{}", guest.ended());
+        drop(guest);
+    }
+    println!("fio beside three ends: {}", neighbour.ended().lines().next_back().unwrap_or_default());
+    drop(neighbour);
+    let listed = daemon.command(&["volume", "list"]);
+    assert!(listed.contains('a') && listed.contains('b'), "{listed}");
+    daemon.stop();
+}
+
+/// From one QEMU to another on this machine, while what is read is checked.
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn a_guest_moves_to_another_machine_under_a_load_that_is_verified() {
+    let site = site(&["v"]);
+    let daemon = site.start();
+    let moving = site.folder.join("moving");
+    let here = Machine { moves: true, ..machine(&site, &["v"]) };
+    let there = Machine { awaits: Some(moving.clone()), moves: true, ..machine(&site, &["v"]) };
+    let mut source = Linux::boot_as(&here);
+    source.begin(&verified("/dev/vdb", 120, 8));
+    let mut target = Linux::boot_as(&there);
+    source.monitor("migrate_set_parameter max-bandwidth 1G");
+    source.monitor(&format!("migrate -d unix:{}", moving.display()));
+    let mut told = String::new();
+    for _ in 0..600 {
+        told = source.monitor("info migrate");
+        if !told.contains("active") && !told.contains("setup") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(told.contains("completed"), "{told}");
+    drop(source);
+    assert!(target.is_busy(), "the load ended before the move did: {}", target.ended());
+    println!("moved: {told}\nfio: {}", target.ended().lines().next_back().unwrap_or_default());
+    assert_eq!(target.run("dmesg | grep -i 'i/o error' || true"), "", "the guest saw an error");
+    drop(target);
+    daemon.stop();
+}
