@@ -19,3 +19,4 @@ pub mod report;
 pub mod run;
 pub mod servers;
 pub mod stalled;
+pub mod vhost_user;

@@ -30,7 +30,7 @@ struct Arguments {
     /// The daemon to measure; left out if it is not there
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
-    /// Measure these sections alone: hits, placed, misses, limited, destage, stalled, flushes, flash, held, control, iscsi, qos
+    /// Measure these sections alone: hits, placed, misses, limited, destage, stalled, flushes, flash, held, control, iscsi, vhost_user, qos
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -128,6 +128,10 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if wanted("iscsi") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
         sections.push(bench::iscsi::section(folder.path(), &programs, effort)?);
+    }
+    if wanted("vhost_user") {
+        let folder = tempfile::tempdir_in("/dev/shm")?;
+        sections.push(bench::vhost_user::section(folder.path(), &programs, effort)?);
     }
     if wanted("qos") {
         let folder = tempfile::tempdir_in("/dev/shm")?;

@@ -92,7 +92,7 @@ fn scheduled_us(schedstat: &Path) -> f64 {
     text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e3
 }
 
-fn cpu_us(stat: &str) -> f64 {
+pub(crate) fn cpu_us(stat: &str) -> f64 {
     let stat = std::fs::read_to_string(stat).unwrap_or_default();
     // The name in parentheses may hold spaces; user and system time are the 12th and 13th field behind it.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::daemon::Daemon;
+use e2e::daemon::{Daemon, wait_for};
 use e2e::linux::{Linux, Machine, QUEUES};
 use e2e::site::Site;
 
@@ -32,7 +32,7 @@ fn machine(site: &Site, volumes: &[&str]) -> Machine {
 /// A load that checks what it reads, with a job for each queue.
 fn verified(file: &str, seconds: u64, depth: usize) -> String {
     format!(
-        "fio --name=v --filename={file} --size=16M --offset_increment=16M --numjobs={QUEUES} --rw=randrw --bs=4k --direct=1 \
+        "cd /tmp; fio --name=v --filename={file} --size=16M --offset_increment=16M --numjobs={QUEUES} --rw=randrw --bs=4k --direct=1 \
          --ioengine=libaio --iodepth={depth} --verify=crc32c --verify_backlog=64 --serialize_overlap=1 --time_based --runtime={seconds} --minimal"
     )
 }
@@ -129,7 +129,10 @@ fn a_guest_moves_to_another_machine_under_a_load_that_is_verified() {
     let mut source = Linux::boot_as(&here);
     source.begin(&verified("/dev/vdb", 120, 8));
     let mut target = Linux::boot_as(&there);
+    wait_for("the machine that waits", || moving.exists().then_some(()));
+    // A load that changes memory as fast as an emulated machine is copied would never let it go.
     source.monitor("migrate_set_parameter max-bandwidth 1G");
+    source.monitor("migrate_set_parameter downtime-limit 5000");
     source.monitor(&format!("migrate -d unix:{}", moving.display()));
     let mut told = String::new();
     for _ in 0..600 {

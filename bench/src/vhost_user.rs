@@ -1,0 +1,226 @@
+//! vhost-user-blk beside qemu-storage-daemon's, asked by the same driver in shared memory, and beside the daemon's own NBD.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use driver::{FrontEnd, Memory, Queue, Request, feature, protocol};
+use nbd_protocol::{Command as Asked, Request as NbdRequest};
+
+use crate::nbd::connect;
+use crate::process::{Process, cpu_us};
+use crate::report::Section;
+use crate::run::{Effort, median};
+use crate::servers::{HOTSET_EXPORT, Programs, daemon};
+
+const LEN: u32 = 4096;
+/// Bytes of a simple reply's head.
+const REPLY_BYTES: usize = 16;
+const SIZE: u16 = 128;
+const PATIENCE: Duration = Duration::from_secs(60);
+const FEATURES: u64 =
+    feature::FLUSH | feature::MQ | feature::INDIRECT | feature::EVENT_IDX | feature::PROTOCOL | feature::VERSION_1;
+
+/// What is measured: requests under way, whether they write, and the ratio to each of the others that is wanted.
+const CELLS: [(&str, usize, bool, Option<f64>); 4] = [
+    ("4 KiB random read, depth 1", 1, false, None),
+    ("4 KiB random read, depth 32", 32, false, Some(1.3)),
+    ("4 KiB random write, depth 1", 1, true, None),
+    ("4 KiB random write, depth 32", 32, true, Some(1.3)),
+];
+
+/// One run: requests a second, and microseconds of a processor that each took the server and the client.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    iops: f64,
+    server_us: f64,
+    client_us: f64,
+}
+
+/// Who asks: through shared memory, or over a socket.
+enum Client {
+    Guest { _front_end: FrontEnd, queue: Queue },
+    Nbd(UnixStream),
+}
+
+impl Client {
+    fn guest(socket: &Path) -> io::Result<Client> {
+        let wanted = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
+        let mut front_end = FrontEnd::connect(socket, FEATURES, wanted)?;
+        let memory = Memory::new(Queue::bytes(SIZE, 1 << 16).next_multiple_of(4096))?;
+        let queue = Queue::new(&memory, 0, SIZE, 1 << 16, true, true)?;
+        front_end.share(&memory)?;
+        front_end.start(0, &queue, None)?;
+        Ok(Client::Guest { _front_end: front_end, queue })
+    }
+
+    /// Asks for `time` with `depth` requests under way, anywhere in `bytes`; how many ended.
+    fn run(&mut self, time: Duration, depth: usize, writes: bool, bytes: u64) -> io::Result<u64> {
+        let (began, mut ended, mut random) = (Instant::now(), 0, 0x9E37_79B9_7F4A_7C15_u64);
+        let mut place = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % (bytes / u64::from(LEN)) * u64::from(LEN)
+        };
+        match self {
+            Client::Guest { queue, .. } => {
+                let data = vec![0xa5; LEN as usize];
+                let mut under_way = 0;
+                loop {
+                    let goes_on = began.elapsed() < time;
+                    while goes_on && under_way < depth {
+                        let at = place();
+                        let request = if writes { Request::Write(at, data.clone()) } else { Request::Read(at, LEN) };
+                        queue.ask(&request).ok_or_else(|| io::Error::other("no room in the queue"))?;
+                        under_way += 1;
+                    }
+                    if under_way == 0 {
+                        return Ok(ended);
+                    }
+                    for done in queue.wait(PATIENCE)? {
+                        if done.status != 0 {
+                            return Err(io::Error::other(format!("a request ended with {}", done.status)));
+                        }
+                        under_way -= 1;
+                        ended += 1;
+                    }
+                }
+            }
+            Client::Nbd(stream) => {
+                let (mut out, mut into, mut got) = (Vec::new(), vec![0; 1 << 20], 0);
+                let answer = if writes { REPLY_BYTES } else { REPLY_BYTES + LEN as usize };
+                let mut under_way = 0;
+                loop {
+                    let goes_on = began.elapsed() < time;
+                    while goes_on && under_way < depth {
+                        let command = if writes { Asked::Write } else { Asked::Read };
+                        let request = NbdRequest { flags: 0, command, cookie: 1, offset: place(), len: LEN };
+                        out.extend_from_slice(&request.encode());
+                        out.extend_from_slice(if writes { &[0xa5; LEN as usize] } else { &[] });
+                        under_way += 1;
+                    }
+                    if under_way == 0 {
+                        return Ok(ended);
+                    }
+                    stream.write_all(&out)?;
+                    out.clear();
+                    let count = stream.read(&mut into[got..])?;
+                    if count == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    got += count;
+                    let whole = got / answer;
+                    into.copy_within(whole * answer..got, 0);
+                    got -= whole * answer;
+                    under_way -= whole;
+                    ended += whole as u64;
+                }
+            }
+        }
+    }
+
+    /// Writes all of it once.
+    fn fill(&mut self, bytes: u64) -> io::Result<()> {
+        let Client::Guest { queue, .. } = self else { return Ok(()) };
+        for at in (0..bytes).step_by(1 << 16) {
+            queue
+                .ask(&Request::Write(at, vec![0xa5; 1 << 16]))
+                .ok_or_else(|| io::Error::other("no room in the queue"))?;
+            queue.wait(PATIENCE)?;
+        }
+        Ok(())
+    }
+}
+
+/// A server's process and who asks it.
+struct Peer<'a> {
+    name: &'static str,
+    process: &'a Process,
+    client: Client,
+}
+
+impl Peer<'_> {
+    fn sample(&mut self, seconds: u32, depth: usize, writes: bool, bytes: u64) -> io::Result<Sample> {
+        let me = || cpu_us("/proc/self/stat");
+        let (server, client, began) = (self.process.cpu_us(), me(), Instant::now());
+        let ended = self.client.run(Duration::from_secs(seconds.into()), depth, writes, bytes)? as f64;
+        let iops = ended / began.elapsed().as_secs_f64();
+        Ok(Sample { iops, server_us: (self.process.cpu_us() - server) / ended, client_us: (me() - client) / ended })
+    }
+}
+
+fn qemu(folder: &Path, bytes: u64) -> io::Result<(Process, PathBuf)> {
+    let (file, socket) = (folder.join("qemu.img"), folder.join("qemu-vhost.sock"));
+    fs::write(&file, vec![0; bytes as usize])?;
+    let mut command = Command::new("qemu-storage-daemon");
+    command.args(["--blockdev", &format!("driver=file,node-name=d,filename={},aio=io_uring", file.display())]);
+    let export =
+        format!("type=vhost-user-blk,id=e,node-name=d,addr.type=unix,addr.path={},writable=on", socket.display());
+    command.args(["--export", &export]);
+    let process = Process::start_until(command, || socket.exists())?;
+    Ok((process, socket))
+}
+
+/// Measures all three on volumes of `effort.size_bytes` in `folder`, which lies in memory, in turn.
+pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
+    let bytes = effort.size_bytes;
+    let (socket, vhost, image) = (folder.join("hotset.sock"), folder.join("vhost"), folder.join("hotset.img"));
+    fs::File::create(&image)?.set_len(bytes)?;
+    let tables = format!("[vhost_user]\ndirectory = \"{}\"\n", vhost.display());
+    let volume = (HOTSET_EXPORT, image.display().to_string());
+    let ours = Process::start(daemon(folder, &socket, bytes * 8, &[volume], &tables, &programs.hotset)?, &socket)?;
+    let (theirs, their_socket) = qemu(folder, bytes)?;
+    let guest = Client::guest(&vhost.join(format!("{HOTSET_EXPORT}.sock")))?;
+    let mut peers = [
+        Peer { name: "hotset", process: &ours, client: guest },
+        Peer { name: "qemu-s-d", process: &theirs, client: Client::guest(&their_socket)? },
+        Peer { name: "hotset over NBD", process: &ours, client: Client::Nbd(connect(&socket, HOTSET_EXPORT)?) },
+    ];
+    for peer in &mut peers {
+        peer.client.fill(bytes)?;
+    }
+    let mut text = "A volume that is in memory as a whole, asked by one driver in shared memory, beside qemu-storage-daemon's vhost-user-blk \
+                    export of a file in memory, and beside the same daemon over NBD on a Unix socket. A cell reads: requests a second · the \
+                    server's · the client's CPU time a request.\n\n\
+                    | | hotset | qemu-s-d | hotset over NBD | to qemu-s-d | to NBD | wanted |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        .to_owned();
+    for (name, depth, writes, wanted) in CELLS {
+        let mut rounds = Vec::new();
+        for round in 0..effort.rounds {
+            let mut samples = [Sample::default(); 3];
+            // Who comes later finds the machine as the others left it, so they change places.
+            for turn in 0..peers.len() {
+                let at = (turn + round) % peers.len();
+                samples[at] = peers[at].sample(effort.seconds, depth, writes, bytes)?;
+            }
+            rounds.push(samples);
+        }
+        let of = |figure: &dyn Fn(&[Sample; 3]) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
+        let shown = |peer: usize| {
+            let (iops, server, client) =
+                (of(&|s| s[peer].iops), of(&|s| s[peer].server_us), of(&|s| s[peer].client_us));
+            format!("{iops:.0} · {server:.1} µs · {client:.1} µs")
+        };
+        let ratio = |to: usize| {
+            let each: Vec<_> = rounds.iter().map(|s| format!("{:.2}", s[0].iops / s[to].iops)).collect();
+            format!("**{:.2}** ({})", of(&|s| s[0].iops / s[to].iops), each.join(", "))
+        };
+        eprintln!("vhost-user, {name}: {} of {}, {} of {}", ratio(1), peers[1].name, ratio(2), peers[2].name);
+        let wanted = wanted.map_or_else(String::new, |wanted| format!("{wanted:.1}"));
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "| {name} | {} | {} | {} | {} | {} | {wanted} |",
+            shown(0),
+            shown(1),
+            shown(2),
+            ratio(1),
+            ratio(2)
+        );
+    }
+    let text = text.trim_end().to_owned();
+    Ok(Section { title: "vhost-user".into(), text, ratios: Vec::new(), measured: Vec::new() })
+}
