@@ -24,6 +24,7 @@ mount -t devtmpfs devtmpfs /dev
 for module in /modules/*; do insmod $module; done
 mount -t ext4 -o noatime /dev/vda /guest
 cp /agent /guest/agent
+[ ! -d /more ] || cp -a /more/. /guest/
 umount /proc
 mount --move /dev /guest/dev
 exec switch_root /guest /agent
@@ -70,6 +71,11 @@ pub struct Linux {
 impl Linux {
     /// Boots one and waits until it takes scripts.
     pub fn boot() -> Linux {
+        Linux::boot_with(&[])
+    }
+
+    /// As [`Linux::boot`], with these files of this machine at those places of the guest.
+    pub fn boot_with(files: &[(&Path, &str)]) -> Linux {
         let (folder, kernel) = (Folder::new(), Kernel::open());
         let root = folder.join("root");
         for name in ["bin", "proc", "dev", "guest"] {
@@ -82,6 +88,11 @@ impl Linux {
             fs::write(root.join(name), text).expect("the folder can be written");
         }
         crate::tool::tool("chmod").arg("755").arg(root.join("agent")).ok();
+        for (from, to) in files {
+            let to = root.join("more").join(to.trim_start_matches('/'));
+            fs::create_dir_all(to.parent().expect("has a folder")).expect("the folder can be written");
+            fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        }
         let (console, socket) = (folder.join("console"), folder.join("agent"));
         let mut command = Command::new("qemu-system-x86_64");
         command.args("-accel tcg,thread=multi -m 768 -smp 2 -nodefaults -nographic -no-reboot".split(' '));
