@@ -105,6 +105,13 @@ enum Command {
         #[command(subcommand)]
         action: Action,
     },
+    /// Make a volume a block device of this machine, /dev/hotset/NAME, now and at every boot
+    Attach(commands::attach::Options),
+    /// Take the block device of a volume away; the daemon goes on serving the volume
+    Detach {
+        /// The volume
+        name: String,
+    },
     /// Record block traces, look into them, convert them
     Trace {
         #[command(subcommand)]
@@ -199,6 +206,8 @@ impl Cli {
             Command::Job { action } => commands::job::run(socket, action, json),
             Command::Token { action } => commands::token::run(socket, action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),
+            Command::Attach(options) => commands::attach::attach(socket, &options, json),
+            Command::Detach { name } => commands::attach::detach(&name, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Report(options) => commands::report::run(socket, &options, json),
             Command::Support(options) => commands::support::run(socket, &options, json),

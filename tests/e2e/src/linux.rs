@@ -25,6 +25,7 @@ for module in /modules/*; do insmod $module; done
 mount -t ext4 -o noatime /dev/vda /guest
 mount -t tmpfs tmpfs /guest/run
 cp /agent /guest/run/agent
+[ ! -d /more ] || cp -a /more/. /guest/
 umount /proc
 mount --move /dev /guest/dev
 exec switch_root /guest /run/agent
@@ -72,6 +73,8 @@ pub struct Linux {
 /// What a guest has besides its disk and its network.
 #[derive(Default)]
 pub struct Machine {
+    /// Files of this machine, and where in the guest they are to be.
+    pub files: Vec<(PathBuf, String)>,
     /// Sockets of vhost-user disks: `/dev/vdb` and so on.
     pub vhost_user: Vec<PathBuf>,
     /// Nothing of its own disk changes, so that it may go on elsewhere.
@@ -89,6 +92,12 @@ impl Linux {
         Linux::boot_as(&Machine::default())
     }
 
+    /// As [`Linux::boot`], with these files of this machine at those places of the guest.
+    pub fn boot_with(files: &[(&Path, &str)]) -> Linux {
+        let files = files.iter().map(|(from, to)| (from.to_path_buf(), (*to).to_owned())).collect();
+        Linux::boot_as(&Machine { files, ..Machine::default() })
+    }
+
     /// As [`Linux::boot`], on such a machine. One that waits for another guest does not boot.
     pub fn boot_as(machine: &Machine) -> Linux {
         let (folder, kernel) = (Folder::new(), Kernel::open());
@@ -104,6 +113,11 @@ impl Linux {
             fs::write(root.join(name), text).expect("the folder can be written");
         }
         crate::tool::tool("chmod").arg("755").arg(root.join("agent")).ok();
+        for (from, to) in &machine.files {
+            let to = root.join("more").join(to.trim_start_matches('/'));
+            fs::create_dir_all(to.parent().expect("has a folder")).expect("the folder can be written");
+            fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        }
         let (console, socket, monitor) = (folder.join("console"), folder.join("agent"), folder.join("monitor"));
         let mut command = Command::new("qemu-system-x86_64");
         command.args("-accel tcg,thread=multi -m 768 -nodefaults -nographic -no-reboot".split(' '));

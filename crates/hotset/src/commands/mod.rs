@@ -1,6 +1,7 @@
 //! One file a command.
 
 pub mod advise;
+pub mod attach;
 pub mod check_config;
 mod daemon;
 pub mod datastore;

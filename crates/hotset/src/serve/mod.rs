@@ -17,7 +17,7 @@ mod heat;
 mod iscsi;
 mod jobs;
 mod listen;
-mod notify;
+pub(crate) mod notify;
 mod open;
 mod qos;
 mod reload;

@@ -2,6 +2,7 @@
 
 mod advice;
 mod api;
+mod attach_guest;
 mod block_device;
 mod browser;
 mod calm;

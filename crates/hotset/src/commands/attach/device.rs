@@ -1,0 +1,258 @@
+//! The kernel's device of an attached volume: found by what `hotset attach` wrote on it, and who uses it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+/// What begins the text that the kernel keeps for a device.
+const PREFIX: &str = "hotset:";
+/// Where udev's rule links devices by their volumes' names.
+const LINKS: &str = "/dev/hotset";
+/// Time after which the kernel looks at a request again. One that was lost with its connection is sent again then, any other goes on waiting.
+const LOOK_AGAIN_MS: &str = "5000";
+
+/// Which volume a device is: its name, and its identity for life, so that another one of that name is not taken for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identifier {
+    /// 16 hexadecimal digits.
+    pub incarnation: String,
+    /// The volume's name.
+    pub volume: String,
+}
+
+impl Identifier {
+    /// As the kernel keeps it. udev takes what follows the slash for the name.
+    pub fn to_text(&self) -> String {
+        format!("{PREFIX}{}/{}", self.incarnation, self.volume)
+    }
+
+    fn parse(text: &str) -> Option<Identifier> {
+        let (incarnation, volume) = text.trim_end().strip_prefix(PREFIX)?.split_once('/')?;
+        Some(Identifier { incarnation: incarnation.to_owned(), volume: volume.to_owned() })
+    }
+}
+
+/// A device that the kernel has for a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The number in its name.
+    pub index: u32,
+    /// Which volume it is.
+    pub identifier: Identifier,
+}
+
+/// The device of a volume, if it is attached.
+pub fn find(volume: &str) -> io::Result<Option<Device>> {
+    find_in(Path::new("/sys/block"), volume)
+}
+
+fn find_in(folder: &Path, volume: &str) -> io::Result<Option<Device>> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(index) = name.to_str().and_then(|name| name.strip_prefix("nbd")?.parse().ok()) else { continue };
+        // One without has no connection, or one that somebody else made.
+        let Ok(text) = fs::read_to_string(entry.path().join("backend")) else { continue };
+        match Identifier::parse(&text) {
+            Some(identifier) if identifier.volume == volume => return Ok(Some(Device { index, identifier })),
+            _ => (),
+        }
+    }
+    Ok(None)
+}
+
+impl Device {
+    /// Its name in the kernel.
+    pub fn name(&self) -> String {
+        format!("nbd{}", self.index)
+    }
+
+    /// Its node.
+    pub fn node(&self) -> PathBuf {
+        Path::new("/dev").join(self.name())
+    }
+
+    /// What udev's rule calls it.
+    pub fn link(&self) -> PathBuf {
+        Path::new(LINKS).join(&self.identifier.volume)
+    }
+
+    /// What to call it: by the volume's name where udev has made that link.
+    pub fn path(&self) -> PathBuf {
+        if self.is_linked() { self.link() } else { self.node() }
+    }
+
+    /// True when the link leads to it.
+    pub fn is_linked(&self) -> bool {
+        fs::canonicalize(self.link()).is_ok_and(|path| path == self.node())
+    }
+
+    /// True while the kernel has it for the same volume.
+    pub fn is_there(&self) -> bool {
+        let text = fs::read_to_string(self.folder().join("backend")).unwrap_or_default();
+        Identifier::parse(&text).as_ref() == Some(&self.identifier)
+    }
+
+    /// Bytes that it has.
+    pub fn size_bytes(&self) -> io::Result<u64> {
+        let sectors = fs::read_to_string(self.folder().join("size"))?;
+        let sectors: u64 = sectors.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(sectors * 512)
+    }
+
+    /// Settings of a device that was just connected, and the notice by which udev names it: the kernel's own came before the device had its text.
+    pub fn set_up(&self) -> io::Result<()> {
+        fs::write(self.folder().join("queue/io_timeout"), LOOK_AGAIN_MS)?;
+        fs::write(self.folder().join("uevent"), "change")
+    }
+
+    /// Takes it for oneself, so that nobody mounts it meanwhile; the error is what uses it.
+    pub fn claim(&self) -> Result<File, InUse> {
+        let exclusive = OFlags::EXCL.bits() as i32;
+        match OpenOptions::new().read(true).custom_flags(exclusive).open(self.node()) {
+            Ok(file) => Ok(file),
+            Err(error) => Err(self.user().unwrap_or_else(|| InUse(format!("it cannot be taken alone: {error}")))),
+        }
+    }
+
+    /// What uses it, where that can be seen from here.
+    pub fn user(&self) -> Option<InUse> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        let parts = self.parts();
+        mounted(&mounts, &parts).or_else(|| swapped(&swaps, &parts)).or_else(|| held(&parts)).or_else(|| opened(&parts))
+    }
+
+    /// It and its partitions.
+    fn parts(&self) -> Vec<Part> {
+        let name = self.name();
+        let partitions = fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        let partitions = partitions.filter(|entry| entry.file_name().to_string_lossy().starts_with(&name));
+        let folders = std::iter::once(self.folder()).chain(partitions.map(|entry| entry.path()));
+        folders.filter_map(Part::of).collect()
+    }
+
+    fn folder(&self) -> PathBuf {
+        Path::new("/sys/block").join(self.name())
+    }
+}
+
+/// What uses a device, in words.
+#[derive(Debug, PartialEq, Eq)]
+pub struct InUse(pub String);
+
+/// A device or a partition of it.
+struct Part {
+    folder: PathBuf,
+    node: PathBuf,
+    /// Major and minor, as `7:0`.
+    number: String,
+}
+
+impl Part {
+    fn of(folder: PathBuf) -> Option<Part> {
+        let number = fs::read_to_string(folder.join("dev")).ok()?.trim().to_owned();
+        let node = Path::new("/dev").join(folder.file_name()?);
+        Some(Part { folder, node, number })
+    }
+}
+
+fn mounted(mounts: &str, parts: &[Part]) -> Option<InUse> {
+    let point = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(2);
+        let (number, point) = (words.next()?, words.nth(1)?);
+        parts.iter().any(|part| part.number == number).then(|| point.replace("\\040", " "))
+    })?;
+    Some(InUse(format!("it is mounted on {point}; `umount {point}` first")))
+}
+
+fn swapped(swaps: &str, parts: &[Part]) -> Option<InUse> {
+    let is_ours = |path: &str| parts.iter().any(|part| part.node == Path::new(path));
+    let path = swaps.lines().filter_map(|line| line.split_whitespace().next()).find(|path| is_ours(path))?;
+    Some(InUse(format!("the system swaps to it; `swapoff {path}` first")))
+}
+
+fn held(parts: &[Part]) -> Option<InUse> {
+    let holders =
+        parts.iter().flat_map(|part| fs::read_dir(part.folder.join("holders")).into_iter().flatten().flatten());
+    let holder = holders.map(|entry| entry.file_name()).next()?;
+    Some(InUse(format!("/dev/{} is built on it; take that away first", holder.to_string_lossy())))
+}
+
+fn opened(parts: &[Part]) -> Option<InUse> {
+    let own = std::process::id();
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // It may have ended meanwhile, or be nobody's whom we may look at.
+        let mut files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        let is_ours = |path: PathBuf| parts.iter().any(|part| part.node == path);
+        if pid != own && files.any(|file| fs::read_link(file.path()).is_ok_and(is_ours)) {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            return Some(InUse(format!("process {pid} ({}) has it open; end that first", name.trim())));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identifier(volume: &str) -> Identifier {
+        Identifier { incarnation: "00c0ffee00c0ffee".to_owned(), volume: volume.to_owned() }
+    }
+
+    #[test]
+    fn the_kernels_text_names_one_volume_and_nothing_foreign() {
+        let web = identifier("web01");
+        assert_eq!(web.to_text(), "hotset:00c0ffee00c0ffee/web01");
+        assert_eq!(Identifier::parse("hotset:00c0ffee00c0ffee/web01\n"), Some(web));
+        for foreign in ["", "hotset:", "hotset:00c0ffee00c0ffee", "ceph-pool/web01", "/srv/hotset:1/web01"] {
+            assert_eq!(Identifier::parse(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_volumes_device_is_found_among_those_of_others() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        for (name, text) in [
+            ("sda", None),
+            ("nbd0", None),
+            ("nbd1", Some("somebody else's web01")),
+            ("nbd12", Some("hotset:00c0ffee00c0ffee/web01\n")),
+            ("nbd3", Some("hotset:00c0ffee00c0ffee/web01-old\n")),
+        ] {
+            fs::create_dir(folder.path().join(name)).expect("the folder can be written");
+            if let Some(text) = text {
+                fs::write(folder.path().join(name).join("backend"), text).expect("the folder can be written");
+            }
+        }
+        let found = find_in(folder.path(), "web01").expect("it can be read");
+        assert_eq!(found, Some(Device { index: 12, identifier: identifier("web01") }));
+        assert_eq!(find_in(folder.path(), "web").expect("it can be read"), None);
+    }
+
+    fn parts() -> Vec<Part> {
+        let part = |name: &str, number: &str| Part {
+            folder: PathBuf::from("/nowhere"),
+            node: Path::new("/dev").join(name),
+            number: number.to_owned(),
+        };
+        vec![part("nbd1", "43:16"), part("nbd1p2", "43:18")]
+    }
+
+    #[test]
+    fn who_uses_a_device_or_a_partition_of_it_is_named() {
+        let mounts = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+                      61 22 43:18 / /srv/my\\040files rw,relatime - ext4 /dev/nbd1p2 rw\n";
+        let said = mounted(mounts, &parts()).expect("a partition is mounted").0;
+        assert!(said.contains("mounted on /srv/my files"), "{said}");
+        assert_eq!(mounted("22 1 43:1 / / rw - ext4 /dev/nbd0p1 rw\n", &parts()), None);
+        let swaps = "Filename\tType\tSize\tUsed\tPriority\n/dev/nbd1p2  partition\t1048572\t0\t-2\n";
+        assert!(swapped(swaps, &parts()).expect("it is swap").0.contains("swapoff /dev/nbd1p2"));
+        assert_eq!(swapped(&swaps.replace("nbd1p2", "nbd1p22"), &parts()), None);
+    }
+}

@@ -1,0 +1,236 @@
+//! The handshake with the daemon's NBD server, on a socket that the kernel goes on with: not a byte more is read than belongs to it.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use nbd_protocol::greeting::{GREETING_BYTES, client_flags, decode_greeting};
+use nbd_protocol::info::{Info, InfoRequest};
+use nbd_protocol::option::push_option;
+use nbd_protocol::{Broken, Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, Step};
+
+/// Time that the daemon has for each step: it is on this machine.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Replies to one option: a handful of facts, whatever a server invents.
+const REPLIES_MAX: usize = 64;
+/// Smallest request where the server says none, as the protocol has it.
+const SECTOR_BYTES: u32 = 512;
+
+/// A connection past its handshake, and what was agreed on.
+pub struct Link {
+    socket: Socket,
+    /// Bytes of the volume.
+    pub size_bytes: u64,
+    /// What it can do, as on the wire.
+    pub flags: u16,
+    /// Smallest request.
+    pub block_bytes: u32,
+}
+
+impl Link {
+    /// The connection, for the kernel.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Unix(stream) => stream.as_fd(),
+            Socket::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}
+
+enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// The best of the addresses that a daemon listens at, as it tells them: a socket of this machine's own first.
+pub fn best_address(listen: &[String]) -> Option<&str> {
+    let of = |scheme: &str| listen.iter().find(|address| address.starts_with(scheme));
+    of("unix:").or_else(|| of("tcp:")).map(String::as_str)
+}
+
+/// Connects to `address` (`unix:PATH`, `tcp:HOST:PORT`) and takes `export`.
+pub fn take(address: &str, export: &str) -> io::Result<Link> {
+    let mut socket = connect(address)?;
+    let facts = facts(socket.stream(), export, OptionKind::Go)?;
+    socket.forget_patience()?;
+    Ok(Link { socket, size_bytes: facts.size_bytes, flags: facts.flags, block_bytes: facts.block_bytes })
+}
+
+/// The size of `export` now.
+pub fn size_bytes(address: &str, export: &str) -> io::Result<u64> {
+    let mut socket = connect(address)?;
+    let stream = socket.stream();
+    let facts = facts(stream, export, OptionKind::Info)?;
+    let mut out = Vec::new();
+    push_option(&mut out, OptionKind::Abort, &[]);
+    // What was asked for is told; how the server takes the end does not matter.
+    let _ = stream.write_all(&out);
+    Ok(facts.size_bytes)
+}
+
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+impl Socket {
+    fn stream(&mut self) -> &mut dyn Stream {
+        match self {
+            Socket::Unix(stream) => stream,
+            Socket::Tcp(stream) => stream,
+        }
+    }
+
+    /// The kernel waits as long as it takes.
+    fn forget_patience(&self) -> io::Result<()> {
+        match self {
+            Socket::Unix(stream) => stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None)),
+            Socket::Tcp(stream) => stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None)),
+        }
+    }
+}
+
+fn connect(address: &str) -> io::Result<Socket> {
+    if let Some(path) = address.strip_prefix("unix:") {
+        let stream = UnixStream::connect(Path::new(path))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        return Ok(Socket::Unix(stream));
+    }
+    let place = address.strip_prefix("tcp:").ok_or(io::ErrorKind::Unsupported)?;
+    let stream = TcpStream::connect(place)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(Socket::Tcp(stream))
+}
+
+struct Facts {
+    size_bytes: u64,
+    flags: u16,
+    block_bytes: u32,
+}
+
+/// Everything up to the answer to `option`, which is `Go` or `Info`.
+fn facts(stream: &mut dyn Stream, export: &str, option: OptionKind) -> io::Result<Facts> {
+    let greeting = read::<GREETING_BYTES>(stream)?;
+    let mut out = client_flags(whole(decode_greeting(&greeting))?).map_err(broken)?.to_vec();
+    let wanted = InfoRequest { name: export, wants_block_size: true, wants_name: false, wants_description: false };
+    push_option(&mut out, option, &wanted.encode());
+    stream.write_all(&out)?;
+    let mut agreed = None;
+    let mut block_bytes = SECTOR_BYTES;
+    for _ in 0..REPLIES_MAX {
+        let head = read::<{ OptionReplyHeader::BYTES }>(stream)?;
+        let header = whole(OptionReplyHeader::decode(&head))?;
+        let mut payload = vec![0; header.len as usize];
+        stream.read_exact(&mut payload)?;
+        match header.kind {
+            OptionReplyKind::Info => match Info::parse(&payload).map_err(broken)? {
+                Info::Export { size_bytes, flags } => agreed = Some((size_bytes, flags)),
+                Info::BlockSize { min, .. } => block_bytes = min.max(SECTOR_BYTES),
+                _ => (),
+            },
+            OptionReplyKind::Ack => {
+                let (size_bytes, flags) = agreed.ok_or_else(|| io::Error::other("the daemon names no size"))?;
+                return Ok(Facts { size_bytes, flags, block_bytes });
+            }
+            OptionReplyKind::ErrTlsRequired => {
+                let text =
+                    "the daemon wants TLS of every NBD client, and the kernel has none; set [nbd] tls = \"allowed\"";
+                return Err(io::Error::other(text));
+            }
+            _ => return Err(io::Error::other(String::from_utf8_lossy(&payload).into_owned())),
+        }
+    }
+    Err(io::Error::other("the daemon's answer does not end"))
+}
+
+fn read<const N: usize>(stream: &mut dyn Stream) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What was decoded of bytes that are all there.
+fn whole<T>(decoded: Decoded<T>) -> io::Result<T> {
+    match decoded.map_err(broken)? {
+        Step::Got(value, _) => Ok(value),
+        Step::More(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn broken(error: Broken) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nbd_protocol::flags::{HAS_FLAGS, READ_ONLY};
+    use nbd_protocol::greeting::greeting;
+    use nbd_protocol::option::push_option_reply;
+    use std::os::unix::net::UnixListener;
+
+    /// A server that sends these answers to the first option and then a byte of what comes after the handshake.
+    fn server(answers: Vec<(OptionReplyKind, Vec<u8>)>) -> (tempfile::TempDir, String) {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let path = folder.path().join("nbd.sock");
+        let listener = UnixListener::bind(&path).expect("nobody listens there");
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client comes");
+            let mut out = greeting().to_vec();
+            for (kind, payload) in answers {
+                push_option_reply(&mut out, OptionKind::Go, kind, &payload);
+            }
+            out.push(b'!');
+            stream.write_all(&out).expect("the client listens");
+            // Until the client is gone.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let address = format!("unix:{}", path.display());
+        (folder, address)
+    }
+
+    #[test]
+    fn what_was_agreed_on_is_told_and_the_byte_after_the_handshake_is_left_to_the_kernel() {
+        let facts = [
+            Info::Export { size_bytes: 1 << 30, flags: HAS_FLAGS | READ_ONLY },
+            Info::Other(77),
+            Info::BlockSize { min: 4096, preferred: 4096, max: 1 << 20 },
+        ];
+        let mut answers: Vec<_> = facts.iter().map(|fact| (OptionReplyKind::Info, fact.encode())).collect();
+        answers.push((OptionReplyKind::Ack, Vec::new()));
+        let (_folder, address) = server(answers);
+        let mut link = take(&address, "v").expect("it is offered");
+        assert_eq!((link.size_bytes, link.flags, link.block_bytes), (1 << 30, HAS_FLAGS | READ_ONLY, 4096));
+        assert_eq!(read::<1>(link.socket.stream()).expect("a byte follows"), *b"!");
+    }
+
+    #[test]
+    fn a_refusal_says_why() {
+        let (_folder, address) = server(vec![(OptionReplyKind::ErrUnknown, b"no export is named \"v\"".to_vec())]);
+        let Err(error) = take(&address, "v") else { panic!("it was refused") };
+        assert_eq!(error.to_string(), "no export is named \"v\"");
+        let (_folder, address) = server(vec![(OptionReplyKind::ErrTlsRequired, Vec::new())]);
+        let Err(error) = take(&address, "v") else { panic!("it was refused") };
+        assert!(error.to_string().contains("TLS"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_invents_facts_without_end_is_left() {
+        let fact = (OptionReplyKind::Info, Info::Other(77).encode());
+        let (_folder, address) = server(vec![fact; REPLIES_MAX + 1]);
+        let Err(error) = take(&address, "v") else { panic!("nothing was agreed on") };
+        assert!(error.to_string().contains("does not end"), "{error}");
+    }
+
+    #[test]
+    fn a_socket_of_this_machine_comes_before_an_address() {
+        let listen = ["iscsi:127.0.0.1:3260", "tcp:127.0.0.1:10809", "unix:/run/hotset/nbd.sock"].map(str::to_owned);
+        assert_eq!(best_address(&listen), Some("unix:/run/hotset/nbd.sock"));
+        assert_eq!(best_address(&listen[..2]), Some("tcp:127.0.0.1:10809"));
+        assert_eq!(best_address(&listen[..1]), None);
+    }
+}

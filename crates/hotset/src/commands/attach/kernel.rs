@@ -1,0 +1,252 @@
+//! The kernel's NBD client, driven by generic netlink: it is given connected sockets and makes block devices of them.
+//!
+//! Numbers are those of the kernel's `include/uapi/linux/nbd-netlink.h` and `genetlink.h`.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use netlink_sys::protocols::NETLINK_GENERIC;
+use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
+
+use super::netlink::{Attributes, Message, Reply, replies};
+
+/// How long requests wait for a daemon that is away before they fail: a restart that replays a full flash log is done long before.
+pub const DEAD_CONNECTION: Duration = Duration::from_secs(600);
+/// Requests that are slow are never given up: the daemon's disks may be slow, and a request that is sent twice may take effect twice.
+const NO_TIMEOUT: u64 = 0;
+/// Longest datagram of the kernel: a family with all its groups is far below.
+const DATAGRAM_BYTES_MAX: usize = 16 << 10;
+
+const CONTROLLER: u16 = 0x10;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+const FAMILY_GROUPS: u16 = 7;
+const GROUP_NAME: u16 = 1;
+const GROUP_ID: u16 = 2;
+
+const FAMILY: &str = "nbd";
+const GROUP: &str = "nbd_mc_group";
+const VERSION: u8 = 1;
+
+const CONNECT: u8 = 1;
+const DISCONNECT: u8 = 2;
+const RECONFIGURE: u8 = 3;
+const LINK_DEAD: u8 = 4;
+
+const INDEX: u16 = 1;
+const SIZE_BYTES: u16 = 2;
+const BLOCK_SIZE_BYTES: u16 = 3;
+const TIMEOUT: u16 = 4;
+const SERVER_FLAGS: u16 = 5;
+const CLIENT_FLAGS: u16 = 6;
+const SOCKETS: u16 = 7;
+const DEAD_CONN_TIMEOUT: u16 = 8;
+const BACKEND_IDENTIFIER: u16 = 10;
+const SOCKET_ITEM: u16 = 1;
+const SOCKET_FD: u16 = 1;
+
+/// Numbers of `errno` that mean something here.
+const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
+const ENOBUFS: i32 = 105;
+
+/// Why the kernel does not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// The module is not there.
+    #[error("this kernel has no NBD client; load it with `modprobe nbd`")]
+    NoModule,
+    /// Not root.
+    #[error("only root may make block devices; run it as root")]
+    NotAllowed,
+    /// Anything else.
+    #[error("the kernel refuses to {what}: {error}; `dmesg` may say why")]
+    Refused {
+        /// What was asked for.
+        what: &'static str,
+        /// Its answer.
+        error: io::Error,
+    },
+}
+
+/// What a device is made of.
+pub struct Export<'a> {
+    /// The connection, past its handshake.
+    pub socket: BorrowedFd<'a>,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Smallest request.
+    pub block_bytes: u32,
+    /// What the export can do, as on the wire.
+    pub flags: u16,
+    /// What the device is found by.
+    pub identifier: &'a str,
+}
+
+/// A way to ask the kernel.
+pub struct Kernel {
+    socket: Socket,
+    family: u16,
+    group: u32,
+    sequence: u32,
+}
+
+impl Kernel {
+    /// Finds the kernel's NBD client.
+    pub fn open() -> Result<Kernel, KernelError> {
+        let socket = open_socket().map_err(|error| KernelError::Refused { what: "open a netlink socket", error })?;
+        let mut kernel = Kernel { socket, family: CONTROLLER, group: 0, sequence: 0 };
+        let asked = kernel.message(GET_FAMILY).text(FAMILY_NAME, FAMILY);
+        let (mut family, mut group) = (None, None);
+        let answer = kernel.ask("tell of its NBD client", asked, |attributes| {
+            family = family.or(attributes.u16(FAMILY_ID));
+            let groups = attributes.nested(FAMILY_GROUPS).into_iter().map(|(_, inside)| Attributes::of(inside));
+            let events = groups.into_iter().find(|group| group.find(GROUP_NAME) == Some(&terminated(GROUP)[..]));
+            group = group.or(events.and_then(|events| events.u32(GROUP_ID)));
+        });
+        match (answer, family, group) {
+            (Ok(()), Some(family), Some(group)) => Ok(Kernel { family, group, ..kernel }),
+            (Ok(()), _, _) => Err(KernelError::NoModule),
+            (Err(KernelError::Refused { error, .. }), _, _) if error.raw_os_error() == Some(ENOENT) => {
+                Err(KernelError::NoModule)
+            }
+            (Err(error), _, _) => Err(error),
+        }
+    }
+
+    /// Makes a device; returns its number.
+    pub fn connect(&mut self, export: &Export<'_>) -> Result<u32, KernelError> {
+        let request = connect_request(self.message(CONNECT), export);
+        let mut index = None;
+        self.ask("make a device", request, |attributes| index = index.or(attributes.u32(INDEX)))?;
+        index.ok_or_else(|| KernelError::Refused {
+            what: "name the new device",
+            error: io::ErrorKind::InvalidData.into(),
+        })
+    }
+
+    /// Gives a device whose connection is lost another one. One whose connection lives keeps that, and this one is let go.
+    pub fn reconnect(&mut self, index: u32, export: &Export<'_>) -> Result<(), KernelError> {
+        let request = self.message(RECONFIGURE).u32(INDEX, index);
+        let request = with_socket(request.text(BACKEND_IDENTIFIER, export.identifier), export.socket);
+        self.ask("take a new connection", request, |_| ())
+    }
+
+    /// Tells a device its size.
+    pub fn resize(&mut self, index: u32, identifier: &str, size_bytes: u64) -> Result<(), KernelError> {
+        let request = self.message(RECONFIGURE).u32(INDEX, index);
+        let request = request.text(BACKEND_IDENTIFIER, identifier).u64(SIZE_BYTES, size_bytes);
+        self.ask("take the new size", request, |_| ())
+    }
+
+    /// Takes a device away from its connection.
+    pub fn disconnect(&mut self, index: u32) -> Result<(), KernelError> {
+        let request = self.message(DISCONNECT).u32(INDEX, index);
+        self.ask("disconnect the device", request, |_| ())
+    }
+
+    /// What happens to devices from now on.
+    pub fn events(&self) -> Result<Events, KernelError> {
+        let open = || {
+            let mut socket = TokioSocket::new(NETLINK_GENERIC)?;
+            socket.socket_mut().bind_auto()?;
+            socket.socket_ref().add_membership(self.group)?;
+            Ok(socket)
+        };
+        let socket = open().map_err(|error| KernelError::Refused { what: "tell of lost connections", error })?;
+        Ok(Events { socket, family: self.family })
+    }
+
+    fn message(&mut self, command: u8) -> Message {
+        self.sequence += 1;
+        Message::new(self.family, command, VERSION, self.sequence)
+    }
+
+    /// Sends a request and reads what is told until its end. The kernel has answered when it has taken it.
+    fn ask(
+        &mut self,
+        what: &'static str,
+        request: Message,
+        mut on_told: impl FnMut(Attributes<'_>),
+    ) -> Result<(), KernelError> {
+        let refused = |error: io::Error| match error.raw_os_error() {
+            Some(EPERM) => KernelError::NotAllowed,
+            _ => KernelError::Refused { what, error },
+        };
+        self.socket.send(&request.finish(), 0).map_err(refused)?;
+        loop {
+            let mut bytes = Vec::with_capacity(DATAGRAM_BYTES_MAX);
+            self.socket.recv(&mut bytes, 0).map_err(refused)?;
+            for reply in replies(&bytes) {
+                match reply {
+                    Reply::Told { attributes, .. } => on_told(attributes),
+                    Reply::Ended(0) => return Ok(()),
+                    Reply::Ended(error) => return Err(refused(io::Error::from_raw_os_error(error))),
+                }
+            }
+        }
+    }
+}
+
+/// Devices that have lost their connection.
+pub struct Events {
+    socket: TokioSocket,
+    family: u16,
+}
+
+impl Events {
+    /// Waits until the device may have lost its connection: also when so much happened at once that some of it was not told.
+    pub async fn lost(&self, index: u32) -> io::Result<()> {
+        loop {
+            let mut bytes = Vec::with_capacity(DATAGRAM_BYTES_MAX);
+            match self.socket.recv(&mut bytes).await {
+                Ok(_) if says_lost(&bytes, self.family, index) => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(ENOBUFS) => return Ok(()),
+                Err(error) => return Err(error),
+                Ok(_) => (),
+            }
+        }
+    }
+}
+
+fn says_lost(bytes: &[u8], family: u16, index: u32) -> bool {
+    let of_family = bytes.get(4..6) == Some(&family.to_ne_bytes());
+    let lost = |reply: Reply<'_>| match reply {
+        Reply::Told { command: LINK_DEAD, attributes } => attributes.u32(INDEX) == Some(index),
+        _ => false,
+    };
+    of_family && replies(bytes).any(lost)
+}
+
+/// Never waits: what the kernel answers is there when it has taken the question.
+fn open_socket() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_GENERIC)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.set_non_blocking(true)?;
+    Ok(socket)
+}
+
+fn connect_request(message: Message, export: &Export<'_>) -> Message {
+    let message = message
+        .u64(SIZE_BYTES, export.size_bytes)
+        .u64(BLOCK_SIZE_BYTES, export.block_bytes.into())
+        .u64(TIMEOUT, NO_TIMEOUT)
+        .u64(SERVER_FLAGS, export.flags.into())
+        .u64(CLIENT_FLAGS, 0)
+        .u64(DEAD_CONN_TIMEOUT, DEAD_CONNECTION.as_secs())
+        .text(BACKEND_IDENTIFIER, export.identifier);
+    with_socket(message, export.socket)
+}
+
+fn with_socket(message: Message, socket: BorrowedFd<'_>) -> Message {
+    let number = u32::try_from(socket.as_raw_fd()).expect("an open descriptor is no negative number");
+    message.nested(SOCKETS, |sockets| sockets.nested(SOCKET_ITEM, |item| item.u32(SOCKET_FD, number)))
+}
+
+/// As the kernel sends a text.
+fn terminated(text: &str) -> Vec<u8> {
+    [text.as_bytes(), &[0]].concat()
+}

@@ -1,0 +1,149 @@
+//! `hotset attach` and `hotset detach`: a volume as a block device of this machine, `/dev/nbdN`, named `/dev/hotset/NAME`.
+//!
+//! A process for each volume keeps it so (`keeper.rs`), under systemd as an instance of `hotset-attach@.service`.
+
+mod device;
+mod handshake;
+mod keeper;
+mod kernel;
+mod netlink;
+mod systemd;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use control::Request;
+use device::{Device, InUse};
+use kernel::{Kernel, KernelError};
+use serde_json::json;
+
+use super::daemon;
+use crate::cli::{Failure, print_json};
+
+/// Time that whoever looks at a device for a moment, as udev does after every change, has to be done.
+const GLANCE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What to attach, and how.
+#[derive(Args)]
+pub struct Options {
+    /// The volume
+    name: String,
+    /// Keep it attached in this process, until SIGTERM: for a service manager other than systemd
+    #[arg(long)]
+    foreground: bool,
+}
+
+/// Attaches a volume.
+pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
+    let name = &options.name;
+    if options.foreground {
+        return keeper::keep(&daemon::socket(socket), name, |device| show(device, json));
+    }
+    if !systemd::is_here() {
+        return Err(Failure::failed(format!(
+            "systemd does not run here: have your service manager run `hotset attach --foreground {name}`"
+        )));
+    }
+    if socket.is_some() {
+        return Err(Failure::usage(format!(
+            "systemd's unit asks the daemon that /etc/hotset/hotset.toml names; leave --socket out, or run `hotset attach --foreground {name}`"
+        )));
+    }
+    let unit = systemd::unit(name)?;
+    // What can be said here is said here, not in the unit's journal.
+    kernel()?;
+    daemon::ask(socket, &Request::VolumeShow { name: name.clone() })?;
+    systemd::enable(&unit)?;
+    let attached = find(name)?;
+    show(
+        &attached.ok_or_else(|| {
+            Failure::failed(format!("{unit} runs, and there is no device; see `journalctl -u {unit}`"))
+        })?,
+        json,
+    )
+}
+
+/// Detaches a volume; it goes on being served.
+pub fn detach(name: &str, json: bool) -> Result<(), Failure> {
+    let Some(device) = find(name)? else {
+        // A unit that waits for a daemon has no device yet.
+        if systemd::is_here() {
+            systemd::disable(&systemd::unit(name)?)?;
+        }
+        return Err(Failure::failed(format!("{name} is not attached")));
+    };
+    // Before its keeper ends, so that nobody mounts it in between; that finds nothing to keep any more.
+    disconnect(&mut kernel()?, &device, claim(&device)?)?;
+    if systemd::is_here() {
+        systemd::disable(&systemd::unit(name)?)?;
+    }
+    if json {
+        return print_json(&json!({ "volume": name, "device": device.node() }));
+    }
+    println!("{name} is detached; the daemon goes on serving it");
+    Ok(())
+}
+
+fn find(name: &str) -> Result<Option<Device>, Failure> {
+    device::find(name).map_err(|error| Failure::failed(format!("/sys/block: {error}")))
+}
+
+fn show(device: &Device, json: bool) -> Result<(), Failure> {
+    let (volume, node) = (&device.identifier.volume, device.node());
+    if json {
+        return print_json(&json!({ "volume": volume, "device": node, "path": device.path() }));
+    }
+    match device.path() {
+        path if path == node => println!("{volume} is {}", node.display()),
+        path => println!("{volume} is {} ({})", path.display(), node.display()),
+    }
+    Ok(())
+}
+
+/// Takes the device for oneself; who uses it longer than for a glance is named.
+fn claim(device: &Device) -> Result<File, Failure> {
+    let end = Instant::now() + GLANCE_PATIENCE;
+    loop {
+        let claimed = match device.user() {
+            Some(user) => Err(user),
+            None => device.claim(),
+        };
+        match claimed {
+            Ok(file) => return Ok(file),
+            Err(InUse(why)) if Instant::now() > end => {
+                return Err(Failure::failed(format!("{} is in use: {why}", device.node().display())));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Flushes a device that is held by `file` alone, and disconnects it; gone when this returns. One that is another volume's by now stays.
+fn disconnect(kernel: &mut Kernel, device: &Device, file: File) -> Result<(), Failure> {
+    if !device.is_there() {
+        return Ok(());
+    }
+    file.sync_all().map_err(|error| {
+        Failure::failed(format!("{} cannot be flushed: {error}; it stays attached", device.node().display()))
+    })?;
+    kernel.disconnect(device.index).map_err(|error| Failure::failed(error.to_string()))?;
+    // The kernel forgets the device with the last who has it open.
+    drop(file);
+    Ok(())
+}
+
+/// The kernel's NBD client; its module is loaded where that is allowed.
+fn kernel() -> Result<Kernel, Failure> {
+    let opened = match Kernel::open() {
+        Err(KernelError::NoModule) => {
+            // What it says is of no use: what counts is whether the client is there afterwards.
+            let _ = Command::new("modprobe").arg("nbd").output();
+            Kernel::open()
+        }
+        opened => opened,
+    };
+    opened.map_err(|error| Failure::failed(error.to_string()))
+}

@@ -1,0 +1,232 @@
+//! Generic netlink's messages as bytes: heads and attributes, without any I/O.
+//!
+//! Numbers are in the machine's own order. Every attribute is its length and its number (16 bits each), then its value, filled up to a
+//! multiple of four. Source: the kernel's `Documentation/userspace-api/netlink/intro.rst`.
+
+/// Length of a message's head: netlink's and generic netlink's.
+const HEAD_BYTES: usize = 20;
+/// Length of an attribute's head.
+const ATTRIBUTE_BYTES: usize = 4;
+/// A message that says how a request ended.
+const KIND_ERROR: u16 = 2;
+/// A request that is to be acknowledged.
+const FLAGS: u16 = 0x1 | 0x4;
+/// The upper bits of an attribute's number say how its value is to be read.
+const KIND_BITS: u16 = 0x3fff;
+
+/// A request in the making.
+pub struct Message(Vec<u8>);
+
+impl Message {
+    /// A request of `command` to a family of generic netlink.
+    pub fn new(family: u16, command: u8, version: u8, sequence: u32) -> Message {
+        let mut bytes = Vec::with_capacity(128);
+        // Its length: known at the end.
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&family.to_ne_bytes());
+        bytes.extend_from_slice(&FLAGS.to_ne_bytes());
+        bytes.extend_from_slice(&sequence.to_ne_bytes());
+        // The sender's port: the kernel knows it.
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&[command, version, 0, 0]);
+        Message(bytes)
+    }
+
+    /// With a number of 32 bits.
+    pub fn u32(self, kind: u16, value: u32) -> Message {
+        self.bytes(kind, &value.to_ne_bytes())
+    }
+
+    /// With a number of 64 bits.
+    pub fn u64(self, kind: u16, value: u64) -> Message {
+        self.bytes(kind, &value.to_ne_bytes())
+    }
+
+    /// With a text, which ends with a zero.
+    pub fn text(self, kind: u16, text: &str) -> Message {
+        self.bytes(kind, &[text.as_bytes(), &[0]].concat())
+    }
+
+    /// With an attribute that holds others.
+    pub fn nested(mut self, kind: u16, inside: impl FnOnce(Message) -> Message) -> Message {
+        let start = self.0.len();
+        self.0.extend_from_slice(&[0; ATTRIBUTE_BYTES]);
+        let mut whole = inside(self);
+        let len = whole.0.len() - start;
+        whole.0[start..start + 2].copy_from_slice(&length(len).to_ne_bytes());
+        whole.0[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
+        whole
+    }
+
+    fn bytes(mut self, kind: u16, value: &[u8]) -> Message {
+        self.0.extend_from_slice(&length(ATTRIBUTE_BYTES + value.len()).to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// The whole message.
+    pub fn finish(mut self) -> Vec<u8> {
+        let len = u32::try_from(self.0.len()).expect("a request is short");
+        self.0[..4].copy_from_slice(&len.to_ne_bytes());
+        self.0
+    }
+}
+
+/// What fits into an attribute's head: names of volumes are short.
+fn length(len: usize) -> u16 {
+    u16::try_from(len).expect("an attribute is short")
+}
+
+/// One message of the kernel.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// The request's end: 0, or a number of `errno`.
+    Ended(i32),
+    /// An answer, or something that happened.
+    Told {
+        /// Which.
+        command: u8,
+        /// What it says.
+        attributes: Attributes<'a>,
+    },
+}
+
+/// All messages in one datagram; what is cut short or contradicts itself ends them.
+pub fn replies(bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let len = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
+        let message = rest.get(..len).filter(|message| message.len() >= HEAD_BYTES)?;
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        let kind = u16::from_ne_bytes([message[4], message[5]]);
+        if kind == KIND_ERROR {
+            let error = i32::from_ne_bytes(*message[16..].first_chunk()?);
+            return Some(Reply::Ended(error.checked_neg()?));
+        }
+        Some(Reply::Told { command: message[16], attributes: Attributes(&message[HEAD_BYTES..]) })
+    })
+}
+
+/// Attributes one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Attributes<'a> {
+    /// Those in the value of an attribute that holds others.
+    pub fn of(value: &'a [u8]) -> Attributes<'a> {
+        Attributes(value)
+    }
+
+    /// The value of the first attribute of that number.
+    pub fn find(self, kind: u16) -> Option<&'a [u8]> {
+        self.into_iter().find(|(found, _)| *found == kind).map(|(_, value)| value)
+    }
+
+    /// A number of 16 bits.
+    pub fn u16(self, kind: u16) -> Option<u16> {
+        self.find(kind)?.try_into().ok().map(u16::from_ne_bytes)
+    }
+
+    /// A number of 32 bits.
+    pub fn u32(self, kind: u16) -> Option<u32> {
+        self.find(kind)?.try_into().ok().map(u32::from_ne_bytes)
+    }
+
+    /// The attributes inside of one.
+    pub fn nested(self, kind: u16) -> Attributes<'a> {
+        Attributes(self.find(kind).unwrap_or_default())
+    }
+}
+
+impl<'a> IntoIterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+    type IntoIter = Each<'a>;
+
+    fn into_iter(self) -> Each<'a> {
+        Each(self.0)
+    }
+}
+
+/// Each attribute's number and value.
+pub struct Each<'a>(&'a [u8]);
+
+impl<'a> Iterator for Each<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (len, kind) = (self.0.get(..2)?, self.0.get(2..4)?);
+        let len = usize::from(u16::from_ne_bytes([len[0], len[1]]));
+        let value = self.0.get(ATTRIBUTE_BYTES..len)?;
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes([kind[0], kind[1]]) & KIND_BITS, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message as the kernel sends it.
+    fn told(kind: u16, command: u8, attributes: &[u8]) -> Vec<u8> {
+        let mut message = Message::new(kind, command, 1, 7).finish();
+        message.extend_from_slice(attributes);
+        let len = message.len() as u32;
+        message[..4].copy_from_slice(&len.to_ne_bytes());
+        message
+    }
+
+    #[test]
+    fn a_request_is_laid_out_as_the_kernel_reads_it() {
+        if cfg!(target_endian = "big") {
+            return;
+        }
+        let bytes = Message::new(0x1d, 1, 1, 7)
+            .u64(2, 1 << 30)
+            .text(10, "hotset")
+            .nested(7, |sockets| sockets.nested(1, |item| item.u32(1, 5)))
+            .finish();
+        let expected: [&[u8]; 5] = [
+            &[68, 0, 0, 0, 0x1d, 0, 5, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0],
+            &[12, 0, 2, 0, 0, 0, 0, 0x40, 0, 0, 0, 0],
+            // Its length counts the closing zero and not what it is filled up with.
+            &[11, 0, 10, 0, b'h', b'o', b't', b's', b'e', b't', 0, 0],
+            &[16, 0, 7, 0],
+            &[12, 0, 1, 0, 8, 0, 1, 0, 5, 0, 0, 0],
+        ];
+        assert_eq!(bytes, expected.concat()[..], "{bytes:?}");
+    }
+
+    #[test]
+    fn answers_and_ends_are_told_apart_in_one_datagram() {
+        let attributes = Message::new(0, 0, 0, 0).u32(1, 3).finish()[HEAD_BYTES..].to_vec();
+        let mut bytes = told(0x1d, 1, &attributes);
+        let mut end = told(KIND_ERROR, 0, &[0; 16]);
+        end[16..20].copy_from_slice(&(-22_i32).to_ne_bytes());
+        bytes.extend_from_slice(&end);
+        let all: Vec<_> = replies(&bytes).collect();
+        let [Reply::Told { command: 1, attributes }, Reply::Ended(22)] = all[..] else { panic!("{all:?}") };
+        assert_eq!((attributes.u32(1), attributes.u32(2), attributes.u16(1)), (Some(3), None, None));
+        assert_eq!(attributes.nested(9).into_iter().count(), 0);
+    }
+
+    #[test]
+    fn what_is_cut_short_or_lies_about_its_length_ends_the_list_and_nothing_else() {
+        let attributes = Message::new(0, 0, 0, 0).text(2, "nbd").nested(7, |inside| inside.u32(1, 1)).finish();
+        let whole = told(0x10, 1, &attributes[HEAD_BYTES..]);
+        for len in 0..whole.len() {
+            assert_eq!(replies(&whole[..len]).count(), 0, "cut to {len} bytes");
+        }
+        for lie in [0_u32, 3, 19, u32::MAX] {
+            let mut bytes = whole.clone();
+            bytes[..4].copy_from_slice(&lie.to_ne_bytes());
+            assert_eq!(replies(&bytes).count(), 0, "a length of {lie}");
+        }
+        for lie in [0_u16, 3, u16::MAX] {
+            let mut bytes = whole[HEAD_BYTES..].to_vec();
+            bytes[..2].copy_from_slice(&lie.to_ne_bytes());
+            assert_eq!(Attributes(&bytes).into_iter().count(), 0, "an attribute's length of {lie}");
+        }
+    }
+}

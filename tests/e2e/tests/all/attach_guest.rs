@@ -1,0 +1,119 @@
+//! `hotset attach` in a Linux guest, whose kernel's NBD client goes on through restarts of the daemon beside it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use e2e::daemon::binary;
+use e2e::folder::Folder;
+use e2e::linux::Linux;
+use e2e::tool::tool;
+
+/// So often the daemon is killed under a load that is verified.
+const KILLS: usize = 5;
+
+/// A guest with the binary, udev's rule, and a daemon that serves `v` and `back`: the one writes through, the other does not.
+fn guest() -> Linux {
+    let folder = Folder::new();
+    let program = folder.join("hotset");
+    tool("strip").arg("-o").arg(&program).arg(binary()).ok();
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/udev/60-hotset.rules");
+    let mut guest =
+        Linux::boot_with(&[(&program, "/usr/bin/hotset"), (&rules, "/usr/lib/udev/rules.d/60-hotset.rules")]);
+    guest.run(
+        "mkdir -p /etc/hotset /srv/a /srv/b; truncate -s 128M /srv/v.img /srv/back.img\n\
+         cat >/etc/hotset/hotset.toml <<'TOML'\n\
+         [memory]\nsize = \"32 MiB\"\n\
+         [[volume]]\nname = \"v\"\nbacking = \"/srv/v.img\"\npolicy = \"write-through\"\n\
+         [[volume]]\nname = \"back\"\nbacking = \"/srv/back.img\"\n\
+         TOML\n\
+         udevadm control --reload; modprobe nbd",
+    );
+    serve(&mut guest);
+    guest
+}
+
+/// Starts the daemon in the guest and waits until it serves.
+fn serve(guest: &mut Linux) {
+    guest.run(
+        "ulimit -l unlimited; setsid hotset serve >>/tmp/daemon.log 2>&1 </dev/null & echo $! >/tmp/daemon.pid\n\
+         for i in $(seq 600); do hotset status >/dev/null 2>&1 && exit 0; sleep 0.1; done; cat /tmp/daemon.log; exit 1",
+    );
+}
+
+/// Starts a keeper in the guest and waits until its volume has its name.
+fn attach(guest: &mut Linux, volume: &str) {
+    guest.run(&format!(
+        "setsid hotset attach --foreground {volume} >>/tmp/{volume}.log 2>&1 </dev/null & echo $! >/tmp/{volume}.pid\n\
+         for i in $(seq 300); do [ -b /dev/hotset/{volume} ] && exit 0; sleep 0.1; done; cat /tmp/{volume}.log; ls -l /dev/nbd*; exit 1"
+    ));
+}
+
+/// Starts a load that checks what it reads, on the file system at `folder`.
+fn begin(guest: &mut Linux, folder: &str, seconds: u64) {
+    guest.run(&format!(
+        "rm -f /tmp/load.status; setsid sh -c 'fio --name=v --filename={folder}/f --size=32M --rw=randrw --bs=4k --direct=1 \
+         --ioengine=libaio --iodepth=8 --verify=crc32c --verify_backlog=64 --time_based --runtime={seconds} --minimal; \
+         echo $? >/tmp/load.status' >/tmp/load.said 2>&1 </dev/null &"
+    ));
+}
+
+fn is_running(guest: &mut Linux) -> bool {
+    guest.try_run("[ -s /tmp/load.status ]").0 != 0
+}
+
+/// Waits for the load's end; it has to succeed, and no request may have failed.
+fn ended(guest: &mut Linux) {
+    let (status, said) = guest.try_run(
+        "while ! [ -s /tmp/load.status ]; do sleep 0.2; done; cat /tmp/load.said; exit $(cat /tmp/load.status)",
+    );
+    let kernel = guest.run("dmesg | grep -i -e nbd -e 'I/O error' -e EXT4-fs | tail -n 40 || true");
+    assert_eq!(status, 0, "the load failed:\n{said}\n{kernel}\n{}", guest.run("cat /tmp/*.log"));
+    assert!(!kernel.contains("I/O error"), "{kernel}");
+    println!("fio: {}", said.lines().next_back().unwrap_or_default());
+}
+
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn a_file_system_on_an_attached_volume_outlives_kills_of_the_daemon_and_of_its_keeper() {
+    let mut guest = guest();
+    attach(&mut guest, "v");
+    guest.run("mkfs.ext4 -q /dev/hotset/v; mount /dev/hotset/v /srv/a");
+    begin(&mut guest, "/srv/a", 90);
+    for kill in 0..KILLS {
+        std::thread::sleep(Duration::from_secs(5));
+        assert!(is_running(&mut guest), "the load ended after {kill} kills");
+        guest.run("kill -9 $(cat /tmp/daemon.pid)");
+        // One time its keeper goes as well: the next one takes the device over.
+        let keeper_too = kill == KILLS / 2;
+        if keeper_too {
+            guest.run("kill -9 $(cat /tmp/v.pid)");
+        }
+        serve(&mut guest);
+        if keeper_too {
+            attach(&mut guest, "v");
+        }
+    }
+    ended(&mut guest);
+    println!("{}", guest.run("cat /tmp/v.log"));
+
+    // Growth, while it is mounted.
+    guest.run("hotset volume resize v '160 MiB'");
+    let grown = (160u64 << 20).to_string();
+    guest.run(&format!(
+        "for i in $(seq 200); do [ $(blockdev --getsize64 /dev/hotset/v) = {grown} ] && exit 0; sleep 0.1; done; exit 1"
+    ));
+    guest.run("resize2fs /dev/hotset/v");
+
+    let (status, said) = guest.try_run("hotset detach v");
+    assert!(status == 1 && said.contains("mounted on /srv/a"), "{status}: {said}");
+    guest.run("sha256sum /srv/a/f >/tmp/sum; umount /srv/a; e2fsck -fn /dev/hotset/v");
+    guest.run("exec 9</dev/hotset/v; ! hotset detach v >/tmp/refused 2>&1; grep 'has it open' /tmp/refused");
+    let said = guest.run("hotset detach v");
+    assert!(said.contains("goes on serving"), "{said}");
+    guest.run("udevadm settle; [ ! -e /dev/hotset/v ]; hotset volume show v");
+    guest.run("for i in $(seq 100); do kill -0 $(cat /tmp/v.pid) 2>/dev/null || exit 0; sleep 0.1; done; exit 1");
+    attach(&mut guest, "v");
+    guest.run("mount /dev/hotset/v /srv/a; sha256sum -c /tmp/sum; umount /srv/a");
+    // A keeper that is asked to end takes a device away that nobody uses.
+    guest.run("kill $(cat /tmp/v.pid); for i in $(seq 100); do [ -e /sys/block/nbd0/backend ] || exit 0; sleep 0.1; done; exit 1");
+}
