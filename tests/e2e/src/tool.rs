@@ -37,6 +37,12 @@ impl Tool {
         args.split_whitespace().fold(self, |tool, arg| tool.arg(arg))
     }
 
+    /// With this variable in its environment.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
     /// Runs it in this folder.
     pub fn within(mut self, folder: &std::path::Path) -> Self {
         self.0.current_dir(folder);

@@ -1,4 +1,4 @@
-//! `volumes/{name}/…`: flush, pause, freeze, resume, pin, unpin, invalidate. Each answers when it is done, and goes on when the client leaves.
+//! `volumes/{name}/…`: flush, pause, freeze, resume, pin, unpin, invalidate, resize. Each answers when it is done, and goes on when the client leaves.
 
 use std::sync::Arc;
 
@@ -25,6 +25,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(pin))
         .routes(routes!(unpin))
         .routes(routes!(invalidate))
+        .routes(routes!(resize))
 }
 
 /// What was done, in sentences.
@@ -145,10 +146,39 @@ async fn invalidate(
     Named(name): Named,
     OptionalJson(how): OptionalJson<Invalidation>,
 ) -> Result<Json<Said>, Problem> {
-    if how.discard_dirty.as_ref().is_some_and(|again| *again != name) {
+    let discard_dirty = consented(&name, how.discard_dirty.as_deref())?;
+    let request = Request::VolumeInvalidate { name, discard_dirty };
+    shared.said(request).await.map(|said| Json(Said { said }))
+}
+
+/// What size.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Resize {
+    /// The new size, a multiple of 512, where the backing can be grown or cut; without it whatever the backing has now.
+    size_bytes: Option<u64>,
+    /// The volume's name once more: give up dirty data past the new end instead of refusing.
+    discard_dirty: Option<String>,
+}
+
+/// Change the size: to what the backing has now, or to `size_bytes` where the backing can be grown or cut
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/resize", tag = "volumes",
+    params(("name" = String, Path, description = "The volume")), request_body = Option<Resize>,
+    responses((status = 200, description = "As it is now", body = VolumeReport)))]
+async fn resize(
+    State(shared): State<Arc<Shared>>,
+    Named(name): Named,
+    OptionalJson(how): OptionalJson<Resize>,
+) -> Result<Json<VolumeReport>, Problem> {
+    let discard_dirty = consented(&name, how.discard_dirty.as_deref())?;
+    shared.volume(Request::VolumeResize { name, size_bytes: how.size_bytes, discard_dirty }).await.map(Json)
+}
+
+/// Whether dirty data may go: only where the volume's name was said once more.
+fn consented(name: &str, again: Option<&str>) -> Result<bool, Problem> {
+    if again.is_some_and(|again| again != name) {
         let text = format!("discard_dirty gives up dirty data, so it takes the volume's name once more: \"{name}\"");
         return Err(Problem::new(StatusCode::BAD_REQUEST, text));
     }
-    let request = Request::VolumeInvalidate { name, discard_dirty: how.discard_dirty.is_some() };
-    shared.said(request).await.map(|said| Json(Said { said }))
+    Ok(again.is_some())
 }

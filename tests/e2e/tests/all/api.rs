@@ -232,6 +232,19 @@ fn volumes_are_added_and_removed_while_others_are_served() {
     assert_eq!(wrong.status, 400);
     let dropped = http.ask_as(&administer, "POST", "/api/v1/volumes/a/invalidate", r#"{"discard_dirty":"a"}"#);
     assert!(dropped.status == 200 && dropped.json()["said"][0].is_string(), "{dropped:?}");
+    let resize = |body: &str| http.ask_as(&administer, "POST", "/api/v1/volumes/a/resize", body);
+    let grown = resize(&json!({ "size_bytes": 2 * MIB }).to_string());
+    assert_eq!((grown.status, &grown.json()["size_bytes"]), (200, &(2 * MIB).into()), "{grown:?}");
+    for wrong in [r#"{"size_bytes":1000}"#, r#"{"discard_dirty":"b"}"#] {
+        assert_eq!(resize(wrong).status, 400, "{wrong}");
+    }
+    std::fs::File::options()
+        .write(true)
+        .open(site.folder.join("a.img"))
+        .expect("it is there")
+        .set_len(3 * MIB)
+        .expect("it grows");
+    assert_eq!(resize("").json()["size_bytes"], 3 * MIB, "whatever the backing has now");
     assert_eq!(http.ask_as(&administer, "DELETE", "/api/v1/volumes/a", "").status, 204);
     assert_eq!(http.get("/api/v1/volumes/a").status, 404);
     assert_eq!(http.get("/api/v1/flash").json()["devices"], json!([]));
@@ -269,6 +282,7 @@ fn who_may_not_is_told_so() {
         ("POST", "/api/v1/volumes/v/freeze"),
         ("POST", "/api/v1/volumes/v/resume"),
         ("POST", "/api/v1/volumes/v/invalidate"),
+        ("POST", "/api/v1/volumes/v/resize"),
         ("POST", "/api/v1/flash"),
         ("DELETE", "/api/v1/flash/0"),
         ("DELETE", "/api/v1/jobs/flash"),

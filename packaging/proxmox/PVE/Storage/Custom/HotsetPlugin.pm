@@ -1,0 +1,650 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Proxmox VE storage plug-in for Hotset: VM disks are image files in one directory of this node, served by the Hotset daemon of the
+# same node. QEMU reaches them over NBD on the daemon's Unix socket; everything else is asked of the daemon over HTTP.
+#
+# The storage is the node's own: each node runs a daemon of its own, and two daemons never serve one image. So there is no `shared`;
+# VMs move between nodes as they do with any local storage, with their disks.
+package PVE::Storage::Custom::HotsetPlugin;
+
+use strict;
+use warnings;
+
+use Digest::SHA qw(sha256_hex);
+use Fcntl qw(O_CREAT O_EXCL O_WRONLY SEEK_CUR);
+use HTTP::Tiny;
+use IO::Handle;
+use JSON qw(decode_json encode_json);
+
+use PVE::Storage::Plugin;
+use PVE::Tools;
+
+use base qw(PVE::Storage::Plugin);
+
+# The first version with sensitive properties, and the newest one that this was written against.
+use constant API_OLDEST => 11;
+use constant API_NEWEST => 15;
+
+use constant DEFAULT_URL => 'http://127.0.0.1:7400';
+use constant DEFAULT_SOCKET => '/run/hotset/nbd.sock';
+
+# Seconds. Proxmox asks for the status of all storages in turn, so one that is silent must not hold up the others. A change may
+# have to bring dirty data to slow disks first.
+use constant LOOK_TIMEOUT => 5;
+use constant CHANGE_TIMEOUT => 600;
+# Seconds that QEMU holds a guest's requests back while the daemon restarts; it sends them again afterwards.
+use constant RECONNECT_DELAY => 10;
+# The daemon takes sizes in sectors.
+use constant SECTOR => 512;
+# Volumes asked for at once.
+use constant PAGE => 500;
+# Bytes copied at once; a piece of zeroes is left out of an image.
+use constant PIECE => 1 << 16;
+
+# Where the tokens are kept: readable by root alone, the same on all nodes.
+our $SECRETS = '/etc/pve/priv/storage';
+
+my $NAME_RE = qr/vm-([1-9][0-9]*)-[A-Za-z0-9][A-Za-z0-9_.+-]*/;
+my $PATH_RE = qr!/[A-Za-z0-9_./+-]+!;
+
+# Configuration
+
+sub api {
+    my $wanted = eval { PVE::Storage::APIVER() } // API_NEWEST;
+    return API_OLDEST if $wanted < API_OLDEST;
+    return $wanted > API_NEWEST ? API_NEWEST : $wanted;
+}
+
+sub type {
+    return 'hotset';
+}
+
+sub plugindata {
+    return {
+        content => [{ images => 1, none => 1 }, { images => 1 }],
+        format => [{ raw => 1 }, 'raw'],
+        'sensitive-properties' => { 'hotset-token' => 1 },
+    };
+}
+
+# Names are prefixed, for they are shared by all plug-ins, and a name may be given once.
+sub properties {
+    return {
+        'hotset-directory' => {
+            description => "Directory of this node in which the image files lie.",
+            type => 'string',
+            format => 'pve-storage-path',
+        },
+        'hotset-url' => {
+            description => "Where the daemon's HTTP interface is. Without it " . DEFAULT_URL . ".",
+            type => 'string',
+            pattern => 'https?://[^/\s]+',
+        },
+        'hotset-socket' => {
+            description => "The daemon's NBD socket. Without it " . DEFAULT_SOCKET . ".",
+            type => 'string',
+            format => 'pve-storage-path',
+        },
+        'hotset-policy' => {
+            description => "Write policy of new volumes. Without it the daemon's default.",
+            type => 'string',
+            enum => ['write-back', 'write-through', 'write-around', 'none'],
+        },
+        'hotset-token' => {
+            description => "Token of the daemon with the role 'administer'.",
+            type => 'string',
+            pattern => 'hotset_[0-9a-f]+',
+        },
+    };
+}
+
+sub options {
+    return {
+        'hotset-directory' => { fixed => 1 },
+        'hotset-url' => { optional => 1 },
+        'hotset-socket' => { optional => 1 },
+        'hotset-policy' => { optional => 1 },
+        'hotset-token' => { optional => 1 },
+        nodes => { optional => 1 },
+        disable => { optional => 1 },
+        content => { optional => 1 },
+        bwlimit => { optional => 1 },
+    };
+}
+
+# A setting that becomes part of a path or of a URI. Also untaints it: Proxmox's daemons run with -T.
+sub checked_path {
+    my ($scfg, $key, $default) = @_;
+
+    my $value = $scfg->{$key} // $default;
+    die "storage definition has no $key\n" if !defined($value);
+    my ($path) = $value =~ m/^($PATH_RE)\z/
+        or die "$key '$value': an absolute path of letters, digits and _ . + - is needed\n";
+    $path =~ s!/+$!!;
+    return $path;
+}
+
+sub directory { return checked_path($_[0], 'hotset-directory'); }
+sub socket_path { return checked_path($_[0], 'hotset-socket', DEFAULT_SOCKET); }
+
+sub token_file {
+    my ($storeid) = @_;
+    my ($checked) = $storeid =~ m/^([A-Za-z][A-Za-z0-9_.-]*)\z/ or die "'$storeid' is no storage's name\n";
+    return "$SECRETS/$checked.hotset-token";
+}
+
+sub set_token {
+    my ($storeid, $token) = @_;
+
+    mkdir $SECRETS;
+    PVE::Tools::file_set_contents(token_file($storeid), "$token\n", 0600);
+}
+
+sub delete_token {
+    my ($storeid) = @_;
+
+    my $file = token_file($storeid);
+    -e $file or return;
+    unlink($file) or die "$file: cannot remove the token: $!\n";
+}
+
+sub token_of {
+    my ($storeid) = @_;
+
+    my $file = token_file($storeid);
+    my $line = -e $file ? PVE::Tools::file_read_firstline($file) : undef;
+    die "storage '$storeid' has no token; make one with 'hotset token create proxmox --role administer',"
+        . " then 'pvesm set $storeid --hotset-token TOKEN'\n"
+        if !defined($line);
+    my ($token) = $line =~ m/^(\S+)$/ or die "$file holds no token\n";
+    return $token;
+}
+
+sub on_add_hook {
+    my ($class, $storeid, $scfg, %sensitive) = @_;
+
+    directory($scfg);
+    socket_path($scfg);
+    my $token = $sensitive{'hotset-token'};
+    die "hotset-token is needed; make one with 'hotset token create proxmox --role administer'\n" if !defined($token);
+    set_token($storeid, $token);
+    return;
+}
+
+# The one that versions before 13 call.
+sub on_update_hook {
+    my ($class, $storeid, $opts, %sensitive) = @_;
+
+    socket_path($opts);
+    return if !exists($sensitive{'hotset-token'});
+    if (defined($sensitive{'hotset-token'})) {
+        set_token($storeid, $sensitive{'hotset-token'});
+    } else {
+        delete_token($storeid);
+    }
+    return;
+}
+
+sub on_update_hook_full {
+    my ($class, $storeid, $scfg, $update, $delete, $sensitive) = @_;
+
+    return $class->on_update_hook($storeid, $update, %$sensitive);
+}
+
+sub on_delete_hook {
+    my ($class, $storeid, $scfg) = @_;
+
+    delete_token($storeid);
+    return;
+}
+
+# The daemon
+
+# Asks the daemon; returns the answer, or nothing where it has none. Dies with what the daemon says; `$status` is where the caller
+# wants the HTTP status, to tell one refusal from another.
+sub ask {
+    my ($scfg, $storeid, $method, $path, $body, $status) = @_;
+
+    my $url = $scfg->{'hotset-url'} // DEFAULT_URL;
+    my ($base) = $url =~ m!^(https?://[^/\s]+)/?$! or die "hotset-url '$url': http://HOST:PORT is needed\n";
+    my $headers = { Authorization => 'Bearer ' . token_of($storeid) };
+    my $options = { headers => $headers };
+    if (defined($body)) {
+        $headers->{'Content-Type'} = 'application/json';
+        $options->{content} = encode_json($body);
+    }
+    my $http = HTTP::Tiny->new(
+        timeout => $method eq 'GET' ? LOOK_TIMEOUT : CHANGE_TIMEOUT,
+        verify_SSL => 1,
+        max_redirect => 0,
+        # No proxy of the environment's stands between a node and its own daemon.
+        proxy => undef,
+        http_proxy => undef,
+        https_proxy => undef,
+    );
+    my $reply = $http->request($method, "$base$path", $options);
+    $$status = $reply->{status} if $status;
+
+    my $content = $reply->{content} // '';
+    if (!$reply->{success}) {
+        if ($reply->{status} == 599) {
+            $content =~ s/\s+$//;
+            die "hotset at $base does not answer: $content; is the daemon running, and has it [api]?\n";
+        }
+        my $problem = eval { decode_json($content) };
+        my $detail = ref($problem) eq 'HASH' ? $problem->{detail} : undef;
+        die "hotset: " . ($detail // "$reply->{status} $reply->{reason}") . "\n";
+    }
+    return if $content !~ m/^\s*[\[{]/;
+    my $answer = eval { decode_json($content) };
+    die "hotset at $base: the answer to $method $path makes no sense\n" if !defined($answer);
+    return $answer;
+}
+
+# A volume, or nothing where there is none of that name.
+sub find_volume {
+    my ($scfg, $storeid, $name) = @_;
+
+    my $status;
+    my $volume = eval { ask($scfg, $storeid, 'GET', "/api/v1/volumes/$name", undef, \$status) };
+    if (my $err = $@) {
+        return if defined($status) && $status == 404;
+        die $err;
+    }
+    return $volume;
+}
+
+sub get_volume {
+    my ($scfg, $storeid, $name) = @_;
+
+    my $volume = find_volume($scfg, $storeid, $name);
+    return $volume if $volume;
+    my $file = image($scfg, $name);
+    my $remedy = -e $file ? "; its image is there: 'hotset volume add $name --backing $file' serves it" : '';
+    die "hotset has no volume '$name'$remedy\n";
+}
+
+sub all_volumes {
+    my ($scfg, $storeid) = @_;
+
+    my @volumes;
+    my $after = '';
+    while (1) {
+        my $page = ask($scfg, $storeid, 'GET', '/api/v1/volumes?limit=' . PAGE . $after);
+        push @volumes, $page->{volumes}->@*;
+        last if !defined($page->{next});
+        (my $next = $page->{next}) =~ s/([^A-Za-z0-9_.-])/sprintf('%%%02X', ord($1))/ge;
+        $after = "&after=$next";
+    }
+    return @volumes;
+}
+
+# Images
+
+sub image {
+    my ($scfg, $name) = @_;
+    return directory($scfg) . "/$name.raw";
+}
+
+# Whether a volume is one of this storage: its image lies in the directory, under its name.
+sub is_ours {
+    my ($scfg, $volume) = @_;
+    return $volume->{name} =~ m/^$NAME_RE\z/ && $volume->{backing} eq image($scfg, $volume->{name});
+}
+
+# Storage implementation
+
+sub parse_volname {
+    my ($class, $volname) = @_;
+
+    if ($volname =~ m/^($NAME_RE)\z/) {
+        return ('images', $1, $2, undef, undef, undef, 'raw');
+    }
+    die "unable to parse hotset volume name '$volname'\n";
+}
+
+sub path {
+    my ($class, $scfg, $volname, $storeid, $snapname) = @_;
+
+    refuse('snapshots') if defined($snapname);
+    my ($vtype, $name, $vmid) = $class->parse_volname($volname);
+    my $uri = "nbd+unix:///$name?socket=" . socket_path($scfg);
+    return wantarray ? ($uri, $vmid, $vtype) : $uri;
+}
+
+# The image file is the daemon's as long as it serves it: nobody is told a path in the file system.
+sub filesystem_path {
+    my ($class, $scfg, $volname, $snapname) = @_;
+
+    return $class->path($scfg, $volname, undef, $snapname);
+}
+
+sub qemu_blockdev_options {
+    my ($class, $scfg, $storeid, $volname, $machine_version, $options) = @_;
+
+    refuse('snapshots') if $options->{'snapshot-name'};
+    my $name = ($class->parse_volname($volname))[1];
+    return {
+        driver => 'nbd',
+        server => { type => 'unix', path => socket_path($scfg) },
+        export => "$name",
+        'reconnect-delay' => int(RECONNECT_DELAY),
+    };
+}
+
+sub status {
+    my ($class, $storeid, $scfg, $cache) = @_;
+
+    $class->check_connection($storeid, $scfg);
+    my $room = PVE::Tools::df(directory($scfg), LOOK_TIMEOUT);
+    return if !$room || !$room->{total};
+    return ($room->{total}, $room->{avail}, $room->{used}, 1);
+}
+
+sub check_connection {
+    my ($class, $storeid, $scfg) = @_;
+
+    ask($scfg, $storeid, 'GET', '/readyz');
+    return 1;
+}
+
+sub activate_storage {
+    my ($class, $storeid, $scfg, $cache) = @_;
+
+    my $directory = directory($scfg);
+    die "storage '$storeid': $directory is no directory of this node; create it, for the daemon's user to write\n"
+        if !-d $directory;
+    my $socket = socket_path($scfg);
+    die "storage '$storeid': there is no NBD socket $socket; see [nbd] listen in hotset.toml, or set hotset-socket\n"
+        if !-S $socket;
+    $class->check_connection($storeid, $scfg);
+    return 1;
+}
+
+sub deactivate_storage {
+    my ($class, $storeid, $scfg, $cache) = @_;
+    return 1;
+}
+
+sub activate_volume {
+    my ($class, $storeid, $scfg, $volname, $snapname, $cache, $hints) = @_;
+
+    refuse('snapshots') if defined($snapname);
+    my $name = ($class->parse_volname($volname))[1];
+    my $volume = get_volume($scfg, $storeid, $name);
+    # Connecting fails later and says less.
+    die "volume '$storeid:$volname' is $volume->{state}, and not served; 'hotset volume show $name' says why\n"
+        if $volume->{state} !~ m/^(?:active|paused|frozen)$/;
+    return 1;
+}
+
+sub deactivate_volume {
+    my ($class, $storeid, $scfg, $volname, $snapname, $cache) = @_;
+
+    refuse('snapshots') if defined($snapname);
+    return 1;
+}
+
+sub map_volume {
+    my ($class, $storeid, $scfg, $volname, $snapname, $hints) = @_;
+
+    die "storage '$storeid' has no block devices of this node for '$volname': QEMU reaches volumes over NBD."
+        . " A TPM's state needs another storage\n";
+}
+
+sub unmap_volume {
+    my ($class, $storeid, $scfg, $volname, $snapname) = @_;
+    return 1;
+}
+
+sub list_images {
+    my ($class, $storeid, $scfg, $vmid, $vollist, $cache) = @_;
+
+    my %wanted = map { $_ => 1 } ($vollist // [])->@*;
+    my $images = [];
+    for my $volume (grep { is_ours($scfg, $_) } all_volumes($scfg, $storeid)) {
+        my ($name, $owner) = ($class->parse_volname($volume->{name}))[1, 2];
+        my $volid = "$storeid:$name";
+        next if $vollist ? !$wanted{$volid} : defined($vmid) && $owner ne $vmid;
+        push @$images,
+            { volid => $volid, format => 'raw', size => int($volume->{size_bytes}), vmid => $owner, file_facts($scfg, $name) };
+    }
+    return $images;
+}
+
+# What the file of an image tells: bytes on disk, time.
+sub file_facts {
+    my ($scfg, $name) = @_;
+
+    my ($ctime, $blocks) = (stat(image($scfg, $name)))[10, 12];
+    return defined($ctime) ? (used => $blocks * 512, ctime => $ctime) : ();
+}
+
+sub volume_size_info {
+    my ($class, $scfg, $storeid, $volname, $timeout) = @_;
+
+    my $name = ($class->parse_volname($volname))[1];
+    my $size = int(get_volume($scfg, $storeid, $name)->{size_bytes});
+    return $size if !wantarray;
+    my %facts = file_facts($scfg, $name);
+    return ($size, 'raw', $facts{used} // 0, undef, $facts{ctime});
+}
+
+sub alloc_image {
+    my ($class, $storeid, $scfg, $vmid, $fmt, $name, $size) = @_;
+
+    die "unsupported format '$fmt': hotset has raw volumes\n" if $fmt ne 'raw';
+    $name = $class->free_name($storeid, $scfg, $vmid) if !$name;
+    my ($checked, $owner) = ($class->parse_volname($name))[1, 2];
+    die "illegal name '$name' - it is not one of VM ${vmid}'s\n" if $owner ne $vmid;
+    my $file = image($scfg, $checked);
+    # The daemon serves what is in a file that exists: another disk's content would be the new one's.
+    die "$file exists already; remove it, or serve it with 'hotset volume add $checked --backing $file'\n" if -e $file;
+
+    serve($scfg, $storeid, $checked, $size * 1024);
+    return $checked;
+}
+
+# Has the daemon serve an image. One that is not there is made, sparse, with so many bytes.
+sub serve {
+    my ($scfg, $storeid, $name, $bytes) = @_;
+
+    my $volume = { name => "$name", backing => image($scfg, $name), size_bytes => int($bytes) };
+    $volume->{policy} = $scfg->{'hotset-policy'} if defined($scfg->{'hotset-policy'});
+    ask($scfg, $storeid, 'POST', '/api/v1/volumes', $volume);
+}
+
+# The first disk name of a VM that neither a volume of the daemon has, in whatever storage, nor a file that was left over.
+sub free_name {
+    my ($class, $storeid, $scfg, $vmid) = @_;
+
+    my @taken = map { $_->{name} } all_volumes($scfg, $storeid);
+    opendir(my $entries, directory($scfg)) or die directory($scfg) . " cannot be read: $!\n";
+    push @taken, map { m/^(.+)\.raw$/ ? $1 : () } readdir($entries);
+    return PVE::Storage::Plugin::get_next_vm_diskname(\@taken, $storeid, $vmid, undef, $scfg);
+}
+
+sub free_image {
+    my ($class, $storeid, $scfg, $volname, $isBase, $format) = @_;
+
+    my $name = ($class->parse_volname($volname))[1];
+    my $file = image($scfg, $name);
+    if (my $volume = find_volume($scfg, $storeid, $name)) {
+        die "volume '$name' lies on $volume->{backing}, which is not in this storage's directory; nothing was removed."
+            . " 'hotset volume remove $name' ends serving it\n"
+            if !is_ours($scfg, $volume);
+        # What is removed need not be brought to slow disks first. Where that cannot be spared it is merely slower.
+        eval { ask($scfg, $storeid, 'POST', "/api/v1/volumes/$name/invalidate", { discard_dirty => $name }) };
+        ask($scfg, $storeid, 'DELETE', "/api/v1/volumes/$name");
+    } elsif (!-e $file) {
+        warn "volume '$name' does not exist\n";
+        return;
+    }
+    unlink($file) or $!{ENOENT} or die "$file: cannot remove the image: $!\n";
+    return;
+}
+
+sub volume_resize {
+    my ($class, $scfg, $storeid, $volname, $size, $running, $snapname) = @_;
+
+    refuse('snapshots') if defined($snapname);
+    # QEMU: "Cannot grow NBD nodes". Refused before the daemon has done its half.
+    die "QEMU learns an NBD disk's size when it connects: stop the VM to resize '$volname'\n" if $running;
+    my $name = ($class->parse_volname($volname))[1];
+    my $now = get_volume($scfg, $storeid, $name)->{size_bytes};
+    die "volume '$volname' has $now bytes: it cannot be cut to $size\n" if $size < $now;
+    ask($scfg, $storeid, 'POST', "/api/v1/volumes/$name/resize", { size_bytes => int($size) });
+    return;
+}
+
+# Copies as streams of bytes, for moving disks between nodes. The image file is read and written while nobody uses the volume:
+# after a flush it holds all that the volume does, and it is complete before it is served.
+
+sub volume_export_formats {
+    my ($class, $scfg, $storeid, $volname, $snapshot, $base_snapshot, $with_snapshots) = @_;
+
+    return () if defined($snapshot) || defined($base_snapshot) || $with_snapshots;
+    return ('raw+size');
+}
+
+sub volume_export {
+    my ($class, $scfg, $storeid, $fh, $volname, $format, $snapshot, $base_snapshot, $with_snapshots) = @_;
+
+    refuse('snapshots') if defined($snapshot) || defined($base_snapshot) || $with_snapshots;
+    die "volume export format $format not available for $class\n" if $format ne 'raw+size';
+    my $name = ($class->parse_volname($volname))[1];
+    my $volume = get_volume($scfg, $storeid, $name);
+    die "volume '$name' lies on $volume->{backing}, which is not in this storage's directory\n"
+        if !is_ours($scfg, $volume);
+
+    ask($scfg, $storeid, 'POST', "/api/v1/volumes/$name/flush");
+    my $file = image($scfg, $name);
+    open(my $image, '<:raw', $file) or die "$file: cannot be read: $!\n";
+    PVE::Storage::Plugin::write_common_header($fh, int($volume->{size_bytes}));
+    copy_bytes($image, $volume->{size_bytes}, $file, sub { write_all($fh, $_[0]) });
+    return;
+}
+
+sub volume_import_formats {
+    my ($class, $scfg, $storeid, $volname, $snapshot, $base_snapshot, $with_snapshots) = @_;
+
+    return $class->volume_export_formats($scfg, $storeid, $volname, $snapshot, $base_snapshot, $with_snapshots);
+}
+
+sub volume_import {
+    my ($class, $scfg, $storeid, $fh, $volname, $format, $snapshot, $base_snapshot, $with_snapshots, $allow_rename) = @_;
+
+    refuse('snapshots') if defined($snapshot) || defined($base_snapshot) || $with_snapshots;
+    die "volume import format $format not available for $class\n" if $format ne 'raw+size';
+    my ($name, $vmid) = ($class->parse_volname($volname))[1, 2];
+    if (-e image($scfg, $name) || find_volume($scfg, $storeid, $name)) {
+        die "volume '$storeid:$name' already exists\n" if !$allow_rename;
+        warn "volume '$storeid:$name' already exists - importing with a different name\n";
+        $name = $class->free_name($storeid, $scfg, $vmid);
+    }
+    my $file = image($scfg, $name);
+    my ($bytes) = PVE::Storage::Plugin::read_common_header($fh) =~ m/^(\d+)$/;
+    my $whole = int(($bytes + SECTOR - 1) / SECTOR) * SECTOR;
+    my $image = make_image($file, directory($scfg));
+    eval {
+        copy_bytes($fh, $bytes, 'the stream', sub { write_sparse($image, $_[0]) });
+        truncate($image, $whole) or die "$file: cannot be made $whole bytes long: $!\n";
+        $image->sync() or die "$file: cannot be flushed: $!\n";
+        close($image) or die "$file: cannot be closed: $!\n";
+        serve($scfg, $storeid, $name, $whole);
+    };
+    if (my $err = $@) {
+        unlink($file);
+        die $err;
+    }
+    return "$storeid:$name";
+}
+
+# An empty file that the daemon's user may write: whoever owns the directory.
+sub make_image {
+    my ($file, $directory) = @_;
+
+    sysopen(my $image, $file, O_CREAT | O_EXCL | O_WRONLY, 0600) or die "$file: cannot be created: $!\n";
+    my ($owner, $group) = (stat($directory))[4, 5];
+    chown($owner, $group, $image) or die "$file: cannot be given to the owner of $directory: $!\n";
+    return $image;
+}
+
+# Reads so many bytes, and hands them on piece by piece.
+sub copy_bytes {
+    my ($from, $bytes, $what, $take) = @_;
+
+    my $left = $bytes;
+    while ($left > 0) {
+        my $read = sysread($from, my $piece, $left < PIECE ? $left : PIECE);
+        next if !defined($read) && $!{EINTR};
+        die "$what cannot be read: $!\n" if !defined($read);
+        die "$what ended $left bytes before its end\n" if $read == 0;
+        $left -= $read;
+        $take->($piece);
+    }
+}
+
+sub write_all {
+    my ($to, $piece) = @_;
+
+    my $done = 0;
+    while ($done < length($piece)) {
+        my $written = syswrite($to, $piece, length($piece) - $done, $done);
+        next if !defined($written) && $!{EINTR};
+        die "cannot write: $!\n" if !defined($written);
+        $done += $written;
+    }
+}
+
+sub write_sparse {
+    my ($image, $piece) = @_;
+
+    return write_all($image, $piece) if $piece =~ tr/\0//c;
+    sysseek($image, length($piece), SEEK_CUR) or die "cannot seek: $!\n";
+}
+
+# Which storage this is: this machine's directory, whatever the storage is called. The machine's id itself is not told to others.
+sub get_identity {
+    my ($class, $scfg, $storeid) = @_;
+
+    my $machine = PVE::Tools::file_read_firstline('/etc/machine-id')
+        or die "/etc/machine-id is missing: this node has no identity\n";
+    return 'hotset-' . substr(sha256_hex("hotset:$machine:" . directory($scfg)), 0, 32);
+}
+
+# What there is not
+
+sub refuse {
+    my ($what) = @_;
+    die "hotset does not do $what; move the disk to a storage that does\n";
+}
+
+sub volume_has_feature {
+    my ($class, $scfg, $feature, $storeid, $volname, $snapname, $running, $opts) = @_;
+
+    $class->parse_volname($volname);
+    return if defined($snapname);
+    # A full copy; and new volumes read as zeroes.
+    return 1 if $feature eq 'copy' || $feature eq 'sparseinit';
+    return;
+}
+
+# No snapshots, and it is no error to ask.
+sub volume_snapshot_info { return {}; }
+
+sub volume_qemu_snapshot_method { return 'storage'; }
+
+sub volume_snapshot { refuse('snapshots'); }
+sub volume_snapshot_rollback { refuse('snapshots'); }
+sub volume_snapshot_delete { refuse('snapshots'); }
+sub volume_rollback_is_possible { refuse('snapshots'); }
+sub rename_snapshot { refuse('snapshots'); }
+sub clone_image { refuse('linked clones'); }
+sub create_base { refuse('templates'); }
+
+sub rename_volume {
+    die "hotset does not rename volumes: to give a disk to another VM, move or copy it\n";
+}
+
+1;

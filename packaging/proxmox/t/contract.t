@@ -1,0 +1,390 @@
+# Each function of the plug-in against a running daemon, under -T as Proxmox's own daemons run. HOTSET_BIN is the daemon's binary.
+#   perl -T -Ipackaging/proxmox/t/lib -Ipackaging/proxmox packaging/proxmox/t/contract.t
+# A real Proxmox is not here: what its base class and its loader do is in lib/, written from their documentation.
+use strict;
+use warnings;
+
+use File::Temp;
+use IO::Select;
+use IO::Socket::INET;
+use JSON;
+use POSIX qw(WNOHANG);
+use Test::More;
+use Time::HiRes qw(sleep);
+
+use PVE::Storage;
+use PVE::Storage::Custom::HotsetPlugin;
+
+my $PLUGIN = 'PVE::Storage::Custom::HotsetPlugin';
+my $MIB = 1 << 20;
+my $STORE = 'cache';
+
+my ($HOTSET) = ($ENV{HOTSET_BIN} // '') =~ m/^(.+)$/ or die "HOTSET_BIN names no binary\n";
+$ENV{PATH} = '/usr/sbin:/usr/bin:/sbin:/bin';
+delete @ENV{qw(IFS CDPATH ENV BASH_ENV)};
+
+my $folder = File::Temp->newdir();
+my ($root) = "$folder" =~ m/^(.+)$/;
+my $socket = "$root/nbd.sock";
+my $images = "$root/images";
+mkdir $images or die "$images: $!\n";
+$PVE::Storage::Custom::HotsetPlugin::SECRETS = "$root/secrets";
+
+# The daemon, and commands of it and of QEMU
+
+my $port = do {
+    my $free = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1') or die "no port is free: $!\n";
+    $free->sockport();
+};
+write_file("$root/hotset.toml", <<"TOML");
+[state]
+directory = "$root/state"
+[memory]
+size = "64 MiB"
+[control]
+socket = "$root/control.sock"
+[nbd]
+listen = ["unix:$socket"]
+[api]
+listen = "127.0.0.1:$port"
+TOML
+
+my $daemon;
+
+sub write_file {
+    my ($path, $text) = @_;
+    open(my $file, '>', $path) or die "$path: $!\n";
+    print $file $text;
+    close($file) or die "$path: $!\n";
+}
+
+sub read_file {
+    my ($path) = @_;
+    open(my $file, '<:raw', $path) or die "$path: $!\n";
+    local $/;
+    return <$file>;
+}
+
+sub start_daemon {
+    $daemon = fork() // die "fork: $!\n";
+    if (!$daemon) {
+        open(STDOUT, '>>', "$root/log");
+        open(STDERR, '>>', "$root/log");
+        exec($HOTSET, 'serve', '--config', "$root/hotset.toml") or POSIX::_exit(1);
+    }
+    for (1 .. 600) {
+        return if HTTP::Tiny->new->get("http://127.0.0.1:$port/readyz")->{success};
+        die "the daemon ended:\n" . read_file("$root/log") if waitpid($daemon, WNOHANG);
+        sleep(0.1);
+    }
+    die "the daemon is not ready:\n" . read_file("$root/log");
+}
+
+sub stop_daemon {
+    return if !$daemon;
+    kill('TERM', $daemon);
+    waitpid($daemon, 0);
+    $daemon = undef;
+}
+
+# What a program wrote; dies where it fails.
+sub run {
+    my @command = @_;
+    open(my $output, '-|', @command) or die "$command[0]: $!\n";
+    my $text = join('', <$output>);
+    close($output) or die "@command: failed ($?)\n$text";
+    chomp($text);
+    return $text;
+}
+
+sub hotset { return run($HOTSET, @_, '--socket', "$root/control.sock"); }
+
+# A disk as QEMU opens it: with the very options that Proxmox would give it, below a node of format raw as Proxmox has it.
+sub qemu_io {
+    my ($blockdev, @commands) = @_;
+    my $node = encode_json({ driver => 'raw', file => $blockdev });
+    return run('qemu-io', (map { ('-c', $_) } @commands), "json:$node");
+}
+
+# That a call dies, and says so.
+sub refuses {
+    my ($what, $pattern, $call) = @_;
+    my @result = eval { $call->() };
+    like($@, $pattern, $what);
+}
+
+sub holds { my ($names) = @_; return [sort map { $_->{volid} } @$names]; }
+
+END {
+    my $result = $?;
+    stop_daemon();
+    $? = $result;
+}
+
+start_daemon();
+my ($token) = hotset('token', 'create', 'proxmox', '--role', 'administer') =~ m/^(\S+)$/;
+my $scfg = {
+    type => 'hotset',
+    'hotset-directory' => "$images/",
+    'hotset-url' => "http://127.0.0.1:$port",
+    'hotset-socket' => $socket,
+    content => { images => 1 },
+};
+
+subtest 'the loader takes it, from Proxmox VE 8.4 on' => sub {
+    is(PVE::Storage::load($PLUGIN), 15, 'the newest that it was written against');
+    for my $version (11 .. 14) {
+        local $PVE::Storage::APIVER = $version;
+        is(PVE::Storage::load($PLUGIN), $version, "a Proxmox with $version");
+    }
+    {
+        local $PVE::Storage::APIVER = 17;
+        is(PVE::Storage::load($PLUGIN), 15, 'a newer one');
+    }
+    local $PVE::Storage::APIVER = 10;
+    refuses('one without sensitive properties', qr/newer than current/, sub { PVE::Storage::load($PLUGIN) });
+};
+
+subtest 'its configuration' => sub {
+    is($PLUGIN->type(), 'hotset');
+    is_deeply($PLUGIN->plugindata()->{content}, [{ images => 1, none => 1 }, { images => 1 }]);
+    is_deeply($PLUGIN->plugindata()->{format}, [{ raw => 1 }, 'raw']);
+    is_deeply(PVE::Storage::Plugin::sensitive_properties('hotset'), ['hotset-token'], 'the token is not in storage.cfg');
+    is_deeply([sort grep { !/^hotset-/ } keys $PLUGIN->properties()->%*], [], 'names of its own');
+    ok($PLUGIN->options()->{'hotset-directory'}->{fixed}, 'the directory does not move');
+    ok(!exists($PLUGIN->options()->{shared}), 'the storage is the node\'s own');
+    my $pattern = $PLUGIN->properties()->{'hotset-token'}->{pattern};
+    like($token, qr/^$pattern$/, 'a token fits its pattern');
+};
+
+subtest 'the token comes with the storage, changes and goes with it' => sub {
+    my $file = "$root/secrets/$STORE.hotset-token";
+    refuses('a storage without one', qr/hotset token create/, sub { $PLUGIN->on_add_hook($STORE, $scfg) });
+    refuses('a directory that would break a URI', qr/absolute path/,
+        sub { $PLUGIN->on_add_hook($STORE, { %$scfg, 'hotset-directory' => '/x y?z' }, 'hotset-token' => $token) });
+    $PLUGIN->on_add_hook($STORE, $scfg, 'hotset-token' => 'hotset_00');
+    is(read_file($file), "hotset_00\n");
+    is((stat($file))[2] & 0777, 0600, 'for root alone');
+    refuses('a wrong one', qr/token/, sub { $PLUGIN->alloc_image($STORE, $scfg, 100, 'raw', undef, 1024) });
+    $PLUGIN->on_update_hook_full($STORE, $scfg, { 'hotset-policy' => 'write-through' }, [], {});
+    is(read_file($file), "hotset_00\n", 'another setting leaves it');
+    $PLUGIN->on_update_hook_full($STORE, $scfg, {}, ['hotset-token'], { 'hotset-token' => undef });
+    ok(!-e $file, 'deleted');
+    refuses('none', qr/pvesm set cache --hotset-token/, sub { $PLUGIN->check_connection($STORE, $scfg) });
+    $PLUGIN->on_update_hook($STORE, {}, 'hotset-token' => $token);
+    is(read_file($file), "$token\n", 'as versions before 13 set it');
+};
+
+subtest 'the storage' => sub {
+    is($PLUGIN->check_connection($STORE, $scfg), 1);
+    ok($PLUGIN->activate_storage($STORE, $scfg, {}));
+    ok($PLUGIN->deactivate_storage($STORE, $scfg, {}));
+    my ($total, $avail, $used, $active) = $PLUGIN->status($STORE, $scfg, {});
+    ok($active && $total > 0 && $avail > 0 && $avail <= $total && $used > 0, 'its room is the directory\'s');
+    my $identity = $PLUGIN->get_identity($scfg, $STORE);
+    like($identity, qr/^hotset-[0-9a-f]{32}$/);
+    is($PLUGIN->get_identity($scfg, 'other'), $identity, 'whatever it is called');
+    isnt($PLUGIN->get_identity({ %$scfg, 'hotset-directory' => '/srv/b' }, $STORE), $identity);
+    refuses('no such directory', qr/no directory/,
+        sub { $PLUGIN->activate_storage($STORE, { %$scfg, 'hotset-directory' => "$root/none" }, {}) });
+    refuses('no such socket', qr/no NBD socket/,
+        sub { $PLUGIN->activate_storage($STORE, { %$scfg, 'hotset-socket' => "$root/none.sock" }, {}) });
+    refuses('nobody there', qr/does not answer/,
+        sub { $PLUGIN->check_connection($STORE, { %$scfg, 'hotset-url' => 'http://127.0.0.1:1' }) });
+    local @ENV{qw(http_proxy all_proxy)} = ('http://127.0.0.1:1') x 2;
+    is($PLUGIN->check_connection($STORE, $scfg), 1, 'no proxy stands between');
+};
+
+subtest 'names' => sub {
+    is_deeply([$PLUGIN->parse_volname('vm-100-disk-0')], ['images', 'vm-100-disk-0', 100, undef, undef, undef, 'raw']);
+    is(($PLUGIN->parse_volname('vm-7-cloudinit'))[2], 7);
+    for my $wrong ('base-100-disk-0', 'web01', '100/vm-100-disk-0.raw', 'vm-100-../../x', 'vm-0-disk-0', "vm-1-disk-0\n") {
+        refuses($wrong =~ s/\n/\\n/r, qr/unable to parse/, sub { $PLUGIN->parse_volname($wrong) });
+    }
+    my @path = $PLUGIN->path($scfg, 'vm-100-disk-0', $STORE);
+    is_deeply(\@path, ["nbd+unix:///vm-100-disk-0?socket=$socket", 100, 'images']);
+    is($PLUGIN->filesystem_path($scfg, 'vm-100-disk-0'), $path[0], 'nobody opens the file beside the daemon');
+};
+
+subtest 'disks are made, used by QEMU, and removed' => sub {
+    is($PLUGIN->alloc_image($STORE, $scfg, 100, 'raw', undef, 8 * 1024), 'vm-100-disk-0');
+    is($PLUGIN->alloc_image($STORE, { %$scfg, 'hotset-policy' => 'write-through' }, 100, 'raw', undef, 1024), 'vm-100-disk-1');
+    is($PLUGIN->alloc_image($STORE, $scfg, 200, 'raw', 'vm-200-cloudinit', 4096), 'vm-200-cloudinit');
+    my $shown = decode_json(hotset('volume', 'show', 'vm-100-disk-1', '--json'));
+    is($shown->{policy}, 'write-through');
+    is($shown->{size_bytes}, $MIB, 'sizes come in KiB');
+    is($shown->{backing}, "$images/vm-100-disk-1.raw");
+
+    refuses('a format', qr/format/, sub { $PLUGIN->alloc_image($STORE, $scfg, 100, 'qcow2', undef, 1024) });
+    refuses('a name of another VM', qr/VM 100's/, sub { $PLUGIN->alloc_image($STORE, $scfg, 100, 'raw', 'vm-1-disk-0', 1024) });
+    refuses('a name twice', qr/exists already/, sub { $PLUGIN->alloc_image($STORE, $scfg, 100, 'raw', 'vm-100-disk-0', 1024) });
+
+    for my $name ('vm-100-disk-0', 'vm-200-cloudinit') {
+        is($PLUGIN->activate_volume($STORE, $scfg, $name, undef, {}, {}), 1);
+        my $blockdev = $PLUGIN->qemu_blockdev_options($scfg, $STORE, $name, '10.0+pve0', {});
+        is_deeply([PVE::Storage::refused_options($blockdev)], [], 'only what Proxmox passes on');
+        is($blockdev->{'reconnect-delay'}, 10);
+        qemu_io($blockdev, 'read -P 0 0 1M', 'write -P 0x5a 64k 1M', 'flush', 'read -P 0x5a 64k 1M');
+        is($PLUGIN->deactivate_volume($STORE, $scfg, $name, undef, {}), 1);
+    }
+    my $info = decode_json(run('qemu-img', 'info', '--output=json', scalar($PLUGIN->path($scfg, 'vm-100-disk-0', $STORE))));
+    is($info->{'virtual-size'}, 8 * $MIB, 'the path is one that QEMU takes');
+
+    is(scalar($PLUGIN->volume_size_info($scfg, $STORE, 'vm-100-disk-0', 5)), 8 * $MIB);
+    my ($size, $format, $used, $parent, $ctime) = $PLUGIN->volume_size_info($scfg, $STORE, 'vm-100-disk-0', 5);
+    is_deeply([$size, $format, $parent], [8 * $MIB, 'raw', undef]);
+    ok($used >= $MIB && $used < 8 * $MIB, "sparse: $used bytes");
+    ok(abs($ctime - time()) < 600);
+
+    refuses('one that is not there', qr/no volume 'vm-9-disk-0'/, sub { $PLUGIN->activate_volume($STORE, $scfg, 'vm-9-disk-0') });
+    refuses('its size', qr/no volume/, sub { $PLUGIN->volume_size_info($scfg, $STORE, 'vm-9-disk-0') });
+    refuses('a local device', qr/NBD/, sub { $PLUGIN->map_volume($STORE, $scfg, 'vm-100-disk-0') });
+    is($PLUGIN->unmap_volume($STORE, $scfg, 'vm-100-disk-0'), 1);
+};
+
+subtest 'what is listed, and what is not this storage\'s' => sub {
+    hotset('volume', 'add', 'vm-100-disk-7', '--backing', "$root/elsewhere.img", '--size', '1 MiB');
+    hotset('volume', 'add', 'web01', '--backing', "$images/web01.raw", '--size', '1 MiB');
+    my @all = map { "$STORE:$_" } qw(vm-100-disk-0 vm-100-disk-1 vm-200-cloudinit);
+    is_deeply(holds($PLUGIN->list_images($STORE, $scfg)), \@all);
+    is_deeply(holds($PLUGIN->list_images($STORE, $scfg, 200)), [$all[2]]);
+    is_deeply(holds($PLUGIN->list_images($STORE, $scfg, undef, [@all[1, 2], 'other:vm-100-disk-0'])), [@all[1, 2]]);
+    my ($first) = grep { $_->{volid} eq $all[0] } $PLUGIN->list_images($STORE, $scfg)->@*;
+    is_deeply([@$first{qw(format size vmid)}], ['raw', 8 * $MIB, 100]);
+    ok($first->{used} >= $MIB && $first->{ctime} > 0);
+
+    refuses('removing one of elsewhere', qr/not in this storage's directory/, sub { $PLUGIN->free_image($STORE, $scfg, 'vm-100-disk-7') });
+    ok(-e "$root/elsewhere.img", 'its image is untouched');
+    like(hotset('volume', 'list'), qr/vm-100-disk-7 +active/, 'and it is served');
+    hotset('volume', 'remove', 'vm-100-disk-7');
+};
+
+subtest 'a name is free when nothing bears it' => sub {
+    hotset('volume', 'remove', 'vm-100-disk-1');
+    ok(-e "$images/vm-100-disk-1.raw");
+    refuses('an image that is not served', qr/hotset volume add vm-100-disk-1 --backing/,
+        sub { $PLUGIN->activate_volume($STORE, $scfg, 'vm-100-disk-1') });
+    is($PLUGIN->alloc_image($STORE, $scfg, 100, 'raw', undef, 1024), 'vm-100-disk-2', 'a file left over is nobody\'s new disk');
+    is($PLUGIN->free_image($STORE, $scfg, 'vm-100-disk-1', 0, 'raw'), undef, 'nor does it stay for ever');
+    ok(!-e "$images/vm-100-disk-1.raw");
+    is($PLUGIN->free_image($STORE, $scfg, 'vm-100-disk-0', 0, 'raw'), undef);
+    ok(!-e "$images/vm-100-disk-0.raw");
+    is($PLUGIN->alloc_image($STORE, $scfg, 100, 'raw', undef, 8 * 1024), 'vm-100-disk-0', 'the name again');
+    my $blockdev = $PLUGIN->qemu_blockdev_options($scfg, $STORE, 'vm-100-disk-0', '10.0+pve0', {});
+    qemu_io($blockdev, 'read -P 0 0 8M');
+    {
+        my @warnings;
+        local $SIG{__WARN__} = sub { push @warnings, @_ };
+        is($PLUGIN->free_image($STORE, $scfg, 'vm-100-disk-9', 0, 'raw'), undef);
+        like("@warnings", qr/does not exist/, 'removing what is gone is no error');
+    }
+};
+
+subtest 'growth' => sub {
+    my $grow = sub { $PLUGIN->volume_resize($scfg, $STORE, 'vm-100-disk-0', @_) };
+    $grow->(16 * $MIB, 0);
+    is(scalar($PLUGIN->volume_size_info($scfg, $STORE, 'vm-100-disk-0')), 16 * $MIB);
+    is(-s "$images/vm-100-disk-0.raw", 16 * $MIB);
+    my $blockdev = $PLUGIN->qemu_blockdev_options($scfg, $STORE, 'vm-100-disk-0', '10.0+pve0', {});
+    qemu_io($blockdev, 'write -P 0x77 15M 1M', 'flush');
+    refuses('while the VM runs', qr/stop the VM/, sub { $grow->(32 * $MIB, 1) });
+    refuses('smaller', qr/cannot be cut/, sub { $grow->(8 * $MIB, 0) });
+    refuses('a snapshot', qr/snapshots/, sub { $grow->(32 * $MIB, 0, 's1') });
+    is(scalar($PLUGIN->volume_size_info($scfg, $STORE, 'vm-100-disk-0')), 16 * $MIB, 'nothing has changed');
+};
+
+subtest 'what is dirty is removed' => sub {
+    $PLUGIN->alloc_image($STORE, $scfg, 300, 'raw', undef, 8 * 1024);
+    qemu_io($PLUGIN->qemu_blockdev_options($scfg, $STORE, 'vm-300-disk-0', '10.0+pve0', {}), 'write -P 1 0 4M');
+    is($PLUGIN->free_image($STORE, $scfg, 'vm-300-disk-0', 0, 'raw'), undef);
+    ok(!-e "$images/vm-300-disk-0.raw");
+    is_deeply($PLUGIN->list_images($STORE, $scfg, 300), []);
+};
+
+subtest 'streams from and to other storages' => sub {
+    my @plain = ('raw+size', undef, undef, 0);
+    # QEMU flushes when it closes a disk. What nobody flushed the export has to see to.
+    run('nbdsh', '-u', scalar($PLUGIN->path($scfg, 'vm-100-disk-0', $STORE)), '-c', 'h.pwrite(b"\x33" * 65536, 5 << 20)');
+    is_deeply([$PLUGIN->volume_export_formats($scfg, $STORE, 'vm-100-disk-0', undef, undef, 0)], ['raw+size']);
+    is_deeply([$PLUGIN->volume_import_formats($scfg, $STORE, 'vm-100-disk-0', undef, undef, 0)], ['raw+size']);
+    for my $asked (['s1', undef, 0], [undef, 's1', 0], [undef, undef, 1]) {
+        is_deeply([$PLUGIN->volume_export_formats($scfg, $STORE, 'vm-100-disk-0', @$asked)], []);
+    }
+    open(my $out, '>:raw', "$root/stream") or die $!;
+    $PLUGIN->volume_export($scfg, $STORE, $out, 'vm-100-disk-0', @plain);
+    close($out);
+    my $stream = read_file("$root/stream");
+    is(length($stream), 8 + 16 * $MIB);
+    is(unpack('Q<', $stream), 16 * $MIB);
+    ok(substr($stream, 8 + 5 * $MIB, 1 << 16) eq "\x33" x (1 << 16), 'what was written last is in it');
+    ok(substr($stream, 8 + 15 * $MIB) eq "\x77" x $MIB, 'to its end');
+
+    my $import = sub {
+        my ($file, $name, $rename) = @_;
+        open(my $in, '<:raw', $file) or die $!;
+        return $PLUGIN->volume_import($scfg, $STORE, $in, $name, @plain, $rename);
+    };
+    is($import->("$root/stream", 'vm-400-disk-0', 0), "$STORE:vm-400-disk-0");
+    my $imported = $PLUGIN->qemu_blockdev_options($scfg, $STORE, 'vm-400-disk-0', '10.0+pve0', {});
+    qemu_io($imported, 'read -P 0 0 5M', 'read -P 0x33 5M 64k', 'read -P 0x77 15M 1M', 'write -P 9 0 64k');
+    ok((stat("$images/vm-400-disk-0.raw"))[12] * 512 < 4 * $MIB, 'what is zero takes no room');
+    refuses('a name that is taken', qr/already exists/, sub { $import->("$root/stream", 'vm-400-disk-0', 0) });
+    {
+        local $SIG{__WARN__} = sub { };
+        is($import->("$root/stream", 'vm-400-disk-0', 1), "$STORE:vm-400-disk-1", 'unless another may be taken');
+    }
+    write_file("$root/short", substr($stream, 0, 8 + 3 * $MIB));
+    refuses('a stream that breaks off', qr/bytes before its end/, sub { $import->("$root/short", 'vm-400-disk-5', 0) });
+    ok(!-e "$images/vm-400-disk-5.raw", 'leaves nothing behind');
+    write_file("$root/odd", pack('Q<', 1000) . 'x' x 1000);
+    is($import->("$root/odd", 'vm-400-disk-6', 0), "$STORE:vm-400-disk-6");
+    is(scalar($PLUGIN->volume_size_info($scfg, $STORE, 'vm-400-disk-6')), 1024, 'whole sectors');
+    my @formats = (['qcow2+size', undef, undef, 0], ['raw+size', 's1', undef, 0], ['raw+size', undef, undef, 1]);
+    for my $asked (@formats) {
+        refuses("exporting $asked->[0]", qr/not available|snapshots/, sub { $PLUGIN->volume_export($scfg, $STORE, $out, 'vm-100-disk-0', @$asked) });
+        refuses("importing $asked->[0]", qr/not available|snapshots/, sub { $PLUGIN->volume_import($scfg, $STORE, $out, 'vm-400-disk-9', @$asked) });
+    }
+};
+
+subtest 'what there is not is denied, and refused' => sub {
+    for my $feature (qw(copy sparseinit)) {
+        ok($PLUGIN->volume_has_feature($scfg, $feature, $STORE, 'vm-100-disk-0'), $feature);
+        ok(!$PLUGIN->volume_has_feature($scfg, $feature, $STORE, 'vm-100-disk-0', 's1'), "$feature of a snapshot");
+    }
+    for my $feature (qw(snapshot clone template rename replicate)) {
+        ok(!$PLUGIN->volume_has_feature($scfg, $feature, $STORE, 'vm-100-disk-0'), $feature);
+    }
+    my @of = ($scfg, $STORE, 'vm-100-disk-0', 's1');
+    refuses('volume_snapshot', qr/does not do snapshots/, sub { $PLUGIN->volume_snapshot(@of) });
+    refuses('volume_snapshot_rollback', qr/does not do snapshots/, sub { $PLUGIN->volume_snapshot_rollback(@of) });
+    refuses('volume_rollback_is_possible', qr/does not do snapshots/, sub { $PLUGIN->volume_rollback_is_possible(@of) });
+    refuses('volume_snapshot_delete', qr/does not do snapshots/, sub { $PLUGIN->volume_snapshot_delete(@of) });
+    refuses('rename_snapshot', qr/does not do snapshots/, sub { $PLUGIN->rename_snapshot(@of, 's2') });
+    refuses('clone_image', qr/does not do linked clones/, sub { $PLUGIN->clone_image($scfg, $STORE, 'vm-100-disk-0', 101) });
+    refuses('create_base', qr/does not do templates/, sub { $PLUGIN->create_base($STORE, $scfg, 'vm-100-disk-0') });
+    refuses('rename_volume', qr/does not rename/, sub { $PLUGIN->rename_volume($scfg, $STORE, 'vm-100-disk-0', 101, undef) });
+    refuses('a path of a snapshot', qr/snapshots/, sub { $PLUGIN->path(@of[0, 2, 1, 3]) });
+    refuses('activating one', qr/snapshots/, sub { $PLUGIN->activate_volume($STORE, $scfg, 'vm-100-disk-0', 's1') });
+    refuses('giving QEMU one', qr/snapshots/,
+        sub { $PLUGIN->qemu_blockdev_options($scfg, $STORE, 'vm-100-disk-0', '10.0', { 'snapshot-name' => 's1' }) });
+    is_deeply($PLUGIN->volume_snapshot_info($scfg, $STORE, 'vm-100-disk-0'), {});
+    is($PLUGIN->volume_qemu_snapshot_method($STORE, $scfg, 'vm-100-disk-0'), 'storage');
+};
+
+subtest 'disks outlive the daemon' => sub {
+    stop_daemon();
+    refuses('a storage that is away', qr/does not answer/, sub { $PLUGIN->status($STORE, $scfg, {}) });
+    start_daemon();
+    my $blockdev = $PLUGIN->qemu_blockdev_options($scfg, $STORE, 'vm-400-disk-0', '10.0+pve0', {});
+    qemu_io($blockdev, 'read -P 9 0 64k', 'read -P 0x77 15M 1M');
+    stop_daemon();
+    rename("$images/vm-100-disk-0.raw", "$root/away") or die $!;
+    start_daemon();
+    refuses('one whose image is away', qr/is refused/, sub { $PLUGIN->activate_volume($STORE, $scfg, 'vm-100-disk-0') });
+    is($PLUGIN->activate_volume($STORE, $scfg, 'vm-400-disk-0'), 1, 'the others are served');
+};
+
+$PLUGIN->on_delete_hook($STORE, $scfg);
+ok(!-e "$root/secrets/$STORE.hotset-token", 'the token goes with the storage');
+
+done_testing();
