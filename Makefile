@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROFILE := --profile ci --locked
 ARGS ?=
 
-.PHONY: demo test lint fmt page screenshots tidy e2e api-fuzz deny bench fuzz torture packages toolchain
+.PHONY: deb demo test lint fmt page screenshots tidy e2e api-fuzz deny bench fuzz torture packages toolchain
 
 demo: toolchain page
 	$(CARGO) run --quiet --release --locked --package hotset -- demo $(ARGS)
@@ -43,6 +43,9 @@ e2e: packages page
 api-fuzz: toolchain
 	$(CARGO) build $(PROFILE) --package hotset
 	scripts/api-fuzz $(ARGS)
+
+deb: toolchain page
+	scripts/deb
 
 deny:
 	scripts/deny

@@ -121,6 +121,8 @@ enum Command {
     Report(commands::report::Options),
     /// Collect what somebody who helps has to know into one archive, without secrets; the daemon need not run
     Support(commands::support::Options),
+    /// Say whose backings are not complete, without a daemon; fails if there are any
+    Undestaged(commands::undestaged::Options),
     /// Say what sizes of memory and flash are worth buying for a volume, or for a block trace
     Advise(commands::advise::Options),
     /// Play a block trace against caches of given sizes, the policies alone
@@ -210,6 +212,7 @@ impl Cli {
             Command::Detach { name } => commands::attach::detach(&name, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Report(options) => commands::report::run(socket, &options, json),
+            Command::Undestaged(options) => commands::undestaged::run(&options, json),
             Command::Support(options) => commands::support::run(socket, &options, json),
             Command::Advise(options) => commands::advise::run(socket, &options, json),
             Command::Simulate(options) => commands::simulate::run(&options, json),

@@ -21,5 +21,6 @@ pub mod token;
 pub mod top;
 pub mod torture;
 pub mod trace;
+pub mod undestaged;
 pub mod volume;
 pub mod workload;
