@@ -19,6 +19,7 @@ mod fio;
 mod flash;
 mod history;
 mod hostile;
+mod init;
 mod iscsi;
 mod iscsi_conformance;
 mod iscsi_guest;
