@@ -55,6 +55,8 @@ enum Command {
         /// The file to check
         file: PathBuf,
     },
+    /// Look at this machine and propose a configuration, with reasons; disks that carry data are left alone unless they are named
+    Init(commands::init::Options),
     /// Watch a cache at work: a simulated disk array, the same load with and without
     Demo {
         /// Show one of the lab's scenarios (`hotset lab list`), its bytes and its time cut to fit
@@ -108,10 +110,7 @@ enum Command {
     /// Make a volume a block device of this machine, /dev/hotset/NAME, now and at every boot
     Attach(commands::attach::Options),
     /// Take the block device of a volume away; the daemon goes on serving the volume
-    Detach {
-        /// The volume
-        name: String,
-    },
+    Detach(commands::attach::Detach),
     /// Record block traces, look into them, convert them
     Trace {
         #[command(subcommand)]
@@ -190,6 +189,7 @@ impl Cli {
             Command::Serve { config } => crate::serve::run(&config),
             Command::Stop { destage } => commands::stop::run(socket, destage, json),
             Command::CheckConfig { file } => commands::check_config::run(&file, json),
+            Command::Init(options) => commands::init::run(options, json),
             Command::Demo { .. } if socket.is_some() => {
                 Err(Failure::usage("the demo starts daemons of its own and asks no other one; leave --socket out"))
             }
@@ -209,7 +209,7 @@ impl Cli {
             Command::Token { action } => commands::token::run(socket, action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),
             Command::Attach(options) => commands::attach::attach(socket, &options, json),
-            Command::Detach { name } => commands::attach::detach(&name, json),
+            Command::Detach(options) => commands::attach::detach(socket, &options, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Report(options) => commands::report::run(socket, &options, json),
             Command::Undestaged(options) => commands::undestaged::run(&options, json),

@@ -9,6 +9,7 @@ pub mod events;
 pub mod flash;
 mod flash_offline;
 mod history;
+pub mod init;
 pub mod job;
 pub mod lab;
 pub mod report;

@@ -117,3 +117,56 @@ fn a_file_system_on_an_attached_volume_outlives_kills_of_the_daemon_and_of_its_k
     // A keeper that is asked to end takes a device away that nobody uses.
     guest.run("kill $(cat /tmp/v.pid); for i in $(seq 100); do [ -e /sys/block/nbd0/backend ] || exit 0; sleep 0.1; done; exit 1");
 }
+
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn a_write_back_volume_outlives_orderly_restarts_and_a_stranger_of_its_name_is_refused() {
+    let mut guest = guest();
+    attach(&mut guest, "back");
+    // A partition has a name, too: a table of one, of 32 MiB at 1 MiB.
+    guest.run(
+        "printf '\\000\\000\\000\\000\\203\\000\\000\\000\\000\\010\\000\\000\\000\\000\\001\\000' | dd of=/dev/hotset/back bs=1 seek=446 conv=notrunc 2>/dev/null\n\
+         printf '\\125\\252' | dd of=/dev/hotset/back bs=1 seek=510 conv=notrunc 2>/dev/null\n\
+         sync; blockdev --rereadpt /dev/hotset/back; udevadm settle; [ $(blockdev --getsize64 /dev/hotset/back-part1) = 33554432 ]",
+    );
+    guest.run("mkfs.ext4 -q /dev/hotset/back-part1; mount /dev/hotset/back-part1 /srv/b");
+    let (status, said) = guest.try_run("hotset detach back");
+    assert!(status == 1 && said.contains("mounted on /srv/b"), "{status}: {said}");
+    guest.run(
+        "umount /srv/b; wipefs -qa /dev/hotset/back; mkfs.ext4 -qF /dev/hotset/back; mount /dev/hotset/back /srv/b",
+    );
+    begin(&mut guest, "/srv/b", 45);
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_secs(8));
+        assert!(is_running(&mut guest), "the load ended early");
+        guest.run("kill $(cat /tmp/daemon.pid); while kill -0 $(cat /tmp/daemon.pid) 2>/dev/null; do sleep 0.1; done");
+        serve(&mut guest);
+    }
+    ended(&mut guest);
+    guest.run("umount /srv/b; e2fsck -fn /dev/hotset/back");
+
+    // While the daemon is away nothing can be flushed, and a keeper that is asked to end leaves the device to the next one.
+    guest.run("kill $(cat /tmp/daemon.pid); while kill -0 $(cat /tmp/daemon.pid) 2>/dev/null; do sleep 0.1; done");
+    let (status, said) = guest.try_run("hotset detach back");
+    assert!(status == 1 && said.contains("no daemon answers") && said.contains("--no-flush"), "{status}: {said}");
+    guest.run("kill $(cat /tmp/back.pid); while kill -0 $(cat /tmp/back.pid) 2>/dev/null; do sleep 0.1; done");
+    guest.run("grep 'stays connected' /tmp/back.log; cat /sys/block/nbd0/backend");
+    serve(&mut guest);
+
+    // Another volume of that name is not given to whoever has the old one's device.
+    guest.run(
+        "hotset volume remove back; truncate -s 128M /srv/other.img; hotset volume add back --backing /srv/other.img",
+    );
+    let (status, said) = guest.try_run("hotset attach --foreground back");
+    assert!(status == 1 && said.contains("is an earlier volume of that name"), "{status}: {said}");
+    guest.run("hotset detach --no-flush back; [ ! -e /sys/block/nbd0/backend ]; : >/tmp/back.log");
+    attach(&mut guest, "back");
+
+    // What may not be written is a device that may not be written.
+    guest.run("truncate -s 16M /srv/fixed.img; hotset volume add fixed --backing /srv/fixed.img --read-only");
+    attach(&mut guest, "fixed");
+    guest.run("[ $(blockdev --getro /dev/hotset/fixed) = 1 ]; [ $(blockdev --getro /dev/hotset/back) = 0 ]");
+    let (status, said) = guest.try_run("hotset attach --foreground fixed");
+    assert!(status == 1 && said.contains("another process keeps fixed attached"), "{status}: {said}");
+    guest.run("hotset detach fixed; hotset detach back");
+}

@@ -19,6 +19,7 @@ mod fio;
 mod flash;
 mod history;
 mod hostile;
+mod init;
 mod integrations;
 mod iscsi;
 mod iscsi_conformance;

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use control::{Answer, Client, ClientError, Request, VolumeState};
 use rustix::fs::{FlockOperation, flock};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::device::{self, Device, Identifier};
+use super::device::{self, Device, Identifier, InUse};
 use super::handshake::{self, Link};
 use super::kernel::{DEAD_CONNECTION, Events, Export, Kernel, KernelError};
+use super::served::{is_served, reach};
 use crate::cli::Failure;
 use crate::log;
 use crate::serve::notify::Notifier;
@@ -19,8 +19,6 @@ use crate::units::{show_bytes, show_time};
 
 /// Where it is noted that somebody keeps a volume attached.
 const LOCKS: &str = "/run/hotset-attach";
-/// Time that the daemon has to answer: it may be starting.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two looks at the daemon while it is away.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Pause between two looks at the volume's size, and at whether the device is still there.
@@ -75,7 +73,7 @@ pub fn keep(
 
 impl Keeper {
     fn attach(socket: &Path, volume: &str, mut kernel: Kernel) -> Result<Keeper, Failure> {
-        let (identifier, address, link) = reach(socket, volume).map_err(Unreachable::failure)?;
+        let (identifier, address, link) = reach(socket, volume).map_err(|why| Failure::failed(why.to_string()))?;
         // From now on what happens is told, also to a connection that lives for an instant.
         let events = kernel.events().map_err(failure)?;
         let found = device::find(volume).map_err(|error| Failure::failed(format!("/sys/block: {error}")))?;
@@ -222,13 +220,17 @@ impl Keeper {
         }
     }
 
-    /// The end: the device goes if nobody uses it. In use it stays, and whoever starts this again finds it.
+    /// The end: the device goes if nobody uses it and the daemon takes what is not flushed yet. Else it stays, and whoever starts this again
+    /// finds it.
     fn let_go(mut self) -> Result<(), Failure> {
-        let node = self.device.node();
-        match self.device.claim() {
-            Ok(file) => super::disconnect(&mut self.kernel, &self.device, file),
-            Err(device::InUse(why)) => {
-                let volume = &self.device.identifier.volume;
+        let claimed = match is_served(&self.socket, &self.device.identifier) {
+            Ok(()) => self.device.claim().map_err(|InUse(why)| why),
+            Err(why) => Err(format!("it cannot be flushed: {why}")),
+        };
+        match claimed {
+            Ok(file) => super::disconnect(&mut self.kernel, &self.device, file, true),
+            Err(why) => {
+                let (node, volume) = (self.device.node(), &self.device.identifier.volume);
                 log::warn(format!("{} stays connected: {why}; attach {volume} again to keep it so", node.display()));
                 Ok(())
             }
@@ -252,48 +254,6 @@ impl Stop {
     async fn asked(&mut self) {
         tokio::select! { _ = self.terminate.recv() => (), _ = self.interrupt.recv() => () }
     }
-}
-
-/// Why there is no connection to a volume.
-#[derive(Debug, thiserror::Error)]
-enum Unreachable {
-    #[error(transparent)]
-    Daemon(#[from] ClientError),
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl Unreachable {
-    fn failure(self) -> Failure {
-        Failure::failed(self.to_string())
-    }
-}
-
-/// Connects to a volume: which it is, where it was found, and the connection.
-fn reach(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), Unreachable> {
-    let refused = |text: String| Err(Unreachable::Refused(text));
-    let mut client = Client::connect(socket)?.patient_for(PATIENCE)?;
-    let Answer::Status(status) = client.ask(&Request::Status {}, |_| ())? else {
-        return refused("the daemon answered something unexpected; is it of another version?".to_owned());
-    };
-    let Some(address) = handshake::best_address(&status.listen) else {
-        return refused(
-            "the daemon listens for no NBD client yet; if that stays so, name a socket in [nbd] listen".to_owned(),
-        );
-    };
-    let link = match handshake::take(address, volume) {
-        Ok(link) => link,
-        Err(error) => return refused(format!("{volume} at {address}: {error}")),
-    };
-    // Asked after the connection is made: a volume that is the same now was so then, for no identity comes back.
-    let Answer::Volume(report) = client.ask(&Request::VolumeShow { name: volume.to_owned() }, |_| ())? else {
-        return refused("the daemon answered something unexpected; is it of another version?".to_owned());
-    };
-    if report.incarnation.is_empty() || report.state == VolumeState::Refused {
-        return refused(format!("{volume} is not served: {}", report.alerts.join("; ")));
-    }
-    let identifier = Identifier { incarnation: report.incarnation, volume: volume.to_owned() };
-    Ok((identifier, address.to_owned(), link))
 }
 
 fn export<'a>(link: &'a Link, identifier: &'a str) -> Export<'a> {

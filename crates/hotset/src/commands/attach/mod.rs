@@ -7,6 +7,7 @@ mod handshake;
 mod keeper;
 mod kernel;
 mod netlink;
+mod served;
 mod systemd;
 
 use std::fs::File;
@@ -15,7 +16,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use control::Request;
 use device::{Device, InUse};
 use kernel::{Kernel, KernelError};
 use serde_json::json;
@@ -34,6 +34,16 @@ pub struct Options {
     /// Keep it attached in this process, until SIGTERM: for a service manager other than systemd
     #[arg(long)]
     foreground: bool,
+}
+
+/// What to detach.
+#[derive(Args)]
+pub struct Detach {
+    /// The volume
+    name: String,
+    /// Do not flush it first: for a daemon or a volume that does not come back
+    #[arg(long)]
+    no_flush: bool,
 }
 
 /// Attaches a volume.
@@ -55,7 +65,7 @@ pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<()
     let unit = systemd::unit(name)?;
     // What can be said here is said here, not in the unit's journal.
     kernel()?;
-    daemon::ask(socket, &Request::VolumeShow { name: name.clone() })?;
+    served::reach(&daemon::socket(None), name).map_err(|why| Failure::failed(why.to_string()))?;
     systemd::enable(&unit)?;
     let attached = find(name)?;
     show(
@@ -67,16 +77,27 @@ pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<()
 }
 
 /// Detaches a volume; it goes on being served.
-pub fn detach(name: &str, json: bool) -> Result<(), Failure> {
+pub fn detach(socket: Option<&Path>, options: &Detach, json: bool) -> Result<(), Failure> {
+    let name = &options.name;
     let Some(device) = find(name)? else {
         // A unit that waits for a daemon has no device yet.
         if systemd::is_here() {
             systemd::disable(&systemd::unit(name)?)?;
         }
-        return Err(Failure::failed(format!("{name} is not attached")));
+        return Err(Failure::failed(format!("{name} is not attached, and will not be at the next boot")));
     };
+    let file = claim(&device)?;
+    // A flush would wait for a daemon that may never come back.
+    if !options.no_flush
+        && let Err(why) = served::is_served(&daemon::socket(socket), &device.identifier)
+    {
+        return Err(Failure::failed(format!(
+            "{} cannot be flushed: {why}; `hotset detach --no-flush {name}` gives up what was written and not flushed",
+            device.node().display()
+        )));
+    }
     // Before its keeper ends, so that nobody mounts it in between; that finds nothing to keep any more.
-    disconnect(&mut kernel()?, &device, claim(&device)?)?;
+    disconnect(&mut kernel()?, &device, file, !options.no_flush)?;
     if systemd::is_here() {
         systemd::disable(&systemd::unit(name)?)?;
     }
@@ -121,14 +142,16 @@ fn claim(device: &Device) -> Result<File, Failure> {
     }
 }
 
-/// Flushes a device that is held by `file` alone, and disconnects it; gone when this returns. One that is another volume's by now stays.
-fn disconnect(kernel: &mut Kernel, device: &Device, file: File) -> Result<(), Failure> {
+/// Disconnects a device that is held by `file` alone, flushed or not; gone when this returns. One that is another volume's by now stays.
+fn disconnect(kernel: &mut Kernel, device: &Device, file: File, flushed: bool) -> Result<(), Failure> {
     if !device.is_there() {
         return Ok(());
     }
-    file.sync_all().map_err(|error| {
-        Failure::failed(format!("{} cannot be flushed: {error}; it stays attached", device.node().display()))
-    })?;
+    if flushed {
+        file.sync_all().map_err(|error| {
+            Failure::failed(format!("{} cannot be flushed: {error}; it stays attached", device.node().display()))
+        })?;
+    }
     kernel.disconnect(device.index).map_err(|error| Failure::failed(error.to_string()))?;
     // The kernel forgets the device with the last who has it open.
     drop(file);

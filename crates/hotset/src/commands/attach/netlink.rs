@@ -188,7 +188,7 @@ mod tests {
             .nested(7, |sockets| sockets.nested(1, |item| item.u32(1, 5)))
             .finish();
         let expected: [&[u8]; 5] = [
-            &[68, 0, 0, 0, 0x1d, 0, 5, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0],
+            &[60, 0, 0, 0, 0x1d, 0, 5, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0],
             &[12, 0, 2, 0, 0, 0, 0, 0x40, 0, 0, 0, 0],
             // Its length counts the closing zero and not what it is filled up with.
             &[11, 0, 10, 0, b'h', b'o', b't', b's', b'e', b't', 0, 0],

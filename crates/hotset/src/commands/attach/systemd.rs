@@ -23,8 +23,9 @@ pub fn unit(volume: &str) -> Result<String, Failure> {
 
 /// Starts the unit now and at every boot; returns when the volume is attached.
 pub fn enable(unit: &str) -> Result<(), Failure> {
-    systemctl(&["enable", "--now", unit])
-        .map_err(|said| Failure::failed(format!("{said}\n`journalctl -u {unit}` says why")))
+    systemctl(&["enable", "--now", unit]).map_err(|said| {
+        Failure::failed(format!("{said}\n`journalctl -u {unit}` says why; it goes on trying, until `hotset detach`"))
+    })
 }
 
 /// Stops the unit, and starts it at no boot any more. One that was never started is as good as stopped.

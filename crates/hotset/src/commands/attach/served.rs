@@ -1,0 +1,68 @@
+//! What the daemon says of a volume, and the connection to it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use control::{Answer, Client, ClientError, Request, VolumeState};
+
+use super::device::Identifier;
+use super::handshake::{self, Link};
+
+/// Time that the daemon has to answer: it may be starting.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why there is no connection to a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreachable {
+    /// The daemon does not answer.
+    #[error(transparent)]
+    Daemon(#[from] ClientError),
+    /// It answers, and the volume cannot be had.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Connects to a volume: which it is, where it was found, and the connection.
+pub fn reach(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), Unreachable> {
+    let refused = |text: String| Err(Unreachable::Refused(text));
+    let mut client = Client::connect(socket)?.patient_for(PATIENCE)?;
+    let Answer::Status(status) = client.ask(&Request::Status {}, |_| ())? else { return Err(unexpected()) };
+    let Some(address) = handshake::best_address(&status.listen) else {
+        return refused(
+            "the daemon listens for no NBD client yet; if that stays so, name a socket in [nbd] listen".to_owned(),
+        );
+    };
+    let link = match handshake::take(address, volume) {
+        Ok(link) => link,
+        Err(error) => return refused(format!("{volume} at {address}: {error}")),
+    };
+    // Asked after the connection is made: a volume that is the same now was so then, for no identity comes back.
+    Ok((identify(&mut client, volume)?, address.to_owned(), link))
+}
+
+/// Whether the daemon serves this very volume; the error says what is otherwise.
+pub fn is_served(socket: &Path, identifier: &Identifier) -> Result<(), String> {
+    let ask = || {
+        let mut client = Client::connect(socket)?.patient_for(PATIENCE)?;
+        identify(&mut client, &identifier.volume)
+    };
+    match ask() {
+        Ok(found) if found == *identifier => Ok(()),
+        Ok(_) => Err(format!("the daemon has another volume {} now", identifier.volume)),
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+fn identify(client: &mut Client, volume: &str) -> Result<Identifier, Unreachable> {
+    let Answer::Volume(report) = client.ask(&Request::VolumeShow { name: volume.to_owned() }, |_| ())? else {
+        return Err(unexpected());
+    };
+    if report.incarnation.is_empty() || report.state == VolumeState::Refused {
+        return Err(Unreachable::Refused(format!("{volume} is not served: {}", report.alerts.join("; "))));
+    }
+    Ok(Identifier { incarnation: report.incarnation, volume: volume.to_owned() })
+}
+
+fn unexpected() -> Unreachable {
+    Unreachable::Refused("the daemon answered something unexpected; is it of another version?".to_owned())
+}

@@ -1,0 +1,403 @@
+//! The machine as `hotset init` sees it. All that is known of it is gathered here, and nothing is written.
+
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rustix::fs::OFlags;
+use serde::Deserialize;
+
+/// What is asked of lsblk.
+const COLUMNS: &str = "NAME,PATH,TYPE,SIZE,ROTA,RO,RM,FSTYPE,PTTYPE,MOUNTPOINTS,MODEL,SERIAL,TRAN";
+/// Bytes that are looked at in each place of a device on which nothing is recognised.
+const LOOK_BYTES: usize = 1 << 20;
+/// Such places, the first and the last megabyte among them.
+const LOOKS: u64 = 16;
+/// Where udev links disks by what they are called for life.
+const LINKS: &str = "/dev/disk/by-id";
+
+/// What is on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Zeroes wherever it was looked at.
+    Blank,
+    /// These signatures, by the names that `wipefs` has for them.
+    Signatures(Vec<String>),
+    /// Something that nothing here recognises.
+    Unrecognised,
+    /// The kernel has it in use, so that nobody else may.
+    Held,
+    /// It cannot be looked at, for this reason.
+    Unseen(String),
+}
+
+/// A disk, a partition, or something built on them.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Its node.
+    pub path: PathBuf,
+    /// The best of the names that stay over a reboot, where there is one.
+    pub stable: Option<PathBuf>,
+    /// lsblk's word: `disk`, `part`, `lvm`, `raid1`, `loop`, …
+    pub kind: String,
+    /// Size.
+    pub bytes: u64,
+    /// It has moving parts, as far as the kernel knows.
+    pub rotates: bool,
+    /// It takes no writes.
+    pub read_only: bool,
+    /// It can be pulled out.
+    pub removable: bool,
+    /// What its maker calls it; may be empty.
+    pub model: String,
+    /// How it is connected: `nvme`, `sata`, `usb`, …; may be empty.
+    pub transport: String,
+    /// The file system or the like on it; may be empty.
+    pub file_system: String,
+    /// The kind of its partition table; may be empty.
+    pub partition_table: String,
+    /// Where it is mounted.
+    pub mounts: Vec<String>,
+    /// What is on it, looked at without lsblk.
+    pub contents: Contents,
+    /// Partitions and what is built on it.
+    pub parts: Vec<Device>,
+}
+
+/// A machine.
+#[derive(Debug)]
+pub struct Machine {
+    /// Its disks.
+    pub disks: Vec<Device>,
+    /// All of its memory.
+    pub memory_bytes: u64,
+    /// What of it could be had now.
+    pub available_bytes: u64,
+    /// What says that virtual machines run here; none where nothing does.
+    pub hypervisor: Option<&'static str>,
+}
+
+/// What a machine is made of, whoever tells it.
+pub struct Sources<'a> {
+    /// lsblk's JSON.
+    pub lsblk: &'a str,
+    /// `/proc/meminfo`.
+    pub meminfo: &'a str,
+    /// Names that stay over a reboot, each with the node that it leads to.
+    pub links: &'a [(PathBuf, PathBuf)],
+    /// What is on a device.
+    pub contents: &'a dyn Fn(&Path) -> Contents,
+    /// What says that virtual machines run here.
+    pub hypervisor: Option<&'static str>,
+}
+
+#[derive(Deserialize)]
+struct Listing {
+    blockdevices: Vec<Listed>,
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    name: String,
+    path: PathBuf,
+    #[serde(rename = "type")]
+    kind: String,
+    size: Option<u64>,
+    rota: bool,
+    ro: bool,
+    rm: bool,
+    fstype: Option<String>,
+    pttype: Option<String>,
+    #[serde(default)]
+    mountpoints: Vec<Option<String>>,
+    model: Option<String>,
+    tran: Option<String>,
+    #[serde(default)]
+    children: Vec<Listed>,
+}
+
+impl Machine {
+    /// This one. With `only`, of these devices alone.
+    pub fn look(only: &[PathBuf]) -> Result<Machine, String> {
+        let lsblk = run(Command::new("lsblk").args(["--json", "--bytes", "--output", COLUMNS]).args(only))?;
+        let meminfo = fs::read_to_string("/proc/meminfo").map_err(|error| format!("/proc/meminfo: {error}"))?;
+        let links = links(Path::new(LINKS));
+        let sources = Sources {
+            lsblk: &lsblk,
+            meminfo: &meminfo,
+            links: &links,
+            contents: &contents,
+            hypervisor: hypervisor(Path::new("/")),
+        };
+        Machine::of(&sources)
+    }
+
+    /// What is made of what was told.
+    pub fn of(sources: &Sources<'_>) -> Result<Machine, String> {
+        let listing: Listing =
+            serde_json::from_str(sources.lsblk).map_err(|error| format!("lsblk says something unexpected: {error}"))?;
+        let memory = |name| meminfo(sources.meminfo, name).ok_or_else(|| format!("/proc/meminfo has no {name}"));
+        let disks = listing.blockdevices.into_iter().filter(|listed| is_a_disk(&listed.name));
+        Ok(Machine {
+            memory_bytes: memory("MemTotal")?,
+            available_bytes: memory("MemAvailable")?,
+            hypervisor: sources.hypervisor,
+            disks: disks.map(|listed| Device::of(listed, sources)).collect(),
+        })
+    }
+
+    /// The device of this path, or of this name of it, wherever it is.
+    pub fn find(&self, path: &Path) -> Option<&Device> {
+        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        self.disks.iter().find_map(|disk| disk.find(path, &real))
+    }
+}
+
+impl Device {
+    fn of(listed: Listed, sources: &Sources<'_>) -> Device {
+        Device {
+            stable: stable(&listed.path, sources.links),
+            bytes: listed.size.unwrap_or(0),
+            rotates: listed.rota,
+            read_only: listed.ro,
+            removable: listed.rm || listed.tran.as_deref() == Some("usb"),
+            model: listed.model.unwrap_or_default().trim().to_owned(),
+            transport: listed.tran.unwrap_or_default(),
+            file_system: listed.fstype.unwrap_or_default(),
+            partition_table: listed.pttype.unwrap_or_default(),
+            mounts: listed.mountpoints.into_iter().flatten().collect(),
+            contents: (sources.contents)(&listed.path),
+            parts: listed.children.into_iter().map(|child| Device::of(child, sources)).collect(),
+            kind: listed.kind,
+            path: listed.path,
+        }
+    }
+
+    fn find(&self, path: &Path, real: &Path) -> Option<&Device> {
+        if self.path == path || self.path == real || self.stable.as_deref() == Some(path) {
+            return Some(self);
+        }
+        self.parts.iter().find_map(|part| part.find(path, real))
+    }
+
+    /// The name to write into a configuration.
+    pub fn name(&self) -> &Path {
+        self.stable.as_deref().unwrap_or(&self.path)
+    }
+
+    /// It and everything on it.
+    pub fn all(&self) -> Vec<&Device> {
+        std::iter::once(self).chain(self.parts.iter().flat_map(|part| part.all())).collect()
+    }
+
+    /// What it carries, in words; none of a blank one.
+    pub fn carries(&self) -> Option<String> {
+        let mut words: Vec<String> = Vec::new();
+        if !self.partition_table.is_empty() {
+            words.push(format!("a partition table ({})", self.partition_table));
+        }
+        for device in self.all() {
+            let name = device.path.display();
+            let on = if device.path == self.path { String::new() } else { format!(" on {name}") };
+            if !device.file_system.is_empty() {
+                words.push(format!("{}{on}", device.file_system));
+            }
+            words.extend(device.mounts.iter().map(|mount| match mount.as_str() {
+                "[SWAP]" => format!("swap in use{on}"),
+                mount => format!("mounted at {mount}{on}"),
+            }));
+        }
+        if words.is_empty() {
+            match &self.contents {
+                Contents::Blank | Contents::Unseen(_) => (),
+                Contents::Signatures(names) => words.extend(names.iter().cloned()),
+                Contents::Unrecognised => words.push("data that nothing here recognises".to_owned()),
+                Contents::Held => words.push("something that the kernel uses".to_owned()),
+            }
+            let parts = self.parts.iter().map(|part| format!("{} ({})", part.path.display(), part.kind));
+            words.extend(parts);
+        }
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    /// What uses it now, in words: nobody else may.
+    pub fn used_by(&self) -> Option<String> {
+        for device in self.all() {
+            let path = device.path.display();
+            if let Some(mount) = device.mounts.first() {
+                return Some(if mount == "[SWAP]" {
+                    format!("{path} is swap in use")
+                } else {
+                    format!("{path} is mounted at {mount}")
+                });
+            }
+            if let Some(built) = device.parts.iter().find(|part| part.kind != "part") {
+                return Some(format!("{} ({}) is built on {path}", built.path.display(), built.kind));
+            }
+        }
+        let held = self.all().into_iter().find(|device| device.contents == Contents::Held)?;
+        Some(format!("the kernel uses {}: a file system, RAID, LVM, ZFS, or the like", held.path.display()))
+    }
+}
+
+/// Not what is memory, a drive for media, or another machine's disk that this one is only lent.
+fn is_a_disk(name: &str) -> bool {
+    !["ram", "zram", "fd", "sr", "nbd"].iter().any(|prefix| {
+        let rest = name.strip_prefix(prefix);
+        rest.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    })
+}
+
+/// A number of `/proc/meminfo` in bytes.
+fn meminfo(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Of a device's names the one that says most to people: its model and serial number, before numbers alone.
+fn stable(path: &Path, links: &[(PathBuf, PathBuf)]) -> Option<PathBuf> {
+    let rank = |link: &Path| {
+        let name = link.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let numbers_alone = ["wwn-", "nvme-eui.", "nvme-nvme.", "scsi-3", "dm-uuid-", "lvm-pv-uuid-", "md-uuid-"];
+        (numbers_alone.iter().any(|prefix| name.starts_with(prefix)), name.len(), name)
+    };
+    let own = links.iter().filter(|(_, node)| node == path).map(|(link, _)| link);
+    own.min_by_key(|link| rank(link)).cloned()
+}
+
+fn links(folder: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.path(), entry.path().canonicalize().ok()?))).collect()
+}
+
+/// What says that virtual machines run on the machine whose root is `root`.
+fn hypervisor(root: &Path) -> Option<&'static str> {
+    let signs = [
+        ("etc/pve", "Proxmox VE is here"),
+        ("run/libvirt", "libvirt runs here"),
+        ("etc/libvirt/qemu", "libvirt is here"),
+    ];
+    let found = signs.iter().find(|(path, _)| root.join(path).exists()).map(|(_, says)| *says);
+    found.or_else(|| runs_guests(&root.join("proc")).then_some("virtual machines run here"))
+}
+
+fn runs_guests(proc: &Path) -> bool {
+    let processes = fs::read_dir(proc).into_iter().flatten().flatten();
+    let mut names = processes.filter_map(|process| fs::read_to_string(process.path().join("comm")).ok());
+    names.any(|name| name.starts_with("qemu-system") || name.trim_end() == "kvm" || name.starts_with("cloud-hyper"))
+}
+
+/// What is on a device: signatures first, and where there are none whether it is zeroes. It is read and nothing else.
+fn contents(path: &Path) -> Contents {
+    let exclusive = OFlags::EXCL.bits() as i32;
+    let file = match OpenOptions::new().read(true).custom_flags(exclusive).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => return Contents::Held,
+        Err(error) => return Contents::Unseen(error.to_string()),
+    };
+    let wipefs = run(Command::new("wipefs").args(["--no-act", "--json"]).arg(path));
+    let names = match wipefs.and_then(|said| signatures(&said)) {
+        Ok(names) => names,
+        Err(error) => return Contents::Unseen(error),
+    };
+    if !names.is_empty() {
+        return Contents::Signatures(names);
+    }
+    let bytes = match rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)) {
+        Ok(bytes) => bytes,
+        Err(error) => return Contents::Unseen(error.to_string()),
+    };
+    let last = bytes.saturating_sub(LOOK_BYTES as u64);
+    let mut buffer = vec![0; LOOK_BYTES];
+    for look in 0..LOOKS {
+        // Spread evenly, the last one at the end.
+        let at = (u128::from(last) * u128::from(look) / u128::from(LOOKS - 1)) as u64;
+        match file.read_at(&mut buffer, at / 4096 * 4096) {
+            Ok(read) if buffer[..read].iter().all(|byte| *byte == 0) => (),
+            Ok(_) => return Contents::Unrecognised,
+            Err(error) => return Contents::Unseen(error.to_string()),
+        }
+    }
+    Contents::Blank
+}
+
+/// Names of what `wipefs --json` has found; it says nothing at all where that is nothing.
+fn signatures(said: &str) -> Result<Vec<String>, String> {
+    #[derive(Deserialize)]
+    struct Found {
+        signatures: Vec<Signature>,
+    }
+    #[derive(Deserialize)]
+    struct Signature {
+        #[serde(rename = "type")]
+        kind: String,
+    }
+    if said.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let found: Found =
+        serde_json::from_str(said).map_err(|error| format!("wipefs says something unexpected: {error}"))?;
+    let mut names: Vec<String> = found.signatures.into_iter().map(|signature| signature.kind).collect();
+    names.dedup();
+    Ok(names)
+}
+
+/// What a program of util-linux says.
+fn run(command: &mut Command) -> Result<String, String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("{name} cannot be run: {error}; install util-linux"))?;
+    let Output { status, stdout, stderr } = output;
+    if !status.success() {
+        return Err(format!("{name}: {}", String::from_utf8_lossy(&stderr).trim()));
+    }
+    Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_named_by_model_and_serial_before_numbers_and_a_partitions_name_is_not_its_disks() {
+        let link = |name: &str, node: &str| (Path::new(LINKS).join(name), PathBuf::from(node));
+        let links = [
+            link("wwn-0x5000c500a1b2c3d4", "/dev/sdb"),
+            link("ata-ST8000NM000A-2KE101_WSD0A1B2", "/dev/sdb"),
+            link("ata-ST8000NM000A-2KE101_WSD0A1B2-part1", "/dev/sdb1"),
+            link("scsi-35000c500a1b2c3d4", "/dev/sdb"),
+        ];
+        let name = |node: &str| stable(Path::new(node), &links);
+        assert_eq!(name("/dev/sdb"), Some(Path::new(LINKS).join("ata-ST8000NM000A-2KE101_WSD0A1B2")));
+        assert_eq!(name("/dev/sdb1"), Some(Path::new(LINKS).join("ata-ST8000NM000A-2KE101_WSD0A1B2-part1")));
+        assert_eq!(name("/dev/sdc"), None);
+    }
+
+    #[test]
+    fn what_wipefs_finds_is_named_and_nothing_is_nothing() {
+        let said = r#"{"signatures": [{"device":"sdb","offset":"0x438","type":"ext4","uuid":"1","label":null}]}"#;
+        assert_eq!(signatures(said), Ok(vec!["ext4".to_owned()]));
+        assert_eq!(signatures("\n"), Ok(Vec::new()));
+        assert!(signatures("usage: wipefs").is_err());
+    }
+
+    #[test]
+    fn memory_and_media_are_no_disks() {
+        assert!(["sda", "nvme0n1", "vda", "loop0", "dm-0", "srv0disk", "fdisk"].iter().all(|name| is_a_disk(name)));
+        assert!(["ram0", "zram0", "sr0", "fd0", "nbd12"].iter().all(|name| !is_a_disk(name)));
+    }
+
+    #[test]
+    fn a_hypervisor_shows_by_its_folders_or_its_guests() {
+        let root = tempfile::tempdir().expect("a folder can be made");
+        assert_eq!(hypervisor(root.path()), None);
+        fs::create_dir_all(root.path().join("proc/77")).expect("the folder can be written");
+        fs::write(root.path().join("proc/77/comm"), "kvm\n").expect("the folder can be written");
+        assert_eq!(hypervisor(root.path()), Some("virtual machines run here"));
+        fs::create_dir_all(root.path().join("etc/pve")).expect("the folder can be written");
+        assert_eq!(hypervisor(root.path()), Some("Proxmox VE is here"));
+    }
+}

@@ -1,0 +1,94 @@
+//! `hotset init` on real block devices: what is blank is proposed, what carries data is not, and no byte of either changes.
+
+use std::path::Path;
+use std::process::Output;
+
+use e2e::daemon::{hotset, text_of};
+use e2e::folder::Folder;
+use e2e::loop_device::LoopDevice;
+use e2e::tool::tool;
+use serde_json::Value;
+
+const BYTES: u64 = 64 << 20;
+
+/// The digest of everything on a device, read past the page cache's doubts.
+fn digest(device: &Path) -> String {
+    tool("sha256sum").arg(device).ok().split(' ').next().unwrap_or_default().to_owned()
+}
+
+fn init(words: &[&str]) -> Output {
+    hotset(&[&["init"], words].concat())
+}
+
+fn proposed(words: &[&str]) -> Value {
+    let output = init(&[words, &["--json"]].concat());
+    assert!(output.status.success(), "{}", text_of(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn backings(told: &Value) -> Vec<&str> {
+    let volumes = told["plan"]["volumes"].as_array().expect("a list");
+    volumes.iter().map(|volume| volume["device"].as_str().expect("a path")).collect()
+}
+
+#[test]
+fn a_blank_device_is_proposed_one_with_a_file_system_only_by_name_and_neither_changes() {
+    let folder = Folder::new();
+    let attach = |name: &str| LoopDevice::attach(&folder.join(name), BYTES, 512);
+    let (blank, full, odd) = match (attach("blank"), attach("full"), attach("odd")) {
+        (Ok(blank), Ok(full), Ok(odd)) => (blank, full, odd),
+        (Err(why), ..) | (_, Err(why), _) | (.., Err(why)) => return println!("SKIPPED: no loop devices: {why}"),
+    };
+    tool("mke2fs").arg("-q").arg("-t").arg("ext4").arg(full.path()).ok();
+    // Nothing recognises it, and it is somebody's all the same.
+    tool("dd")
+        .arg("if=/dev/urandom")
+        .arg(format!("of={}", odd.path().display()))
+        .args("bs=64k count=1 seek=1023 conv=fsync")
+        .ok();
+    let all = [blank.path(), full.path(), odd.path()];
+    let before = all.map(digest);
+    let [blank, full, odd] = all.map(|path| path.to_str().expect("plain"));
+    let look = ["--look-at", blank, "--look-at", full, "--look-at", odd];
+
+    let told = proposed(&look);
+    assert_eq!(backings(&told), [blank], "{told:#}");
+    let left = told["plan"]["left"].as_array().expect("a list");
+    let why = |device: &str| {
+        let found = left.iter().find(|left| left["device"] == device).expect("it is left alone");
+        found["why"].as_str().expect("a reason").to_owned()
+    };
+    assert!(why(full).contains("ext4") && why(odd).contains("nothing here recognises"), "{told:#}");
+    let told = proposed(&[&look[..], &["--volume", full]].concat());
+    assert_eq!(backings(&told), [full, blank], "{told:#}");
+
+    // The file: whole, good, and never written over.
+    let out = folder.join("hotset.toml");
+    let file = out.to_str().expect("plain");
+    let words = [&look[..], &["--out", file]].concat();
+    let output = init(&words);
+    assert!(output.status.success(), "{}", text_of(&output));
+    let checked = hotset(&["check-config", file]);
+    assert!(checked.status.success() && text_of(&checked).contains("1 volume"), "{}", text_of(&checked));
+    let written = std::fs::read(&out).expect("it was written");
+    assert!(String::from_utf8_lossy(&written).contains("Left alone:"));
+    let again = init(&words);
+    assert_eq!(again.status.code(), Some(1), "{}", text_of(&again));
+    assert!(text_of(&again).contains("not written over"), "{}", text_of(&again));
+    assert_eq!(std::fs::read(&out).expect("it is there"), written);
+
+    // One that is mounted is not even by name. Where nothing may be mounted, that is not shown.
+    let point = folder.join("mounted");
+    std::fs::create_dir(&point).expect("the folder can be written");
+    if tool("mount").args("-o ro,noload").arg(full).arg(&point).output().status.success() {
+        let refused = init(&[&look[..], &["--volume", full]].concat());
+        tool("umount").arg(&point).ok();
+        assert_eq!(refused.status.code(), Some(1), "{}", text_of(&refused));
+        assert!(text_of(&refused).contains("mounted at"), "{}", text_of(&refused));
+    } else {
+        println!("SKIPPED: a mounted device: nothing may be mounted here");
+    }
+    let wrong = init(&["--volume", "/dev/no-such-disk"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", text_of(&wrong));
+    assert_eq!(all.map(digest), before, "a byte of a device changed");
+}
