@@ -26,3 +26,17 @@ fn the_proxmox_plug_in_does_all_that_proxmox_asks_of_it_on_a_running_daemon() {
     let done = perl().arg("t/contract.t").ok();
     assert!(done.contains("the token goes with the storage\n1.."), "it went to its end:\n{done}");
 }
+
+#[test]
+#[ignore = "installs a Debian root: `make torture`"]
+fn the_ansible_role_installs_and_configures_and_changes_nothing_when_run_again() {
+    let said = tool_within(SECONDS, "packaging/ansible/t/idempotent")
+        .env("HOTSET_BIN", binary())
+        .within(&packaging(".."))
+        .ok();
+    if said.starts_with("SKIPPED") {
+        eprint!("{said}");
+        return;
+    }
+    assert!(said.contains("second: changed=0 failed=0\n"), "{said}");
+}
