@@ -92,7 +92,8 @@ impl Daemon {
     pub fn launch_with(site: &Site, config: &Path) -> Daemon {
         let log = site.folder.join("daemon.log");
         let out = File::options().append(true).create(true).open(&log).expect("the folder can be written");
-        let mut command = Command::new(binary());
+        let mut command = Command::new(site.under.as_ref().unwrap_or(binary()));
+        command.args(site.under.as_ref().map(|_| binary()));
         command.envs(site.sabotage.map(|fault| (SABOTAGE, fault)));
         if let Some(programs) = &site.programs {
             let path = std::env::var("PATH").unwrap_or_default();

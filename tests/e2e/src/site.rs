@@ -27,6 +27,8 @@ pub struct Site {
     pub sabotage: Option<&'static str>,
     /// A folder in which the daemon finds programs before it looks elsewhere.
     pub programs: Option<PathBuf>,
+    /// A program that becomes the daemon: it is given the binary and its arguments.
+    pub under: Option<PathBuf>,
     volumes: Vec<String>,
 }
 
@@ -41,6 +43,7 @@ impl Site {
             tables: String::new(),
             sabotage: None,
             programs: None,
+            under: None,
             volumes: Vec::new(),
         }
     }

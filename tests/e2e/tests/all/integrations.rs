@@ -2,9 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use e2e::client::Client;
 use e2e::daemon::binary;
-use e2e::tool::tool_within;
+use e2e::http::Http;
+use e2e::initiator::{Initiator, lun};
+use e2e::site::{Site, TARGET};
+use e2e::tool::{tool, tool_within};
 
+const MIB: u64 = 1 << 20;
 /// Seconds that a script may take.
 const SECONDS: u64 = 300;
 
@@ -25,4 +30,61 @@ fn the_proxmox_plug_in_does_all_that_proxmox_asks_of_it_on_a_running_daemon() {
     assert_eq!(said, "PVE/Storage/Custom/HotsetPlugin.pm syntax OK\n", "no error, and no warning");
     let done = perl().arg("t/contract.t").ok();
     assert!(done.contains("the token goes with the storage\n1.."), "it went to its end:\n{done}");
+}
+
+#[test]
+#[ignore = "installs a Debian root: `make torture`"]
+fn the_ansible_role_installs_and_configures_and_changes_nothing_when_run_again() {
+    let said = tool_within(SECONDS, "packaging/ansible/t/idempotent")
+        .env("HOTSET_BIN", binary())
+        .within(&packaging(".."))
+        .ok();
+    if said.starts_with("SKIPPED") {
+        eprint!("{said}");
+        return;
+    }
+    assert!(said.contains("second: changed=0 failed=0\n"), "{said}");
+}
+
+#[test]
+fn the_containers_profile_of_system_calls_is_enough_for_the_daemon_and_keeps_others_out() {
+    let confined = packaging("container/t/confined");
+    if !tool("/usr/bin/python3").args("-c").arg("import seccomp").output().status.success() {
+        eprintln!("SKIPPED: the profile of system calls: apt-get install python3-seccomp");
+        return;
+    }
+    // The profile bites: there is no new name space to be had.
+    assert!(
+        !tool_within(SECONDS, &confined.to_string_lossy())
+            .args("/usr/bin/unshare --mount true")
+            .output()
+            .status
+            .success()
+    );
+
+    let mut site = Site::with_volume(64 * MIB);
+    site.under = Some(confined);
+    let target = site.target("");
+    let devices = [site.folder.join("f0"), site.folder.join("f1")];
+    site.tables += &format!("[flash]\ndevices = {devices:?}\nsize = \"512 MiB\"\n[api]\nlisten = \"127.0.0.1:0\"\n");
+    let daemon = site.start();
+    tool("fio")
+        .args("--name=load --ioengine=nbd --rw=randrw --bs=4k --size=32M --iodepth=16 --fsync=32 --verify=crc32c")
+        .arg(format!("--uri={}", site.uri("v")))
+        .ok();
+    tool("qemu-io").args("-f raw -c").arg("discard 0 1M").arg("-c").arg("write -z 1M 1M").arg(site.uri("v")).ok();
+    let mut initiator = Initiator::log_in(target, "iqn.2026-11.io.hotset:client", 1, TARGET).expect("it logs in");
+    initiator.write(lun(0), 0, &[7; 4096]).expect("it writes");
+    initiator.flush(lun(0)).expect("it flushes");
+    assert_eq!(Http::of(&daemon).get("/metrics").status, 200);
+    let more = site.folder.join("more.img").to_string_lossy().into_owned();
+    daemon.command(&["volume", "add", "more", "--backing", &more, "--size", "1 MiB"]);
+    daemon.command(&["volume", "resize", "more", "2 MiB"]);
+    daemon.signal("HUP");
+    daemon.command(&["volume", "remove", "more"]);
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
+    drop((client, initiator));
+    // What is not in the profile has killed it by now.
+    daemon.stop();
 }

@@ -26,6 +26,7 @@ mod iscsi_conformance;
 mod iscsi_guest;
 mod jobs;
 mod kill;
+mod libvirt;
 mod lifecycle;
 mod memory;
 mod powercut;

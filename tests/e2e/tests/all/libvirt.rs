@@ -1,0 +1,217 @@
+//! What `packaging/libvirt` has: held against libvirt's schemas, and, in the long form, started by libvirt's own driver with QEMU.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use e2e::client::Client;
+use e2e::daemon::{hotset, text_of, wait_at_most, wait_for};
+use e2e::folder::Folder;
+use e2e::kernel::{self, BOOT_PATIENCE, Kernel};
+use e2e::site::Site;
+use e2e::tool::tool;
+
+const MIB: u64 = 1 << 20;
+/// Who runs libvirt and QEMU where the test is root's: as in earnest, somebody else than the daemon. `nobody` and `nogroup` of Debian.
+const NOBODY: u32 = 65534;
+
+/// Does with its disk what a guest does, and says how that went.
+const INIT: &str = r#"#!/bin/sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t devtmpfs devtmpfs /dev
+for module in /modules/*; do insmod $module; done
+echo "GUEST-SIZE $(blockdev --getsize64 /dev/vda)"
+[ "$(dd if=/dev/vda bs=1M skip=1 count=1 2>/dev/null | tr -d r | wc -c)" = 0 ] && echo GUEST-READ
+dd if=/dev/zero bs=1M count=1 2>/dev/null | tr '\0' w | dd of=/dev/vda bs=1M seek=2 iflag=fullblock conv=fsync 2>/dev/null && echo GUEST-WROTE
+poweroff -f
+"#;
+
+fn packaged(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/libvirt").join(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A guest with this disk, and what else it needs.
+fn domain(disk: &str, memory_backing: &str, boot: &str, console: &str) -> String {
+    format!(
+        "<domain type='qemu'>\n<name>hotset-test</name>\n<memory unit='MiB'>256</memory>\n{memory_backing}\n\
+         <os><type arch='x86_64' machine='q35'>hvm</type>{boot}</os>\n<features><acpi/></features>\n<devices>\n{disk}\n\
+         <serial type='file'><source path='{console}'/></serial>\n<memballoon model='none'/>\n</devices>\n</domain>\n"
+    )
+}
+
+/// The two kinds: their names, disks, and what they need of the guest's memory.
+fn kinds() -> [(&'static str, String, String); 2] {
+    let vhost_user = ("vhost-user", packaged("vhost-user-disk.xml"), packaged("vhost-user-memory.xml"));
+    [("nbd", packaged("nbd-disk.xml"), String::new()), vhost_user]
+}
+
+#[test]
+fn the_disks_for_libvirt_are_such_as_its_schemas_describe() {
+    let folder = Folder::new();
+    let file = folder.join("domain.xml");
+    let validate = || tool("virt-xml-validate").arg(&file).arg("domain");
+    for (kind, disk, memory) in kinds() {
+        let domain = domain(&disk, &memory, "", "/dev/null");
+        fs::write(&file, &domain).expect("the folder can be written");
+        validate().ok();
+        // A schema that takes everything would have taken that, too.
+        fs::write(&file, domain.replace("<source", "<sauce").replace("</source", "</sauce"))
+            .expect("it can be written");
+        let said = validate().fails();
+        assert!(said.contains("fails to validate"), "{kind}: {said}");
+    }
+}
+
+/// A kernel with an initramfs that runs [`INIT`], as libvirt is told of it. In the folder, for who runs QEMU to read.
+fn boot(folder: &Folder) -> String {
+    let kernel = Kernel::open();
+    let root = folder.join("root");
+    for name in ["bin", "proc", "dev"] {
+        fs::create_dir_all(root.join(name)).expect("the folder can be written");
+    }
+    fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");
+    std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be made");
+    kernel.put_modules(&["virtio_pci", "virtio_blk"], &root.join("modules"));
+    fs::write(root.join("init"), INIT).expect("the folder can be written");
+    let image = folder.join("kernel");
+    fs::copy(kernel.image(), &image).expect("the kernel package has a kernel");
+    format!(
+        "<kernel>{}</kernel><initrd>{}</initrd><cmdline>{}</cmdline>",
+        image.display(),
+        kernel::pack(&root).display(),
+        kernel::COMMAND_LINE
+    )
+}
+
+/// A libvirtd of the test's own, with everything of it in one folder; it ends when dropped, with its guest.
+struct Libvirt {
+    child: Child,
+    root: PathBuf,
+}
+
+impl Libvirt {
+    fn start(folder: &Folder) -> Libvirt {
+        let root = folder.join("libvirt");
+        let config = root.join("config/libvirt");
+        fs::create_dir_all(&config).expect("the folder can be written");
+        // Else it starts another daemon to keep QEMU's output.
+        fs::write(config.join("qemu.conf"), "stdio_handler = \"file\"\n").expect("the folder can be written");
+        if is_root() {
+            tool("chown").args(&format!("-R {NOBODY}:{NOBODY}")).arg(&root).ok();
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+        }
+        let out = fs::File::create(folder.join("libvirtd.log")).expect("the folder can be written");
+        let mut command = as_nobody("libvirtd", &root);
+        command.arg("--pid-file").arg(root.join("pid")).stdin(Stdio::null());
+        let command = command.stdout(out.try_clone().expect("a descriptor is left")).stderr(out);
+        let libvirt = Libvirt { child: command.spawn().expect("libvirtd runs"), root };
+        wait_for("libvirtd", || libvirt.virsh(&["list"]).status.success().then_some(()));
+        libvirt
+    }
+
+    fn virsh(&self, args: &[&str]) -> Output {
+        as_nobody("virsh", &self.root).args(["--connect", "qemu:///session"]).args(args).output().expect("virsh runs")
+    }
+}
+
+impl Drop for Libvirt {
+    fn drop(&mut self) {
+        // Where the test has failed its guest still runs.
+        self.virsh(&["destroy", "hotset-test"]);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A program of libvirt's that finds everything in this folder.
+fn as_nobody(program: &str, root: &Path) -> Command {
+    let mut command = Command::new(if is_root() { "setpriv" } else { "env" });
+    if is_root() {
+        command.args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups"]);
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    // A virsh that finds no daemon yet must not start another one.
+    command.arg(program).env("LIBVIRT_AUTOSTART", "0").env("HOME", root).env("PATH", format!("/usr/sbin:{path}"));
+    for (name, folder) in
+        [("RUNTIME_DIR", "run"), ("CONFIG_HOME", "config"), ("CACHE_HOME", "cache"), ("DATA_HOME", "data")]
+    {
+        command.env(format!("XDG_{name}"), root.join(folder));
+    }
+    command
+}
+
+/// Has libvirt start a guest, and waits until it has powered itself off. What it said.
+fn run(folder: &Folder, disk: &str, memory: &str) -> String {
+    let libvirt = Libvirt::start(folder);
+    let (file, console) = (folder.join("domain.xml"), libvirt.root.join("console"));
+    fs::write(&file, domain(disk, memory, &boot(folder), &console.to_string_lossy())).expect("it can be written");
+    let created = libvirt.virsh(&["create", &file.to_string_lossy()]);
+    assert!(created.status.success(), "{}", text_of(&created));
+    let said = || fs::read_to_string(&console).unwrap_or_default();
+    wait_at_most(BOOT_PATIENCE, "the guest's end", || {
+        let listed = libvirt.virsh(&["list", "--name"]);
+        (listed.status.success() && listed.stdout.trim_ascii().is_empty()).then_some(())
+    });
+    assert!(said().contains("GUEST-WROTE"), "{}", said());
+    said()
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").expect("Linux has it").uid() == 0
+}
+
+/// A daemon's site with the volume that the packaged files name.
+fn site() -> Site {
+    let mut site = Site::new();
+    site.volume("web01", 64 * MIB, "");
+    if is_root() {
+        site.nbd = "socket_owner = \"nobody\"".to_owned();
+    }
+    site
+}
+
+/// A guest on that disk finds what was written before, and what it wrote is in the volume.
+fn a_guest_uses(site: &Site, socket: (&str, PathBuf), disk: &str, memory: &str) {
+    assert!(disk.contains(socket.0), "{disk}");
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "web01").expect("it is served");
+    client.write(MIB, &vec![b'r'; MIB as usize]).expect("it writes");
+    let console = run(&site.folder, &disk.replace(socket.0, &socket.1.to_string_lossy()), memory);
+    for expected in [&format!("GUEST-SIZE {}", 64 * MIB), "GUEST-READ"] {
+        assert!(console.contains(expected), "{expected}:\n{console}");
+    }
+    assert!(client.read(2 * MIB, MIB as usize).expect("it reads") == vec![b'w'; MIB as usize]);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+#[ignore = "boots a guest: `make torture`"]
+fn libvirt_starts_a_guest_on_a_volume_over_nbd() {
+    let [(_, disk, memory), _] = kinds();
+    let site = site();
+    let socket = site.socket();
+    a_guest_uses(&site, ("/run/hotset/nbd.sock", socket), &disk, &memory);
+}
+
+#[test]
+#[ignore = "boots a guest: `make torture`"]
+fn libvirt_starts_a_guest_on_a_volume_over_vhost_user() {
+    let [_, (_, disk, memory)] = kinds();
+    let mut site = site();
+    let directory = site.folder.join("vhost");
+    let owner = if is_root() { "socket_owner = \"nobody\"\n" } else { "" };
+    site.tables = format!("[vhost_user]\ndirectory = {directory:?}\n{owner}");
+    fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    let checked = hotset(&["check-config", &site.config().to_string_lossy()]);
+    if !checked.status.success() {
+        let reason = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(reason.contains("this version lacks"), "{reason}");
+        eprintln!("SKIPPED: this binary has no vhost-user front end");
+        return;
+    }
+    a_guest_uses(&site, ("/run/hotset/vhost/web01.sock", directory.join("web01.sock")), &disk, &memory);
+}
