@@ -60,6 +60,14 @@ while read -r length; do
 done
 "#;
 
+/// A disk that a guest has besides its own, kept in a file.
+pub enum Drive<'a> {
+    /// Flash.
+    Nvme(&'a Path),
+    /// A disk that rotates; it is one of the first six.
+    Sata(&'a Path),
+}
+
 /// A running guest; it ends when it is dropped.
 pub struct Linux {
     child: Child,
@@ -71,11 +79,11 @@ pub struct Linux {
 impl Linux {
     /// Boots one and waits until it takes scripts.
     pub fn boot() -> Linux {
-        Linux::boot_with(&[])
+        Linux::boot_with(&[], &[])
     }
 
-    /// As [`Linux::boot`], with these files of this machine at those places of the guest.
-    pub fn boot_with(files: &[(&Path, &str)]) -> Linux {
+    /// As [`Linux::boot`], with these files of this machine at those places of the guest, and with more disks.
+    pub fn boot_with(files: &[(&Path, &str)], drives: &[Drive<'_>]) -> Linux {
         let (folder, kernel) = (Folder::new(), Kernel::open());
         let root = folder.join("root");
         for name in ["bin", "proc", "dev", "guest"] {
@@ -104,6 +112,15 @@ impl Linux {
         assert!(disk.exists(), "{} is missing: scripts/guest-root makes it", disk.display());
         command.arg("-drive").arg(format!("file={},format=raw,if=virtio,snapshot=on", disk.display()));
         command.args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]);
+        command.args(["-device", "ich9-ahci,id=ahci"]);
+        for (number, drive) in drives.iter().enumerate() {
+            let (file, device) = match drive {
+                Drive::Nvme(file) => (file, "nvme".to_owned()),
+                Drive::Sata(file) => (file, format!("ide-hd,bus=ahci.{number},rotation_rate=7200")),
+            };
+            command.arg("-drive").arg(format!("file={},format=raw,if=none,id=drive{number}", file.display()));
+            command.arg("-device").arg(format!("{device},serial=SERIAL{number},drive=drive{number}"));
+        }
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");
         let agent = wait_at_most(BOOT_PATIENCE, "the guest's serial line", || UnixStream::connect(&socket).ok());
         agent.set_read_timeout(Some(BOOT_PATIENCE)).expect("it is no zero");
