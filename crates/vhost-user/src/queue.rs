@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use engine::pages::slow::Asked;
 use engine::{RequestError, WriteFlags, ZeroFlags};
 use front::buffer_bytes;
-use seam::{BLOCK_BYTES, Bell, Piece, Seam};
+use seam::{BLOCK_BYTES, Bell, Nanos, Piece, Seam};
 
 use crate::device::Device;
 use crate::inflight::Inflight;
@@ -22,6 +22,15 @@ use crate::room::Waiting;
 
 /// Requests that are taken before other tasks of the core get their turn.
 const BATCH: usize = 32;
+/// Longest time that a queue is looked at again and again before the driver is asked to tell, in nanoseconds: a kick costs the guest more
+/// than that, and us a wake-up.
+const SPIN_NS: u64 = 20_000;
+/// What a look costs in simulated time.
+const LOOK_COST: Nanos = Nanos(200);
+/// Below this it is not worth a look at the clock.
+const SPIN_MIN_NS: u64 = 1_000;
+/// So many times nothing came of it, or it was not tried, before it is tried again.
+const SPIN_AGAIN: u32 = 32;
 /// A longer read or write is served in pieces of this many bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -33,6 +42,45 @@ pub(crate) struct Addresses {
     pub(crate) used: u64,
     /// The used ring's address in the log, where that is kept.
     pub(crate) logged_at: Option<u64>,
+}
+
+/// For how long a queue is looked at that was just found empty: as long as that has lately paid.
+#[derive(Default)]
+struct Spin {
+    budget_ns: Cell<u64>,
+    since: Cell<Option<Nanos>>,
+    idle: Cell<u32>,
+}
+
+impl Spin {
+    /// Something was found.
+    fn found(&self) {
+        if self.since.take().is_some() {
+            self.budget_ns.set((self.budget_ns.get() * 2).clamp(SPIN_MIN_NS, SPIN_NS));
+        }
+    }
+
+    /// Nothing was: true while it should be looked again before the driver is asked to tell.
+    fn goes_on(&self, now: impl Fn() -> Nanos) -> bool {
+        let Some(since) = self.since.get() else {
+            if self.budget_ns.get() < SPIN_MIN_NS {
+                self.idle.set(self.idle.get() + 1);
+                if self.idle.get() < SPIN_AGAIN {
+                    return false;
+                }
+                self.idle.set(0);
+                self.budget_ns.set(SPIN_NS);
+            }
+            self.since.set(Some(now()));
+            return true;
+        };
+        let goes_on = now().since(since).0 < self.budget_ns.get();
+        if !goes_on {
+            self.since.set(None);
+            self.budget_ns.set(self.budget_ns.get() / 2);
+        }
+        goes_on
+    }
 }
 
 /// One queue.
@@ -54,6 +102,7 @@ pub(crate) struct Queue<S: Seam> {
     broken: Cell<Option<Broken>>,
     /// Requests that are tasks.
     under_way: Cell<usize>,
+    spin: Spin,
     /// Something was given back, and the driver has not been told.
     untold: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -80,6 +129,7 @@ impl<S: Seam> Queue<S> {
             stopping: Cell::default(),
             broken: Cell::default(),
             under_way: Cell::default(),
+            spin: Spin::default(),
             untold: Cell::default(),
             waker: RefCell::default(),
             ended: Waiting::default(),
@@ -237,6 +287,11 @@ impl<S: Seam> Queue<S> {
             if !self.enabled.get() {
                 return Poll::Pending;
             }
+            if self.spin.goes_on(|| self.device.seam.now()) {
+                self.device.seam.spend(LOOK_COST);
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if self.with_ring(|ring, log| ring.listen(log)) == Some(true) {
                 continue;
             }
@@ -264,7 +319,10 @@ impl<S: Seam> Queue<S> {
         for _ in 0..BATCH {
             let popped = self.with_ring(|ring, _| ring.pop());
             match popped.transpose()?.flatten() {
-                Some(head) => self.begin(head, false)?,
+                Some(head) => {
+                    self.spin.found();
+                    self.begin(head, false)?;
+                }
                 None => return Ok(false),
             }
         }

@@ -104,9 +104,8 @@ impl Request {
         let status_at = last.at + u64::from(last.len);
         let count = readable.len().max(writable.len()) as u32;
         let mut bytes = [0; HEAD_BYTES];
+        copy_out(memory, &readable, 0, &mut bytes).map_err(|()| Broken::Short)?;
         let buffers = |segments| Buffers { memory: memory.clone(), segments };
-        let read = buffers(readable.clone()).read(0, &mut bytes);
-        read.map_err(|()| Broken::Short)?;
         skip(&mut readable, HEAD_BYTES as u32);
         let kind = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
         let sector = u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes"));
@@ -178,37 +177,42 @@ fn ranges(data: &Buffers, zeroes: bool, size_bytes: u64) -> Result<Vec<Range>, S
     read.collect()
 }
 
-impl Buffers {
-    /// Shows `len` bytes from byte `from` on, in the guest's memory: an address, bytes, and how many came before.
-    fn each(
-        &self,
-        from: usize,
-        len: usize,
-        mut show: impl FnMut(u64, usize, usize) -> Result<(), ()>,
-    ) -> Result<(), ()> {
-        let (mut start, mut done) = (0, 0);
-        for segment in &self.segments {
-            let end = start + segment.len as usize;
-            if done < len && from + done < end {
-                let inside = from + done - start;
-                let count = (end - start - inside).min(len - done);
-                show(segment.at + inside as u64, count, done)?;
-                done += count;
-            }
-            start = end;
+/// Shows `len` bytes of buffers from byte `from` on: an address, bytes, and how many came before.
+fn each(
+    segments: &[Segment],
+    from: usize,
+    len: usize,
+    mut show: impl FnMut(u64, usize, usize) -> Result<(), ()>,
+) -> Result<(), ()> {
+    let (mut start, mut done) = (0, 0);
+    for segment in segments {
+        let end = start + segment.len as usize;
+        if done < len && from + done < end {
+            let inside = from + done - start;
+            let count = (end - start - inside).min(len - done);
+            show(segment.at + inside as u64, count, done)?;
+            done += count;
         }
-        if done == len { Ok(()) } else { Err(()) }
+        start = end;
     }
+    if done == len { Ok(()) } else { Err(()) }
+}
 
+/// Copies bytes of buffers from byte `from` on out of the guest's memory.
+fn copy_out(memory: &Memory, segments: &[Segment], from: usize, out: &mut [u8]) -> Result<(), ()> {
+    let len = out.len();
+    each(segments, from, len, |at, count, done| memory.read(at, &mut out[done..done + count]).map_err(|_| ()))
+}
+
+impl Buffers {
     /// Copies bytes from byte `from` on out of the guest's memory.
     pub(crate) fn read(&self, from: usize, out: &mut [u8]) -> Result<(), ()> {
-        let len = out.len();
-        self.each(from, len, |at, count, done| self.memory.read(at, &mut out[done..done + count]).map_err(|_| ()))
+        copy_out(&self.memory, &self.segments, from, out)
     }
 
     /// Copies bytes into the guest's memory, tells of each place with `wrote`.
     pub(crate) fn write(&self, from: usize, bytes: &[u8], mut wrote: impl FnMut(u64, usize)) -> Result<(), ()> {
-        self.each(from, bytes.len(), |at, count, done| {
+        each(&self.segments, from, bytes.len(), |at, count, done| {
             self.memory.write(at, &bytes[done..done + count]).map_err(|_| ())?;
             wrote(at, count);
             Ok(())

@@ -17,8 +17,8 @@ fn guest() -> Linux {
     let program = folder.join("hotset");
     tool("strip").arg("-o").arg(&program).arg(binary()).ok();
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/udev/60-hotset.rules");
-    let mut guest =
-        Linux::boot_with(&[(&program, "/usr/bin/hotset"), (&rules, "/usr/lib/udev/rules.d/60-hotset.rules")]);
+    let files = [(&*program, "/usr/bin/hotset"), (&*rules, "/usr/lib/udev/rules.d/60-hotset.rules")];
+    let mut guest = Linux::boot_with(&files, &[]);
     guest.run(
         "mkdir -p /etc/hotset /srv/a /srv/b; truncate -s 128M /srv/v.img /srv/back.img\n\
          cat >/etc/hotset/hotset.toml <<'TOML'\n\
@@ -57,8 +57,12 @@ fn begin(guest: &mut Linux, folder: &str, seconds: u64) {
     ));
 }
 
-fn is_running(guest: &mut Linux) -> bool {
-    guest.try_run("[ -s /tmp/load.status ]").0 != 0
+/// Has to be so: a load that has ended found something.
+fn still_runs(guest: &mut Linux) {
+    if guest.try_run("[ -s /tmp/load.status ]").0 == 0 {
+        ended(guest);
+        panic!("the load ended before its time");
+    }
 }
 
 /// Waits for the load's end; it has to succeed, and no request may have failed.
@@ -81,7 +85,7 @@ fn a_file_system_on_an_attached_volume_outlives_kills_of_the_daemon_and_of_its_k
     begin(&mut guest, "/srv/a", 90);
     for kill in 0..KILLS {
         std::thread::sleep(Duration::from_secs(5));
-        assert!(is_running(&mut guest), "the load ended after {kill} kills");
+        still_runs(&mut guest);
         guest.run("kill -9 $(cat /tmp/daemon.pid)");
         // One time its keeper goes as well: the next one takes the device over.
         let keeper_too = kill == KILLS / 2;
@@ -138,7 +142,7 @@ fn a_write_back_volume_outlives_orderly_restarts_and_a_stranger_of_its_name_is_r
     begin(&mut guest, "/srv/b", 45);
     for _ in 0..2 {
         std::thread::sleep(Duration::from_secs(8));
-        assert!(is_running(&mut guest), "the load ended early");
+        still_runs(&mut guest);
         guest.run("kill $(cat /tmp/daemon.pid); while kill -0 $(cat /tmp/daemon.pid) 2>/dev/null; do sleep 0.1; done");
         serve(&mut guest);
     }

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::Output;
 
-use e2e::daemon::{hotset, text_of};
+use e2e::daemon::{binary, hotset, text_of};
 use e2e::folder::Folder;
+use e2e::linux::{Drive, Linux};
 use e2e::loop_device::LoopDevice;
 use e2e::tool::tool;
 use serde_json::Value;
@@ -91,4 +92,52 @@ fn a_blank_device_is_proposed_one_with_a_file_system_only_by_name_and_neither_ch
     let wrong = init(&["--volume", "/dev/no-such-disk"]);
     assert_eq!(wrong.status.code(), Some(2), "{}", text_of(&wrong));
     assert_eq!(all.map(digest), before, "a byte of a device changed");
+}
+
+/// A machine with a kernel and udev of its own: two NVMe drives and a disk that are blank, and a disk with a file system.
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn in_a_guest_flash_is_told_from_disks_and_what_is_proposed_is_served() {
+    const GIB: u64 = 1 << 30;
+    let folder = Folder::new();
+    let file = |name: &str| {
+        let path = folder.join(name);
+        let made = std::fs::File::create(&path).and_then(|file| file.set_len(5 * GIB));
+        made.expect("a sparse file can be made");
+        path
+    };
+    let (fast, other, blank, full) = (file("fast"), file("other"), file("blank"), file("full"));
+    tool("mke2fs").args("-q -t ext4").arg(&full).ok();
+    let program = folder.join("hotset");
+    tool("strip").arg("-o").arg(&program).arg(binary()).ok();
+    let drives = [Drive::Sata(&blank), Drive::Sata(&full), Drive::Nvme(&fast), Drive::Nvme(&other)];
+    let before = digest(&full);
+    let mut guest = Linux::boot_with(&[(&program, "/usr/bin/hotset")], &drives);
+    guest.run("modprobe ahci; modprobe sd_mod; modprobe nvme; udevadm settle; mkdir -p /etc/hotset");
+    println!("{}", guest.run("hotset init"));
+    let told: Value =
+        serde_json::from_str(&guest.run("hotset init --json --out /etc/hotset/hotset.toml")).expect("JSON");
+    let plan = &told["plan"];
+    assert_eq!(backings(&told), ["/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL0"], "{told:#}");
+    let flash = plan["flash"].as_array().expect("a list");
+    let flash: Vec<_> = flash.iter().map(|device| device["device"].as_str().expect("a path")).collect();
+    let named = |number| format!("/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_SERIAL{number}");
+    assert!(
+        flash.len() == 2 && (2..4).all(|number| flash.iter().any(|path| path.starts_with(&named(number)))),
+        "{told:#}"
+    );
+    let left = plan["left"].as_array().expect("a list").iter();
+    let left: Vec<_> = left.map(|left| left["why"].as_str().expect("a reason")).collect();
+    assert!(left.len() == 2 && left.iter().all(|why| why.contains("ext4")), "{told:#}");
+    assert!(left.iter().any(|why| why.contains("mounted at /")), "{told:#}");
+
+    guest.run("hotset check-config /etc/hotset/hotset.toml");
+    guest.run(
+        "ulimit -l unlimited; setsid hotset serve >/tmp/daemon.log 2>&1 </dev/null & echo $! >/tmp/daemon.pid\n\
+         for i in $(seq 600); do hotset status >/dev/null 2>&1 && exit 0; sleep 0.1; done; cat /tmp/daemon.log; exit 1",
+    );
+    let said = guest.run("hotset flash list; kill $(cat /tmp/daemon.pid)");
+    assert!(said.contains("2 copies in service"), "{said}");
+    drop(guest);
+    assert_eq!(digest(&full), before, "a byte of the disk with the file system changed");
 }

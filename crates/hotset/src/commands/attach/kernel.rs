@@ -250,3 +250,61 @@ fn with_socket(message: Message, socket: BorrowedFd<'_>) -> Message {
 fn terminated(text: &str) -> Vec<u8> {
     [text.as_bytes(), &[0]].concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    const OURS: u16 = 0x1d;
+
+    /// What the kernel would read of a request.
+    fn attributes(request: &[u8]) -> Attributes<'_> {
+        match replies(request).next() {
+            Some(Reply::Told { attributes, .. }) => attributes,
+            other => panic!("no request: {other:?}"),
+        }
+    }
+
+    fn number(value: Option<&[u8]>) -> Option<u64> {
+        value?.try_into().ok().map(u64::from_ne_bytes)
+    }
+
+    #[test]
+    fn a_device_is_asked_for_with_everything_that_it_needs_and_no_timeout() {
+        let socket = std::fs::File::open("/dev/null").expect("it is there");
+        let export = Export {
+            socket: socket.as_fd(),
+            size_bytes: 5 << 40,
+            block_bytes: 512,
+            flags: 0x56d,
+            identifier: "hotset:00c0ffee00c0ffee/web01",
+        };
+        let request = connect_request(Message::new(OURS, CONNECT, VERSION, 1), &export).finish();
+        let told = attributes(&request);
+        let numbers = [
+            (SIZE_BYTES, 5 << 40),
+            (BLOCK_SIZE_BYTES, 512),
+            (TIMEOUT, 0),
+            (SERVER_FLAGS, 0x56d),
+            (CLIENT_FLAGS, 0),
+            (DEAD_CONN_TIMEOUT, 600),
+        ];
+        for (kind, expected) in numbers {
+            assert_eq!(number(told.find(kind)), Some(expected), "attribute {kind}");
+        }
+        assert_eq!(told.find(BACKEND_IDENTIFIER), Some(&b"hotset:00c0ffee00c0ffee/web01\0"[..]));
+        let item = told.nested(SOCKETS).nested(SOCKET_ITEM);
+        assert_eq!(item.u32(SOCKET_FD), u32::try_from(socket.as_raw_fd()).ok());
+        assert_eq!(told.find(INDEX), None, "the kernel chooses the number");
+    }
+
+    #[test]
+    fn a_lost_connection_is_told_of_one_device_and_no_other_family() {
+        let event = |family, command, index| Message::new(family, command, VERSION, 0).u32(INDEX, index).finish();
+        assert!(says_lost(&event(OURS, LINK_DEAD, 3), OURS, 3));
+        for other in [event(OURS, LINK_DEAD, 4), event(OURS + 1, LINK_DEAD, 3), event(OURS, CONNECT, 3), Vec::new()] {
+            assert!(!says_lost(&other, OURS, 3), "{other:?}");
+        }
+    }
+}

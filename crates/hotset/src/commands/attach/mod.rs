@@ -49,6 +49,8 @@ pub struct Detach {
 /// Attaches a volume.
 pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
     let name = &options.name;
+    // What can be said here is said here, not in the unit's journal.
+    kernel()?;
     if options.foreground {
         return keeper::keep(&daemon::socket(socket), name, |device| show(device, json));
     }
@@ -63,17 +65,10 @@ pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<()
         )));
     }
     let unit = systemd::unit(name)?;
-    // What can be said here is said here, not in the unit's journal.
-    kernel()?;
     served::reach(&daemon::socket(None), name).map_err(|why| Failure::failed(why.to_string()))?;
     systemd::enable(&unit)?;
-    let attached = find(name)?;
-    show(
-        &attached.ok_or_else(|| {
-            Failure::failed(format!("{unit} runs, and there is no device; see `journalctl -u {unit}`"))
-        })?,
-        json,
-    )
+    let nothing = || Failure::failed(format!("{unit} runs, and there is no device; see `journalctl -u {unit}`"));
+    show(&find(name)?.ok_or_else(nothing)?, json)
 }
 
 /// Detaches a volume; it goes on being served.
@@ -81,9 +76,7 @@ pub fn detach(socket: Option<&Path>, options: &Detach, json: bool) -> Result<(),
     let name = &options.name;
     let Some(device) = find(name)? else {
         // A unit that waits for a daemon has no device yet.
-        if systemd::is_here() {
-            systemd::disable(&systemd::unit(name)?)?;
-        }
+        systemd::disable(name)?;
         return Err(Failure::failed(format!("{name} is not attached, and will not be at the next boot")));
     };
     let file = claim(&device)?;
@@ -98,9 +91,7 @@ pub fn detach(socket: Option<&Path>, options: &Detach, json: bool) -> Result<(),
     }
     // Before its keeper ends, so that nobody mounts it in between; that finds nothing to keep any more.
     disconnect(&mut kernel()?, &device, file, !options.no_flush)?;
-    if systemd::is_here() {
-        systemd::disable(&systemd::unit(name)?)?;
-    }
+    systemd::disable(name)?;
     if json {
         return print_json(&json!({ "volume": name, "device": device.node() }));
     }

@@ -28,9 +28,14 @@ pub fn enable(unit: &str) -> Result<(), Failure> {
     })
 }
 
-/// Stops the unit, and starts it at no boot any more. One that was never started is as good as stopped.
-pub fn disable(unit: &str) -> Result<(), Failure> {
-    systemctl(&["disable", "--now", unit]).map_err(Failure::failed)
+/// Stops a volume's unit, and starts it at no boot any more, where there is one to be stopped.
+pub fn disable(volume: &str) -> Result<(), Failure> {
+    match unit(volume) {
+        Ok(unit) if is_here() && systemctl(&["cat", &unit]).is_ok() => {
+            systemctl(&["disable", "--now", &unit]).map_err(Failure::failed)
+        }
+        _ => Ok(()),
+    }
 }
 
 fn systemctl(words: &[&str]) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! The machine as `hotset init` sees it. All that is known of it is gathered here, and nothing is written.
 
-use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -201,8 +201,10 @@ impl Device {
         for device in self.all() {
             let name = device.path.display();
             let on = if device.path == self.path { String::new() } else { format!(" on {name}") };
-            if !device.file_system.is_empty() {
-                words.push(format!("{}{on}", device.file_system));
+            match device.file_system.as_str() {
+                "" if device.mounts.is_empty() => (),
+                "" => words.push(format!("a file system{on}")),
+                name => words.push(format!("{name}{on}")),
             }
             words.extend(device.mounts.iter().map(|mount| match mount.as_str() {
                 "[SWAP]" => format!("swap in use{on}"),
@@ -292,7 +294,9 @@ fn runs_guests(proc: &Path) -> bool {
 /// What is on a device: signatures first, and where there are none whether it is zeroes. It is read and nothing else.
 fn contents(path: &Path) -> Contents {
     let exclusive = OFlags::EXCL.bits() as i32;
-    let file = match OpenOptions::new().read(true).custom_flags(exclusive).open(path) {
+    // Asked for alone for an instant, so that nobody else is refused it meanwhile.
+    let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(path).and_then(|_| File::open(path));
+    let mut file = match opened {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::ResourceBusy => return Contents::Held,
         Err(error) => return Contents::Unseen(error.to_string()),
@@ -305,7 +309,7 @@ fn contents(path: &Path) -> Contents {
     if !names.is_empty() {
         return Contents::Signatures(names);
     }
-    let bytes = match rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)) {
+    let bytes = match file.seek(SeekFrom::End(0)) {
         Ok(bytes) => bytes,
         Err(error) => return Contents::Unseen(error.to_string()),
     };
