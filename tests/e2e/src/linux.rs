@@ -62,11 +62,12 @@ done
 "#;
 
 /// A disk that a guest has besides its own, kept in a file.
-pub enum Drive<'a> {
+#[derive(Clone)]
+pub enum Drive {
     /// Flash.
-    Nvme(&'a Path),
+    Nvme(PathBuf),
     /// A disk that rotates; it is one of the first six.
-    Sata(&'a Path),
+    Sata(PathBuf),
 }
 
 /// A running guest; it ends when it is dropped.
@@ -83,6 +84,8 @@ pub struct Linux {
 pub struct Machine {
     /// Files of this machine, and where in the guest they are to be.
     pub files: Vec<(PathBuf, String)>,
+    /// Drives of real kinds.
+    pub drives: Vec<Drive>,
     /// Sockets of vhost-user disks: `/dev/vdb` and so on.
     pub vhost_user: Vec<PathBuf>,
     /// Nothing of its own disk changes, so that it may go on elsewhere.
@@ -97,25 +100,17 @@ pub const QUEUES: usize = 4;
 impl Linux {
     /// Boots one and waits until it takes scripts.
     pub fn boot() -> Linux {
-<<<<<<< HEAD
         Linux::boot_as(&Machine::default())
     }
 
-    /// As [`Linux::boot`], with these files of this machine at those places of the guest.
-    pub fn boot_with(files: &[(&Path, &str)]) -> Linux {
+    /// As [`Linux::boot`], with these files of this machine at those places of the guest, and with more disks.
+    pub fn boot_with(files: &[(&Path, &str)], drives: &[Drive]) -> Linux {
         let files = files.iter().map(|(from, to)| (from.to_path_buf(), (*to).to_owned())).collect();
-        Linux::boot_as(&Machine { files, ..Machine::default() })
+        Linux::boot_as(&Machine { files, drives: drives.to_vec(), ..Machine::default() })
     }
 
     /// As [`Linux::boot`], on such a machine. One that waits for another guest does not boot.
     pub fn boot_as(machine: &Machine) -> Linux {
-=======
-        Linux::boot_with(&[], &[])
-    }
-
-    /// As [`Linux::boot`], with these files of this machine at those places of the guest, and with more disks.
-    pub fn boot_with(files: &[(&Path, &str)], drives: &[Drive<'_>]) -> Linux {
->>>>>>> local
         let (folder, kernel) = (Folder::new(), Kernel::open());
         let root = folder.join("root");
         for name in ["bin", "proc", "dev", "guest"] {
@@ -156,20 +151,20 @@ impl Linux {
         command.arg("-drive").arg(format!("file={},format=raw,if=none,id=root,snapshot=on", disk.display()));
         command.args(["-device", "virtio-blk-pci,drive=root"]);
         command.args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]);
-<<<<<<< HEAD
         for (number, socket) in machine.vhost_user.iter().enumerate() {
             command.arg("-chardev").arg(format!("socket,id=v{number},path={},reconnect=1", socket.display()));
             command.args(["-device", &format!("vhost-user-blk-pci,chardev=v{number},num-queues={QUEUES}")]);
-=======
-        command.args(["-device", "ich9-ahci,id=ahci"]);
-        for (number, drive) in drives.iter().enumerate() {
+        }
+        if !machine.drives.is_empty() {
+            command.args(["-device", "ich9-ahci,id=ahci"]);
+        }
+        for (number, drive) in machine.drives.iter().enumerate() {
             let (file, device) = match drive {
                 Drive::Nvme(file) => (file, "nvme".to_owned()),
                 Drive::Sata(file) => (file, format!("ide-hd,bus=ahci.{number},rotation_rate=7200")),
             };
             command.arg("-drive").arg(format!("file={},format=raw,if=none,id=drive{number}", file.display()));
             command.arg("-device").arg(format!("{device},serial=SERIAL{number},drive=drive{number}"));
->>>>>>> local
         }
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");
         let agent = wait_at_most(BOOT_PATIENCE, "the guest's serial line", || UnixStream::connect(&socket).ok());

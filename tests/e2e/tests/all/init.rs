@@ -110,7 +110,8 @@ fn in_a_guest_flash_is_told_from_disks_and_what_is_proposed_is_served() {
     tool("mke2fs").args("-q -t ext4").arg(&full).ok();
     let program = folder.join("hotset");
     tool("strip").arg("-o").arg(&program).arg(binary()).ok();
-    let drives = [Drive::Sata(&blank), Drive::Sata(&full), Drive::Nvme(&fast), Drive::Nvme(&other)];
+    let drives =
+        [Drive::Sata(blank.clone()), Drive::Sata(full.clone()), Drive::Nvme(fast.clone()), Drive::Nvme(other.clone())];
     let before = digest(&full);
     let mut guest = Linux::boot_with(&[(&program, "/usr/bin/hotset")], &drives);
     guest.run("modprobe ahci; modprobe sd_mod; modprobe nvme; udevadm settle; mkdir -p /etc/hotset");
