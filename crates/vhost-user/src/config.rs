@@ -6,8 +6,8 @@ use seam::Seam;
 /// Buffers of data that one request may have.
 /// Queues have 128 entries by QEMU's default, of which head and status take two.
 pub(crate) const SEGMENTS_MAX: u32 = 126;
-/// Ranges that one discard or write of zeroes may name.
-pub(crate) const RANGES_MAX: u32 = 64;
+/// Ranges that one discard or write of zeroes may name: what QEMU's own server says, and its test of servers expects.
+pub(crate) const RANGES_MAX: u32 = 1;
 /// Sectors of one such range: 2 GiB.
 pub(crate) const RANGE_SECTORS_MAX: u32 = 1 << 22;
 /// Queues that a driver may use.

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_those_of_the_list_unless_one_of_them_is_wrong() {
+    fn a_range_is_taken_as_it_is_unless_something_is_wrong_with_it() {
         let memory = memory();
         let kind = |kind, list: &[(u64, u32, u32)]| {
             head(&memory, kind, 0);
@@ -334,9 +334,10 @@ mod tests {
             memory.write(0x3000, &bytes).expect("there");
             read(&memory, &[(0x100, 16), (0x3000, bytes.len() as u32)], &[(0x2000, 1)]).expect("a request").kind
         };
-        let range = |at, len, may_unmap| Range { at, len, may_unmap };
-        assert_eq!(kind(11, &[(8, 8, 0), (0, 1, 0)]), Kind::Zero(vec![range(4096, 4096, true), range(0, 512, true)]));
-        assert_eq!(kind(13, &[(8, 8, 1), (0, 1, 0)]), Kind::Zero(vec![range(4096, 4096, true), range(0, 512, false)]));
+        let range = |at, len, may_unmap| Kind::Zero(vec![Range { at, len, may_unmap }]);
+        assert_eq!(kind(11, &[(8, 8, 0)]), range(4096, 4096, true));
+        assert_eq!(kind(13, &[(8, 8, 1)]), range(4096, 4096, true));
+        assert_eq!(kind(13, &[(0, 1, 0)]), range(0, 512, false));
         assert_eq!(kind(11, &[(0, 1, 1)]), Kind::Refused(Status::Unsupported));
         assert_eq!(kind(13, &[(0, 1, 2)]), Kind::Refused(Status::Unsupported));
         assert_eq!(kind(13, &[(SIZE / 512, 1, 0)]), Kind::Refused(Status::IoError));
