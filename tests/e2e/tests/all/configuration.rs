@@ -23,7 +23,7 @@ const BROKEN: [(&str, &str, &[&str]); 15] = [
         &["\"a\""],
     ),
     ("an array that is none", "[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\nsize = \"1 GiB\"", &["shelf"]),
-    ("a feature of a later version", "[vhost_user]", &["vhost_user", "version"]),
+    ("permissions that are none", "[vhost_user]\nsocket_mode = \"rw\"", &["\"rw\"", "0660"]),
     ("no address for HTTP", "[api]\nlisten = \"localhost\"", &["localhost", "127.0.0.1:7400"]),
     ("no name of a host", "[api]\nnames = [\"a:80\"]", &["a:80", "without a port"]),
     ("no flash device", "[flash]\ndevices = []", &["0 flash devices", "name two"]),
