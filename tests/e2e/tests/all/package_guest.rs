@@ -87,14 +87,14 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     installed(&disk);
     let machine = Machine {
         drives: vec![Drive::Nvme(fast), Drive::Nvme(other), Drive::Sata(slow)],
-        files: vec![(older, "/root/older.deb".to_owned()), (newer, "/root/newer.deb".to_owned())],
+        files: vec![(older, "/opt/older.deb".to_owned()), (newer, "/opt/newer.deb".to_owned())],
         installed: Some(disk),
         ..Machine::default()
     };
     let mut guest = Linux::boot_as(&machine);
 
     // Installed, it runs, and has touched nothing.
-    guest.run("dpkg -i /root/older.deb 2>&1 | tee /root/installed");
+    guest.run("dpkg -i /opt/older.deb 2>&1 | tee /opt/installed");
     guest.run(
         "systemctl is-active hotset; systemctl is-enabled hotset; hotset status; [ $(ps -o user= -C hotset) = hotset ]",
     );
@@ -110,7 +110,7 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
         "echo '/dev/hotset/web01 /data ext4 _netdev,nofail 0 2' >>/etc/fstab; systemctl daemon-reload; mount /data",
     );
     guest.run(&format!(
-        "dd if=/dev/urandom of=/data/f bs=1M count={FILL_MIB} conv=fsync 2>&1; sha256sum /data/f >/root/sum"
+        "dd if=/dev/urandom of=/data/f bs=1M count={FILL_MIB} conv=fsync 2>&1; sha256sum /data/f >/opt/sum"
     ));
     for _ in 0..3 {
         guest.run(READ_HOT);
@@ -143,7 +143,7 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     assert!(before > 0 && kept * 10 >= before * 9, "of {before} pages on flash {kept} are left");
     // What was hot enough to stay in memory was not on flash.
     assert!(reads > 0 && hits * 2 >= reads, "the cache is cold: {hits} hits of {reads} reads");
-    guest.run("sha256sum -c /root/sum");
+    guest.run("sha256sum -c /opt/sum");
     no_error_in_the_kernels_log(&mut guest);
 
     // A newer one under load.
@@ -153,7 +153,7 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
          --verify_backlog=64 --time_based --runtime=60 --minimal",
     );
     guest.run("sleep 10");
-    println!("{}", guest.run("dpkg -i /root/newer.deb 2>&1"));
+    println!("{}", guest.run("dpkg -i /opt/newer.deb 2>&1"));
     assert!(guest.is_busy(), "the load ended before the upgrade was through: {}", guest.ended());
     assert_ne!(
         guest.run("systemctl is-active hotset >/dev/null; systemctl show -P MainPID hotset"),
@@ -162,12 +162,12 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     );
     assert_eq!(guest.run("dpkg-query -W -f '${Version}' hotset"), "9.9.9-1");
     println!("fio: {}", guest.ended());
-    guest.run("sha256sum -c /root/sum; systemctl is-active hotset hotset-attach@web01");
+    guest.run("sha256sum -c /opt/sum; systemctl is-active hotset hotset-attach@web01");
     no_error_in_the_kernels_log(&mut guest);
 
     // It does not go while data of it is in the cache alone, whoever uses it, running or not.
     limit_disk(&guest, SLOW_BYTES);
-    guest.run("dd if=/dev/urandom of=/data/h bs=1M count=16 conv=fsync 2>&1; sha256sum /data/h >>/root/sum");
+    guest.run("dd if=/dev/urandom of=/data/h bs=1M count=16 conv=fsync 2>&1; sha256sum /data/h >>/opt/sum");
     refused(&mut guest, "remove");
     guest.run("systemctl is-active hotset hotset-attach@web01; echo works >/data/works; sync; umount /data; hotset detach web01");
     let said = refused(&mut guest, "purge");
@@ -182,5 +182,5 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     guest.run("! systemctl cat hotset 2>/dev/null; [ -z \"$(find /etc/systemd -name 'hotset*')\" ]");
 
     // The disk is the whole truth.
-    guest.run("fsck.ext4 -fn /dev/sda; mount -o ro /dev/sda /data; sha256sum -c /root/sum; umount /data");
+    guest.run("fsck.ext4 -fn /dev/sda; mount -o ro /dev/sda /data; sha256sum -c /opt/sum; umount /data");
 }
