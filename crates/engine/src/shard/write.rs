@@ -176,6 +176,7 @@ impl<S: Seam> Shard<S> {
             let slot = memory.slot_mut(id);
             (slot.transit, slot.owed) = (!how.keep, how.owed || due.owed);
             state.dirty(memory, id, due.oldest(epoch), how.now);
+            memory.changed(id, None);
             return Some(());
         };
         let mut data = match spare {
@@ -193,7 +194,7 @@ impl<S: Seam> Shard<S> {
             source.fill(span.from, &mut data, span.start, span.len);
         }
         let slot = memory.slot_mut(id);
-        slot.data = Some(data.freeze());
+        let old = slot.data.replace(data.freeze());
         slot.present = slot.present.with(sectors);
         if self.mode.get() != CacheMode::Frozen {
             slot.transit = !how.keep;
@@ -201,6 +202,9 @@ impl<S: Seam> Shard<S> {
         slot.owed |= how.owed;
         memory.touch(id);
         state.dirty(memory, id, epoch, how.now);
+        if !self.sabotage(Sabotage::NoNotes) {
+            memory.changed(id, old);
+        }
         Some(())
     }
 
