@@ -526,7 +526,7 @@ impl<S: Seam> Volume<S> {
 
     /// Takes back what a killed process left of the volume in memory, before anybody asks for it: `source` gives the content of the
     /// block at a place. Returns how many blocks and zero-ranges that were. On an error nothing is forgotten that is left.
-    pub async fn take_back<W: WriteSource<S>>(
+    pub(crate) async fn take_back<W: WriteSource<S>>(
         &self,
         left: &Left,
         source: impl FnMut(usize) -> W,

@@ -358,7 +358,7 @@ async fn begin(
         let served = core.attach_recovered(spec, Backing::plain(disk.clone())).await;
         let served = served.map_err(|error| error.to_string())?;
         if let Some(left) = left.get(&served.spec().incarnation) {
-            let taken = served.take_back(left, |place| Tags(kept.tags(place))).await;
+            let taken = core.take_back(&served, left, |place| Tags(kept.tags(place))).await;
             taken_back += taken.map_err(|error| format!("what was left in memory of disk {}: {error}", index + 1))?;
         }
         let control = world.disk(&path).expect("added when the first world began");

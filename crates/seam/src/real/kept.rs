@@ -5,11 +5,12 @@
 //! number is written last and taken away first, so a kill between any two instructions leaves a note whole or none. (A kill is no power
 //! cut: what the processor has stored is in the file.)
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -165,7 +166,7 @@ pub(super) struct Kept {
     last: Cell<u64>,
     /// Places in the table of zero-ranges from here on were never used.
     fresh: Cell<u32>,
-    free: std::cell::RefCell<Vec<u32>>,
+    free: RefCell<Vec<u32>>,
 }
 
 impl Kept {
@@ -268,11 +269,24 @@ fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Bytes that a directory's file system still has room for; `None` where it is not memory.
+pub fn room_in_memory(directory: &Path) -> io::Result<Option<u64>> {
+    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: zeroes are a value of this plain structure; the call fills it.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a path that ends with a zero, and room for the answer.
+    if unsafe { libc::statfs(path.as_ptr(), &mut about) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let is_memory = about.f_type == libc::TMPFS_MAGIC;
+    Ok(is_memory.then(|| about.f_bavail.saturating_mul(about.f_bsize as u64)))
+}
+
 /// What a killed process left in its file.
 pub struct LeftBehind {
     map: Mapping,
-    path: PathBuf,
-    left: BTreeMap<u64, Left>,
+    kept: KeptFile,
+    left: RefCell<BTreeMap<u64, Left>>,
 }
 
 impl LeftBehind {
@@ -293,8 +307,8 @@ impl LeftBehind {
             return Ok(None);
         }
         let map = Mapping::new(&file, layout)?;
-        let mut left = LeftBehind { map, path: kept.path.clone(), left: BTreeMap::new() };
-        left.left = left.sorted();
+        let left = LeftBehind { map, kept: kept.clone(), left: RefCell::default() };
+        *left.left.borrow_mut() = left.sorted();
         Ok(Some(left))
     }
 
@@ -329,13 +343,13 @@ impl LeftBehind {
     }
 
     /// Whose content is here.
-    pub fn owners(&self) -> impl Iterator<Item = u64> {
-        self.left.keys().copied()
+    pub fn owners(&self) -> Vec<u64> {
+        self.left.borrow().keys().copied().collect()
     }
 
     /// What is here of `owner`.
-    pub fn of(&self, owner: u64) -> Option<&Left> {
-        self.left.get(&owner)
+    pub fn of(&self, owner: u64) -> Option<Left> {
+        self.left.borrow().get(&owner).cloned()
     }
 
     /// The content of the block at `place`.
@@ -346,15 +360,15 @@ impl LeftBehind {
     }
 
     /// What is here of `owner` has been taken back, or does not count.
-    pub fn forget(&mut self, owner: u64) {
-        self.left.remove(&owner);
+    pub fn forget(&self, owner: u64) {
+        self.left.borrow_mut().remove(&owner);
         let all = self.map.zeroes().iter().chain(self.map.notes());
         all.filter(|words| words.number() != 0 && words.owner.load(Ordering::Relaxed) == owner).for_each(Words::clear);
     }
 
     /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn file(&self) -> &KeptFile {
+        &self.kept
     }
 }
 
@@ -388,8 +402,8 @@ mod tests {
         kept.forget_zeroes(first);
         drop(kept);
         assert!(LeftBehind::open(&KeptFile { id: 8, ..at.clone() }).expect("readable").is_none());
-        let mut left = LeftBehind::open(&at).expect("readable").expect("the same");
-        assert_eq!((left.owners().collect::<Vec<_>>(), left.is_whole()), (vec![5, 6], true));
+        let left = LeftBehind::open(&at).expect("readable").expect("the same");
+        assert_eq!((left.owners(), left.is_whole()), (vec![5, 6], true));
         assert_eq!(left.of(6).expect("noted").zeroes, [range(7, 9)]);
         let blocks = left.of(5).expect("noted").blocks.clone();
         assert_eq!(blocks, [(BlockNote { sectors: 0xff, ..note(41) }, 4), (note(42), 5)]);
@@ -397,7 +411,7 @@ mod tests {
         left.forget(5);
         drop(left);
         let left = LeftBehind::open(&at).expect("readable").expect("the same");
-        assert_eq!(left.owners().collect::<Vec<_>>(), [6]);
+        assert_eq!(left.owners(), [6]);
         std::fs::remove_file(&at.path).expect("it is there");
         assert!(LeftBehind::open(&at).expect("gone").is_none());
     }

@@ -23,7 +23,7 @@ pub use self::bell::RealBell;
 pub use self::block::{RealBlock, RealBlockMut};
 pub use self::core::{RealCoreSpec, SPIN_NS, run_core};
 pub use self::disk::RealDisk;
-pub use self::kept::{KeptFile, LeftBehind};
+pub use self::kept::{KeptFile, LeftBehind, room_in_memory};
 pub use self::listen::RealListener;
 pub use self::stream::{RealReader, RealStream, RealWriter};
 use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, Seam, ZeroNote};
