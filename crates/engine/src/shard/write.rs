@@ -209,8 +209,11 @@ impl<S: Seam> Shard<S> {
     }
 
     fn may_change(&self, memory: &Memory<S>, id: u32) -> bool {
-        let data = memory.slot(id).data.as_ref().expect("a slot in use has content");
-        data.is_unique() || self.sabotage(Sabotage::OverwriteInFlight)
+        let slot = memory.slot(id);
+        let data = slot.data.as_ref().expect("a slot in use has content");
+        // A kill in the middle of a copy must not leave half a sector where a whole one was acknowledged.
+        let is_kept = self.seam().keeps() && !slot.is_clean();
+        (data.is_unique() && !is_kept) || self.sabotage(Sabotage::OverwriteInFlight)
     }
 
     fn take_for_change(&self, memory: &mut Memory<S>, id: u32) -> S::BlockMut {
