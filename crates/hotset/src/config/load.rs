@@ -72,9 +72,10 @@ fn read(
     let cores = Section::top(root).get("cores", source).map_or(Cores::Auto, |cores| cores.value);
     let state_directory = path(&Section::single(table, "state", source), "directory", DEFAULT_STATE, folder, source);
     let control_socket = path(&Section::single(table, "control", source), "socket", DEFAULT_SOCKET, folder, source);
-    let memory_bytes = read_memory(&Section::single(table, "memory", source), source);
+    let memory = Section::single(table, "memory", source);
+    let memory_bytes = read_memory(&memory, source);
     let flash = read_flash(&Section::single(table, "flash", source), folder, source);
-    let keep_in = read_keep_in(&Section::single(table, "memory", source), flash.is_some(), folder, source);
+    let keep_in = read_keep_in(&memory, flash.is_some(), folder, source);
     let api = read_api(&Section::single(table, "api", source), folder, source);
     let history = read_history(&Section::single(table, "history", source), source);
     let alerts = read_alerts(&Section::single(table, "alerts", source), folder, source);
