@@ -1,7 +1,8 @@
 //! A Debian guest whose own kernel is a client: it runs what a test tells it.
 //!
 //! QEMU emulates the processor (no KVM is needed). The disk is made by `scripts/guest-root`, and forgets when the guest ends what was
-//! written to it. Scripts go to the guest by a serial line of their own; this machine's loopback is 10.0.2.2 to it.
+//! written to it, unless the guest is an installed machine, which has systemd and may reboot. Scripts go to the guest by a serial line of
+//! their own; this machine's loopback is 10.0.2.2 to it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,9 +32,29 @@ mount --move /dev /guest/dev
 exec switch_root /guest /run/agent
 "#;
 
-/// Answers each script with `DONE`, its status, the length of what it wrote, and that.
-const AGENT: &str = r#"#!/bin/sh
+/// What an installed machine does in place of the last line: systemd runs the agent when all else has started. A machine without an
+/// identity would enable all units that are there as on its first boot.
+const INIT_INSTALLED: &str = r#"
+echo 5a1e0000000000000000000000000000 >/guest/etc/machine-id
+units=/guest/run/systemd/system
+mkdir -p $units/multi-user.target.wants
+cat >$units/agent.service <<'UNIT'
+[Unit]
+After=multi-user.target
+[Service]
+Type=idle
+ExecStart=/run/agent
+UNIT
+ln -s ../agent.service $units/multi-user.target.wants/
+exec switch_root /guest /lib/systemd/systemd
+"#;
+
+const AGENT_HEAD: &str = r#"#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+"#;
+
+/// What a service manager does elsewhere.
+const PREPARE: &str = r#"
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /run
@@ -49,6 +70,10 @@ link=$(ls /sys/class/net | grep -v lo | head -n 1)
 ip link set "$link" up
 ip address add 10.0.2.15/24 dev "$link"
 ip route add default via 10.0.2.2
+"#;
+
+/// Answers each script with `DONE`, its status, the length of what it wrote, and that.
+const AGENT: &str = r#"
 stty -F /dev/ttyS1 raw -echo
 exec </dev/ttyS1 3>/dev/ttyS1
 echo READY >&3
@@ -92,6 +117,15 @@ pub struct Machine {
     pub moves: bool,
     /// It waits for a guest that comes from elsewhere.
     pub awaits: Option<PathBuf>,
+    /// The disk of an installed machine, which systemd boots from and which keeps what is written to it: [`installed`] makes one.
+    pub installed: Option<PathBuf>,
+}
+
+/// Makes the disk of a machine that nothing was done to yet.
+pub fn installed(disk: &Path) {
+    let made = Kernel::open().folder().join("systemd.ext4");
+    assert!(made.exists(), "{} is missing: `scripts/guest-root systemd` makes it", made.display());
+    crate::tool::tool("cp").arg("--sparse=always").arg(made).arg(disk).ok();
 }
 
 /// Queues of each vhost-user disk, and processors that use one each.
@@ -120,7 +154,12 @@ impl Linux {
         std::os::unix::fs::symlink("busybox", root.join("bin/sh")).expect("a link can be made");
         kernel.put_modules(&["virtio_pci", "virtio_blk", "ext4", "crc32c_generic"], &root.join("modules"));
         let init = if machine.moves { INIT.replace("-o noatime", "-o ro") } else { INIT.to_owned() };
-        for (name, text) in [("init", init.as_str()), ("agent", AGENT)] {
+        let (init, prepare) = match machine.installed {
+            Some(_) => (init.replace("\nexec switch_root /guest /run/agent\n", INIT_INSTALLED), ""),
+            None => (init, PREPARE),
+        };
+        let agent = format!("{AGENT_HEAD}{prepare}{AGENT}");
+        for (name, text) in [("init", &init), ("agent", &agent)] {
             fs::write(root.join(name), text).expect("the folder can be written");
         }
         crate::tool::tool("chmod").arg("755").arg(root.join("agent")).ok();
@@ -131,11 +170,13 @@ impl Linux {
         }
         let (console, socket, monitor) = (folder.join("console"), folder.join("agent"), folder.join("monitor"));
         let mut command = Command::new("qemu-system-x86_64");
-        command.args("-accel tcg,thread=multi -m 768 -nodefaults -nographic -no-reboot".split(' '));
+        command.args("-accel tcg,thread=multi -nodefaults -nographic -no-reboot".split(' '));
         command.arg("-monitor").arg(format!("unix:{},server=on,wait=off", monitor.display()));
         if let Some(from) = &machine.awaits {
             command.arg("-incoming").arg(format!("unix:{}", from.display()));
         }
+        // An installed machine runs all that a distribution starts.
+        command.args(["-m", if machine.installed.is_some() { "1536" } else { "768" }]);
         let processors = if machine.vhost_user.is_empty() { 2 } else { QUEUES };
         command.args(["-smp", &processors.to_string()]);
         if !machine.vhost_user.is_empty() {
@@ -146,9 +187,12 @@ impl Linux {
         command.args(["-append", kernel::COMMAND_LINE]);
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.arg("-serial").arg(format!("unix:{},server=on,wait=off", socket.display()));
-        let disk = kernel.folder().join("root.ext4");
+        let (disk, snapshot) = match &machine.installed {
+            Some(disk) => (disk.clone(), "off"),
+            None => (kernel.folder().join("root.ext4"), "on"),
+        };
         assert!(disk.exists(), "{} is missing: scripts/guest-root makes it", disk.display());
-        command.arg("-drive").arg(format!("file={},format=raw,if=none,id=root,snapshot=on", disk.display()));
+        command.arg("-drive").arg(format!("file={},format=raw,if=none,id=root,snapshot={snapshot}", disk.display()));
         command.args(["-device", "virtio-blk-pci,drive=root"]);
         command.args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]);
         for (number, socket) in machine.vhost_user.iter().enumerate() {
@@ -184,6 +228,11 @@ impl Linux {
         until_prompt(&mut monitor);
         writeln!(monitor, "{command}").expect("QEMU takes commands");
         until_prompt(&mut monitor)
+    }
+
+    /// Waits until a guest that was told to reboot has gone as far as its end: it does not come up again by itself.
+    pub fn wait_for_end(mut self) {
+        wait_at_most(BOOT_PATIENCE, "the guest's end", || self.child.try_wait().expect("QEMU is a child of this"));
     }
 
     /// The number of QEMU's process.

@@ -25,7 +25,12 @@ const MISCOMPARE: u8 = 0xe;
 const ABORT_TASK: u8 = 1;
 
 fn log_in(address: SocketAddr, isid: u32) -> Initiator {
-    Initiator::log_in(address, HOST, isid, TARGET).unwrap_or_else(|error| panic!("no log-in: {error}"))
+    // A daemon that has just started answers over NBD a moment before it listens here.
+    wait_for("the portal", || match Initiator::log_in(address, HOST, isid, TARGET) {
+        Ok(initiator) => Some(initiator),
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => None,
+        Err(error) => panic!("no log-in: {error}"),
+    })
 }
 
 fn good(done: std::io::Result<Done>) -> Done {

@@ -29,6 +29,7 @@ mod kill;
 mod libvirt;
 mod lifecycle;
 mod memory;
+mod package_guest;
 mod powercut;
 mod prometheus;
 mod protocol;

@@ -1,0 +1,186 @@
+//! The Debian package on a machine that is installed with it: a guest with systemd, two NVMe drives and a disk, whose file system lies on an
+//! attached volume. It installs, reboots, is upgraded under load, and goes.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use e2e::daemon::binary;
+use e2e::folder::Folder;
+use e2e::linux::{Drive, Linux, Machine, installed};
+use e2e::tool::tool_within;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+/// Seconds that packing may take: the binary of a test is large.
+const SECONDS_PACKING: u64 = 600;
+/// What is written before the reboot: twice what memory holds.
+const FILL_MIB: u64 = 64;
+/// Bytes that the disk takes a second, while what is written is to stay dirty.
+const SLOW_BYTES: u64 = 64 << 10;
+/// Reads the same places each time, scattered, for what is read as a stream is not kept on flash.
+const READ_HOT: &str = "fio --name=hot --filename=/data/f --size=64M --io_size=24M --rw=randread --randseed=1 --bs=16k --direct=1 \
+                        --ioengine=libaio --iodepth=4 --minimal >/dev/null";
+
+const CONFIG: &str = r#"
+[memory]
+size = "32 MiB"
+
+[flash]
+devices = ["/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_SERIAL0", "/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_SERIAL1"]
+
+[history]
+size = "32 MiB"
+
+[[volume]]
+name = "web01"
+backing = "/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL2"
+"#;
+
+/// The package in that version.
+fn package(folder: &Path, version: &str) -> PathBuf {
+    let built = tool_within(SECONDS_PACKING, "scripts/deb")
+        .arg(folder.join(version))
+        .env("HOTSET_BIN", binary())
+        .env("HOTSET_DEB_VERSION", version)
+        .within(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+        .ok();
+    PathBuf::from(built.trim())
+}
+
+fn shown(guest: &mut Linux) -> Value {
+    serde_json::from_str(&guest.run("hotset --json volume show web01")).expect("it is JSON")
+}
+
+/// How many bytes a second the disk takes; 0: as many as come.
+fn limit_disk(guest: &Linux, bytes: u64) {
+    let said = guest.monitor(&format!("block_set_io_throttle drive2 0 0 {bytes} 0 0 0"));
+    assert!(!said.contains("rror"), "{said}");
+}
+
+fn no_error_in_the_kernels_log(guest: &mut Linux) {
+    let found = guest.run("dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|Remounting' || true");
+    assert_eq!(found, "", "requests failed");
+}
+
+/// Removal has to be refused, and the machine goes on as before. What was said.
+fn refused(guest: &mut Linux, how: &str) -> String {
+    let (status, said) = guest.try_run(&format!("dpkg --{how} hotset"));
+    assert_ne!(status, 0, "it went: {said}");
+    println!("refused: {said}");
+    let state = guest.run("dpkg-query -W -f '${Status}' hotset");
+    assert!(state.ends_with(" installed"), "{state}");
+    said
+}
+
+#[test]
+#[ignore = "needs a guest kernel and a Debian root: make torture"]
+fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_gets_rid_of_it() {
+    let folder = Folder::new();
+    let (older, newer) = (package(&folder.join("packages"), "0.0.1-1"), package(&folder.join("packages"), "9.9.9-1"));
+    let drive = |name: &str, mib: u64| {
+        let path = folder.join(name);
+        File::create(&path).and_then(|file| file.set_len(mib * MIB)).expect("a sparse file can be made");
+        path
+    };
+    let (fast, other, slow) = (drive("fast", 512), drive("other", 512), drive("slow", 256));
+    let disk = folder.join("disk");
+    installed(&disk);
+    let machine = Machine {
+        drives: vec![Drive::Nvme(fast), Drive::Nvme(other), Drive::Sata(slow)],
+        files: vec![(older, "/opt/older.deb".to_owned()), (newer, "/opt/newer.deb".to_owned())],
+        installed: Some(disk),
+        ..Machine::default()
+    };
+    let mut guest = Linux::boot_as(&machine);
+
+    // Installed, it runs, and has touched nothing.
+    guest.run("dpkg -i /opt/older.deb 2>&1 | tee /opt/installed");
+    guest.run(
+        "systemctl is-active hotset; systemctl is-enabled hotset; hotset status; [ $(ps -o user= -C hotset) = hotset ]",
+    );
+    guest.run(
+        "for disk in /dev/nvme0n1 /dev/nvme1n1 /dev/sda; do cmp -n $(blockdev --getsize64 $disk) $disk /dev/zero; done",
+    );
+    guest.run("[ -z \"$(cat /sys/block/nbd*/backend 2>/dev/null)\" ]");
+
+    // A file system on an attached volume, mounted at every boot.
+    guest.run(&format!("cat >/etc/hotset/hotset.toml <<'TOML'{CONFIG}TOML\nhotset check-config /etc/hotset/hotset.toml; systemctl restart hotset"));
+    guest.run("hotset attach web01; mkfs.ext4 -q /dev/hotset/web01; mkdir /data");
+    guest.run(
+        "echo '/dev/hotset/web01 /data ext4 _netdev,nofail 0 2' >>/etc/fstab; systemctl daemon-reload; mount /data",
+    );
+    guest.run(&format!(
+        "dd if=/dev/urandom of=/data/f bs=1M count={FILL_MIB} conv=fsync 2>&1; sha256sum /data/f >/opt/sum"
+    ));
+    for _ in 0..3 {
+        guest.run(READ_HOT);
+        // What a backing that is busy was not asked for is put on flash when it is quiet.
+        guest.run("sleep 3");
+    }
+    let before = shown(&mut guest)["flash"]["pages"].as_u64().expect("a number");
+
+    // Whether or not it answers before the machine goes.
+    guest.run("(sleep 1; systemctl reboot) >/dev/null 2>&1 &");
+    guest.wait_for_end();
+    let mut guest = Linux::boot_as(&machine);
+    println!(
+        "{}",
+        guest.run("systemctl list-jobs; systemd-analyze critical-chain --no-pager hotset.service data.mount || true")
+    );
+    println!("{}", guest.run("journalctl -b -1 --no-pager -u hotset -u 'hotset-attach@*' -u data.mount | tail -n 25"));
+    guest.run("findmnt --noheadings --output SOURCE,TARGET /data || { systemctl status data.mount hotset hotset-attach@web01; exit 1; }");
+    let read = |shown: &Value| {
+        let count = |key: &str| shown[key].as_u64().expect("a number");
+        (count("flash_hits"), count("memory_hits") + count("flash_hits") + count("partial_hits") + count("misses"))
+    };
+    let shown_before = shown(&mut guest);
+    guest.run(READ_HOT);
+    let shown_after = shown(&mut guest);
+    let kept = shown_before["flash"]["pages"].as_u64().expect("a number");
+    let ((had, all), (hits, reads)) = (read(&shown_before), read(&shown_after));
+    let (hits, reads) = (hits - had, reads - all);
+    println!("after the reboot flash has {kept} pages of {before}, and answers {hits} of {reads} reads");
+    assert!(before > 0 && kept * 10 >= before * 9, "of {before} pages on flash {kept} are left");
+    // What was hot enough to stay in memory was not on flash.
+    assert!(reads > 0 && hits * 2 >= reads, "the cache is cold: {hits} hits of {reads} reads");
+    guest.run("sha256sum -c /opt/sum");
+    no_error_in_the_kernels_log(&mut guest);
+
+    // A newer one under load.
+    let pid = guest.run("systemctl show -P MainPID hotset");
+    guest.begin(
+        "fio --name=v --filename=/data/g --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c \
+         --verify_backlog=64 --time_based --runtime=60 --minimal",
+    );
+    guest.run("sleep 10");
+    println!("{}", guest.run("dpkg -i /opt/newer.deb 2>&1"));
+    assert!(guest.is_busy(), "the load ended before the upgrade was through: {}", guest.ended());
+    assert_ne!(
+        guest.run("systemctl is-active hotset >/dev/null; systemctl show -P MainPID hotset"),
+        pid,
+        "the old daemon serves"
+    );
+    assert_eq!(guest.run("dpkg-query -W -f '${Version}' hotset"), "9.9.9-1");
+    println!("fio: {}", guest.ended());
+    guest.run("sha256sum -c /opt/sum; systemctl is-active hotset hotset-attach@web01");
+    no_error_in_the_kernels_log(&mut guest);
+
+    // It does not go while data of it is in the cache alone, whoever uses it, running or not.
+    limit_disk(&guest, SLOW_BYTES);
+    guest.run("dd if=/dev/urandom of=/data/h bs=1M count=16 conv=fsync 2>&1; sha256sum /data/h >>/opt/sum");
+    refused(&mut guest, "remove");
+    guest.run("systemctl is-active hotset hotset-attach@web01; echo works >/data/works; sync; umount /data; hotset detach web01");
+    let said = refused(&mut guest, "purge");
+    assert!(said.contains("hotset stop --destage") && said.contains("web01"), "it does not say how to go on: {said}");
+    guest.run("systemctl stop hotset");
+    let said = refused(&mut guest, "purge");
+    assert!(said.contains("hotset stop --destage") && said.contains("web01"), "it does not say how to go on: {said}");
+    limit_disk(&guest, 0);
+    guest.run("systemctl start hotset && hotset stop --destage");
+    println!("{}", guest.run("dpkg --purge hotset 2>&1"));
+    guest.run("[ ! -e /var/lib/hotset ] && [ ! -e /etc/hotset ] && [ ! -e /run/hotset ] && [ ! -e /usr/bin/hotset ]");
+    guest.run("! systemctl cat hotset 2>/dev/null; [ -z \"$(find /etc/systemd -name 'hotset*')\" ]");
+
+    // The disk is the whole truth.
+    guest.run("fsck.ext4 -fn /dev/sda; mount -o ro /dev/sda /data; sha256sum -c /opt/sum; umount /data");
+}
