@@ -18,10 +18,10 @@ const UNITS: &str = "hotset hotset-attach@web01 hotset-attach@raw";
 /// What is written before the reboot: twice what memory holds.
 const FILL_MIB: u64 = 64;
 /// Bytes that the disk takes a second, while what is written is to stay dirty.
-const SLOW_BYTES: u64 = 64 << 10;
-/// For a minute a file system's file, and a device that is open and not mounted.
+const SLOW_BYTES: u64 = 128 << 10;
+/// For a minute and a half a file system's file, and a device that is open and not mounted.
 const LOAD: &str = "fio --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=4 --verify=crc32c --verify_backlog=64 \
-                    --time_based --runtime=60 --minimal --name=mounted --filename=/data/g --name=open --filename=/dev/hotset/raw";
+                    --time_based --runtime=90 --minimal --name=mounted --filename=/data/g --name=open --filename=/dev/hotset/raw";
 /// Reads the same places each time, scattered, for what is read as a stream is not kept on flash.
 const READ_HOT: &str = "fio --name=hot --filename=/data/f --size=64M --io_size=24M --rw=randread --randseed=1 --bs=16k --direct=1 \
                         --ioengine=libaio --iodepth=4 --minimal >/dev/null";
