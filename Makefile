@@ -5,7 +5,7 @@ CARGO ?= cargo
 PROFILE := --profile ci --locked
 ARGS ?=
 
-.PHONY: deb demo test lint fmt page screenshots tidy e2e api-fuzz deny bench fuzz torture packages toolchain
+.PHONY: deb static demo test lint fmt page screenshots tidy e2e api-fuzz deny bench fuzz torture packages toolchain
 
 demo: toolchain page
 	$(CARGO) run --quiet --release --locked --package hotset -- demo $(ARGS)
@@ -47,6 +47,9 @@ api-fuzz: toolchain
 
 deb: toolchain page
 	scripts/deb
+
+static: toolchain page
+	@scripts/static
 
 deny:
 	scripts/deny

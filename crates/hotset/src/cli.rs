@@ -120,7 +120,7 @@ enum Command {
     Report(commands::report::Options),
     /// Collect what somebody who helps has to know into one archive, without secrets; the daemon need not run
     Support(commands::support::Options),
-    /// Say whose backings are not complete, without a daemon; fails if there are any
+    /// Say whose backings are not complete, with a daemon or without one; fails if there are any
     Undestaged(commands::undestaged::Options),
     /// Say what sizes of memory and flash are worth buying for a volume, or for a block trace
     Advise(commands::advise::Options),
@@ -151,7 +151,11 @@ enum Command {
         shell: Shell,
     },
     /// Print the manual in the format of man pages
-    Man,
+    Man {
+        /// Write a page for each command into that folder instead
+        #[arg(long, value_name = "FOLDER")]
+        out: Option<PathBuf>,
+    },
 }
 
 /// What went wrong, and what the process ends with.
@@ -212,7 +216,7 @@ impl Cli {
             Command::Detach(options) => commands::attach::detach(socket, &options, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Report(options) => commands::report::run(socket, &options, json),
-            Command::Undestaged(options) => commands::undestaged::run(&options, json),
+            Command::Undestaged(options) => commands::undestaged::run(socket, &options, json),
             Command::Support(options) => commands::support::run(socket, &options, json),
             Command::Advise(options) => commands::advise::run(socket, &options, json),
             Command::Simulate(options) => commands::simulate::run(&options, json),
@@ -220,7 +224,7 @@ impl Cli {
             Command::Lab { action } => commands::lab::run(action, json),
             Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),
             Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),
-            Command::Man => commands::shell::manual(Cli::command()),
+            Command::Man { out } => commands::shell::manual(Cli::command(), out.as_deref()),
         }
     }
 }

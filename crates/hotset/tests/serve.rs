@@ -583,6 +583,13 @@ fn completions_and_the_manual_know_every_command() {
             assert!(text.contains(command), "{command} is missing in {args:?}");
         }
     }
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let output = hotset().args(["man", "--out"]).arg(folder.path()).output().expect("the binary was built");
+    assert!(output.status.success(), "{}", errors(&output));
+    for page in ["hotset.1", "hotset-check-config.1", "hotset-volume-set.1"] {
+        let text = std::fs::read_to_string(folder.path().join(page)).unwrap_or_default();
+        assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
+    }
 }
 
 #[test]

@@ -95,6 +95,9 @@ impl Daemon {
         let mut command = Command::new(site.under.as_ref().unwrap_or(binary()));
         command.args(site.under.as_ref().map(|_| binary()));
         command.envs(site.sabotage.map(|fault| (SABOTAGE, fault)));
+        if let Some(manager) = &site.manager {
+            command.env("NOTIFY_SOCKET", manager).env("WATCHDOG_USEC", "500000");
+        }
         if let Some(programs) = &site.programs {
             let path = std::env::var("PATH").unwrap_or_default();
             command.env("PATH", format!("{}:{path}", programs.display()));

@@ -31,6 +31,8 @@ pub struct Site {
     pub programs: Option<PathBuf>,
     /// A program that becomes the daemon: it is given the binary and its arguments.
     pub under: Option<PathBuf>,
+    /// Where a service manager listens that wants to hear something twice a second.
+    pub manager: Option<PathBuf>,
     volumes: Vec<String>,
 }
 
@@ -47,6 +49,7 @@ impl Site {
             sabotage: None,
             programs: None,
             under: None,
+            manager: None,
             volumes: Vec::new(),
         }
     }

@@ -1,5 +1,7 @@
 //! `hotset completions` and `hotset man`: made from the command line's own description.
 
+use std::path::Path;
+
 use clap::Command;
 use clap_complete::Shell;
 
@@ -13,8 +15,14 @@ pub fn completions(mut command: Command, shell: Shell) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the manual: the page of the command and those of its subcommands, one after the other.
-pub fn manual(mut command: Command) -> Result<(), Failure> {
+/// Prints the manual: the page of the command and those of its subcommands, one after the other; or writes a file of each into `folder`.
+pub fn manual(mut command: Command, folder: Option<&Path>) -> Result<(), Failure> {
+    if let Some(folder) = folder {
+        let written = clap_mangen::generate_to(command, folder);
+        return written.map_err(|error| {
+            Failure::failed(format!("the manual cannot be written to {}: {error}", folder.display()))
+        });
+    }
     command.build();
     let mut text = Vec::new();
     pages(&command, &mut text).map_err(|error| Failure::failed(error.to_string()))?;

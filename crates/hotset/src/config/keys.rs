@@ -23,9 +23,42 @@ pub struct Key {
     pub default: &'static str,
     /// What it does.
     pub doc: &'static str,
+    /// What of TOML its value is.
+    pub shape: Shape,
     /// When a change of it in the file counts.
     pub takes_effect: TakesEffect,
 }
+
+/// What of TOML a key's value is, for those who look at a file without the parser: editors, and programs that write one.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    /// Text: a name, a path, a size or time with its unit.
+    Text,
+    /// One of these texts.
+    Choice(&'static [&'static str]),
+    /// `true` or `false`.
+    Flag,
+    /// A whole number, from the one to the other.
+    Count(u32, u32),
+    /// One of these whole numbers.
+    Level(&'static [u32]),
+    /// A number with decimals or without, up to this.
+    Number(u32),
+    /// A list of texts.
+    Texts,
+    /// A table of texts.
+    Labels,
+    /// A table with these texts: the first ones are required, the others may be there.
+    Record(&'static [&'static str], &'static [&'static str]),
+    /// One of these texts, or a whole number from the one to the other.
+    ChoiceOrCount(&'static [&'static str], u32, u32),
+    /// One of these texts, or a list of whole numbers.
+    ChoiceOrCounts(&'static [&'static str]),
+}
+
+/// Any whole number that the parser takes.
+const COUNT: Shape = Shape::Count(0, u32::MAX);
+const SHARES: Shape = Shape::ChoiceOrCount(&["low", "normal", "high"], 1, 100_000);
 
 use TakesEffect::{Command, Reload, Renewal, Restart};
 
@@ -56,7 +89,7 @@ pub const KEYS: &[Key] = &[
         r#""auto" or [0, 1]"#,
         r#""auto""#,
         "The processor that serves data. `\"auto\"` leaves it to the system, a list pins the data thread to the first one named; further ones are for a later version, which spreads the load.",
-    ),
+    ).shape(Shape::ChoiceOrCounts(&["auto"])),
     key(
         "state",
         "directory",
@@ -82,9 +115,9 @@ pub const KEYS: &[Key] = &[
         "flash",
         "devices",
         r#"["/dev/nvme0n1", "/dev/nvme1n1"]"#,
-        "none",
+        "required",
         "Two to eight devices, partitions or files. The first two carry what is dirty, mirrored, until one of them fails and another takes over, so that a flush need not wait for the backing. Empty ones are taken at the first start, others are refused.",
-    ),
+    ).shape(Shape::Texts),
     key(
         "flash",
         "size",
@@ -98,14 +131,14 @@ pub const KEYS: &[Key] = &[
         "false",
         "false",
         "Acknowledge flushes from one copy, with one device or while one of two is out of service: the next failure then loses what was flushed.",
-    ),
+    ).shape(Shape::Flag),
     key(
         "flash",
         "endurance_dwpd",
         "1",
         "1",
         "How often a day promotion may write the devices full, `0.3` for example; 0: no limit. A day's worth may be written at once. What is dirty always goes to flash.",
-    ),
+    ).shape(Shape::Number(1000)),
     key(
         "flash",
         "scrub",
@@ -133,7 +166,7 @@ pub const KEYS: &[Key] = &[
         r#"["unix:/run/hotset/nbd.sock", "tcp:127.0.0.1:10809"]"#,
         r#"["unix:/run/hotset/nbd.sock"]"#,
         "Where NBD clients connect: `unix:PATH` or `tcp:HOST:PORT`.",
-    ),
+    ).shape(Shape::Texts),
     key(
         "nbd",
         "socket_owner",
@@ -148,7 +181,7 @@ pub const KEYS: &[Key] = &[
         r#""off", "allowed" or "required""#,
         r#""off""#,
         "Whether NBD clients may or must use TLS, on every address of `listen`.",
-    ),
+    ).shape(Shape::Choice(&["off", "allowed", "required"])),
     key(
         "nbd",
         "tls_certificate",
@@ -170,7 +203,7 @@ pub const KEYS: &[Key] = &[
         r#"["10.0.0.5:3260"]"#,
         "required",
         "Where initiators connect: addresses, each a portal of the one target; the port is 3260 where none is given ([iscsi.md](iscsi.md)).",
-    ),
+    ).shape(Shape::Texts),
     key(
         "iscsi",
         "target",
@@ -184,21 +217,21 @@ pub const KEYS: &[Key] = &[
         r#"["203.0.113.5:3260"]"#,
         "[]",
         "Addresses that discovery names, for initiators behind another network's doors. Without them each is told the address that it connected to.",
-    ),
+    ).shape(Shape::Texts),
     key(
         "iscsi",
         "chap",
         r#"{ user = "esx", secret_file = "/etc/hotset/chap.secret" }"#,
         "none",
         "Initiators have to prove that they know the secret in that file; with `mutual_user` and `mutual_secret_file` the target proves itself to them as well.",
-    ),
+    ).shape(Shape::Record(&["user", "secret_file"], &["mutual_user", "mutual_secret_file"])),
     key(
         "iscsi",
         "acl",
         r#"["iqn.1998-01.com.vmware:*"]"#,
         "[]",
         "Names of initiators that may log in; `*` stands for any text. An empty list: all may.",
-    ),
+    ).shape(Shape::Texts),
     key(
         "api",
         "listen",
@@ -212,14 +245,14 @@ pub const KEYS: &[Key] = &[
         r#"["cache.example"]"#,
         "[]",
         "Host names and addresses under which it may be asked for, besides loopback; a request under another one is refused.",
-    ),
+    ).shape(Shape::Texts),
     key(
         "api",
         "metrics_volumes",
         "1000",
         "1000",
         "With more volumes than this `/metrics` tells sums alone, and how many volumes were left out.",
-    ),
+    ).shape(COUNT),
     key(
         "api",
         "tls_certificate",
@@ -285,9 +318,9 @@ pub const KEYS: &[Key] = &[
         "required",
         "Name of the modelled array: volumes lie on it with `backing = \"sim://NAME\"`, one after the other.",
     ),
-    key("array", "raid", "0, 1, 5, 6 or 10", "5", "RAID level."),
-    key("array", "disks", "5", "5", "Spindles or devices in the array."),
-    key("array", "disk", r#""sas15k", "sas10k", "nlsas" or "ssd""#, r#""sas15k""#, "What each disk is."),
+    key("array", "raid", "0, 1, 5, 6 or 10", "5", "RAID level.").shape(Shape::Level(&[0, 1, 5, 6, 10])),
+    key("array", "disks", "5", "5", "Spindles or devices in the array.").shape(COUNT),
+    key("array", "disk", r#""sas15k", "sas10k", "nlsas" or "ssd""#, r#""sas15k""#, "What each disk is.").shape(Shape::Choice(&["sas15k", "sas10k", "nlsas", "ssd"])),
     key(
         "array",
         "stripe",
@@ -309,7 +342,7 @@ pub const KEYS: &[Key] = &[
         "4",
         "1",
         "Accesses that a small write costs its disks, where they do not say so themselves: 2 for RAID 1 and 10, 4 for RAID 5, 6 for RAID 6; 1 to 16. Modelled arrays say it.",
-    ).takes_effect(Reload),
+    ).shape(Shape::Count(1, 16)).takes_effect(Reload),
     key("volume", "name", r#""web01""#, "required", "Name that clients see: the NBD export's. Never an identity.").takes_effect(Reload),
     key(
         "volume",
@@ -331,7 +364,7 @@ pub const KEYS: &[Key] = &[
         r#""write-back""#,
         r#""write-back""#,
         "`write-back`, `write-through`, `write-around`, `none` or `write-back-volatile`.",
-    ).takes_effect(Command),
+    ).shape(Shape::Choice(&["write-back", "write-through", "write-around", "none", "write-back-volatile"])).takes_effect(Command),
     key(
         "volume",
         "defer",
@@ -340,22 +373,22 @@ pub const KEYS: &[Key] = &[
         "With `write-back-volatile` alone: age at which a write is durable at the latest, while the backing takes as much as is written.",
     ),
     key("volume", "datastore", r#""sas-pool""#, "none", "The `[[datastore]]` whose spindles it shares.").takes_effect(Reload),
-    key("volume", "labels", r#"{ vm = "web01" }"#, "{}", "`vm` and any other, for people and for metrics.").takes_effect(Reload),
-    key("volume", "read_only", "false", "false", "Refuse writes."),
+    key("volume", "labels", r#"{ vm = "web01" }"#, "{}", "`vm` and any other, for people and for metrics.").shape(Shape::Labels).takes_effect(Reload),
+    key("volume", "read_only", "false", "false", "Refuse writes.").shape(Shape::Flag),
     key(
         "volume",
         "lun",
         "0",
         "given once",
         "Number of its LUN, 0 to 16383, where there is `[iscsi]`. Without it the volume is given one that no other has had, and keeps it.",
-    ),
-    key("volume", "flash", "true", "true", "Whether clean pages of the volume may be kept on flash."),
-    key("volume", "shares", r#""high" or 1500"#, r#""normal""#, "Weight beside the volumes of its datastore while that is congested, and on flash: `low` (500), `normal` (1000), `high` (2000), or 1 to 100000 ([qos.md](qos.md)).").takes_effect(Command),
-    key("volume", "limit_iops", "500", "0", "Requests a second at most, hits included; one longer than 128 KiB counts once for each 128 KiB that it begins. 0: no limit.").takes_effect(Command),
+    ).shape(Shape::Count(0, 16383)),
+    key("volume", "flash", "true", "true", "Whether clean pages of the volume may be kept on flash.").shape(Shape::Flag),
+    key("volume", "shares", r#""high" or 1500"#, r#""normal""#, "Weight beside the volumes of its datastore while that is congested, and on flash: `low` (500), `normal` (1000), `high` (2000), or 1 to 100000 ([qos.md](qos.md)).").shape(SHARES).takes_effect(Command),
+    key("volume", "limit_iops", "500", "0", "Requests a second at most, hits included; one longer than 128 KiB counts once for each 128 KiB that it begins. 0: no limit.").shape(COUNT).takes_effect(Command),
     key("volume", "limit_bytes", r#""20 MB""#, r#""0""#, "Bytes a second at most, hits included, from 64 KiB on; 0: no limit.").takes_effect(Command),
-    key("volume", "burst_iops", "1000", "0", "Requests that may come at once above `limit_iops`, saved up while fewer came.").takes_effect(Command),
+    key("volume", "burst_iops", "1000", "0", "Requests that may come at once above `limit_iops`, saved up while fewer came.").shape(COUNT).takes_effect(Command),
     key("volume", "burst_bytes", r#""100 MB""#, r#""0""#, "Bytes that may come at once above `limit_bytes`, saved up while fewer came.").takes_effect(Command),
-    key("volume", "reservation_iops", "300", "0", "Requests of 4 KiB a second that its datastore does for it before others get by shares; no more than `limit_iops`. Needs a `datastore`, which may refuse what it has not shown it can do.").takes_effect(Command),
+    key("volume", "reservation_iops", "300", "0", "Requests of 4 KiB a second that its datastore does for it before others get by shares; no more than `limit_iops`. Needs a `datastore`, which may refuse what it has not shown it can do.").shape(COUNT).takes_effect(Command),
     key(
         "volume",
         "memory_min",
@@ -390,27 +423,27 @@ pub const KEYS: &[Key] = &[
         r#"["iqn.1998-01.com.vmware:*"]"#,
         "[]",
         "Initiators that its LUN is there for, of those that may log in; `*` stands for any text. An empty list: all of them.",
-    ).takes_effect(Reload),
+    ).shape(Shape::Texts).takes_effect(Reload),
     key(
         "volume",
         "declared_lost",
         "false",
         "false",
         "Its backing will not come back: initiators are told that the LUN is gone for good (PDL), and give up its paths. While it is merely away they are told to wait.",
-    ).takes_effect(Command),
+    ).shape(Shape::Flag).takes_effect(Command),
     key(
         "qos",
         "match",
         r#"{ vm = "sql*" }"#,
         "required",
         "Volumes that this is for: all of these labels have to fit, where `*` stands for any text and `?` for one character. `name` is the volume's name. Where several fit, the last one that gives a key counts; a volume's own key comes before all of them.",
-    ).takes_effect(Reload),
-    key("qos", "shares", r#""high" or 1500"#, "not given", "As `shares` of a volume.").takes_effect(Reload),
-    key("qos", "limit_iops", "500", "not given", "As `limit_iops` of a volume.").takes_effect(Reload),
+    ).shape(Shape::Labels).takes_effect(Reload),
+    key("qos", "shares", r#""high" or 1500"#, "not given", "As `shares` of a volume.").shape(SHARES).takes_effect(Reload),
+    key("qos", "limit_iops", "500", "not given", "As `limit_iops` of a volume.").shape(COUNT).takes_effect(Reload),
     key("qos", "limit_bytes", r#""20 MB""#, "not given", "As `limit_bytes` of a volume.").takes_effect(Reload),
-    key("qos", "burst_iops", "1000", "not given", "As `burst_iops` of a volume.").takes_effect(Reload),
+    key("qos", "burst_iops", "1000", "not given", "As `burst_iops` of a volume.").shape(COUNT).takes_effect(Reload),
     key("qos", "burst_bytes", r#""100 MB""#, "not given", "As `burst_bytes` of a volume.").takes_effect(Reload),
-    key("qos", "reservation_iops", "300", "not given", "As `reservation_iops` of a volume.").takes_effect(Reload),
+    key("qos", "reservation_iops", "300", "not given", "As `reservation_iops` of a volume.").shape(COUNT).takes_effect(Reload),
 ];
 
 const fn table(name: &'static str, repeated: bool) -> Table {
@@ -424,10 +457,14 @@ const fn key(
     default: &'static str,
     doc: &'static str,
 ) -> Key {
-    Key { table, name, form, default, doc, takes_effect: Restart }
+    Key { table, name, form, default, doc, shape: Shape::Text, takes_effect: Restart }
 }
 
 impl Key {
+    const fn shape(self, shape: Shape) -> Key {
+        Key { shape, ..self }
+    }
+
     const fn takes_effect(self, takes_effect: TakesEffect) -> Key {
         Key { takes_effect, ..self }
     }

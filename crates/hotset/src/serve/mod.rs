@@ -30,6 +30,7 @@ mod stop;
 mod tokens;
 mod traces;
 mod vhost_user;
+mod watchdog;
 
 use std::path::Path;
 use std::rc::Rc;
@@ -151,10 +152,10 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     daemon.start_history();
     tokio::task::spawn_local(daemon.clone().sample());
     daemon.start_api(stopped);
-    let started = start_serving(&daemon, wanted, starting).await;
+    let started = daemon.patiently(start_serving(&daemon, wanted, starting)).await;
     if started.is_ok() {
         ready();
-        tokio::task::spawn_local(feed_watchdog(daemon.clone()));
+        daemon.feed_watchdog().await;
         tokio::task::spawn_local(daemon.clone().watch_flash());
         tokio::task::spawn_local(daemon.clone().watch_drives());
         tokio::select! {
@@ -229,11 +230,14 @@ async fn start_serving(
     wanted: Vec<(VolumeConfig, bool)>,
     starting: Vec<Busy<'_>>,
 ) -> Result<(), Failure> {
-    daemon.notifier.status("opening volumes");
+    if daemon.config.borrow().flash.is_some() {
+        daemon.notifier.status("replaying the flash log");
+    }
     daemon.open_flash().await.map_err(|failure| Failure::failed(failure.message))?;
     let datastores = daemon.config.borrow().datastores.clone();
     daemon.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     *daemon.whole.borrow_mut() = daemon.open_left_behind().await.map_err(|failure| Failure::failed(failure.message))?;
+    daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
     let attached = daemon.attach_all(wanted, false).await;
     drop(starting);
     let mut unopened = 0;
@@ -333,19 +337,5 @@ async fn reload_by_signal(daemon: &Daemon) {
             log::error(&failure.message);
             daemon.notifier.status("the changed configuration has errors; the old one is in force");
         }
-    }
-}
-
-/// Feeds the service manager's watchdog as long as every data core answers.
-async fn feed_watchdog(daemon: Rc<Daemon>) {
-    let Some(pause) = Notifier::watchdog_pause() else { return };
-    loop {
-        for core in &daemon.cores {
-            if core.call(async |_| ()).await.is_err() {
-                return;
-            }
-        }
-        daemon.notifier.say("WATCHDOG=1");
-        tokio::time::sleep(pause).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Telling systemd how far we are: READY, STOPPING, STATUS, WATCHDOG. Without NOTIFY_SOCKET nothing happens.
+//! Telling systemd how far we are: READY, STOPPING, STATUS, WATCHDOG, EXTEND_TIMEOUT. Without NOTIFY_SOCKET nothing happens.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -21,10 +21,16 @@ impl Notifier {
         Notifier { to }
     }
 
-    /// Half of the time within which the watchdog has to be fed, where one is on.
-    pub fn watchdog_pause() -> Option<Duration> {
+    /// As [`Notifier::from_environment`], for a data core: what a service manager has no room for is not said.
+    pub fn that_never_waits() -> Notifier {
+        let Notifier { to } = Notifier::from_environment();
+        Notifier { to: to.filter(|(socket, _)| socket.set_nonblocking(true).is_ok()) }
+    }
+
+    /// The time within which the watchdog has to be fed, where one is on.
+    pub fn watchdog_time() -> Option<Duration> {
         let micros = std::env::var("WATCHDOG_USEC").ok()?.parse::<u64>().ok()?;
-        (micros > 0).then(|| Duration::from_micros(micros / 2))
+        (micros > 0).then(|| Duration::from_micros(micros))
     }
 
     /// Sends lines of the protocol.
@@ -40,8 +46,14 @@ impl Notifier {
         self.say(&format!("STATUS={text}"));
     }
 
-    /// As [`Notifier::status`], for something that takes long: asks for another half minute.
+    /// As [`Notifier::status`], for something that takes long.
     pub fn patience(&self, text: &str) {
-        self.say(&format!("STATUS={text}\nEXTEND_TIMEOUT_USEC=30000000"));
+        self.status(text);
+        self.more_time();
+    }
+
+    /// Asks for another half minute.
+    pub fn more_time(&self) {
+        self.say("EXTEND_TIMEOUT_USEC=30000000");
     }
 }

@@ -203,7 +203,7 @@ pub(super) fn size_of_file(file: &File, kind: Kind) -> io::Result<u64> {
     if kind == Kind::File {
         return file.metadata().map(|meta| meta.len());
     }
-    const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+    const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
     let mut bytes = 0u64;
     // SAFETY: this request writes one u64.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
@@ -240,8 +240,9 @@ fn statfs(file: &File) -> Option<libc::statfs> {
 /// True for filesystems that can mark a range as zero without writing it.
 fn zeroes_ranges(file: &File) -> bool {
     const F2FS: i64 = 0xf2f5_2010;
+    // Signed in one C library, unsigned in another.
     statfs(file).is_some_and(|stat| {
-        [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC, F2FS].contains(&stat.f_type)
+        [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC, F2FS].contains(&(stat.f_type as _))
     })
 }
 

@@ -98,14 +98,14 @@ unsafe impl<F: 'static, K: 'static> OpCode for Operation<F, K> {
             (Action::Receive, Some((data, len))) if count == 1 => opcode::Recv::new(fd, data, len).build(),
             (Action::Receive, _) => {
                 let message = self.message.as_mut_ptr();
-                // SAFETY: a zeroed `msghdr` is a valid one.
-                unsafe { ((*message).msg_iov, (*message).msg_iovlen) = (self.iov.as_mut_ptr(), self.iov.len()) };
+                // SAFETY: a zeroed `msghdr` is a valid one. How wide its count is differs among C libraries; the list is short.
+                unsafe { ((*message).msg_iov, (*message).msg_iovlen) = (self.iov.as_mut_ptr(), self.iov.len() as _) };
                 opcode::RecvMsg::new(fd, message).build()
             }
             (Action::Send, _) => {
                 let message = self.message.as_mut_ptr();
                 // SAFETY: as above.
-                unsafe { ((*message).msg_iov, (*message).msg_iovlen) = (self.iov.as_mut_ptr(), self.iov.len()) };
+                unsafe { ((*message).msg_iov, (*message).msg_iovlen) = (self.iov.as_mut_ptr(), self.iov.len() as _) };
                 opcode::SendMsg::new(fd, message).flags(libc::MSG_NOSIGNAL as u32).build()
             }
             (Action::Accept, _) => {

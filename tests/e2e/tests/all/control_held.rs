@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use e2e::client::{Client, FUA, Op};
@@ -90,5 +91,37 @@ fn a_data_core_that_stands_still_is_noticed() {
     drop(held);
     assert_eq!(client.receive().expect("it goes on").error, 0);
     assert_eq!(shown(&daemon)["reads"], before + 1);
+    daemon.stop();
+}
+
+/// What the daemon says next to the service manager; nothing after a time in which it should have said something several times.
+fn said(manager: &UnixDatagram) -> Option<String> {
+    let mut bytes = [0; 4096];
+    let len = manager.recv(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes[..len]).into_owned())
+}
+
+#[test]
+fn the_watchdog_is_fed_by_the_data_core_and_by_nobody_else() {
+    let mut site = site();
+    let manager = UnixDatagram::bind(site.folder.join("manager")).expect("a socket in the folder");
+    manager.set_read_timeout(Some(Duration::from_secs(10))).expect("it is no zero");
+    site.manager = Some(site.folder.join("manager"));
+    let daemon = site.start();
+    while said(&manager).expect("it is ready at some time") != "WATCHDOG=1" {}
+    {
+        let Some(held) = held::control(&daemon) else { return };
+        // More than the socket may have kept from before.
+        for _ in 0..20 {
+            while said(&manager).expect("the data core feeds it") != "WATCHDOG=1" {}
+        }
+        assert!(held.stands_still(), "what was seen is no news");
+    }
+    let Some(held) = held::core(&daemon) else { return };
+    while let Some(text) = said(&manager) {
+        assert!(held.stands_still(), "the core goes on, and says {text}");
+    }
+    drop(held);
+    while said(&manager).expect("it goes on") != "WATCHDOG=1" {}
     daemon.stop();
 }

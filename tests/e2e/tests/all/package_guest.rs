@@ -13,10 +13,15 @@ use serde_json::Value;
 const MIB: u64 = 1 << 20;
 /// Seconds that packing may take: the binary of a test is large.
 const SECONDS_PACKING: u64 = 600;
+/// The daemon, and who keeps its devices.
+const UNITS: &str = "hotset hotset-attach@web01 hotset-attach@raw";
 /// What is written before the reboot: twice what memory holds.
 const FILL_MIB: u64 = 64;
 /// Bytes that the disk takes a second, while what is written is to stay dirty.
-const SLOW_BYTES: u64 = 64 << 10;
+const SLOW_BYTES: u64 = 128 << 10;
+/// For a minute and a half a file system's file, and a device that is open and not mounted.
+const LOAD: &str = "fio --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=4 --verify=crc32c --verify_backlog=64 \
+                    --time_based --runtime=90 --minimal --name=mounted --filename=/data/g --name=open --filename=/dev/hotset/raw";
 /// Reads the same places each time, scattered, for what is read as a stream is not kept on flash.
 const READ_HOT: &str = "fio --name=hot --filename=/data/f --size=64M --io_size=24M --rw=randread --randseed=1 --bs=16k --direct=1 \
                         --ioengine=libaio --iodepth=4 --minimal >/dev/null";
@@ -34,6 +39,10 @@ size = "32 MiB"
 [[volume]]
 name = "web01"
 backing = "/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL2"
+
+[[volume]]
+name = "raw"
+backing = "/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL3"
 "#;
 
 /// The package in that version.
@@ -45,6 +54,11 @@ fn package(folder: &Path, version: &str) -> PathBuf {
         .within(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
         .ok();
     PathBuf::from(built.trim())
+}
+
+/// The processes of [`UNITS`].
+fn pids(guest: &mut Linux) -> Vec<String> {
+    guest.run(&format!("systemctl show --value -p MainPID {UNITS}")).split_whitespace().map(str::to_owned).collect()
 }
 
 fn shown(guest: &mut Linux) -> Value {
@@ -82,11 +96,12 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
         File::create(&path).and_then(|file| file.set_len(mib * MIB)).expect("a sparse file can be made");
         path
     };
-    let (fast, other, slow) = (drive("fast", 512), drive("other", 512), drive("slow", 256));
+    let (fast, other) = (drive("fast", 512), drive("other", 512));
+    let (slow, more) = (drive("slow", 256), drive("more", 64));
     let disk = folder.join("disk");
     installed(&disk);
     let machine = Machine {
-        drives: vec![Drive::Nvme(fast), Drive::Nvme(other), Drive::Sata(slow)],
+        drives: vec![Drive::Nvme(fast), Drive::Nvme(other), Drive::Sata(slow), Drive::Sata(more)],
         files: vec![(older, "/opt/older.deb".to_owned()), (newer, "/opt/newer.deb".to_owned())],
         installed: Some(disk),
         ..Machine::default()
@@ -99,13 +114,13 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
         "systemctl is-active hotset; systemctl is-enabled hotset; hotset status; [ $(ps -o user= -C hotset) = hotset ]",
     );
     guest.run(
-        "for disk in /dev/nvme0n1 /dev/nvme1n1 /dev/sda; do cmp -n $(blockdev --getsize64 $disk) $disk /dev/zero; done",
+        "for disk in /dev/nvme0n1 /dev/nvme1n1 /dev/sda /dev/sdb; do cmp -n $(blockdev --getsize64 $disk) $disk /dev/zero; done",
     );
     guest.run("[ -z \"$(cat /sys/block/nbd*/backend 2>/dev/null)\" ]");
 
     // A file system on an attached volume, mounted at every boot.
     guest.run(&format!("cat >/etc/hotset/hotset.toml <<'TOML'{CONFIG}TOML\nhotset check-config /etc/hotset/hotset.toml; systemctl restart hotset"));
-    guest.run("hotset attach web01; mkfs.ext4 -q /dev/hotset/web01; mkdir /data");
+    guest.run("hotset attach web01; hotset attach raw; mkfs.ext4 -q /dev/hotset/web01; mkdir /data");
     guest.run(
         "echo '/dev/hotset/web01 /data ext4 _netdev,nofail 0 2' >>/etc/fstab; systemctl daemon-reload; mount /data",
     );
@@ -147,29 +162,25 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     no_error_in_the_kernels_log(&mut guest);
 
     // A newer one under load.
-    let pid = guest.run("systemctl show -P MainPID hotset");
-    guest.begin(
-        "fio --name=v --filename=/data/g --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c \
-         --verify_backlog=64 --time_based --runtime=60 --minimal",
-    );
+    let pids = pids(&mut guest);
+    guest.begin(LOAD);
     guest.run("sleep 10");
     println!("{}", guest.run("dpkg -i /opt/newer.deb 2>&1"));
     assert!(guest.is_busy(), "the load ended before the upgrade was through: {}", guest.ended());
-    assert_ne!(
-        guest.run("systemctl is-active hotset >/dev/null; systemctl show -P MainPID hotset"),
-        pid,
-        "the old daemon serves"
-    );
     assert_eq!(guest.run("dpkg-query -W -f '${Version}' hotset"), "9.9.9-1");
     println!("fio: {}", guest.ended());
-    guest.run("sha256sum -c /opt/sum; systemctl is-active hotset hotset-attach@web01");
+    guest.run(&format!("sha256sum -c /opt/sum; systemctl is-active {UNITS}"));
+    for (old, new) in pids.iter().zip(self::pids(&mut guest)) {
+        assert_ne!(*old, new, "the old one of {UNITS} goes on");
+    }
     no_error_in_the_kernels_log(&mut guest);
 
     // It does not go while data of it is in the cache alone, whoever uses it, running or not.
     limit_disk(&guest, SLOW_BYTES);
     guest.run("dd if=/dev/urandom of=/data/h bs=1M count=16 conv=fsync 2>&1; sha256sum /data/h >>/opt/sum");
     refused(&mut guest, "remove");
-    guest.run("systemctl is-active hotset hotset-attach@web01; echo works >/data/works; sync; umount /data; hotset detach web01");
+    guest.run(&format!("systemctl is-active {UNITS}; echo works >/data/works; sync; umount /data"));
+    guest.run("hotset detach raw; hotset detach web01");
     let said = refused(&mut guest, "purge");
     assert!(said.contains("hotset stop --destage") && said.contains("web01"), "it does not say how to go on: {said}");
     guest.run("systemctl stop hotset");
@@ -182,5 +193,7 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     guest.run("! systemctl cat hotset 2>/dev/null; [ -z \"$(find /etc/systemd -name 'hotset*')\" ]");
 
     // The disk is the whole truth.
-    guest.run("fsck.ext4 -fn /dev/sda; mount -o ro /dev/sda /data; sha256sum -c /opt/sum; umount /data");
+    guest.run(
+        "disk=/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL2; fsck.ext4 -fn $disk; mount -o ro $disk /data; sha256sum -c /opt/sum; umount /data",
+    );
 }
