@@ -40,6 +40,9 @@ pub trait Block: Clone + 'static {
     /// Brings near what a clone of it will touch; changes nothing but time.
     fn hint(&self) {}
 
+    /// Brings near where its content begins, for who will copy it; changes nothing but time.
+    fn hint_content(&self) {}
+
     /// A writable alias of content that others may hold: breaks R1 on purpose, so that a test can show that its checker
     /// notices. Only the simulated world can do it; the real one has `unreachable!()` here.
     #[doc(hidden)]

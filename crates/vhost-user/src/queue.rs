@@ -1,7 +1,7 @@
 //! One queue of a guest: takes what the driver made available, serves it, gives it back.
 //!
-//! What the engine can serve at once is served where it was found; the rest are tasks. The driver is told once for what was given back in
-//! one turn, and asked to keep silent as long as there is something to take.
+//! What the engine can serve at once is served where it was found; the rest are tasks. The driver is told a few times a turn of what was
+//! given back, and only if it waits, and asked to keep silent as long as there is something to take.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -9,19 +9,22 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use engine::pages::slow::Asked;
-use engine::{RequestError, WriteFlags, ZeroFlags};
+use engine::{HINTS_MAX, RequestError, WriteFlags, ZeroFlags};
 use front::buffer_bytes;
 use seam::{BLOCK_BYTES, Bell, Nanos, Piece, Seam};
 
 use crate::device::Device;
 use crate::inflight::Inflight;
-use crate::memory::DirtyLog;
+use crate::memory::{DirtyLog, Memory};
 use crate::request::{Given, ID_BYTES, Kind, Request, Status};
 use crate::ring::{Broken, Chain, Layout, Ring};
 use crate::room::Waiting;
 
-/// Requests that are taken before other tasks of the core get their turn.
-const BATCH: usize = 32;
+/// Requests that are taken before other tasks of the core get their turn: as many as one hint to the engine takes.
+const BATCH: usize = HINTS_MAX;
+/// Requests of a turn after which the driver is told, if it waits: it wakes up and asks for more while the others are served. Told at the
+/// end alone, each side waits for the other in turn.
+const TOLD_AFTER: usize = 8;
 /// Longest time that a queue is looked at again and again before the driver is asked to tell, in nanoseconds: a kick costs the guest more
 /// than that, and us a wake-up.
 const SPIN_NS: u64 = 20_000;
@@ -109,6 +112,8 @@ pub(crate) struct Queue<S: Seam> {
     /// Who waits for its end.
     ended: Waiting,
     chain: RefCell<Chain>,
+    /// Room for what is taken in one turn; empty in between.
+    batch: RefCell<Vec<Request>>,
     pieces: RefCell<Vec<Piece<S::Block>>>,
 }
 
@@ -134,6 +139,7 @@ impl<S: Seam> Queue<S> {
             waker: RefCell::default(),
             ended: Waiting::default(),
             chain: RefCell::default(),
+            batch: RefCell::default(),
             pieces: RefCell::default(),
         })
     }
@@ -254,7 +260,10 @@ impl<S: Seam> Queue<S> {
         *self.ring.borrow_mut() = Some(ring);
         // The driver may wait for what was given back right before an end.
         self.untold.set(true);
-        left.into_iter().try_for_each(|head| self.begin(head, true))
+        for head in left {
+            self.begin(self.read_request(&memory, head)?, true);
+        }
+        Ok(())
     }
 
     fn register(&self, context: &Context<'_>) {
@@ -313,20 +322,48 @@ impl<S: Seam> Queue<S> {
         ring.as_mut().map(|ring| work(ring, log))
     }
 
-    /// Takes what is available, at most a batch; true if there may be more.
+    /// Takes what is available, at most a batch; true if there may be more. All of a batch is read before any of it is served, so that the
+    /// engine brings near what it will touch at once: one request after the other would wait for memory anew.
     fn take(self: &Rc<Self>) -> Result<bool, Broken> {
-        self.with_ring(|ring, _| ring.unlisten());
-        for _ in 0..BATCH {
-            let popped = self.with_ring(|ring, _| ring.pop());
-            match popped.transpose()?.flatten() {
-                Some(head) => {
-                    self.spin.found();
-                    self.begin(head, false)?;
-                }
-                None => return Ok(false),
+        let mut batch = self.batch.take();
+        let more = self.read_batch(&mut batch);
+        self.hint(&batch);
+        // What came before a broken request is served, and each in its turn: where the next device goes on follows from how many were used
+        // and which are under way.
+        for (number, request) in batch.drain(..).enumerate() {
+            self.begin(request, false);
+            if number % TOLD_AFTER == TOLD_AFTER - 1 {
+                self.tell();
             }
         }
+        self.batch.replace(batch);
+        more
+    }
+
+    fn read_batch(&self, batch: &mut Vec<Request>) -> Result<bool, Broken> {
+        self.with_ring(|ring, _| ring.unlisten());
+        let memory = self.device.memory();
+        while batch.len() < BATCH {
+            let popped = self.with_ring(|ring, _| ring.pop());
+            let Some(head) = popped.transpose()?.flatten() else { return Ok(false) };
+            self.spin.found();
+            batch.push(self.read_request(&memory, head)?);
+        }
         Ok(true)
+    }
+
+    fn hint(&self, batch: &[Request]) {
+        if batch.len() < 2 {
+            return;
+        }
+        let (mut offsets, mut count) = ([0; BATCH], 0);
+        for request in batch {
+            if let Kind::Read { at, .. } | Kind::Write { at, .. } = request.kind {
+                offsets[count] = at;
+                count += 1;
+            }
+        }
+        self.device.volume.hint(&offsets[..count]);
     }
 
     /// Tells the driver of what was given back, if it wants to know.
@@ -348,31 +385,31 @@ impl<S: Seam> Queue<S> {
         }
     }
 
-    /// Serves the request that begins at `head`. `is_left`: an earlier device had begun it.
-    fn begin(self: &Rc<Self>, head: u16, is_left: bool) -> Result<(), Broken> {
-        let (device, memory) = (&self.device, self.device.memory());
+    /// What the chain that begins at `head` asks for.
+    fn read_request(&self, memory: &Rc<Memory>, head: u16) -> Result<Request, Broken> {
+        let volume = &self.device.volume;
         let mut chain = self.chain.borrow_mut();
-        self.with_ring(|ring, _| ring.read_chain(&memory, head, &mut chain)).transpose()?;
-        let (size_bytes, read_only) = (device.volume.size_bytes(), device.volume.spec().read_only);
-        let request = Request::read(&memory, head, &mut chain, size_bytes, read_only)?;
-        drop(chain);
+        self.with_ring(|ring, _| ring.read_chain(memory, head, &mut chain)).transpose()?;
+        Request::read(memory, head, &mut chain, volume.size_bytes(), volume.spec().read_only)
+    }
+
+    /// Serves a request. `is_left`: an earlier device had begun it.
+    fn begin(self: &Rc<Self>, request: Request, is_left: bool) {
         self.note(&request);
         if let Some((status, written)) = self.serve_now(&request) {
-            self.give_back(&request, status, written);
-            return Ok(());
+            return self.give_back(&request, status, written);
         }
         if let Some(inflight) = &mut *self.inflight.borrow_mut()
             && !is_left
         {
-            inflight.begin(head);
+            inflight.begin(request.head);
         }
         self.under_way.set(self.under_way.get() + 1);
         let queue = self.clone();
-        device.seam.spawn(async move {
+        self.device.seam.spawn(async move {
             let result = queue.serve(&request).await;
             queue.served(&request, result);
         });
-        Ok(())
     }
 
     fn note(&self, request: &Request) {

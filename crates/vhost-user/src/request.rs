@@ -1,5 +1,6 @@
 //! What a chain of descriptors asks for: virtio-blk's requests, taken out of the guest's memory once.
 
+use std::mem::take;
 use std::rc::Rc;
 
 use engine::WriteSource;
@@ -94,25 +95,27 @@ impl Request {
         size_bytes: u64,
         read_only: bool,
     ) -> Result<Request, Broken> {
-        let (mut readable, mut writable) = (std::mem::take(&mut chain.readable), std::mem::take(&mut chain.writable));
+        let Chain { readable, writable } = chain;
         writable.retain(|segment| segment.len > 0);
         let Some(last) = writable.last_mut() else { return Err(Broken::Short) };
-        if total(&readable) < HEAD_BYTES as u64 {
+        if total(readable) < HEAD_BYTES as u64 {
             return Err(Broken::Short);
         }
         last.len -= 1;
         let status_at = last.at + u64::from(last.len);
         let count = readable.len().max(writable.len()) as u32;
         let mut bytes = [0; HEAD_BYTES];
-        copy_out(memory, &readable, 0, &mut bytes).map_err(|()| Broken::Short)?;
-        let buffers = |segments| Buffers { memory: memory.clone(), segments };
-        skip(&mut readable, HEAD_BYTES as u32);
+        copy_out(memory, readable, 0, &mut bytes).map_err(|()| Broken::Short)?;
+        // Only what holds data leaves the chain, whose other half serves the next request too.
+        let buffers = |segments: &mut Vec<Segment>| Buffers { memory: memory.clone(), segments: take(segments) };
+        let none = &mut Vec::new();
+        skip(readable, HEAD_BYTES as u32);
         let kind = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
         let sector = u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes"));
-        let request = |kind, segments| Request { head, kind, buffers: buffers(segments), status_at };
+        let request = |kind, segments: &mut Vec<Segment>| Request { head, kind, buffers: buffers(segments), status_at };
         // One segment more than announced each way: that of the head, and that of the status.
         if count > SEGMENTS_MAX + 1 {
-            return Ok(request(Kind::Refused(Status::Unsupported), Vec::new()));
+            return Ok(request(Kind::Refused(Status::Unsupported), none));
         }
         let span = |segments: &[Segment]| {
             let len = total(segments);
@@ -121,17 +124,17 @@ impl Request {
             (fits && len > 0).then_some((at, len as usize))
         };
         Ok(match kind {
-            0 => match span(&writable) {
+            0 => match span(writable) {
                 Some((at, len)) => request(Kind::Read { at, len }, writable),
-                None => request(Kind::Refused(Status::IoError), Vec::new()),
+                None => request(Kind::Refused(Status::IoError), none),
             },
-            1 => match span(&readable) {
+            1 => match span(readable) {
                 Some((at, len)) if !read_only => request(Kind::Write { at, len }, readable),
-                _ => request(Kind::Refused(Status::IoError), Vec::new()),
+                _ => request(Kind::Refused(Status::IoError), none),
             },
-            4 => request(Kind::Flush, Vec::new()),
-            8 if total(&writable) >= ID_BYTES as u64 => request(Kind::Identity, writable),
-            8 => request(Kind::Refused(Status::IoError), Vec::new()),
+            4 => request(Kind::Flush, none),
+            8 if total(writable) >= ID_BYTES as u64 => request(Kind::Identity, writable),
+            8 => request(Kind::Refused(Status::IoError), none),
             11 | 13 => {
                 let ranges = ranges(&buffers(readable), kind == 13, size_bytes);
                 let kind = match ranges {
@@ -139,9 +142,9 @@ impl Request {
                     Ok(ranges) => Kind::Zero(ranges),
                     Err(status) => Kind::Refused(status),
                 };
-                request(kind, Vec::new())
+                request(kind, none)
             }
-            _ => request(Kind::Refused(Status::Unsupported), Vec::new()),
+            _ => request(Kind::Refused(Status::Unsupported), none),
         })
     }
 }

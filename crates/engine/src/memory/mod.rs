@@ -83,11 +83,9 @@ impl<S: Seam> Memory<S> {
                 self.policy.hint(id);
             }
         }
-        for id in slots.into_iter().flatten() {
-            if let Some(data) = &self.slots[id as usize].data {
-                data.hint();
-            }
-        }
+        let data = || slots.iter().flatten().filter_map(|id| self.slots[*id as usize].data.as_ref());
+        data().for_each(Block::hint);
+        data().for_each(Block::hint_content);
     }
 
     /// As [`Memory::hint`], for the first blocks of one request.

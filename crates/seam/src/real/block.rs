@@ -5,6 +5,12 @@ use std::ptr::NonNull;
 use super::pool::Header;
 use crate::{BLOCK_BYTES, Block, BlockMut};
 
+/// What the processor brings near at once.
+const LINE_BYTES: usize = 64;
+/// Lines at a block's beginning that a hint asks for: the processor sees by itself where that leads, but only once it has waited for the
+/// first. Four make a copy of a block that is nowhere near a quarter faster, sixteen no more.
+const LINES_HINTED: usize = 4;
+
 /// A frozen block of the real world.
 pub struct RealBlock(pub(super) NonNull<Header>);
 
@@ -89,6 +95,12 @@ impl Block for RealBlock {
     #[inline]
     fn hint(&self) {
         crate::hint::prefetch(self.header());
+    }
+
+    #[inline]
+    fn hint_content(&self) {
+        let lines = self.bytes().chunks(LINE_BYTES).take(LINES_HINTED);
+        lines.for_each(|line| crate::hint::prefetch(&line[0]));
     }
 
     fn read_bytes(&self, at: usize, out: &mut [u8]) {
