@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use flash::{MapLoaded, Pages, Recovered, Store};
+use seam::kept::Left;
 use seam::{BLOCK_BYTES, Seam};
 
 use crate::shard::common::Common;
 use crate::{
     Backing, CacheMode, CoreSpec, CoreStats, DatastoreSpec, DatastoreStats, RequestError, Volume, VolumeSpec,
-    WritePolicy,
+    WritePolicy, WriteSource,
 };
 
 /// Why a volume could not be attached.
@@ -30,6 +31,9 @@ pub enum AttachError {
     /// What the flash log holds of it could not be taken over.
     #[error("what the flash log holds of \"{0}\" could not be read: {1}; it stays there")]
     Recovery(String, RequestError),
+    /// What a killed process left of it in memory could not be taken back.
+    #[error("what was left in memory of \"{0}\" could not be taken back: {1}; it stays there")]
+    LeftInMemory(String, RequestError),
 }
 
 struct Inner<S: Seam> {
@@ -133,6 +137,22 @@ impl<S: Seam> Core<S> {
         drop(found);
         self.0.volumes.borrow_mut().push(volume.clone());
         Ok(volume)
+    }
+
+    /// Makes dirty again what a killed process left in memory of `volume`, before anybody asks for it ([`Volume::take_back`]). On an error the
+    /// volume is not served, and nothing that is left is forgotten.
+    pub async fn take_back<W: WriteSource<S>>(
+        &self,
+        volume: &Volume<S>,
+        left: &Left,
+        source: impl FnMut(usize) -> W,
+    ) -> Result<u64, AttachError> {
+        let taken = volume.take_back(left, source).await;
+        taken.map_err(|error| {
+            self.0.volumes.borrow_mut().retain(|other| other.name() != volume.name());
+            volume.give_up();
+            AttachError::LeftInMemory(volume.name().to_owned(), error)
+        })
     }
 
     /// Starts to serve a volume of which the flash log holds nothing.

@@ -196,6 +196,8 @@ pub enum Sabotage {
     PageOverWrite,
     /// A recall installs what it read over what was written meanwhile (R2).
     RecallOverWrite,
+    /// A buffer that takes another one's place is not noted in memory that outlives the process.
+    NoNotes,
 }
 
 /// What a volume is.

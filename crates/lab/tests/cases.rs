@@ -14,6 +14,7 @@ mod cases {
     mod flash_states;
     mod flush_ends;
     mod idle;
+    mod kills;
     mod many_discards;
     mod one_block_often;
     mod resized;

@@ -45,6 +45,11 @@ fn a_recall_over_a_newer_write_is_caught() {
 }
 
 #[test]
+fn a_buffer_without_its_note_is_caught() {
+    is_caught(Sabotage::NoNotes);
+}
+
+#[test]
 fn a_missing_tombstone_is_caught() {
     is_caught(Sabotage::NoTombstones);
 }

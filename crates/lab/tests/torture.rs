@@ -18,6 +18,7 @@ fn two_thousand_seeds_with_crashes_and_faults_break_no_promise() {
     assert_eq!(report.seeds, SEEDS);
     assert!(report.lives > 2 * SEEDS && report.operations > 900 * SEEDS, "{report:?}");
     assert!(report.backing_requests > 100 * SEEDS, "{report:?}");
+    assert!(report.taken_back > 4 * SEEDS, "no memory outlived anybody: {report:?}");
     assert!(report.share_waits > 10 * SEEDS && report.limit_waits > SEEDS, "nobody contended: {report:?}");
 }
 

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod gather;
 pub mod hint;
 pub mod incoming;
+pub mod kept;
 pub mod mailbox;
 pub mod model;
 pub mod real;
@@ -25,6 +26,7 @@ pub use block::{BLOCK_BYTES, Block, BlockMut, Piece, PieceMut, SECTOR_BYTES, SEC
 pub use disk::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry};
 pub use gather::{Gather, Part};
 pub use incoming::Incoming;
+pub use kept::{BlockNote, ZeroNote};
 pub use stream::{Address, ByteStream, Listener, StreamReader, StreamWriter};
 pub use time::Nanos;
 
@@ -77,6 +79,24 @@ pub trait Seam: Clone + Sized + 'static {
 
     /// The block of zeroes that everybody shares; not counted in the pool.
     fn zero_block(&self) -> Self::Block;
+
+    /// True when buffers outlive the process, with the notes that are made here.
+    fn keeps(&self) -> bool;
+
+    /// Notes what `block` holds, once its content is there; a note of the same that is there already may only grow. Returns its number.
+    fn note(&self, block: &Self::Block, note: BlockNote) -> u64;
+
+    /// The number of the note on `block`; 0: there is none.
+    fn noted(&self, block: &Self::Block) -> u64;
+
+    /// Forgets the note on `block`, unless it has been given another one than `number`.
+    fn forget(&self, block: &Self::Block, number: u64);
+
+    /// Notes a zero-range. Returns its place; `None`: there is no room, and what is left behind will be said not to be whole.
+    fn note_zeroes(&self, note: ZeroNote) -> Option<u32>;
+
+    /// Forgets the zero-range at `place`.
+    fn forget_zeroes(&self, place: u32);
 
     /// Opens the storage that `what` describes.
     fn open_disk(&self, what: &DiskOpen) -> impl Future<Output = DiskResult<Self::Disk>>;

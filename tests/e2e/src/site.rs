@@ -17,6 +17,8 @@ pub struct Site {
     pub folder: Folder,
     /// `[memory] size`.
     pub memory: String,
+    /// `[memory] keep_in`.
+    pub keep_in: String,
     /// More addresses in `[nbd] listen`.
     pub listen: Vec<String>,
     /// More lines of `[nbd]`.
@@ -40,6 +42,7 @@ impl Site {
         Site {
             folder: Folder::new(),
             memory: "64 MiB".to_owned(),
+            keep_in: "auto".to_owned(),
             listen: Vec::new(),
             nbd: String::new(),
             tables: String::new(),
@@ -125,9 +128,10 @@ impl Site {
         let listen = std::iter::once(format!("unix:{}", self.socket().display())).chain(self.listen.iter().cloned());
         let listen: Vec<_> = listen.map(|address| format!("\"{address}\"")).collect();
         format!(
-            "[state]\ndirectory = \"{folder}/state\"\n[memory]\nsize = \"{}\"\n\
+            "[state]\ndirectory = \"{folder}/state\"\n[memory]\nsize = \"{}\"\nkeep_in = \"{}\"\n\
              [control]\nsocket = \"{folder}/control.sock\"\n[nbd]\nlisten = [{}]\n{}\n{}\n{}",
             self.memory,
+            self.keep_in,
             listen.join(", "),
             self.nbd,
             self.tables,
@@ -138,6 +142,15 @@ impl Site {
     /// Writes the configuration and starts the daemon; it serves when this returns.
     pub fn start(&self) -> Daemon {
         Daemon::start(self)
+    }
+}
+
+/// A killed daemon leaves its memory behind for the next one, of which there is none.
+impl Drop for Site {
+    fn drop(&mut self) {
+        let Ok(state) = std::fs::read_to_string(self.folder.join("state/state.json")) else { return };
+        let paths = state.split('"').filter(|part| part.starts_with("/dev/shm/hotset-"));
+        paths.for_each(|path| drop(std::fs::remove_file(path)));
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use seam::Nanos;
+use seam::{Nanos, ZeroNote};
 
 use crate::memory::{BlockNo, Written};
 
@@ -57,6 +57,10 @@ impl ZeroRange {
 #[derive(Default)]
 pub struct ZeroRanges {
     ranges: BTreeMap<u64, ZeroRange>,
+    /// First blocks of those that came, went or have another end since they were noted last.
+    changed: Vec<u64>,
+    /// What outlives the process of them, by first block, and where that is noted, if there was room.
+    noted: BTreeMap<u64, (ZeroNote, Option<u32>)>,
 }
 
 impl ZeroRanges {
@@ -97,6 +101,30 @@ impl ZeroRanges {
         let overlap = self.ranges.range(..range.end).next_back().is_some_and(|(_, other)| other.end > start);
         assert!(!overlap, "zero-ranges do not overlap");
         self.ranges.insert(start, range);
+        self.changed.push(start);
+    }
+
+    /// Nothing outlives the process.
+    pub fn forget_changes(&mut self) {
+        self.changed.clear();
+    }
+
+    /// Has what changed noted by `note`. Returns where that is noted which is no more.
+    pub fn note_changes(&mut self, owner: u64, mut note: impl FnMut(ZeroNote) -> Option<u32>) -> Vec<u32> {
+        let mut gone = Vec::new();
+        for start in std::mem::take(&mut self.changed) {
+            let range = self.ranges.get(&start);
+            let wanted = range.map(|range| ZeroNote { owner, start, end: range.end, may_unmap: range.may_unmap });
+            if wanted == self.noted.get(&start).map(|(noted, _)| *noted) {
+                continue;
+            }
+            let old = match wanted {
+                Some(wanted) => self.noted.insert(start, (wanted, note(wanted))),
+                None => self.noted.remove(&start),
+            };
+            gone.extend(old.and_then(|(_, place)| place));
+        }
+        gone
     }
 
     /// The range before the one at `start`, if the two may become one.
@@ -111,6 +139,7 @@ impl ZeroRanges {
         let taken = self.ranges.remove(&right).expect("a range that may be merged");
         let kept = self.ranges.get_mut(&left).expect("a range that may be merged");
         (kept.end, kept.since) = (taken.end, kept.since.min(taken.since));
+        self.changed.extend([left, right]);
     }
 
     /// The range that begins where the one at `start` ends.
@@ -127,6 +156,7 @@ impl ZeroRanges {
 
     /// Takes the range that begins at `start` away.
     pub fn remove(&mut self, start: u64) -> Option<ZeroRange> {
+        self.changed.push(start);
         self.ranges.remove(&start)
     }
 
@@ -140,6 +170,7 @@ impl ZeroRanges {
         for start in starts {
             let range = self.ranges.remove(&start).expect("just seen");
             cut.removed.push((start, range));
+            self.changed.push(start);
             if start < blocks.start {
                 let left = ZeroRange { end: blocks.start, ..range };
                 self.ranges.insert(start, left);
@@ -147,6 +178,7 @@ impl ZeroRanges {
             }
             if range.end > blocks.end {
                 self.ranges.insert(blocks.end, range);
+                self.changed.push(blocks.end);
                 cut.left.push((blocks.end, range));
             }
         }

@@ -3,6 +3,7 @@
 //! All volumes of the core share it. It knows content and state, not why a state changes: that is the shard's business.
 
 mod index;
+mod kept;
 mod room;
 mod slot;
 
@@ -13,6 +14,7 @@ pub use slot::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors, Slot, SlotRef, Written
 
 use crate::policy::{Admit, Clock2Q, Policy};
 use index::Index;
+use kept::Kept;
 pub use room::Room;
 use room::Rooms;
 
@@ -46,6 +48,8 @@ pub struct Memory<S: Seam> {
     policy: Box<dyn Policy>,
     /// What volumes hold and may hold.
     rooms: Rooms,
+    /// What outlives the process.
+    kept: Kept<S::Block>,
 }
 
 impl<S: Seam> Memory<S> {
@@ -58,6 +62,7 @@ impl<S: Seam> Memory<S> {
             index: Index::new(blocks),
             policy: Box::new(Clock2Q::new(blocks)),
             rooms: Rooms::default(),
+            kept: Kept::default(),
             seam,
         }
     }
@@ -176,7 +181,10 @@ impl<S: Seam> Memory<S> {
     pub fn settle(&mut self, slot: u32, was_clean: bool) {
         match (was_clean, self.slots[slot as usize].is_clean()) {
             (true, false) => self.policy.pin(slot),
-            (false, true) => self.policy.unpin(slot),
+            (false, true) => {
+                self.policy.unpin(slot);
+                self.no_longer_kept(slot);
+            }
             _ => {}
         }
     }

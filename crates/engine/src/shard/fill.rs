@@ -291,8 +291,9 @@ impl<S: Seam> Shard<S> {
             merged.copy_from(start, data, start, len);
         }
         let slot = memory.slot_mut(id);
-        slot.data = Some(merged.freeze());
+        let old = slot.data.replace(merged.freeze());
         slot.present = present.with(missing);
+        memory.changed(id, old);
     }
 }
 

@@ -6,6 +6,7 @@ pub mod common;
 pub mod division;
 pub mod fill;
 pub mod flush;
+pub mod keep;
 pub mod read;
 pub mod recall;
 pub mod state;
@@ -115,7 +116,10 @@ impl<S: Seam> Shard<S> {
 
     /// Works on the states of blocks: the shard's and the core's memory together.
     pub fn with<R>(&self, work: impl FnOnce(&mut State, &mut Memory<S>) -> R) -> R {
-        work(&mut self.state.borrow_mut(), &mut self.core.memory().borrow_mut())
+        let (state, memory) = (&mut *self.state.borrow_mut(), &mut *self.core.memory().borrow_mut());
+        let result = work(state, memory);
+        memory.keep(self.incarnation, &mut state.zeroes);
+        result
     }
 
     /// Blocks of the volume, the last one perhaps short.

@@ -176,6 +176,7 @@ impl<S: Seam> Shard<S> {
             let slot = memory.slot_mut(id);
             (slot.transit, slot.owed) = (!how.keep, how.owed || due.owed);
             state.dirty(memory, id, due.oldest(epoch), how.now);
+            memory.changed(id, None);
             return Some(());
         };
         let mut data = match spare {
@@ -193,7 +194,7 @@ impl<S: Seam> Shard<S> {
             source.fill(span.from, &mut data, span.start, span.len);
         }
         let slot = memory.slot_mut(id);
-        slot.data = Some(data.freeze());
+        let old = slot.data.replace(data.freeze());
         slot.present = slot.present.with(sectors);
         if self.mode.get() != CacheMode::Frozen {
             slot.transit = !how.keep;
@@ -201,12 +202,18 @@ impl<S: Seam> Shard<S> {
         slot.owed |= how.owed;
         memory.touch(id);
         state.dirty(memory, id, epoch, how.now);
+        if !self.sabotage(Sabotage::NoNotes) {
+            memory.changed(id, old);
+        }
         Some(())
     }
 
     fn may_change(&self, memory: &Memory<S>, id: u32) -> bool {
-        let data = memory.slot(id).data.as_ref().expect("a slot in use has content");
-        data.is_unique() || self.sabotage(Sabotage::OverwriteInFlight)
+        let slot = memory.slot(id);
+        let data = slot.data.as_ref().expect("a slot in use has content");
+        // A kill in the middle of a copy must not leave half a sector where a whole one was acknowledged.
+        let is_kept = self.seam().keeps() && !slot.is_clean();
+        (data.is_unique() && !is_kept) || self.sabotage(Sabotage::OverwriteInFlight)
     }
 
     fn take_for_change(&self, memory: &mut Memory<S>, id: u32) -> S::BlockMut {

@@ -8,6 +8,7 @@ pub mod tap;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use seam::kept::Left;
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use crate::backing::{Cause, Dispatch, ReservationError};
@@ -521,6 +522,16 @@ impl<S: Seam> Volume<S> {
     /// Takes over what the flash log holds of the volume, in the blocks' order; before anybody asks for it.
     pub(crate) fn recover(&self, records: &[flash::Recovered]) -> Result<(), RequestError> {
         self.0.shard.recover(records)
+    }
+
+    /// Takes back what a killed process left of the volume in memory, before anybody asks for it: `source` gives the content of the
+    /// block at a place. Returns how many blocks and zero-ranges that were. On an error nothing is forgotten that is left.
+    pub(crate) async fn take_back<W: WriteSource<S>>(
+        &self,
+        left: &Left,
+        source: impl FnMut(usize) -> W,
+    ) -> Result<u64, RequestError> {
+        self.0.shard.take_back(left, source).await
     }
 
     async fn close(&self) -> Result<gate::Closed<'_>, RequestError> {

@@ -19,7 +19,7 @@ use super::vhost_user::read_vhost_user;
 use super::volumes::{read_arrays, read_volumes};
 use super::written::Written;
 use super::{
-    Config, Cores, DEFAULT_SOCKET, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, NbdConfig, Problems, TlsConfig, TlsMode,
+    Config, Cores, DEFAULT_SOCKET, KeepIn, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, NbdConfig, Problems, TlsConfig, TlsMode,
 };
 use crate::units::show_bytes;
 
@@ -72,8 +72,10 @@ fn read(
     let cores = Section::top(root).get("cores", source).map_or(Cores::Auto, |cores| cores.value);
     let state_directory = path(&Section::single(table, "state", source), "directory", DEFAULT_STATE, folder, source);
     let control_socket = path(&Section::single(table, "control", source), "socket", DEFAULT_SOCKET, folder, source);
-    let memory_bytes = read_memory(&Section::single(table, "memory", source), source);
+    let memory = Section::single(table, "memory", source);
+    let memory_bytes = read_memory(&memory, source);
     let flash = read_flash(&Section::single(table, "flash", source), folder, source);
+    let keep_in = read_keep_in(&memory, flash.is_some(), folder, source);
     let api = read_api(&Section::single(table, "api", source), folder, source);
     let history = read_history(&Section::single(table, "history", source), source);
     let alerts = read_alerts(&Section::single(table, "alerts", source), folder, source);
@@ -91,6 +93,7 @@ fn read(
         cores,
         state_directory,
         memory_bytes,
+        keep_in,
         flash,
         control_socket,
         api,
@@ -127,6 +130,21 @@ fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
         source.problem(&span, what, "give it less, and leave some to the system".to_owned());
     }
     bytes
+}
+
+fn read_keep_in(section: &Section<'_>, has_flash: bool, folder: &Path, source: &mut Source<'_>) -> KeepIn {
+    let Some(At { value, span }) = section.get::<String>("keep_in", source) else { return KeepIn::Auto };
+    match value.as_str() {
+        "auto" => KeepIn::Auto,
+        "none" => KeepIn::Nowhere,
+        directory => {
+            if has_flash {
+                let what = "memory that outlives the daemon does not work beside [flash]".to_owned();
+                source.problem(&span, what, "leave it out, or say \"none\"".to_owned());
+            }
+            KeepIn::Directory(folder.join(directory))
+        }
+    }
 }
 
 /// All of the machine's memory, as far as the system says.

@@ -55,6 +55,17 @@ pub enum Cores {
     List(Vec<u32>),
 }
 
+/// Where memory lies that outlives the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeepIn {
+    /// Where memory is, if the daemon's clients go on without it.
+    Auto,
+    /// It goes with the daemon.
+    Nowhere,
+    /// A directory in a file system in memory.
+    Directory(PathBuf),
+}
+
 /// Whether NBD clients use TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {
@@ -251,6 +262,8 @@ pub struct Config {
     pub state_directory: PathBuf,
     /// All memory that caching may take, in bytes.
     pub memory_bytes: u64,
+    /// Where memory lies that outlives the daemon.
+    pub keep_in: KeepIn,
     /// The flash log, if there is to be one.
     pub flash: Option<FlashConfig>,
     /// What the commands talk to.

@@ -15,6 +15,7 @@ use seam::{DiskError, Nanos, Seam};
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
 use super::iscsi::UnitPlan;
+use super::kept::{is_left, take_back};
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::qos::qos_of;
 use super::shares::{memory_share_of, share_of};
@@ -63,6 +64,9 @@ impl Daemon {
         let opened = self.open_all(&wanted).await;
         let identified = self.identify_all(&wanted, &opened, adopt);
         let placed = self.serve_all(&wanted, opened, identified).await;
+        if let Err(failure) = self.drop_left_behind().await {
+            log::error(&failure.message);
+        }
         let refused = placed.iter().zip(&wanted).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
         self.tell_absent(refused).await;
         let results = wanted.into_iter().zip(placed).map(|((config, from_file), result)| {
@@ -140,7 +144,12 @@ impl Daemon {
                 let mut each = Vec::with_capacity(jobs.len());
                 for Attaching { number, spec, file_policy, unit, is_unclean } in jobs {
                     let name = spec.name.clone();
-                    let attached = attach_here(&local, number, spec, file_policy).await;
+                    let mut attached = attach_here(&local, number, spec, file_policy).await;
+                    if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name))
+                        && let Err(text) = take_back(&local, &volume).await
+                    {
+                        attached = Err(text);
+                    }
                     if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {
                         if let Some(unit) = unit {
                             unit.add(&local, volume.clone());
@@ -277,7 +286,8 @@ impl Daemon {
             let each = wanted.iter().zip(opened).map(|((config, _), opened)| {
                 let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
                 let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
-                let is_unclean = known.is_some_and(|record| !record.clean);
+                let whole = self.whole.borrow();
+                let is_unclean = known.is_some_and(|record| !record.clean && !whole.contains(&record.generation));
                 let incarnation = self.identify(state, config, facts, adopt, &served, store.as_deref())?;
                 served.push(config.name.clone());
                 if is_unclean {
@@ -544,6 +554,10 @@ async fn open_in_time(local: &Local, plan: &OpenPlan) -> Result<(u64, OpenFacts)
 /// True when something of it may be in the flash log.
 async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: WritePolicy) -> Result<bool, String> {
     let backing = local.opened.borrow_mut().remove(&number).ok_or("the backing was closed meanwhile")?;
+    if spec.read_only && is_left(local, spec.incarnation) {
+        let text = "a daemon that was killed left data of it in memory that is not on its backing; serve it without read_only, then change that";
+        return Err(text.to_owned());
+    }
     if local.engine.log().is_none() {
         return local.engine.attach(spec, backing).map(|_| false).map_err(|error| error.to_string());
     }

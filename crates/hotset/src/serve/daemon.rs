@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use control::{Actor, Answer, ErrorKind, Failure, Handler, ProgressSender, Request, Sampled};
 use events::Wanted;
 use seam::Geometry;
+use seam::real::KeptFile;
 use tokio::sync::watch;
 
 use super::certificates::Certificates;
@@ -66,6 +67,10 @@ pub struct Daemon {
     pub config: RefCell<Config>,
     /// What outlives the process.
     pub state: RefCell<StateDir>,
+    /// Where memory lies that outlives the daemon.
+    pub(super) kept: Option<KeptFile>,
+    /// Generations of earlier daemons of which all is there that they had acknowledged.
+    pub(super) whole: RefCell<Vec<u64>>,
     /// The data cores.
     pub cores: Vec<DataCore>,
     /// The flash log.
@@ -132,11 +137,18 @@ pub fn state_failed(error: StateError) -> Failure {
 
 impl Daemon {
     /// A daemon that serves nothing yet.
-    pub fn new(config: Config, state: StateDir, cores: Vec<DataCore>, notifier: Notifier) -> Daemon {
+    pub fn new(
+        config: Config,
+        state: StateDir,
+        (cores, kept): (Vec<DataCore>, Option<KeptFile>),
+        notifier: Notifier,
+    ) -> Daemon {
         let journal = Journal::open(state.path(), config.alerts.webhook.clone());
         let fixed_luns = RefCell::new(config.volumes.iter().filter_map(|volume| volume.lun).collect());
         Daemon {
             unclean: RefCell::default(),
+            kept,
+            whole: RefCell::default(),
             fixed_luns,
             config: RefCell::new(config),
             state: RefCell::new(state),

@@ -16,6 +16,7 @@ mod flash;
 mod heat;
 mod iscsi;
 mod jobs;
+mod kept;
 mod listen;
 pub(crate) mod notify;
 mod open;
@@ -39,7 +40,7 @@ use std::time::Duration;
 use control::ErrorKind;
 use engine::CoreSpec;
 use rustix::process::{Resource, Rlimit};
-use seam::real::RealCoreSpec;
+use seam::real::{KeptFile, RealCoreSpec};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
@@ -123,9 +124,10 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     let (tls, shown) = tls.unzip();
     let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
     let vhost_user = vhost_user::plan(config.vhost_user.as_ref()).map_err(Failure::failed)?;
-    let cores = start_cores(&config, tls, target, vhost_user, ended).await?;
+    let kept = kept::plan(&config, &mut state).map_err(Failure::failed)?;
+    let cores = start_cores(&config, tls, (target, vhost_user), kept.clone(), ended).await?;
     let socket = config.control_socket.clone();
-    let daemon = Rc::new(Daemon::new(config, state, cores, Notifier::from_environment()));
+    let daemon = Rc::new(Daemon::new(config, state, (cores, kept), Notifier::from_environment()));
     if let Some(shown) = shown {
         assert!(daemon.certificates.nbd.set(shown).is_ok(), "nobody else has set it");
     }
@@ -186,8 +188,8 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
 async fn start_cores(
     config: &Config,
     tls: Option<nbd::Tls>,
-    mut target: Option<iscsi::IscsiSpec>,
-    mut vhost_user: Option<vhost_user::VhostUserSpec>,
+    (mut target, mut vhost_user): (Option<iscsi::IscsiSpec>, Option<vhost_user::VhostUserSpec>),
+    mut kept: Option<KeptFile>,
     ended: mpsc::UnboundedSender<usize>,
 ) -> Result<Vec<DataCore>, Failure> {
     // One data core: a connection cannot move to another core yet, and would not find the volumes there.
@@ -204,7 +206,7 @@ async fn start_cores(
     let engine = CoreSpec { sabotage: sabotage::from_environment(), flash_threshold, ..of_spec };
     let mut cores = Vec::new();
     for (index, cpu) in processors.into_iter().enumerate() {
-        let real = RealCoreSpec { cpu, ..RealCoreSpec::new(pool_bytes as usize) };
+        let real = RealCoreSpec { cpu, kept: kept.take(), ..RealCoreSpec::new(pool_bytes as usize) };
         let nbd = nbd::Options { tls: tls.clone(), ..Default::default() };
         let (iscsi, vhost_user) = (target.take(), vhost_user.take());
         let spec = DataCoreSpec { index, real, engine: engine.clone(), nbd, iscsi, vhost_user };
@@ -235,6 +237,7 @@ async fn start_serving(
     let datastores = daemon.config.borrow().datastores.clone();
     daemon.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
+    *daemon.whole.borrow_mut() = daemon.open_left_behind().await.map_err(|failure| Failure::failed(failure.message))?;
     let attached = daemon.attach_all(wanted, false).await;
     drop(starting);
     let mut unopened = 0;

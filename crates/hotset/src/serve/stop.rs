@@ -217,6 +217,9 @@ impl Daemon {
         for core in &self.cores {
             core.join().await;
         }
+        if complete {
+            self.end_kept();
+        }
         self.stop.finish(complete);
         complete
     }

@@ -24,7 +24,8 @@ pub use overrides::{
     effective_policy,
 };
 pub use record::{
-    AddedVolume, DeviceWear, FlashDevices, FlashRecord, Override, STATE_VERSION, State, TokenRecord, VolumeRecord,
+    AddedVolume, DeviceWear, FlashDevices, FlashRecord, KeptRecord, Override, STATE_VERSION, State, TokenRecord,
+    VolumeRecord,
 };
 pub use replace::Step;
 pub use units::{UnitError, UnitRecord};

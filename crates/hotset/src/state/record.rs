@@ -23,6 +23,9 @@ pub struct State {
     /// The flash devices, where they were changed by command since the file named them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_devices: Option<FlashDevices>,
+    /// Files in memory that daemons on this directory have had for what outlives them, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptRecord>,
     /// Volumes that were ever served and not removed.
     pub volumes: Vec<VolumeRecord>,
     /// Names of volumes of the file that were removed by command, with the entry that each had then: it stays removed until the
@@ -55,6 +58,19 @@ pub struct TokenRecord {
     pub hash: String,
     /// When it was made, in seconds since 1970.
     pub created: u64,
+}
+
+/// A file in memory, for what outlives the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptRecord {
+    /// Where.
+    pub path: PathBuf,
+    /// Tells it from others, 16 hexadecimal digits.
+    #[serde(with = "hex")]
+    pub id: u64,
+    /// The generation of the daemon that made it.
+    pub generation: u64,
 }
 
 /// What is kept of a flash store.

@@ -238,6 +238,8 @@ pub struct Life {
     pub given: u64,
     /// Those that it may still begin.
     pub left: Cell<u64>,
+    /// Blocks and zero-ranges taken back from the life before.
+    pub taken_back: u64,
     /// Clients and administrators at work.
     pub busy: Cell<u32>,
     /// The first promise found broken, with its volume's number.
@@ -255,6 +257,7 @@ impl Life {
             options,
             given: operations,
             left: Cell::new(operations),
+            taken_back: 0,
             busy: Cell::new(0),
             finding: RefCell::default(),
             waiting: RefCell::default(),

@@ -81,6 +81,7 @@ impl Summary {
         total.promotions += other.promotions;
         total.share_waits += other.share_waits;
         total.limit_waits += other.limit_waits;
+        total.taken_back += other.taken_back;
         total.flash_blocks_read += other.flash_blocks_read;
         total.backing_requests += other.backing_requests;
         total.virtual_time += other.virtual_time;

@@ -42,6 +42,8 @@ pub struct Report {
     pub share_waits: u64,
     /// Requests that waited for their volume's limit.
     pub limit_waits: u64,
+    /// Blocks and zero-ranges that were taken back from the memory of a killed process.
+    pub taken_back: u64,
     /// Requests to the backings.
     pub backing_requests: u64,
     /// Virtual time passed.

@@ -240,6 +240,17 @@ impl Model {
         self.life_start = self.next_tick();
     }
 
+    /// The process was killed, and what it had in memory was kept: nothing that was acknowledged is gone. What was pending is never
+    /// answered, and nobody tells any more of what a backing forgot before.
+    pub fn kill(&mut self, now: Nanos) {
+        let tick = self.next_tick();
+        for id in std::mem::take(&mut self.pending) {
+            let op = &mut self.ops[id as usize];
+            (op.end, op.ended_at) = (tick, now);
+        }
+        self.ops.iter_mut().filter(|op| op.loss == Loss::Untold).for_each(|op| op.loss = Loss::Told);
+    }
+
     /// The backing forgot what it had not flushed, while the engine lives on. What only the backing held may be gone, but not
     /// silently: the next flush fails, or it is there (promise 2).
     pub fn backing_forgot(&mut self) {

@@ -112,6 +112,8 @@ pub struct Options {
     pub resizes: bool,
     /// What every crash leaves; `None`: drawn crash by crash.
     pub crash_mode: Option<CrashMode>,
+    /// Memory outlives the process: a kill loses nothing that was acknowledged.
+    pub keeps: bool,
     /// A canary: what the backings do to one in fifty requests and say nothing, so that a test sees the harness notice. Never drawn.
     pub canary: Option<Fault>,
     /// The flash log, if there is one.
@@ -133,6 +135,7 @@ impl Options {
         let length_max = random.pick(&[4096, 16 << 10, 64 << 10, 256 << 10]);
         // Every client may hold one request's blocks and wait for another's; so may the one who reads everything back.
         let least = (clients + 2) * 2 * (length_max / 4096 + 2) + 128;
+        let flash = FlashOptions::draw(seed);
         Options {
             seed,
             operations: OPERATIONS,
@@ -150,8 +153,10 @@ impl Options {
             admin: random.percent(60),
             resizes: random.percent(30),
             crash_mode: None,
+            // What the flash log holds may be older than what is on the backing and noted nowhere.
+            keeps: flash.is_none() && Random::new(seed, 9_003).percent(60),
             canary: None,
-            flash: FlashOptions::draw(seed),
+            flash,
             volumes,
         }
     }
@@ -210,6 +215,9 @@ impl fmt::Display for Options {
         }
         if let Some(mode) = self.crash_mode {
             writeln!(f, "  every crash leaves {mode:?}")?;
+        }
+        if self.keeps {
+            writeln!(f, "  memory outlives the process")?;
         }
         if let Some(fault) = self.canary {
             writeln!(f, "  canary {fault:?}")?;

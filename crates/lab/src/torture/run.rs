@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use engine::spec::Sabotage;
-use engine::{Backing, Core, CoreSpec, DatastoreSpec, Threshold, VolumeSpec, WritePolicy};
+use engine::{Backing, Core, CoreSpec, DatastoreSpec, Threshold, VolumeSpec, WritePolicy, WriteSource};
 use seam::sim::{
-    Content, CrashMode, DiskControl, DiskImages, Remains, SimDisk, SimDiskSpec, Stop, Timing, TraceMode, World,
-    WorldSpec, WriteCache,
+    Content, CrashMode, DiskControl, DiskImages, LeftBehind, Remains, SimBlockMut, SimDisk, SimDiskSpec, SimSeam, Stop,
+    Timing, TraceMode, World, WorldSpec, WriteCache,
 };
-use seam::{BLOCK_BYTES, Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, Seam};
+use seam::{BLOCK_BYTES, Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
 use super::bench::{Life, Subject, SubjectParts};
 use super::content::Tag;
@@ -45,9 +45,9 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
     let models = models.collect();
     let mut run = Run { options: Rc::new(options.clone()), sabotage, trace, models, report: Report::default() };
     let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let mut images = None;
+        let mut remains = None;
         for life in 0..options.lives.len() {
-            images = Some(run.live(life, images)?);
+            remains = Some(run.live(life, remains)?);
         }
         Ok(())
     }));
@@ -69,7 +69,11 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
 
 impl Run {
     /// One life on the disks that the last one left.
-    fn live(&mut self, number: usize, images: Option<DiskImages>) -> Result<DiskImages, Box<Violation>> {
+    fn live(
+        &mut self,
+        number: usize,
+        left: Option<(DiskImages, LeftBehind)>,
+    ) -> Result<(DiskImages, LeftBehind), Box<Violation>> {
         let options = Rc::clone(&self.options);
         let mut random = Random::new(options.seed, 1_000 + number as u64);
         let world = World::new(WorldSpec {
@@ -78,15 +82,22 @@ impl Run {
             blocks: options.pool_blocks,
             keep: Content::Tags,
             trace: self.trace,
+            keeps: options.keeps,
             time_max: LIFE_MAX,
         });
         let remains = world.remains();
-        match images {
-            Some(images) => world.adopt(images),
-            None => add_disks(&world, &options),
-        }
+        let kept = match left {
+            Some((images, kept)) => {
+                world.adopt(images);
+                kept
+            }
+            None => {
+                add_disks(&world, &options);
+                LeftBehind::default()
+            }
+        };
         let operations = share(options.operations, options.lives.len(), number);
-        let begun = world.run_until(begin(&world, self, number, operations));
+        let begun = world.run_until(begin(&world, self, (number, &kept), operations));
         let life = match begun {
             Ok(Ok(life)) => Rc::new(life),
             Ok(Err(what)) => return Err(self.violation(None, Finding { what, sector: None })),
@@ -99,11 +110,14 @@ impl Run {
         self.account(&world, &life);
         if crashed {
             let drawn = random.pick(&CrashMode::ALL);
-            let mode = options.crash_mode.unwrap_or(drawn);
-            self.crash(&life, mode, world.now());
+            // Where memory is kept most crashes are kills.
+            let kills = options.keeps && Random::new(options.seed, 9_100 + number as u64).percent(70);
+            let mode = options.crash_mode.unwrap_or(if kills { CrashMode::Kill } else { drawn });
+            let kept = if mode == CrashMode::Kill { world.left_behind() } else { LeftBehind::default() };
+            self.crash(&life, mode, kept.is_whole(), world.now());
             drop(life);
             let images = world.crash(mode);
-            return self.freed(&remains).map(|()| images);
+            return self.freed(&remains).map(|()| (images, kept));
         }
         drop(life);
         // What was read ahead may still be under way.
@@ -115,7 +129,7 @@ impl Run {
             return Err(self.violation(None, Finding { what, sector: None }));
         }
         let images = world.crash(CrashMode::LoseAll);
-        self.freed(&remains).map(|()| images)
+        self.freed(&remains).map(|()| (images, LeftBehind::default()))
     }
 
     /// A world that is over takes everything along, the engine that was at work in it too.
@@ -162,8 +176,8 @@ impl Run {
         }
     }
 
-    /// Ends the life in the models.
-    fn crash(&self, life: &Life, mode: CrashMode, now: Nanos) {
+    /// Ends the life in the models. `kept`: what was in memory is still there.
+    fn crash(&self, life: &Life, mode: CrashMode, kept: bool, now: Nanos) {
         for subject in &life.subjects {
             let mut model = subject.model.borrow_mut();
             let calm = life.options.troubles.is_empty() && subject.always_volatile.get();
@@ -171,8 +185,12 @@ impl Run {
             // Destage begins when the age is reached and goes round all that is dirty: a fill and a write of each block, few at once.
             let dirty = life.options.pool_blocks as u64 * u64::from(life.options.dirty_max_percent) / 100;
             let round = Nanos(dirty * 2 * subject.options.latency.1.0 / 4);
-            model.crash(calm.then_some(Nanos(age.0 * 2) + Nanos::from_millis(200) + round), now);
-            model.event(format!("crash: {mode:?}"), now);
+            match kept {
+                true => model.kill(now),
+                false => model.crash(calm.then_some(Nanos(age.0 * 2) + Nanos::from_millis(200) + round), now),
+            }
+            let memory = if kept { ", memory is kept" } else { "" };
+            model.event(format!("crash: {mode:?}{memory}"), now);
             if let Some(sectors) = subject.resizing.get() {
                 let true_sectors = subject.disk.geometry().size_bytes / SECTOR;
                 assert!([sectors, model.sectors()].contains(&true_sectors), "a disk has the old size or the new");
@@ -204,6 +222,7 @@ impl Run {
         self.report.lives += 1;
         self.report.backing_requests += world.io_count() / 2;
         self.report.virtual_time += world.now();
+        self.report.taken_back += life.taken_back;
         self.report.operations += life.given - life.left.get();
         for stats in life.subjects.iter().map(|subject| subject.volume().stats()) {
             self.report.flash_blocks_read += stats.flash.read_bytes / seam::BLOCK_BYTES as u64;
@@ -279,7 +298,12 @@ const CONGESTED: Threshold = Threshold::Latency(Nanos::ZERO);
 const DATASTORE: &str = "shared";
 
 /// Opens the disks, attaches the volumes, reads everything back.
-async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Result<Life, String> {
+async fn begin(
+    world: &World,
+    run: &Run,
+    (number, kept): (usize, &LeftBehind),
+    operations: u64,
+) -> Result<Life, String> {
     let options = &run.options;
     let seam = world.seam();
     // In one run of three everybody waits for everybody, and the first volume for its limit.
@@ -303,7 +327,8 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         let last = number.checked_sub(1).map(|last| options.lives[last]);
         flash.open(&seam, &core, number == 0, last == Some(End::Orderly)).await?;
     }
-    let mut attached = Vec::new();
+    let left = kept.sorted();
+    let (mut attached, mut taken_back) = (Vec::new(), 0);
     for (index, (volume, model)) in options.volumes.iter().zip(&run.models).enumerate() {
         let path = disk_name(index);
         let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
@@ -332,6 +357,10 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         }
         let served = core.attach_recovered(spec, Backing::plain(disk.clone())).await;
         let served = served.map_err(|error| error.to_string())?;
+        if let Some(left) = left.get(&served.spec().incarnation) {
+            let taken = core.take_back(&served, left, |place| Tags(kept.tags(place))).await;
+            taken_back += taken.map_err(|error| format!("what was left in memory of disk {}: {error}", index + 1))?;
+        }
         let control = world.disk(&path).expect("added when the first world began");
         let parts = SubjectParts { number: index as u16 + 1, volume: served, disk, control };
         attached.push((parts, volume, model));
@@ -344,7 +373,18 @@ async fn begin(world: &World, run: &Run, number: usize, operations: u64) -> Resu
         }
         subjects.push(Subject::new(parts, volume.clone(), Rc::clone(model)));
     }
-    Ok(Life::new(core, subjects, Rc::clone(options), operations))
+    let mut life = Life::new(core, subjects, Rc::clone(options), operations);
+    life.taken_back = taken_back;
+    Ok(life)
+}
+
+/// The content of a block.
+struct Tags([u64; SECTORS_PER_BLOCK]);
+
+impl WriteSource<SimSeam> for Tags {
+    fn fill(&mut self, _: usize, block: &mut SimBlockMut, at: usize, len: usize) {
+        (at / SECTOR_BYTES..(at + len) / SECTOR_BYTES).for_each(|sector| block.set_tag(sector, self.0[sector]));
+    }
 }
 
 /// Sends clients, administrators and fate to work.

@@ -24,6 +24,12 @@ impl RealBlock {
         self.header().data()
     }
 
+    /// Its place in the pool.
+    #[inline]
+    pub(super) fn index(&self) -> usize {
+        self.header().index()
+    }
+
     #[inline]
     fn bytes(&self) -> &[u8] {
         // SAFETY: the bytes are mapped and initialised (mapped memory starts as zeroes), and a frozen block does not change.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use compio::driver::ProactorBuilder;
 use compio::runtime::{Runtime, RuntimeBuilder};
 
+use super::kept::KeptFile;
 use super::pool::Pool;
 use super::spin::{Crowd, Spin};
 use super::{RealError, RealSeam};
@@ -24,6 +25,8 @@ use crate::Nanos;
 pub struct RealCoreSpec {
     /// Memory for blocks and their headers, in bytes: the ceiling of [`crate::Seam::alloc`]. Touched only as it is used.
     pub pool_bytes: usize,
+    /// The file that blocks lie in, where they are to outlive the process; `None`: they are the process's own.
+    pub kept: Option<KeptFile>,
     /// The processor to stay on; `None`: wherever the scheduler likes.
     pub cpu: Option<usize>,
     /// Longest look around before sleeping, in nanoseconds; 0: none. [`SPIN_NS`] suits most.
@@ -33,7 +36,7 @@ pub struct RealCoreSpec {
 impl RealCoreSpec {
     /// A core with this much memory, anywhere, with the usual spin.
     pub fn new(pool_bytes: usize) -> RealCoreSpec {
-        RealCoreSpec { pool_bytes, cpu: None, spin_ns: SPIN_NS }
+        RealCoreSpec { pool_bytes, kept: None, cpu: None, spin_ns: SPIN_NS }
     }
 }
 
@@ -161,7 +164,11 @@ where
         pin(cpu).map_err(|error| RealError::Pin { cpu, error })?;
     }
     let runtime = runtime()?;
-    let pool = Pool::new(spec.pool_bytes).map_err(|error| RealError::Memory { bytes: spec.pool_bytes, error })?;
+    let pool = Pool::new(spec.pool_bytes, spec.kept.as_ref());
+    let pool = pool.map_err(|error| match spec.kept {
+        Some(KeptFile { path, .. }) => RealError::Kept { path, error },
+        None => RealError::Memory { bytes: spec.pool_bytes, error },
+    })?;
     let core = Rc::new(Core {
         pool,
         in_flight: Cell::new(0),

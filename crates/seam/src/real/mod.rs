@@ -9,6 +9,7 @@ mod block;
 mod core;
 mod disk;
 mod disk_open;
+mod kept;
 mod listen;
 mod op;
 mod pool;
@@ -22,9 +23,10 @@ pub use self::bell::RealBell;
 pub use self::block::{RealBlock, RealBlockMut};
 pub use self::core::{RealCoreSpec, SPIN_NS, run_core};
 pub use self::disk::RealDisk;
+pub use self::kept::{KeptFile, LeftBehind, room_in_memory};
 pub use self::listen::RealListener;
 pub use self::stream::{RealReader, RealStream, RealWriter};
-use crate::{Address, DiskOpen, DiskResult, Nanos, Seam};
+use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, Seam, ZeroNote};
 
 /// Why a core cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +60,14 @@ pub enum RealError {
     Memory {
         /// Bytes asked for.
         bytes: usize,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// The file for blocks that outlive the process could not be made.
+    #[error("cannot make {} for the memory cache ({error}): see [memory] file", path.display())]
+    Kept {
+        /// Where.
+        path: std::path::PathBuf,
         /// The kernel's answer.
         error: io::Error,
     },
@@ -141,6 +151,38 @@ impl Seam for RealSeam {
 
     fn zero_block(&self) -> RealBlock {
         self.core.pool.zero_block()
+    }
+
+    #[inline]
+    fn keeps(&self) -> bool {
+        self.core.pool.kept().is_some()
+    }
+
+    #[inline]
+    fn note(&self, block: &RealBlock, note: BlockNote) -> u64 {
+        self.core.pool.kept().map_or(0, |kept| kept.note(block.index(), note))
+    }
+
+    #[inline]
+    fn noted(&self, block: &RealBlock) -> u64 {
+        self.core.pool.kept().map_or(0, |kept| kept.noted(block.index()))
+    }
+
+    #[inline]
+    fn forget(&self, block: &RealBlock, number: u64) {
+        if let Some(kept) = self.core.pool.kept() {
+            kept.forget(block.index(), number);
+        }
+    }
+
+    fn note_zeroes(&self, note: ZeroNote) -> Option<u32> {
+        self.core.pool.kept().and_then(|kept| kept.note_zeroes(note))
+    }
+
+    fn forget_zeroes(&self, place: u32) {
+        if let Some(kept) = self.core.pool.kept() {
+            kept.forget_zeroes(place);
+        }
     }
 
     async fn open_disk(&self, what: &DiskOpen) -> DiskResult<RealDisk> {

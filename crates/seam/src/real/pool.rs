@@ -1,4 +1,5 @@
-//! The pool that a core's blocks come from: one mapped region of 4 KiB blocks and an array of small headers beside it.
+//! The pool that a core's blocks come from: one mapped region of 4 KiB blocks, the process's own or in a file that outlives it, and an
+//! array of small headers beside it.
 //!
 //! Address space is reserved at once and memory is touched only when a block is handed out for the first time. Freed blocks
 //! are reused last in, first out, so what is resident is the greatest number of blocks that were ever in use at once, and never more than
@@ -9,6 +10,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use super::block::{RealBlock, RealBlockMut};
+use super::kept::{Kept, KeptFile, NOTE_BYTES};
 use crate::BLOCK_BYTES;
 
 /// No further free block.
@@ -36,6 +38,8 @@ pub(super) struct PoolInner {
     /// Blocks that are out, the zero block included.
     out: Cell<u32>,
     has_handle: Cell<bool>,
+    /// The file that `data` lies in, if it outlives the process.
+    kept: Option<Kept>,
 }
 
 /// The owner of a core's blocks. Blocks that outlive it keep the region mapped.
@@ -65,21 +69,23 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
 
 impl Pool {
     /// A pool whose blocks and headers together take at most `bytes` (and one block more, the zero block, which is never touched).
-    pub(super) fn new(bytes: usize) -> io::Result<Pool> {
-        let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES)).min(NONE as usize - 2);
+    /// With `file` they lie in a new file there, each with a note.
+    pub(super) fn new(bytes: usize, file: Option<&KeptFile>) -> io::Result<Pool> {
+        let note_bytes = if file.is_some() { NOTE_BYTES } else { 0 };
+        let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES + note_bytes)).min(NONE as usize - 2);
         let capacity = blocks as u32 + 1;
-        let data = map(capacity as usize * BLOCK_BYTES)?;
+        let headers = map(capacity as usize * HEADER_BYTES)?.cast();
+        let region = match file {
+            Some(file) => Kept::new(file, capacity as usize).map(|kept| (kept.data(), Some(kept))),
+            None => map(capacity as usize * BLOCK_BYTES).map(|data| (data, None)),
+        };
+        let (data, kept) = region.inspect_err(|_| {
+            // SAFETY: mapped above with this length, and nothing points into it yet.
+            unsafe { libc::munmap(NonNull::<Header>::as_ptr(headers).cast(), capacity as usize * HEADER_BYTES) };
+        })?;
         // Large pages where the kernel has them, or a hit waits for the page table too; a refusal changes nothing but that.
         // SAFETY: advice on the region just mapped, of which nothing has been used yet.
         unsafe { libc::madvise(data.as_ptr().cast(), capacity as usize * BLOCK_BYTES, libc::MADV_HUGEPAGE) };
-        let headers = match map(capacity as usize * HEADER_BYTES) {
-            Ok(headers) => headers.cast(),
-            Err(error) => {
-                // SAFETY: mapped above with this length, and no block points into it yet.
-                unsafe { libc::munmap(data.as_ptr().cast(), capacity as usize * BLOCK_BYTES) };
-                return Err(error);
-            }
-        };
         let inner = NonNull::from(Box::leak(Box::new(PoolInner {
             data,
             headers,
@@ -88,9 +94,13 @@ impl Pool {
             free: Cell::new(NONE),
             out: Cell::new(0),
             has_handle: Cell::new(true),
+            kept,
         })));
-        // A fresh anonymous page reads as zeroes and, unless somebody writes it, costs no memory.
-        let zero = take(inner).expect("a new pool has at least the zero block");
+        // A fresh page reads as zeroes and, unless somebody writes it or it lies in a file, costs no memory.
+        let Some(zero) = take(inner) else {
+            release(inner);
+            return Err(io::ErrorKind::StorageFull.into());
+        };
         Ok(Pool { inner, zero })
     }
 
@@ -113,6 +123,12 @@ impl Pool {
     /// Blocks that could still be handed out.
     pub(super) fn free(&self) -> usize {
         (self.inner().capacity - self.inner().out.get()) as usize
+    }
+
+    /// The file that blocks lie in, if they outlive the process.
+    #[inline]
+    pub(super) fn kept(&self) -> Option<&Kept> {
+        self.inner().kept.as_ref()
     }
 
     /// The shared block of zeroes.
@@ -144,7 +160,7 @@ fn take(pool: NonNull<PoolInner>) -> Option<RealBlock> {
         header
     } else {
         let index = inner.fresh.get();
-        if index == inner.capacity {
+        if index == inner.capacity || inner.kept.as_ref().is_some_and(|kept| !kept.has(index as usize)) {
             return None;
         }
         inner.fresh.set(index + 1);
@@ -165,6 +181,12 @@ impl Header {
     pub(super) fn data(&self) -> *mut u8 {
         // SAFETY: a header is reached through a block handle, which keeps the pool alive; `index` is below its capacity.
         unsafe { self.pool.as_ref().data.add(self.index as usize * BLOCK_BYTES).as_ptr() }
+    }
+
+    /// Its place in the pool.
+    #[inline]
+    pub(super) fn index(&self) -> usize {
+        self.index as usize
     }
 
     /// Puts the block back; the last one of a pool without a handle takes the pool with it.
@@ -188,9 +210,11 @@ fn release(pool: NonNull<PoolInner>) {
     // SAFETY: made by `Box::leak` in `Pool::new`; no handle and no block is left, so this is the only reference.
     let inner = unsafe { Box::from_raw(pool.as_ptr()) };
     let capacity = inner.capacity as usize;
-    // SAFETY: both were mapped with these lengths in `Pool::new`, and nobody points into them any more.
+    // SAFETY: both were mapped with these lengths in `Pool::new`, and nobody points into them any more; a file is unmapped with `inner`.
     unsafe {
-        libc::munmap(inner.data.as_ptr().cast(), capacity * BLOCK_BYTES);
+        if inner.kept.is_none() {
+            libc::munmap(inner.data.as_ptr().cast(), capacity * BLOCK_BYTES);
+        }
         libc::munmap(inner.headers.as_ptr().cast(), capacity * HEADER_BYTES);
     }
 }
@@ -209,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_ceiling_is_real_and_what_is_freed_comes_back_last_in_first_out() {
-        let pool = Pool::new(10 * (BLOCK_BYTES + HEADER_BYTES)).expect("a small pool");
+        let pool = Pool::new(10 * (BLOCK_BYTES + HEADER_BYTES), None).expect("a small pool");
         assert_eq!((pool.total(), pool.free()), (10, 10));
         let mut all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
         assert_eq!((all.len(), pool.free()), (10, 0));
@@ -223,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_block_is_writable_again_only_when_nobody_else_holds_it() {
-        let pool = Pool::new(1 << 20).expect("a small pool");
+        let pool = Pool::new(1 << 20, None).expect("a small pool");
         let mut block = pool.alloc().expect("free");
         block.write_bytes(10, b"content");
         let first = block.freeze();
@@ -240,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_zero_block_is_zero_is_never_writable_and_is_not_counted() {
-        let pool = Pool::new(1 << 20).expect("a small pool");
+        let pool = Pool::new(1 << 20, None).expect("a small pool");
         let before = pool.free();
         let zero = pool.zero_block();
         assert!(zero.is_zero(0, BLOCK_BYTES));
@@ -250,7 +274,7 @@ mod tests {
 
     #[test]
     fn blocks_outlive_their_pool() {
-        let pool = Pool::new(1 << 20).expect("a small pool");
+        let pool = Pool::new(1 << 20, None).expect("a small pool");
         let mut block = pool.alloc().expect("free");
         block.write_bytes(0, b"still here");
         let (block, zero) = (block.freeze(), pool.zero_block());
@@ -261,7 +285,7 @@ mod tests {
 
     #[test]
     fn memory_is_resident_only_where_blocks_were_used() {
-        let pool = Pool::new(4 << 30).expect("address space is not memory");
+        let pool = Pool::new(4 << 30, None).expect("address space is not memory");
         let before = resident();
         let blocks: Vec<_> = (0..4096)
             .map(|_| {

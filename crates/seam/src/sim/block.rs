@@ -9,8 +9,9 @@ use std::fmt;
 use std::rc::Rc;
 
 use super::interned::{Interned, TAG_BYTES};
+use super::notes::Notes;
 use super::rng::mix;
-use crate::{BLOCK_BYTES, Block, BlockMut, SECTOR_BYTES, SECTORS_PER_BLOCK};
+use crate::{BLOCK_BYTES, Block, BlockMut, BlockNote, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
 /// What a fresh buffer holds: nobody's data, so that a checker notices a buffer that was used before it was filled.
 pub const POISON: u64 = 0xdead_0bad_f00d_dead;
@@ -32,11 +33,13 @@ pub(super) struct Pool {
     pub(super) out: Cell<usize>,
     pub(super) keep: Content,
     pub(super) interned: Rc<Interned>,
+    /// Where buffers outlive the process.
+    pub(super) notes: Option<Notes>,
 }
 
 impl Pool {
-    pub(super) fn new(total: usize, keep: Content, interned: Rc<Interned>) -> Rc<Pool> {
-        Rc::new(Pool { total, out: Cell::new(0), keep, interned })
+    pub(super) fn new(total: usize, keep: Content, interned: Rc<Interned>, notes: Option<Notes>) -> Rc<Pool> {
+        Rc::new(Pool { total, out: Cell::new(0), keep, interned, notes })
     }
 
     pub(super) fn alloc(self: &Rc<Self>) -> Option<SimBlockMut> {
@@ -64,8 +67,18 @@ impl Drop for Lease {
 
 /// A block that keeps its content.
 pub struct Tagged {
-    tags: Cell<[u64; SECTORS_PER_BLOCK]>,
+    pub(super) tags: Cell<[u64; SECTORS_PER_BLOCK]>,
+    /// Number and note, if there is one.
+    pub(super) note: Cell<Option<(u64, BlockNote)>>,
     lease: Lease,
+}
+
+impl Drop for Tagged {
+    fn drop(&mut self) {
+        if let (Some((_, note)), Some(notes)) = (self.note.get(), &self.lease.0.notes) {
+            notes.dropped(note);
+        }
+    }
 }
 
 /// A frozen simulated block.
@@ -81,7 +94,15 @@ pub enum SimBlock {
 
 impl SimBlock {
     fn tagged(tags: [u64; SECTORS_PER_BLOCK], lease: Lease) -> SimBlock {
-        SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new(tags), lease }))
+        SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new(tags), note: Cell::default(), lease }))
+    }
+
+    /// The number of its note; 0: it has none.
+    pub(super) fn note_number(&self) -> u64 {
+        match self {
+            SimBlock::Tagged(block) => block.note.get().map_or(0, |(number, _)| number),
+            SimBlock::Zero | SimBlock::Bare(_) => 0,
+        }
     }
 
     /// The content, a tag a sector; zeroes where none is kept.
@@ -270,7 +291,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Rc<Pool> {
-        Pool::new(2, Content::Tags, Rc::default())
+        Pool::new(2, Content::Tags, Rc::default(), None)
     }
 
     #[test]
@@ -297,7 +318,7 @@ mod tests {
     #[test]
     fn metadata_comes_back_as_it_was_written_even_where_no_content_is_kept() {
         for keep in [Content::Tags, Content::None] {
-            let pool = Pool::new(2, keep, Rc::default());
+            let pool = Pool::new(2, keep, Rc::default(), None);
             let bytes: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at % 251) as u8).collect();
             let mut block = pool.alloc().unwrap();
             block.write_metadata(0, &bytes);
@@ -330,7 +351,7 @@ mod tests {
     #[test]
     fn the_pool_ends_at_its_ceiling_and_gets_everything_back() {
         for keep in [Content::Tags, Content::None] {
-            let pool = Pool::new(2, keep, Rc::default());
+            let pool = Pool::new(2, keep, Rc::default(), None);
             let (first, second) = (pool.alloc().unwrap(), pool.alloc().unwrap().freeze());
             let clone = second.clone();
             assert!(pool.alloc().is_none());

@@ -13,6 +13,7 @@ mod fault;
 mod image;
 mod interned;
 mod listener;
+mod notes;
 mod rng;
 mod stream;
 mod timer;
@@ -33,13 +34,14 @@ pub use executor::TaskOrder;
 pub use fault::{Fault, Ops, Rule, When};
 pub use image::{CrashMode, DiskImages};
 pub use listener::{SimListener, WireSpec};
+pub use notes::LeftBehind;
 pub use rng::Rng;
 pub(crate) use rng::mix;
 pub use stream::{SimReader, SimStream, SimWriter};
 pub use trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
 pub use world::{Remains, Stop, World, WorldSpec};
 
-use crate::{Address, DiskOpen, DiskResult, Nanos, Seam};
+use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, Seam, ZeroNote};
 
 /// One core of a simulated world.
 #[derive(Clone)]
@@ -93,6 +95,30 @@ impl Seam for SimSeam {
 
     fn zero_block(&self) -> SimBlock {
         SimBlock::Zero
+    }
+
+    fn keeps(&self) -> bool {
+        self.pool.notes.is_some()
+    }
+
+    fn note(&self, block: &SimBlock, note: BlockNote) -> u64 {
+        self.pool.notes.as_ref().map_or(0, |notes| notes.note(block, note))
+    }
+
+    fn noted(&self, block: &SimBlock) -> u64 {
+        block.note_number()
+    }
+
+    fn forget(&self, block: &SimBlock, number: u64) {
+        self.pool.notes.iter().for_each(|notes| notes.forget(block, number));
+    }
+
+    fn note_zeroes(&self, note: ZeroNote) -> Option<u32> {
+        self.pool.notes.as_ref().and_then(|notes| notes.note_zeroes(note))
+    }
+
+    fn forget_zeroes(&self, place: u32) {
+        self.pool.notes.iter().for_each(|notes| notes.forget_zeroes(place));
     }
 
     async fn open_disk(&self, what: &DiskOpen) -> DiskResult<SimDisk> {

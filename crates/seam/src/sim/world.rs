@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use super::block::{Content, Pool};
 use super::executor::{MAIN, Ready, TaskOrder, Tasks};
 use super::interned::Interned;
+use super::notes::{LeftBehind, Notes};
 use super::rng::Rng;
 use super::timer::{Action, Event, Timers};
 use super::trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
@@ -33,6 +34,8 @@ pub struct WorldSpec {
     pub keep: Content,
     /// Whether the trace keeps its entries.
     pub trace: TraceMode,
+    /// Buffers outlive the process, with their notes ([`World::left_behind`]).
+    pub keeps: bool,
     /// Virtual time at which [`World::run_until`] gives up: background work with a timer of its own hides a deadlock.
     pub time_max: Nanos,
 }
@@ -46,6 +49,7 @@ impl WorldSpec {
             blocks: 16_384,
             keep: Content::Tags,
             trace: TraceMode::Hash,
+            keeps: false,
             time_max: Nanos::MAX,
         }
     }
@@ -164,7 +168,8 @@ impl World {
     pub fn new(spec: WorldSpec) -> World {
         let seed = spec.seed;
         let interned = Rc::<Interned>::default();
-        let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&interned));
+        let notes = spec.keeps.then(Notes::default);
+        let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&interned), notes);
         let shared = Shared {
             clock: Cell::new(Nanos::ZERO),
             engine_rng: Rng::new(seed, 1),
@@ -196,7 +201,7 @@ impl World {
 
     /// The world as another core of the engine sees it: the same clock, disks and wires, `blocks` buffers of its own.
     pub fn another_core(&self, blocks: usize) -> SimSeam {
-        let pool = Pool::new(blocks, self.shared.spec.keep, Rc::clone(&self.shared.interned));
+        let pool = Pool::new(blocks, self.shared.spec.keep, Rc::clone(&self.shared.interned), None);
         SimSeam { world: Rc::clone(&self.shared), pool }
     }
 
@@ -232,9 +237,16 @@ impl World {
         self.shared.record(0, TraceOp::Note, TracePhase::Done, at, len, content);
     }
 
-    /// Rules that were broken and that no result shows: a buffer that changed while a disk was writing it (R1).
+    /// Rules that were broken and that no result shows: a buffer that changed while a disk was writing it (R1), one that was given back
+    /// with a note on it.
     pub fn violations(&self) -> Vec<String> {
-        self.shared.violations.borrow().clone()
+        let dropped = self.pool.notes.iter().flat_map(Notes::violations);
+        self.shared.violations.borrow().iter().cloned().chain(dropped).collect()
+    }
+
+    /// What a kill of the process at this moment leaves in memory.
+    pub fn left_behind(&self) -> LeftBehind {
+        self.pool.notes.as_ref().map_or_else(LeftBehind::default, Notes::left_behind)
     }
 
     /// Submissions and completions of disk operations so far.

@@ -25,6 +25,7 @@ mod iscsi;
 mod iscsi_conformance;
 mod iscsi_guest;
 mod jobs;
+mod kept;
 mod kill;
 mod libvirt;
 mod lifecycle;

@@ -384,7 +384,8 @@ fn what_was_under_way_when_the_daemon_was_killed_is_done_by_the_next_one_and_onc
 
 #[test]
 fn what_was_acknowledged_and_is_lost_is_told_at_the_next_flush_and_nothing_else_is() {
-    let site = site("");
+    let mut site = site("");
+    site.keep_in = "none".to_owned();
     let mut daemon = site.start();
     let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
     let kept = guest.front_end.get_inflight(1, SIZE).expect("memory of the server's");
@@ -420,6 +421,31 @@ fn what_was_acknowledged_and_is_lost_is_told_at_the_next_flush_and_nothing_else_
     assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![9; 512]));
     drop(guest);
     daemon = running.take().expect("it runs");
+    daemon.stop();
+}
+
+/// The guest goes on while the daemon is away: what was acknowledged to it is there, flushed or not, and no flush fails.
+#[test]
+fn what_was_acknowledged_to_a_guest_outlives_a_killed_daemon() {
+    let site = site("");
+    let mut daemon = site.start();
+    let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
+    let kept = guest.front_end.get_inflight(1, SIZE).expect("memory of the server's");
+    guest.start(Some(&kept));
+    for round in 1..5 {
+        assert_eq!(guest.ask(0, &Request::Write(u64::from(round) * 4096, vec![round; 4608])).0, 0);
+        daemon.kill();
+        daemon = site.start();
+        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
+        guest.front_end.share(&guest.memory).expect("taken");
+        guest.start(Some(&kept));
+        assert_eq!(guest.ask(0, &Request::Flush).0, 0);
+        for earlier in 1..=round {
+            assert_eq!(guest.ask(0, &Request::Read(u64::from(earlier) * 4096, 4096)), (0, vec![earlier; 4096]));
+        }
+        assert_eq!(guest.ask(0, &Request::Read(u64::from(round) * 4096 + 4096, 512)), (0, vec![round; 512]));
+    }
+    drop(guest);
     daemon.stop();
 }
 

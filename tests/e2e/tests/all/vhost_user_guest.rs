@@ -17,14 +17,6 @@ fn site(volumes: &[&str]) -> Site {
     site
 }
 
-/// What is acknowledged is on the backing, so that a daemon's end takes nothing with it that the guest believes to be written.
-fn site_that_writes_through() -> Site {
-    let mut site = Site::new();
-    site.volume("v", BYTES, "policy = \"write-through\"");
-    site.vhost_user();
-    site
-}
-
 fn machine(site: &Site, volumes: &[&str]) -> Machine {
     Machine { vhost_user: volumes.iter().map(|name| site.vhost_user_socket(name)).collect(), ..Machine::default() }
 }
@@ -78,7 +70,7 @@ fn a_guest_has_a_disk_with_all_that_a_disk_can_do() {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn the_daemon_may_be_killed_under_a_guest_again_and_again_and_nothing_is_lost() {
-    let site = site_that_writes_through();
+    let site = site(&["v"]);
     let mut daemon = site.start();
     let mut guest = Linux::boot_as(&machine(&site, &["v"]));
     guest.begin(&verified("/dev/vdb", 5 * KILLS as u64 + 30, 32));

@@ -1,0 +1,156 @@
+//! Memory that outlives the daemon: where it lies, and what earlier daemons left there.
+//!
+//! Every start makes a file of its own and notes it in the state directory first; a clean stop forgets it. What is noted and still
+//! there was left by a daemon that was killed. Each volume is taken back before anybody can ask for it, from the oldest file that has
+//! it: younger ones have of it what a start took back that came no further. A file goes when nothing in it counts any more.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use control::{ErrorKind, Failure};
+use engine::{Volume, WriteSource};
+use seam::BlockMut;
+use seam::real::{KeptFile, LeftBehind, RealBlockMut, RealSeam, room_in_memory};
+
+use super::daemon::{Daemon, core_gone, state_failed};
+use super::data_core::Local;
+use crate::config::{Config, KeepIn};
+use crate::log;
+use crate::state::{KeptRecord, StateDir, StateError, draw_incarnation};
+use crate::units::show_bytes;
+
+/// Where memory lies unless something else is said.
+const DIRECTORY: &str = "/dev/shm";
+
+/// Where this daemon's memory is to lie; `None`: it goes with the daemon. Noted in the state directory.
+pub fn plan(config: &Config, state: &mut StateDir) -> Result<Option<KeptFile>, String> {
+    let directory = match &config.keep_in {
+        KeepIn::Nowhere => return Ok(None),
+        KeepIn::Auto if config.vhost_user.is_none() || config.flash.is_some() => return Ok(None),
+        KeepIn::Auto => match check(Path::new(DIRECTORY), config.memory_bytes) {
+            Ok(()) => Path::new(DIRECTORY),
+            Err(error) => {
+                log::warn(format!("{error}: what guests wrote and did not flush is lost if this daemon is killed"));
+                return Ok(None);
+            }
+        },
+        KeepIn::Directory(directory) => {
+            check(directory, config.memory_bytes).map_err(|error| format!("[memory] keep_in: {error}"))?;
+            directory
+        }
+    };
+    let id = draw_incarnation().map_err(|error| format!("[memory] keep_in: {error}"))?;
+    let path = directory.join(format!("hotset-{id:016x}"));
+    let record = KeptRecord { path: path.clone(), id, generation: state.state().generation };
+    state.change(|state| state.kept.push(record)).map_err(|error| error.to_string())?;
+    Ok(Some(KeptFile { path, id }))
+}
+
+fn check(directory: &Path, bytes: u64) -> Result<(), String> {
+    let shown = directory.display();
+    match room_in_memory(directory) {
+        Err(error) => Err(format!("{shown} cannot be used ({error})")),
+        Ok(None) => Err(format!("{shown} is no file system in memory (tmpfs), and would be too slow")),
+        Ok(Some(room)) if room < bytes => {
+            let (room, bytes) = (show_bytes(room), show_bytes(bytes));
+            Err(format!("{shown} has room for {room} and [memory] size is {bytes}; mount it larger, or lower that"))
+        }
+        Ok(Some(_)) => Ok(()),
+    }
+}
+
+/// A block's content.
+struct Content<'a>(&'a [u8]);
+
+impl WriteSource<RealSeam> for Content<'_> {
+    fn fill(&mut self, _: usize, block: &mut RealBlockMut, at: usize, len: usize) {
+        block.write_bytes(at, &self.0[at..at + len]);
+    }
+}
+
+/// Takes back what earlier daemons left of a volume, which is attached and that nobody can ask for yet.
+pub async fn take_back(local: &Local, volume: &Volume<RealSeam>) -> Result<(), String> {
+    let owner = volume.spec().incarnation;
+    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.of(owner).is_some()).cloned().collect();
+    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner)?))) else { return Ok(()) };
+    let content = |place| Content(file.content(place));
+    let taken = local.engine.take_back(volume, &left, content).await.map_err(|error| error.to_string())?;
+    files.iter().for_each(|file| file.forget(owner));
+    log::info(format!(
+        "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and left in memory",
+        volume.name()
+    ));
+    Ok(())
+}
+
+/// True when earlier daemons left something of the volume.
+pub fn is_left(local: &Local, owner: u64) -> bool {
+    local.left.borrow().iter().any(|file| file.of(owner).is_some())
+}
+
+impl Daemon {
+    /// Opens what earlier daemons left. Returns the generations of those of which nothing is lost.
+    pub(super) async fn open_left_behind(&self) -> Result<Vec<u64>, Failure> {
+        let records = self.state.borrow().state().kept.clone();
+        let files: Vec<_> = records.iter().map(|one| KeptFile { path: one.path.clone(), id: one.id }).collect();
+        let files: Vec<_> = files.into_iter().filter(|file| self.kept.as_ref() != Some(file)).collect();
+        let known: Vec<u64> = self.state.borrow().state().volumes.iter().map(|record| record.incarnation).collect();
+        let open = async move |local: Rc<Local>| {
+            let mut whole = Vec::new();
+            for file in files {
+                let opened = LeftBehind::open(&file).map_err(|error| {
+                    let path = file.path.display();
+                    format!("{path}, which holds what a killed daemon had acknowledged, cannot be read: {error}; remove it to give that up")
+                })?;
+                let Some(opened) = opened else { continue };
+                opened
+                    .owners()
+                    .into_iter()
+                    .filter(|owner| !known.contains(owner))
+                    .for_each(|owner| opened.forget(owner));
+                if opened.is_whole() {
+                    whole.push(file.id);
+                }
+                local.left.borrow_mut().push(Rc::new(opened));
+            }
+            Ok(whole)
+        };
+        let whole = self.cores[0].call(open).await.map_err(core_gone)?;
+        let whole = whole.map_err(|text: String| Failure::new(ErrorKind::Failed, text))?;
+        let of = |record: &&KeptRecord| whole.contains(&record.id);
+        Ok(records.iter().filter(of).map(|record| record.generation).collect())
+    }
+
+    /// Removes the files in which nothing counts any more, and forgets those that are gone.
+    pub(super) async fn drop_left_behind(&self) -> Result<(), Failure> {
+        let sort = async |local: Rc<Local>| {
+            local.left.borrow_mut().retain(|file| !file.owners().is_empty());
+            local.left.borrow().iter().map(|file| file.file().id).collect::<Vec<_>>()
+        };
+        let left = self.cores[0].call(sort).await.map_err(core_gone)?;
+        let own = self.kept.as_ref().map(|kept| kept.id);
+        self.forget_kept(|record| Some(record.id) != own && !left.contains(&record.id)).map_err(state_failed)
+    }
+
+    /// Everything is on the backings: this daemon's own file is not needed.
+    pub(super) fn end_kept(&self) {
+        let own = self.kept.as_ref().map(|kept| kept.id);
+        if let Err(error) = self.forget_kept(|record| Some(record.id) == own) {
+            log::error(error.to_string());
+        }
+    }
+
+    fn forget_kept(&self, which: impl Fn(&KeptRecord) -> bool) -> Result<(), StateError> {
+        let gone: Vec<_> = self.state.borrow().state().kept.iter().filter(|one| which(one)).cloned().collect();
+        self.state.borrow_mut().change(|state| state.kept.retain(|record| !gone.contains(record)))?;
+        for record in gone {
+            // Without its note nobody looks at it again; it may be gone with an earlier boot.
+            if let Err(error) = std::fs::remove_file(&record.path)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                log::warn(format!("{} is not needed any more and cannot be removed: {error}", record.path.display()));
+            }
+        }
+        Ok(())
+    }
+}

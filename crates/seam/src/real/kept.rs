@@ -1,0 +1,432 @@
+//! Buffers in a file in memory, which outlives the process: where it lies, how notes are written to it, and what is read from one
+//! that a killed process left.
+//!
+//! The file: a head, a table of notes on zero-ranges, a note for each buffer, the buffers. A note counts while its number is not 0; the
+//! number is written last and taken away first, so a kill between any two instructions leaves a note whole or none. (A kill is no power
+//! cut: what the processor has stored is in the file.)
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use crate::kept::{Left, sort_out};
+use crate::{BLOCK_BYTES, BlockNote, ZeroNote};
+
+/// What a file begins with.
+const MAGIC: u64 = u64::from_le_bytes(*b"hotset\x00\x01");
+const HEAD_BYTES: usize = 4096;
+/// Zero-ranges that can be noted.
+const ZEROES_MAX: usize = 1 << 16;
+/// Bytes of any note.
+pub(super) const NOTE_BYTES: usize = 32;
+/// Buffers that the file system is asked for together.
+const CHUNK_BLOCKS: usize = 2048;
+/// Buffers begin at a multiple of this.
+const DATA_ALIGN: usize = 2 << 20;
+const UNMAP_BIT: u64 = 1 << 63;
+
+/// Where buffers lie that outlive the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptFile {
+    /// In a file system that is memory.
+    pub path: PathBuf,
+    /// Tells it from others that have lain there.
+    pub id: u64,
+}
+
+/// Words of the head.
+#[repr(C)]
+struct Head {
+    magic: AtomicU64,
+    id: AtomicU64,
+    capacity: AtomicU64,
+    /// Not 0: something was not noted.
+    refused: AtomicU64,
+}
+
+/// A note, of a buffer or of a zero-range.
+#[repr(C)]
+struct Words {
+    number: AtomicU64,
+    owner: AtomicU64,
+    /// A buffer's block; a range's first.
+    start: AtomicU64,
+    /// A buffer's sectors; a range's end, with [`UNMAP_BIT`].
+    rest: AtomicU64,
+}
+
+impl Words {
+    fn put(&self, number: u64, owner: u64, start: u64, rest: u64) {
+        self.owner.store(owner, Ordering::Relaxed);
+        self.start.store(start, Ordering::Relaxed);
+        self.rest.store(rest, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.number.store(number, Ordering::Release);
+    }
+
+    fn clear(&self) {
+        self.number.store(0, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+}
+
+/// Where things lie in a file of so many buffers.
+#[derive(Clone, Copy)]
+struct Layout {
+    capacity: usize,
+}
+
+impl Layout {
+    const ZEROES: usize = HEAD_BYTES;
+    const NOTES: usize = HEAD_BYTES + ZEROES_MAX * NOTE_BYTES;
+
+    fn data(self) -> usize {
+        (Self::NOTES + self.capacity * NOTE_BYTES).next_multiple_of(DATA_ALIGN)
+    }
+
+    fn len(self) -> usize {
+        self.data() + self.capacity * BLOCK_BYTES
+    }
+}
+
+/// A mapped file.
+struct Mapping {
+    at: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Mapping {
+    fn new(file: &File, layout: Layout) -> io::Result<Mapping> {
+        // SAFETY: a mapping at an address of the kernel's choosing overlaps nothing; the file is as long as the layout says.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                layout.len(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let at = NonNull::new(at.cast()).expect("the kernel maps nothing at address zero unless asked to");
+        Ok(Mapping { at, layout })
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the mapping begins with a head, is page-aligned and lives as long as `self`; its words are atomic.
+        unsafe { self.at.cast().as_ref() }
+    }
+
+    fn words(&self, offset: usize, count: usize) -> &[Words] {
+        // SAFETY: callers name one of the layout's two tables, which lies inside the mapping at a multiple of 32 bytes; words are atomic.
+        unsafe { std::slice::from_raw_parts(self.at.add(offset).as_ptr().cast(), count) }
+    }
+
+    fn zeroes(&self) -> &[Words] {
+        self.words(Layout::ZEROES, ZEROES_MAX)
+    }
+
+    fn notes(&self) -> &[Words] {
+        self.words(Layout::NOTES, self.layout.capacity)
+    }
+
+    fn data(&self) -> NonNull<u8> {
+        // SAFETY: inside the mapping.
+        unsafe { self.at.add(self.layout.data()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length in `new`; nobody points into it any more.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.layout.len()) };
+    }
+}
+
+/// The file of a pool that is at work.
+pub(super) struct Kept {
+    map: Mapping,
+    file: File,
+    /// Buffers that the file system has given.
+    given: Cell<usize>,
+    last: Cell<u64>,
+    /// Places in the table of zero-ranges from here on were never used.
+    fresh: Cell<u32>,
+    free: RefCell<Vec<u32>>,
+}
+
+impl Kept {
+    /// Makes a file for `capacity` buffers.
+    pub(super) fn new(kept: &KeptFile, capacity: usize) -> io::Result<Kept> {
+        let layout = Layout { capacity };
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&kept.path)?;
+        let made = file.set_len(layout.len() as u64).and_then(|()| allocate(&file, 0, Layout::NOTES));
+        let map =
+            made.and_then(|()| Mapping::new(&file, layout)).inspect_err(|_| drop(std::fs::remove_file(&kept.path)))?;
+        map.head().id.store(kept.id, Ordering::Relaxed);
+        map.head().capacity.store(capacity as u64, Ordering::Relaxed);
+        map.head().magic.store(MAGIC, Ordering::Release);
+        let kept =
+            Kept { map, file, given: Cell::new(0), last: Cell::new(0), fresh: Cell::new(0), free: Default::default() };
+        Ok(kept)
+    }
+
+    /// First of the buffers' bytes.
+    pub(super) fn data(&self) -> NonNull<u8> {
+        self.map.data()
+    }
+
+    /// True once buffer `index` may be touched: a file system without room says so here, not by a signal later.
+    #[inline]
+    pub(super) fn has(&self, index: usize) -> bool {
+        index < self.given.get() || self.ask_for_more()
+    }
+
+    #[cold]
+    fn ask_for_more(&self) -> bool {
+        let (from, capacity) = (self.given.get(), self.map.layout.capacity);
+        let until = (from + CHUNK_BLOCKS).min(capacity);
+        let notes = (Layout::NOTES + from * NOTE_BYTES, (until - from) * NOTE_BYTES);
+        let data = (self.map.layout.data() + from * BLOCK_BYTES, (until - from) * BLOCK_BYTES);
+        let given = allocate(&self.file, notes.0, notes.1).and_then(|()| allocate(&self.file, data.0, data.1)).is_ok();
+        if given {
+            self.given.set(until);
+        }
+        given
+    }
+
+    fn next(&self) -> u64 {
+        self.last.set(self.last.get() + 1);
+        self.last.get()
+    }
+
+    #[inline]
+    pub(super) fn note(&self, index: usize, note: BlockNote) -> u64 {
+        let words = &self.map.notes()[index];
+        let number = words.number();
+        if number != 0 {
+            // The same block in the same buffer: its content is there already.
+            words.rest.store(u64::from(note.sectors), Ordering::Release);
+            return number;
+        }
+        let number = self.next();
+        compiler_fence(Ordering::SeqCst);
+        words.put(number, note.owner, note.block, u64::from(note.sectors));
+        number
+    }
+
+    #[inline]
+    pub(super) fn noted(&self, index: usize) -> u64 {
+        self.map.notes()[index].number()
+    }
+
+    #[inline]
+    pub(super) fn forget(&self, index: usize, number: u64) {
+        let words = &self.map.notes()[index];
+        if words.number() == number {
+            words.clear();
+        }
+    }
+
+    pub(super) fn note_zeroes(&self, note: ZeroNote) -> Option<u32> {
+        let place = self.free.borrow_mut().pop().or_else(|| {
+            let place = self.fresh.get();
+            ((place as usize) < ZEROES_MAX).then(|| self.fresh.replace(place + 1))
+        });
+        let Some(place) = place else {
+            self.map.head().refused.store(1, Ordering::Release);
+            return None;
+        };
+        let rest = note.end | if note.may_unmap { UNMAP_BIT } else { 0 };
+        self.map.zeroes()[place as usize].put(self.next(), note.owner, note.start, rest);
+        Some(place)
+    }
+
+    pub(super) fn forget_zeroes(&self, place: u32) {
+        self.map.zeroes()[place as usize].clear();
+        self.free.borrow_mut().push(place);
+    }
+}
+
+/// Makes the file system give memory for a part of the file.
+fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
+    // SAFETY: a call on an open file.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), 0, at as libc::off_t, len as libc::off_t) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Bytes that a directory's file system still has room for; `None` where it is not memory.
+pub fn room_in_memory(directory: &Path) -> io::Result<Option<u64>> {
+    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: zeroes are a value of this plain structure; the call fills it.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a path that ends with a zero, and room for the answer.
+    if unsafe { libc::statfs(path.as_ptr(), &mut about) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let is_memory = about.f_type == libc::TMPFS_MAGIC;
+    Ok(is_memory.then(|| about.f_bavail.saturating_mul(about.f_bsize as u64)))
+}
+
+/// What a killed process left in its file.
+pub struct LeftBehind {
+    map: Mapping,
+    kept: KeptFile,
+    left: RefCell<BTreeMap<u64, Left>>,
+}
+
+impl LeftBehind {
+    /// Reads the file; `None` where it is gone (the machine has been started anew) or another one.
+    pub fn open(kept: &KeptFile) -> io::Result<Option<LeftBehind>> {
+        let file = match OpenOptions::new().read(true).write(true).open(&kept.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut head = [0; 24];
+        if file.read_exact_at(&mut head, 0).is_err() {
+            return Ok(None);
+        }
+        let word = |at: usize| u64::from_le_bytes(head[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
+        let layout = Layout { capacity: word(2) as usize };
+        if word(0) != MAGIC || word(1) != kept.id || file.metadata()?.len() != layout.len() as u64 {
+            return Ok(None);
+        }
+        let map = Mapping::new(&file, layout)?;
+        let left = LeftBehind { map, kept: kept.clone(), left: RefCell::default() };
+        *left.left.borrow_mut() = left.sorted();
+        Ok(Some(left))
+    }
+
+    fn sorted(&self) -> BTreeMap<u64, Left> {
+        let of = |words: &Words| {
+            let [owner, start, rest] =
+                [&words.owner, &words.start, &words.rest].map(|word| word.load(Ordering::Relaxed));
+            (words.number(), owner, start, rest)
+        };
+        let zeroes = self.map.zeroes().iter().map(of).filter(|(number, ..)| *number != 0);
+        let zeroes = zeroes.map(|(number, owner, start, rest)| {
+            let (end, may_unmap) = (rest & !UNMAP_BIT, rest & UNMAP_BIT != 0);
+            (number, ZeroNote { owner, start, end, may_unmap })
+        });
+        let zeroes: Vec<_> = zeroes.collect();
+        let blocks = self.map.notes().iter().map(of).enumerate().filter(|(_, (number, ..))| *number != 0);
+        let (places, blocks): (Vec<usize>, Vec<_>) = blocks
+            .map(|(place, (number, owner, block, rest))| {
+                (place, (number, BlockNote { owner, block, sectors: rest as u8 }))
+            })
+            .unzip();
+        let mut left = sort_out(&blocks, &zeroes);
+        for (_, place) in left.values_mut().flat_map(|left| &mut left.blocks) {
+            *place = places[*place];
+        }
+        left
+    }
+
+    /// False where something could not be noted.
+    pub fn is_whole(&self) -> bool {
+        self.map.head().refused.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whose content is here.
+    pub fn owners(&self) -> Vec<u64> {
+        self.left.borrow().keys().copied().collect()
+    }
+
+    /// What is here of `owner`.
+    pub fn of(&self, owner: u64) -> Option<Left> {
+        self.left.borrow().get(&owner).cloned()
+    }
+
+    /// The content of the block at `place`.
+    pub fn content(&self, place: usize) -> &[u8] {
+        assert!(place < self.map.layout.capacity, "a place that was named by what is left");
+        // SAFETY: inside the mapping, and the process that wrote there has ended.
+        unsafe { std::slice::from_raw_parts(self.map.data().add(place * BLOCK_BYTES).as_ptr(), BLOCK_BYTES) }
+    }
+
+    /// What is here of `owner` has been taken back, or does not count.
+    pub fn forget(&self, owner: u64) {
+        self.left.borrow_mut().remove(&owner);
+        let all = self.map.zeroes().iter().chain(self.map.notes());
+        all.filter(|words| words.number() != 0 && words.owner.load(Ordering::Relaxed) == owner).for_each(Words::clear);
+    }
+
+    /// The file.
+    pub fn file(&self) -> &KeptFile {
+        &self.kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str) -> KeptFile {
+        KeptFile { path: std::env::temp_dir().join(format!("hotset-kept-{name}-{}", std::process::id())), id: 7 }
+    }
+
+    #[test]
+    fn what_was_noted_is_there_for_who_opens_the_file_and_nobody_else_s() {
+        let at = place("noted");
+        let kept = Kept::new(&at, 100).expect("a new file");
+        assert!(Kept::new(&at, 100).is_err(), "it is there already");
+        let note = |block| BlockNote { owner: 5, block, sectors: 0x0f };
+        for (index, block) in [(3, 40), (4, 41), (5, 42)] {
+            assert!(kept.has(index));
+            // SAFETY: inside the mapping.
+            unsafe { kept.data().add(index * BLOCK_BYTES).write_bytes(block as u8, BLOCK_BYTES) };
+            kept.note(index, note(block));
+        }
+        let number = kept.noted(4);
+        assert_eq!(kept.note(4, BlockNote { sectors: 0xff, ..note(41) }), number, "it grew");
+        kept.forget(5, number);
+        kept.forget(3, kept.noted(3));
+        let range = |start, end| ZeroNote { owner: 6, start, end, may_unmap: start == 7 };
+        let first = kept.note_zeroes(range(1, 2)).expect("room");
+        kept.note_zeroes(range(7, 9)).expect("room");
+        kept.forget_zeroes(first);
+        drop(kept);
+        assert!(LeftBehind::open(&KeptFile { id: 8, ..at.clone() }).expect("readable").is_none());
+        let left = LeftBehind::open(&at).expect("readable").expect("the same");
+        assert_eq!((left.owners(), left.is_whole()), (vec![5, 6], true));
+        assert_eq!(left.of(6).expect("noted").zeroes, [range(7, 9)]);
+        let blocks = left.of(5).expect("noted").blocks.clone();
+        assert_eq!(blocks, [(BlockNote { sectors: 0xff, ..note(41) }, 4), (note(42), 5)]);
+        assert_eq!((left.content(4)[9], left.content(5)[4095]), (41, 42));
+        left.forget(5);
+        drop(left);
+        let left = LeftBehind::open(&at).expect("readable").expect("the same");
+        assert_eq!(left.owners(), [6]);
+        std::fs::remove_file(&at.path).expect("it is there");
+        assert!(LeftBehind::open(&at).expect("gone").is_none());
+    }
+
+    #[test]
+    fn a_range_that_is_not_noted_is_told() {
+        let at = place("refused");
+        let kept = Kept::new(&at, 1).expect("a new file");
+        let range = ZeroNote { owner: 6, start: 1, end: 2, may_unmap: false };
+        assert!((0..ZEROES_MAX).all(|_| kept.note_zeroes(range).is_some()));
+        assert!(kept.note_zeroes(range).is_none());
+        kept.forget_zeroes(9);
+        assert_eq!(kept.note_zeroes(range), Some(9));
+        let left = LeftBehind::open(&at).expect("readable").expect("the same");
+        std::fs::remove_file(&at.path).expect("it is there");
+        assert!(!left.is_whole());
+    }
+}

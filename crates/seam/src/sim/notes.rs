@@ -1,0 +1,114 @@
+//! Notes on simulated buffers, and what they leave behind when the process is killed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use super::block::{SimBlock, Tagged};
+use crate::kept::{Left, sort_out};
+use crate::{BlockNote, SECTORS_PER_BLOCK, ZeroNote};
+
+/// Zero-ranges that may be noted: few, so that running out of room is simulated too.
+const ZEROES_MAX: usize = 64;
+
+/// The notes on a pool's buffers.
+#[derive(Default)]
+pub(super) struct Notes {
+    last: Cell<u64>,
+    blocks: RefCell<BTreeMap<u64, Weak<Tagged>>>,
+    zeroes: RefCell<BTreeMap<u32, (u64, ZeroNote)>>,
+    refused: Cell<bool>,
+    dropped: RefCell<Vec<BlockNote>>,
+}
+
+impl std::fmt::Debug for Notes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Notes").field("last", &self.last.get()).finish_non_exhaustive()
+    }
+}
+
+impl Notes {
+    fn next(&self) -> u64 {
+        self.last.set(self.last.get() + 1);
+        self.last.get()
+    }
+
+    pub(super) fn note(&self, block: &SimBlock, note: BlockNote) -> u64 {
+        let SimBlock::Tagged(block) = block else { return 0 };
+        let number = match block.note.get() {
+            Some((number, known)) if (known.owner, known.block) == (note.owner, note.block) => number,
+            Some((_, known)) => unreachable!("a buffer with a note is given another one: {known:?}, {note:?}"),
+            None => self.next(),
+        };
+        block.note.set(Some((number, note)));
+        self.blocks.borrow_mut().insert(number, Rc::downgrade(block));
+        number
+    }
+
+    pub(super) fn forget(&self, block: &SimBlock, number: u64) {
+        if let SimBlock::Tagged(block) = block
+            && block.note.get().is_some_and(|(noted, _)| noted == number)
+        {
+            block.note.set(None);
+            self.blocks.borrow_mut().remove(&number);
+        }
+    }
+
+    pub(super) fn note_zeroes(&self, note: ZeroNote) -> Option<u32> {
+        let mut zeroes = self.zeroes.borrow_mut();
+        let place = (0..ZEROES_MAX as u32).find(|place| !zeroes.contains_key(place));
+        match place {
+            Some(place) => drop(zeroes.insert(place, (self.next(), note))),
+            None => self.refused.set(true),
+        }
+        place
+    }
+
+    pub(super) fn forget_zeroes(&self, place: u32) {
+        self.zeroes.borrow_mut().remove(&place);
+    }
+
+    /// A buffer was given back with a note on it: the note would speak of whatever comes into the buffer next.
+    pub(super) fn dropped(&self, note: BlockNote) {
+        self.dropped.borrow_mut().push(note);
+    }
+
+    pub(super) fn violations(&self) -> Vec<String> {
+        let dropped = self.dropped.borrow();
+        dropped.iter().map(|note| format!("a buffer was given back with a note on it: {note:?}")).collect()
+    }
+
+    pub(super) fn left_behind(&self) -> LeftBehind {
+        let blocks = self.blocks.borrow();
+        let blocks = blocks.values().filter_map(Weak::upgrade);
+        let noted = blocks.filter_map(|block| Some((block.note.get()?, block.tags.get()))).collect();
+        let zeroes = self.zeroes.borrow().values().copied().collect();
+        LeftBehind { blocks: noted, zeroes, is_whole: !self.refused.get() }
+    }
+}
+
+/// What a killed process left in memory.
+#[derive(Clone, Debug, Default)]
+pub struct LeftBehind {
+    blocks: Vec<((u64, BlockNote), [u64; SECTORS_PER_BLOCK])>,
+    zeroes: Vec<(u64, ZeroNote)>,
+    is_whole: bool,
+}
+
+impl LeftBehind {
+    /// False where something could not be noted.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// By owner.
+    pub fn sorted(&self) -> BTreeMap<u64, Left> {
+        let blocks: Vec<_> = self.blocks.iter().map(|(note, _)| *note).collect();
+        sort_out(&blocks, &self.zeroes)
+    }
+
+    /// The content of the block at `place`, a tag a sector.
+    pub fn tags(&self, place: usize) -> [u64; SECTORS_PER_BLOCK] {
+        self.blocks[place].1
+    }
+}

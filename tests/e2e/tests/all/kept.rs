@@ -1,0 +1,161 @@
+//! Memory that outlives the daemon: a kill at any moment loses nothing that was acknowledged, flushed or not.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use e2e::client::{Client, Op};
+use e2e::daemon::{Daemon, hotset, text_of};
+use e2e::random::{Random, seed};
+use e2e::site::Site;
+
+use crate::kill::kill_rounds;
+
+const BYTES: usize = 8 << 20;
+const SECTOR: usize = 512;
+
+/// What the volume has to hold, sector by sector; `other`: it may hold that instead, for the request was never answered.
+#[derive(Clone, Copy)]
+struct Sector {
+    byte: u8,
+    other: u8,
+}
+
+fn site(lines: &str) -> Site {
+    let mut site = Site::with_volume(BYTES as u64);
+    site.keep_in = "/dev/shm".to_owned();
+    site.tables += lines;
+    site
+}
+
+/// Asks for changes until the daemon is gone. What it does not answer may have happened.
+fn change(client: &mut Client, sectors: &mut [Sector], random: &mut Random) {
+    loop {
+        let first = random.below(sectors.len() as u64) as usize;
+        let most = if random.chance(30) { 2048 } else { 24 };
+        let count = (1 + random.below(most) as usize).min(sectors.len() - first);
+        let zeroes = random.chance(25);
+        let byte = if zeroes { 0 } else { 1 + random.below(255) as u8 };
+        let (at, len) = ((first * SECTOR) as u64, count * SECTOR);
+        let done = match zeroes {
+            true => client.call(Op::WriteZeroes, 0, at, len, &[]).map(drop),
+            false => client.write(at, &vec![byte; len]),
+        };
+        let now = |sector: &Sector| {
+            if done.is_ok() { Sector { byte, other: byte } } else { Sector { other: byte, ..*sector } }
+        };
+        sectors[first..first + count].iter_mut().for_each(|sector| *sector = now(sector));
+        if done.is_err() {
+            return;
+        }
+        if random.chance(2) && client.flush().is_err() {
+            return;
+        }
+    }
+}
+
+fn check(client: &mut Client, sectors: &mut [Sector], round: u64) {
+    let found = client.read_all().expect("readable");
+    for (number, (sector, found)) in sectors.iter_mut().zip(found.chunks(SECTOR)).enumerate() {
+        let byte = found[0];
+        assert!(found.iter().all(|other| *other == byte), "round {round}: sector {number} is torn");
+        let Sector { byte: expected, other } = *sector;
+        assert!(
+            byte == expected || byte == other,
+            "round {round}: sector {number} holds {byte}; acknowledged was {expected}, and under way {other}"
+        );
+        *sector = Sector { byte, other: byte };
+    }
+}
+
+/// Files for memory that outlives daemons which this site's state directory names.
+fn files(site: &Site) -> Vec<PathBuf> {
+    let state = std::fs::read(site.folder.join("state/state.json")).expect("a daemon has run");
+    let state: serde_json::Value = serde_json::from_slice(&state).expect("it is JSON");
+    let kept = state["kept"].as_array().cloned().unwrap_or_default();
+    kept.iter().map(|record| record["path"].as_str().expect("a path").into()).collect()
+}
+
+#[test]
+fn a_kill_at_any_moment_loses_nothing_that_was_acknowledged() {
+    let site = site("");
+    let mut random = Random::new(seed("kept"));
+    let mut sectors = vec![Sector { byte: 0, other: 0 }; BYTES / SECTOR];
+    let mut daemon = site.start();
+    for round in 0..kill_rounds() {
+        let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+        check(&mut client, &mut sectors, round);
+        let pause = Duration::from_millis(5 + random.below(300));
+        std::thread::scope(|scope| {
+            scope.spawn(|| change(&mut client, &mut sectors, &mut random));
+            std::thread::sleep(pause);
+            daemon.kill();
+        });
+        assert!(!files(&site).is_empty());
+        if round % 3 == 2 {
+            // One that is killed while it starts, or has just started.
+            let starting = Daemon::launch(&site);
+            std::thread::sleep(Duration::from_millis(round * 7 % 60));
+            starting.kill();
+        }
+        daemon = site.start();
+    }
+    assert!(daemon.log().contains("took back"), "nothing was left behind in all rounds:\n{}", daemon.log());
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    check(&mut client, &mut sectors, kill_rounds());
+    drop(client);
+    let left = files(&site);
+    assert_eq!(left.len(), 1, "a file that is not needed stays: {left:?}");
+    daemon.stop();
+    assert!(files(&site).is_empty() && !left[0].exists(), "a clean stop leaves nothing in memory");
+    let found = std::fs::read(site.backing("v")).expect("the backing is there");
+    assert!(
+        found.chunks(SECTOR).zip(&sectors).all(|(found, sector)| found[0] == sector.byte),
+        "the backing is complete"
+    );
+}
+
+#[test]
+fn what_is_left_waits_for_its_volume_and_for_the_right_to_write() {
+    let mut site = site("");
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    client.write(4096, &[7; 8192]).expect("written");
+    daemon.kill();
+    // Another volume is served meanwhile, and its daemon is killed as well.
+    site.forget_volumes();
+    site.volume("other", 1 << 20, "");
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "other").expect("it serves");
+    client.write(0, &[8; 4096]).expect("written");
+    daemon.kill();
+    assert_eq!(files(&site).len(), 2);
+    site.forget_volumes();
+    let backing = site.backing("v").display().to_string();
+    site.volume_on("v", &backing, "read_only = true");
+    let daemon = site.start();
+    assert!(daemon.log().contains("serve it without read_only"), "{}", daemon.log());
+    daemon.stop();
+    assert_eq!(files(&site).len(), 2, "nobody has asked for the second volume, either");
+    site.forget_volumes();
+    site.volume_on("v", &backing, "");
+    let other = site.backing("other").display().to_string();
+    site.volume_on("other", &other, "");
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    assert_eq!(client.read(4096, 8192).expect("readable"), [7; 8192]);
+    let mut client = Client::connect(&site.endpoint(), "other").expect("it serves");
+    assert_eq!(client.read(0, 4096).expect("readable"), [8; 4096]);
+    assert_eq!(files(&site).len(), 1);
+    daemon.stop();
+}
+
+#[test]
+fn where_memory_cannot_be_kept_is_said() {
+    let mut site = site("");
+    site.keep_in = site.folder.path().display().to_string();
+    std::fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    let output = hotset(&["serve", "--config", &site.config().to_string_lossy()]);
+    assert!(!output.status.success());
+    let text = text_of(&output);
+    assert!(text.contains("[memory] keep_in") && text.contains("no file system in memory"), "{text}");
+}
