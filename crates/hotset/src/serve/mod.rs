@@ -236,8 +236,8 @@ async fn start_serving(
     daemon.open_flash().await.map_err(|failure| Failure::failed(failure.message))?;
     let datastores = daemon.config.borrow().datastores.clone();
     daemon.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
-    daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
     *daemon.whole.borrow_mut() = daemon.open_left_behind().await.map_err(|failure| Failure::failed(failure.message))?;
+    daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
     let attached = daemon.attach_all(wanted, false).await;
     drop(starting);
     let mut unopened = 0;
