@@ -278,7 +278,8 @@ pub fn room_in_memory(directory: &Path) -> io::Result<Option<u64>> {
     if unsafe { libc::statfs(path.as_ptr(), &mut about) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let is_memory = about.f_type == libc::TMPFS_MAGIC;
+    // Signed in one C library, unsigned in another.
+    let is_memory = libc::TMPFS_MAGIC == about.f_type as _;
     Ok(is_memory.then(|| about.f_bavail.saturating_mul(about.f_bsize as u64)))
 }
 
