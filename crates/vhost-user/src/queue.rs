@@ -1,7 +1,7 @@
 //! One queue of a guest: takes what the driver made available, serves it, gives it back.
 //!
-//! What the engine can serve at once is served where it was found; the rest are tasks. The driver is told a few times a turn of what was
-//! given back, and only if it waits, and asked to keep silent as long as there is something to take.
+//! What the engine can serve at once is served where it was found; the rest are tasks. The driver is told once for what was given back in
+//! one turn, and asked to keep silent as long as there is something to take.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -22,9 +22,6 @@ use crate::room::Waiting;
 
 /// Requests that are taken before other tasks of the core get their turn: as many as one hint to the engine takes.
 const BATCH: usize = HINTS_MAX;
-/// Requests of a turn after which the driver is told, if it waits: it wakes up and asks for more while the others are served. Told at the
-/// end alone, each side waits for the other in turn.
-const TOLD_AFTER: usize = 8;
 /// Longest time that a queue is looked at again and again before the driver is asked to tell, in nanoseconds: a kick costs the guest more
 /// than that, and us a wake-up.
 const SPIN_NS: u64 = 20_000;
@@ -330,12 +327,7 @@ impl<S: Seam> Queue<S> {
         self.hint(&batch);
         // What came before a broken request is served, and each in its turn: where the next device goes on follows from how many were used
         // and which are under way.
-        for (number, request) in batch.drain(..).enumerate() {
-            self.begin(request, false);
-            if number % TOLD_AFTER == TOLD_AFTER - 1 {
-                self.tell();
-            }
-        }
+        batch.drain(..).for_each(|request| self.begin(request, false));
         self.batch.replace(batch);
         more
     }
