@@ -4,6 +4,7 @@
 //! there was left by a daemon that was killed. Each volume is taken back before anybody can ask for it, from the oldest file that has
 //! it: younger ones have of it what a start took back that came no further. A file goes when nothing in it counts any more.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -24,10 +25,14 @@ const DIRECTORY: &str = "/dev/shm";
 
 /// Where this daemon's memory is to lie; `None`: it goes with the daemon. Noted in the state directory.
 pub fn plan(config: &Config, state: &mut StateDir) -> Result<Option<KeptFile>, String> {
+    // What was left takes room until it is taken back, which is before there is much in the new one.
+    let left = state.state().kept.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
+    let left: u64 = left.map(|file| file.blocks() * 512).sum();
+    let wanted = config.memory_bytes.saturating_sub(left);
     let directory = match &config.keep_in {
         KeepIn::Nowhere => return Ok(None),
         KeepIn::Auto if config.vhost_user.is_none() || config.flash.is_some() => return Ok(None),
-        KeepIn::Auto => match check(Path::new(DIRECTORY), config.memory_bytes) {
+        KeepIn::Auto => match check(Path::new(DIRECTORY), wanted) {
             Ok(()) => Path::new(DIRECTORY),
             Err(error) => {
                 log::warn(format!("{error}: what guests wrote and did not flush is lost if this daemon is killed"));
@@ -35,7 +40,7 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Option<KeptFile>, S
             }
         },
         KeepIn::Directory(directory) => {
-            check(directory, config.memory_bytes).map_err(|error| format!("[memory] keep_in: {error}"))?;
+            check(directory, wanted).map_err(|error| format!("[memory] keep_in: {error}"))?;
             directory
         }
     };
