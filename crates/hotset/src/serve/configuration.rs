@@ -9,6 +9,9 @@ use crate::config::keys::{KEYS, Key, TABLES, set_by_command};
 use crate::config::written::default_of;
 use crate::redact;
 
+/// What the documentation says in place of a default where a table wants the key.
+const REQUIRED: &str = "required";
+
 /// What a volume has, by key.
 type Values = BTreeMap<String, (String, KeySource)>;
 
@@ -35,6 +38,10 @@ impl Daemon {
                     named.filter_map(|(name, values)| Some(entry(name, values.get(key.name)?, KeySource::File)));
                 report.entries = values.collect();
             } else {
+                // A table that stands in the file once need not be there: without it there is nothing, and none of what it wants.
+                if report.default == REQUIRED {
+                    "none".clone_into(&mut report.default);
+                }
                 let (value, source) = self.held(key, config.written.value(key), &report.default);
                 (report.value, report.source) = (Some(value), source);
             }

@@ -1,5 +1,7 @@
 //! The vhost-user front end: a socket for each volume, whose it is, and who is told of what.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -42,8 +44,12 @@ pub struct VhostUserSpec {
 pub fn plan(config: Option<&VhostUserConfig>) -> Result<Option<VhostUserSpec>, String> {
     let Some(config) = config else { return Ok(None) };
     let directory = config.directory.clone();
-    std::fs::create_dir_all(&directory)
-        .map_err(|error| format!("[vhost_user] directory {} cannot be made: {error}", directory.display()))?;
+    let cannot = |error| format!("[vhost_user] directory {} cannot be made: {error}", directory.display());
+    if !directory.is_dir() {
+        std::fs::create_dir_all(&directory).map_err(cannot)?;
+        // Whoever owns a socket has to get there, whatever the process's mask leaves to others; the sockets themselves say who may connect.
+        std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).map_err(cannot)?;
+    }
     let owner = config.socket_owner.as_deref().map(find_user).transpose();
     let owner = owner.map_err(|error| format!("[vhost_user] {error}"))?;
     Ok(Some(VhostUserSpec { directory, owner, mode: config.socket_mode }))

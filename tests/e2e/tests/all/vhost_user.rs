@@ -1,6 +1,7 @@
 //! vhost-user-blk with a driver of the tests' own: what a guest may ask, what a hostile one may do, and restarts with requests under way.
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -122,6 +123,9 @@ fn a_guest_s_driver_is_served_with_all_that_it_may_ask() {
         assert_eq!(guest.ask(0, &Request::Discard(BYTES, 512)).0, 1);
         assert_eq!(guest.ask(0, &Request::Other(99, 0, vec![0; 16])).0, 2);
     }
+    // Who has no right to a socket is kept from it by the socket, whoever has it is not by the directory.
+    let directory = site.vhost_user_socket("v").parent().expect("it is in one").metadata().expect("it is there");
+    assert_eq!(directory.permissions().mode() & 0o777, 0o755);
     let mut front_end = connect(&site.vhost_user_socket("v"), ALL);
     let config = front_end.config(60).expect("told");
     assert_eq!(u64::from_le_bytes(config[..8].try_into().expect("eight bytes")), BYTES / 512);
