@@ -139,30 +139,39 @@ impl<S: Seam> Core<S> {
         Ok(volume)
     }
 
-    /// Makes dirty again what a killed process left in memory of `volume`, before anybody asks for it ([`Volume::take_back`]). On an error the
-    /// volume is not served, and nothing that is left is forgotten.
-    pub async fn take_back<W: WriteSource<S>>(
-        &self,
-        volume: &Volume<S>,
-        left: &Left,
-        source: impl FnMut(usize) -> W,
-    ) -> Result<u64, AttachError> {
-        let taken = volume.take_back(left, source).await;
-        taken.map_err(|error| {
-            self.0.volumes.borrow_mut().retain(|other| other.name() != volume.name());
-            volume.give_up();
-            AttachError::LeftInMemory(volume.name().to_owned(), error)
-        })
-    }
-
     /// Starts to serve a volume of which the flash log holds nothing.
     pub fn attach(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
+        let volume = self.make_new(spec, backing)?;
+        self.0.volumes.borrow_mut().push(volume.clone());
+        Ok(volume)
+    }
+
+    /// As [`Core::attach`], and makes dirty again what a killed process left of the volume in memory, before anybody can find it: `source`
+    /// gives the content of the block at a place. Says how many blocks and zero-ranges that were, too. On an error nothing is forgotten that
+    /// was left.
+    pub async fn attach_left<W: WriteSource<S>>(
+        &self,
+        spec: VolumeSpec,
+        backing: Backing<S>,
+        left: &Left,
+        source: impl FnMut(usize) -> W,
+    ) -> Result<(Volume<S>, u64), AttachError> {
+        let volume = self.make_new(spec, backing)?;
+        let taken = volume.take_back(left, source).await.map_err(|error| {
+            // Who takes it back another time makes notes of his own: these would be older, and come back over what was written then.
+            volume.shard().forget();
+            volume.give_up();
+            AttachError::LeftInMemory(volume.name().to_owned(), error)
+        })?;
+        self.0.volumes.borrow_mut().push(volume.clone());
+        Ok((volume, taken))
+    }
+
+    fn make_new(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         if self.unclaimed().contains(&spec.incarnation) {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
-        let volume = self.make(spec, backing)?;
-        self.0.volumes.borrow_mut().push(volume.clone());
-        Ok(volume)
+        self.make(spec, backing)
     }
 
     fn make(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {

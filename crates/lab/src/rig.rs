@@ -22,6 +22,14 @@ pub struct Rig {
     pub core: Core<SimSeam>,
 }
 
+/// What a volume of that name is by default, changed by `edit`.
+pub fn spec(name: &str, edit: impl FnOnce(&mut VolumeSpec)) -> VolumeSpec {
+    let incarnation = name.bytes().fold(1, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte));
+    let mut spec = VolumeSpec::new(name, incarnation);
+    edit(&mut spec);
+    spec
+}
+
 impl Rig {
     /// A world with an engine and nothing else.
     pub fn new(world: WorldSpec, core: CoreSpec) -> Rig {
@@ -76,10 +84,7 @@ impl Rig {
         disk: AnyDisk<SimSeam>,
         edit: impl FnOnce(&mut VolumeSpec),
     ) -> Result<Volume<SimSeam>, AttachError> {
-        let incarnation = name.bytes().fold(1, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte));
-        let mut spec = VolumeSpec::new(name, incarnation);
-        edit(&mut spec);
-        self.core.attach(spec, Backing { disk })
+        self.core.attach(spec(name, edit), Backing { disk })
     }
 
     /// Disks of `sizes` bytes side by side on one modelled array, which is just large enough.

@@ -24,7 +24,7 @@ pub(crate) struct Device<S: Seam> {
     pub(crate) area: RefCell<Option<Area>>,
     /// The daemon before this one acknowledged writes that are lost: the driver is told at its next flush.
     pub(crate) in_doubt: Cell<bool>,
-    /// Tells this daemon from an earlier one.
+    /// The number of this daemon; earlier ones had lower numbers.
     pub(crate) daemon: u64,
     /// The driver wants what is acknowledged to be durable.
     pub(crate) write_through: Cell<bool>,
@@ -54,12 +54,12 @@ impl<S: Seam> Device<S> {
         }
     }
 
-    /// Takes over what the front end has kept. `is_unclean`: the volume was not cleanly stopped before this daemon served it.
-    pub(crate) fn adopt(&self, area: Area, is_unclean: bool) {
+    /// Takes over what the front end has kept. `lost_before`: what daemons of lower numbers acknowledged may be lost.
+    pub(crate) fn adopt(&self, area: Area, lost_before: u64) {
         // What an earlier daemon promised the driver holds, and so does what was promised since.
         self.write_through.set(self.write_through.get() || area.is_write_through());
         area.set_write_through(self.write_through.get());
-        if is_unclean && area.is_in_doubt(self.daemon) {
+        if area.is_in_doubt(lost_before) {
             self.in_doubt.set(true);
         } else {
             area.adopt(self.daemon);

@@ -71,10 +71,10 @@ impl Area {
         Some(Inflight { part, size: self.size, counter: 0 })
     }
 
-    /// True when an earlier daemon acknowledged writes that no flush had made durable by its end. `daemon` is the number of this one.
-    pub fn is_in_doubt(&self, daemon: u64) -> bool {
+    /// True when a daemon whose number is below `lost_before` acknowledged writes that no flush had made durable by its end.
+    pub fn is_in_doubt(&self, lost_before: u64) -> bool {
         let [written_by, promised, kept] = [DAEMON_AT, PROMISED_AT, KEPT_AT].map(|at| load64(&self.part, at));
-        written_by != daemon && promised != kept
+        written_by < lost_before && promised != kept
     }
 
     /// From now on it is this daemon's, and nothing is in doubt.

@@ -41,7 +41,7 @@ struct Served {
     accepting: Rc<Control>,
     accepts: bool,
     number: u64,
-    is_unclean: bool,
+    lost_before: u64,
     sessions: BTreeMap<u64, (Rc<Control>, Rc<Session<RealSeam>>)>,
     left: Left,
 }
@@ -60,10 +60,10 @@ struct Inner {
 pub struct Server(Rc<Inner>);
 
 impl Server {
-    /// A server without volumes.
-    pub fn new(seam: RealSeam, report: Report) -> Server {
+    /// A server without volumes. `daemon` is a number above those that earlier ones had.
+    pub fn new(seam: RealSeam, daemon: u64, report: Report) -> Server {
         let limits = Limits { held_bytes_max: HELD_BYTES_MAX, stall_timeout: Nanos::from_secs(5) };
-        let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, PAYLOAD_BYTES, seam.random());
+        let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, PAYLOAD_BYTES, daemon);
         Server(Rc::new(Inner { seam, shared, volumes: RefCell::default(), next: Cell::new(0), report }))
     }
 
@@ -71,11 +71,12 @@ impl Server {
         self.0.next.replace(self.0.next.get() + 1)
     }
 
-    /// Serves `volume` to whoever connects to `listener`. `is_unclean`: it was not cleanly stopped before.
-    pub fn add(&self, volume: Volume<RealSeam>, listener: RealListener, is_unclean: bool) {
+    /// Serves `volume` to whoever connects to `listener`. `lost_before`: what daemons of lower numbers
+    /// acknowledged may be lost.
+    pub fn add(&self, volume: Volume<RealSeam>, listener: RealListener, lost_before: u64) {
         let (accepting, number) = (Rc::new(Control::default()), self.number());
         let (sessions, left) = Default::default();
-        let served = Served { accepting: accepting.clone(), accepts: true, number, is_unclean, sessions, left };
+        let served = Served { accepting: accepting.clone(), accepts: true, number, lost_before, sessions, left };
         let before = self.0.volumes.borrow_mut().insert(volume.name().to_owned(), served);
         assert!(before.is_none(), "a volume is served once");
         let server = self.clone();
@@ -126,7 +127,7 @@ impl Server {
             volume.clone(),
             &self.0.shared,
             &served.left,
-            served.is_unclean,
+            served.lost_before,
             make_bell,
         );
         let session = Rc::new(session);

@@ -29,12 +29,12 @@ pub type MakeBell = fn(OwnedFd) -> io::Result<Rc<dyn Bell>>;
 pub struct Shared {
     pub(crate) clients: Rc<Clients>,
     pub(crate) room: Rc<Room>,
-    /// Tells this daemon from an earlier one.
+    /// The number of this daemon; earlier ones had lower numbers.
     pub(crate) daemon: u64,
 }
 
 impl Shared {
-    /// For a core with such limits; `payload_bytes` of writes wait for the engine at most. `daemon` is a number that no earlier one had.
+    /// For a core with such limits; `payload_bytes` of writes wait for the engine at most. `daemon` is a number above those that earlier ones had.
     pub fn new(limits: front::Limits, pool_bytes: usize, payload_bytes: usize, daemon: u64) -> Shared {
         let clients = Rc::new(Clients::new(limits, pool_bytes));
         Shared { clients, room: Rc::new(Room::new(payload_bytes)), daemon }
@@ -50,8 +50,8 @@ pub struct Session<S: Seam> {
     device: Rc<Device<S>>,
     queues: Vec<Rc<Queue<S>>>,
     protocol: Cell<u64>,
-    /// The volume was not cleanly stopped before this daemon served it.
-    is_unclean: bool,
+    /// What daemons of lower numbers acknowledged may be lost.
+    lost_before: u64,
     /// Where the device speaks first.
     own_socket: RefCell<Option<OwnedFd>>,
     make_bell: MakeBell,
@@ -93,13 +93,14 @@ pub enum Refused {
 }
 
 impl<S: Seam> Session<S> {
-    /// A front end of `volume` that has said nothing yet. `is_unclean`: the volume was not cleanly stopped before this daemon served it.
+    /// A front end of `volume` that has said nothing yet. `lost_before`: what daemons of lower numbers acknowledged may be
+    /// lost.
     pub fn new(
         seam: S,
         volume: Volume<S>,
         shared: &Shared,
         left: &Left,
-        is_unclean: bool,
+        lost_before: u64,
         make_bell: MakeBell,
     ) -> Session<S> {
         let device = Rc::new(Device {
@@ -120,7 +121,7 @@ impl<S: Seam> Session<S> {
         });
         let queues = (0..QUEUES_MAX).map(|_| Queue::new(device.clone())).collect();
         let (protocol, own_socket) = Default::default();
-        Session { device, queues, protocol, is_unclean, own_socket, make_bell }
+        Session { device, queues, protocol, lost_before, own_socket, make_bell }
     }
 
     fn queue(&self, index: u32) -> Result<&Rc<Queue<S>>, Refused> {
@@ -228,7 +229,7 @@ impl<S: Seam> Session<S> {
                     return Err(Refused::Served("the memory for what is under way"));
                 }
                 let area = Area::map(file, len, offset, queues, size)?;
-                device.adopt(area, self.is_unclean);
+                device.adopt(area, self.lost_before);
             }
         }
         Ok(Reply::Done)

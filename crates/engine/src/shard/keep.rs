@@ -10,7 +10,7 @@ use crate::{RequestError, WriteSource, ZeroFlags};
 
 impl<S: Seam> Shard<S> {
     /// Makes dirty again what `left` says; `source` gives the content of the block at a place. Returns how many blocks and ranges that
-    /// were. Where the policy defers nothing it is on the backing afterwards.
+    /// were. Where the policy defers nothing, or this process's memory goes with it, it is on the backing afterwards.
     pub async fn take_back<W: WriteSource<S>>(
         self: &ShardRef<S>,
         left: &Left,
@@ -42,7 +42,7 @@ impl<S: Seam> Shard<S> {
         if taken > 0 {
             self.note_dirty(self.seam().now());
         }
-        if taken > 0 && !self.defers_writes() {
+        if taken > 0 && (!self.defers_writes() || !self.seam().keeps()) {
             self.flush_all().await?;
         }
         Ok(taken)

@@ -15,7 +15,7 @@ use seam::{DiskError, Nanos, Seam};
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
 use super::iscsi::UnitPlan;
-use super::kept::{is_left, take_back};
+use super::kept::{self, is_left};
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::qos::qos_of;
 use super::shares::{memory_share_of, share_of};
@@ -46,7 +46,8 @@ struct Attaching {
     file_policy: WritePolicy,
     unit: Option<UnitPlan>,
     /// It was not cleanly stopped when it was served last.
-    is_unclean: bool,
+    /// What daemons before this generation acknowledged may be lost.
+    lost_before: u64,
 }
 
 /// A volume that is wanted, and whether it is in the file.
@@ -128,8 +129,10 @@ impl Daemon {
                     Ok(unit) => {
                         let Opened { core, number, facts } = opened;
                         let spec = self.spec_of(config, incarnation);
-                        let is_unclean = self.unclean.borrow_mut().remove(&incarnation);
-                        let attaching = Attaching { number, spec, file_policy: config.policy, unit, is_unclean };
+                        let record = self.state.borrow();
+                        let lost_before = record.state().by_incarnation(incarnation).map_or(0, |one| one.lost_before);
+                        drop(record);
+                        let attaching = Attaching { number, spec, file_policy: config.policy, unit, lost_before };
                         jobs.entry(core).or_default().push((at, attaching));
                         Ok(Placed { incarnation, identity: facts.identity, core, geometry: facts.geometry })
                     }
@@ -142,19 +145,14 @@ impl Daemon {
             let (places, jobs): (Vec<usize>, Vec<Attaching>) = jobs.into_iter().unzip();
             let attach = async move |local: Rc<Local>| {
                 let mut each = Vec::with_capacity(jobs.len());
-                for Attaching { number, spec, file_policy, unit, is_unclean } in jobs {
+                for Attaching { number, spec, file_policy, unit, lost_before } in jobs {
                     let name = spec.name.clone();
-                    let mut attached = attach_here(&local, number, spec, file_policy).await;
-                    if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name))
-                        && let Err(text) = take_back(&local, &volume).await
-                    {
-                        attached = Err(text);
-                    }
+                    let attached = attach_here(&local, number, spec, file_policy).await;
                     if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {
                         if let Some(unit) = unit {
                             unit.add(&local, volume.clone());
                         }
-                        add_socket(&local, volume, is_unclean).await;
+                        add_socket(&local, volume, lost_before).await;
                     }
                     each.push(attached);
                 }
@@ -287,12 +285,15 @@ impl Daemon {
                 let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
                 let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
                 let whole = self.whole.borrow();
-                let is_unclean = known.is_some_and(|record| !record.clean && !whole.contains(&record.generation));
+                // Of this daemon nothing is lost that it has acknowledged, however often it began to serve the volume.
+                let generation = state.generation;
+                let is_known_whole = |of: u64| of == generation || whole.contains(&of);
+                let is_unclean = known.is_some_and(|record| !record.clean && !is_known_whole(record.generation));
                 let incarnation = self.identify(state, config, facts, adopt, &served, store.as_deref())?;
                 served.push(config.name.clone());
                 if is_unclean {
                     unclean.push(&config.name);
-                    self.unclean.borrow_mut().insert(incarnation);
+                    state.by_incarnation_mut(incarnation).expect("it was just noted").lost_before = generation;
                 }
                 Ok(incarnation)
             });
@@ -350,6 +351,7 @@ impl Daemon {
     pub async fn detach(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
         let core = &self.cores[core];
         let volume = name.to_owned();
+        let lost_before = self.state.borrow().state().by_name(name).map_or(0, |record| record.lost_before);
         let leave = core.call(async move |local: Rc<Local>| {
             let unit = leave_target(&local, &volume);
             let lun = unit.as_ref().map(|(lun, _)| *lun);
@@ -362,7 +364,7 @@ impl Daemon {
             futures_util::join!(local.server.disconnect(&volume, CLIENTS_PATIENCE), initiators, guests);
             if let Err(error) = local.engine.detach(&volume).await {
                 if let Some(served) = local.engine.find(&volume) {
-                    add_socket(&local, served, false).await;
+                    add_socket(&local, served, lost_before).await;
                 }
                 if let (Some(iscsi), Some((_, unit))) = (&local.iscsi, unit) {
                     iscsi.target().put_back(unit);
@@ -435,6 +437,15 @@ impl Daemon {
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
+        let left = self.left_in_memory(name).await?;
+        if !left.is_empty() {
+            let text = format!(
+                "volume {name} is not served, and a daemon that was killed left data of it in memory that is not on its backing; bring that \
+                 back (hotset reload), or give the data up: stop hotset, remove {} and start it again",
+                left.join(" and ")
+            );
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
         if let Standing::Serving(placed) = &known.standing {
             self.stand(name, Standing::Removing(placed.clone()));
             if let Err(failure) = self.detach(name, placed.core, progress).await {
@@ -491,9 +502,9 @@ impl Daemon {
 }
 
 /// Virtual machines find the volume at a socket of its own, where they may.
-async fn add_socket(local: &Local, volume: Volume<RealSeam>, is_unclean: bool) {
+async fn add_socket(local: &Local, volume: Volume<RealSeam>, lost_before: u64) {
     if let Some(vhost_user) = &local.vhost_user {
-        vhost_user.add(&local.seam, volume, is_unclean).await;
+        vhost_user.add(&local.seam, volume, lost_before).await;
     }
 }
 
@@ -558,9 +569,6 @@ async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: 
         let text = "a daemon that was killed left data of it in memory that is not on its backing; serve it without read_only, then change that";
         return Err(text.to_owned());
     }
-    if local.engine.log().is_none() {
-        return local.engine.attach(spec, backing).map(|_| false).map_err(|error| error.to_string());
-    }
     let on_flash = local.engine.unclaimed().contains(&spec.incarnation);
     if on_flash && spec.read_only {
         return Err(
@@ -575,7 +583,7 @@ async fn attach_here(local: &Local, number: u64, spec: VolumeSpec, file_policy: 
         true => VolumeSpec { policy: file_policy, mode: CacheMode::Active, ..spec },
         false => spec,
     };
-    let volume = local.engine.attach_recovered(spec, backing).await.map_err(|error| error.to_string())?;
+    let volume = kept::attach(local, spec, backing).await.map_err(|error| error.to_string())?;
     if !again {
         return Ok(false);
     }

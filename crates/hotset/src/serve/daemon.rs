@@ -81,8 +81,6 @@ pub struct Daemon {
     pub(super) drives: Drives,
     /// All volumes, by name.
     pub volumes: RefCell<BTreeMap<String, Known>>,
-    /// Incarnations that were not cleanly stopped when they were served last, until they are served.
-    pub(super) unclean: RefCell<BTreeSet<u64>>,
     /// Volumes with a change under way.
     busy: RefCell<BTreeSet<String>>,
     /// Where clients connect.
@@ -146,7 +144,6 @@ impl Daemon {
         let journal = Journal::open(state.path(), config.alerts.webhook.clone());
         let fixed_luns = RefCell::new(config.volumes.iter().filter_map(|volume| volume.lun).collect());
         Daemon {
-            unclean: RefCell::default(),
             kept,
             whole: RefCell::default(),
             fixed_luns,

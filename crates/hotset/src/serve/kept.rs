@@ -2,14 +2,15 @@
 //!
 //! Every start makes a file of its own and notes it in the state directory first; a clean stop forgets it. What is noted and still
 //! there was left by a daemon that was killed. Each volume is taken back before anybody can ask for it, from the oldest file that has
-//! it: younger ones have of it what a start took back that came no further. A file goes when nothing in it counts any more.
+//! it: younger ones have of it what a start took back that came no further, and forget it first. A file goes when nothing in it counts
+//! any more.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
 use control::{ErrorKind, Failure};
-use engine::{Volume, WriteSource};
+use engine::{AttachError, Backing, Volume, VolumeSpec, WriteSource};
 use seam::BlockMut;
 use seam::real::{KeptFile, LeftBehind, RealBlockMut, RealSeam, room_in_memory};
 
@@ -22,13 +23,15 @@ use crate::units::show_bytes;
 
 /// Where memory lies unless something else is said.
 const DIRECTORY: &str = "/dev/shm";
+/// Room that a new file needs to begin with, in bytes.
+const LEAST_BYTES: u64 = 32 << 20;
 
 /// Where this daemon's memory is to lie; `None`: it goes with the daemon. Noted in the state directory.
 pub fn plan(config: &Config, state: &mut StateDir) -> Result<Option<KeptFile>, String> {
     // What was left takes room until it is taken back, which is before there is much in the new one.
     let left = state.state().kept.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
     let left: u64 = left.map(|file| file.blocks() * 512).sum();
-    let wanted = config.memory_bytes.saturating_sub(left);
+    let wanted = config.memory_bytes.saturating_sub(left).max(LEAST_BYTES);
     let directory = match &config.keep_in {
         KeepIn::Nowhere => return Ok(None),
         KeepIn::Auto if config.vhost_user.is_none() || config.flash.is_some() => return Ok(None),
@@ -73,19 +76,26 @@ impl WriteSource<RealSeam> for Content<'_> {
     }
 }
 
-/// Takes back what earlier daemons left of a volume, which is attached and that nobody can ask for yet.
-pub async fn take_back(local: &Local, volume: &Volume<RealSeam>) -> Result<(), String> {
-    let owner = volume.spec().incarnation;
+/// Serves a volume with what earlier daemons left of it, on flash or in memory. On an error they keep that.
+pub async fn attach(
+    local: &Local,
+    spec: VolumeSpec,
+    backing: Backing<RealSeam>,
+) -> Result<Volume<RealSeam>, AttachError> {
+    let owner = spec.incarnation;
     let files: Vec<_> = local.left.borrow().iter().filter(|file| file.of(owner).is_some()).cloned().collect();
-    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner)?))) else { return Ok(()) };
+    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner)?))) else {
+        return local.engine.attach_recovered(spec, backing).await;
+    };
     let content = |place| Content(file.content(place));
-    let taken = local.engine.take_back(volume, &left, content).await.map_err(|error| error.to_string())?;
-    files.iter().for_each(|file| file.forget(owner));
+    let (volume, taken) = local.engine.attach_left(spec, backing, &left, content).await?;
+    // The one that has all of it last: a kill in between must not leave a part alone.
+    files.iter().rev().for_each(|file| file.forget(owner));
     log::info(format!(
         "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and left in memory",
         volume.name()
     ));
-    Ok(())
+    Ok(volume)
 }
 
 /// True when earlier daemons left something of the volume.
@@ -94,6 +104,19 @@ pub fn is_left(local: &Local, owner: u64) -> bool {
 }
 
 impl Daemon {
+    /// The files in which earlier daemons left something of a volume that was not taken back.
+    pub(super) async fn left_in_memory(&self, name: &str) -> Result<Vec<String>, Failure> {
+        let Some(owner) = self.state.borrow().state().by_name(name).map(|record| record.incarnation) else {
+            return Ok(Vec::new());
+        };
+        let of = async move |local: Rc<Local>| {
+            let left = local.left.borrow();
+            let files = left.iter().filter(|file| file.of(owner).is_some());
+            files.map(|file| file.file().path.display().to_string()).collect()
+        };
+        self.cores[0].call(of).await.map_err(core_gone)
+    }
+
     /// Opens what earlier daemons left. Returns the generations of those of which nothing is lost.
     pub(super) async fn open_left_behind(&self) -> Result<Vec<u64>, Failure> {
         let records = self.state.borrow().state().kept.clone();
@@ -147,15 +170,14 @@ impl Daemon {
 
     fn forget_kept(&self, which: impl Fn(&KeptRecord) -> bool) -> Result<(), StateError> {
         let gone: Vec<_> = self.state.borrow().state().kept.iter().filter(|one| which(one)).cloned().collect();
-        self.state.borrow_mut().change(|state| state.kept.retain(|record| !gone.contains(record)))?;
-        for record in gone {
-            // Without its note nobody looks at it again; it may be gone with an earlier boot.
+        // First, for without its note nobody would look at it again; it may be gone with an earlier boot.
+        for record in &gone {
             if let Err(error) = std::fs::remove_file(&record.path)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
                 log::warn(format!("{} is not needed any more and cannot be removed: {error}", record.path.display()));
             }
         }
-        Ok(())
+        self.state.borrow_mut().change(|state| state.kept.retain(|record| !gone.contains(record)))
     }
 }

@@ -123,11 +123,13 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
     let (tls, shown) = tls.unzip();
     let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
-    let vhost_user = vhost_user::plan(config.vhost_user.as_ref()).map_err(Failure::failed)?;
+    let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
     let kept = kept::plan(&config, &mut state).map_err(Failure::failed)?;
     let cores = start_cores(&config, tls, (target, vhost_user), kept.clone(), ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, (cores, kept), Notifier::from_environment()));
+    // From before anybody is heard: who adds a volume meanwhile would have it without what was left of it.
+    *daemon.whole.borrow_mut() = daemon.open_left_behind().await.map_err(|failure| Failure::failed(failure.message))?;
     if let Some(shown) = shown {
         assert!(daemon.certificates.nbd.set(shown).is_ok(), "nobody else has set it");
     }
@@ -236,7 +238,6 @@ async fn start_serving(
     daemon.open_flash().await.map_err(|failure| Failure::failed(failure.message))?;
     let datastores = daemon.config.borrow().datastores.clone();
     daemon.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
-    *daemon.whole.borrow_mut() = daemon.open_left_behind().await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
     let attached = daemon.attach_all(wanted, false).await;
     drop(starting);
@@ -314,7 +315,11 @@ async fn obey_signals(daemon: Rc<Daemon>) {
 
 fn stop_or_exit(daemon: &Daemon, signal: &str, stopping: &mut bool) {
     if std::mem::replace(stopping, true) {
-        log::warn(format!("{signal} again: ending at once; what was flushed is safe, what was not is lost"));
+        let kept = match daemon.kept {
+            Some(_) => "what was acknowledged waits in memory for the next start",
+            None => "what was flushed is safe, what was not is lost",
+        };
+        log::warn(format!("{signal} again: ending at once; {kept}"));
         std::process::exit(i32::from(EXIT_FAILED));
     }
     let how = match daemon.flash_store() {

@@ -80,6 +80,11 @@ impl Daemon {
             return failure.message;
         }
         self.volumes.borrow_mut().remove(name);
+        if self.left_in_memory(name).await.is_ok_and(|left| !left.is_empty()) {
+            return format!(
+                "volume {name}: gone from the file; data of it is in memory alone, which keeps it until the machine ends"
+            );
+        }
         if self.may_be_on_flash(name) {
             return format!("volume {name}: gone from the file; data of it may lie in the flash log, which keeps it");
         }

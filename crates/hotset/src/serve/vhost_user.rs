@@ -38,10 +38,11 @@ pub struct VhostUserSpec {
     directory: PathBuf,
     owner: Option<u32>,
     mode: u32,
+    generation: u64,
 }
 
-/// What the cores are to serve. Nothing without `[vhost_user]`.
-pub fn plan(config: Option<&VhostUserConfig>) -> Result<Option<VhostUserSpec>, String> {
+/// What the cores of the daemon of that generation are to serve. Nothing without `[vhost_user]`.
+pub fn plan(config: Option<&VhostUserConfig>, generation: u64) -> Result<Option<VhostUserSpec>, String> {
     let Some(config) = config else { return Ok(None) };
     let directory = config.directory.clone();
     let cannot = |error| format!("[vhost_user] directory {} cannot be made: {error}", directory.display());
@@ -52,7 +53,7 @@ pub fn plan(config: Option<&VhostUserConfig>) -> Result<Option<VhostUserSpec>, S
     }
     let owner = config.socket_owner.as_deref().map(find_user).transpose();
     let owner = owner.map_err(|error| format!("[vhost_user] {error}"))?;
-    Ok(Some(VhostUserSpec { directory, owner, mode: config.socket_mode }))
+    Ok(Some(VhostUserSpec { directory, owner, mode: config.socket_mode, generation }))
 }
 
 /// The server of a core and its sockets.
@@ -65,18 +66,19 @@ pub struct VhostUser {
 impl VhostUser {
     /// A server without volumes.
     pub fn new(seam: &RealSeam, spec: VhostUserSpec) -> VhostUser {
-        VhostUser { server: Server::new(seam.clone(), Rc::new(log::warn)), spec }
+        VhostUser { server: Server::new(seam.clone(), spec.generation, Rc::new(log::warn)), spec }
     }
 
-    /// Makes a volume's socket and serves it there; `is_unclean`: it was not cleanly stopped before. Whatever stands in the way of that, others have the volume all the same.
-    pub async fn add(&self, seam: &RealSeam, volume: Volume<RealSeam>, is_unclean: bool) {
+    /// Makes a volume's socket and serves it there; `lost_before`: what daemons before that generation acknowledged may be lost.
+    /// Whatever stands in the way of that, others have the volume all the same.
+    pub async fn add(&self, seam: &RealSeam, volume: Volume<RealSeam>, lost_before: u64) {
         let name = volume.name().to_owned();
-        if let Err(error) = self.listen(seam, volume, is_unclean).await {
+        if let Err(error) = self.listen(seam, volume, lost_before).await {
             log::error(format!("volume {name} has no vhost-user socket: {error}"));
         }
     }
 
-    async fn listen(&self, seam: &RealSeam, volume: Volume<RealSeam>, is_unclean: bool) -> Result<(), String> {
+    async fn listen(&self, seam: &RealSeam, volume: Volume<RealSeam>, lost_before: u64) -> Result<(), String> {
         let path = self.spec.directory.join(format!("{}.sock", volume.name()));
         if path.as_os_str().len() > PATH_BYTES_MAX {
             return Err(format!(
@@ -87,7 +89,7 @@ impl VhostUser {
         let listener = patiently(seam, &Address::Unix(path.clone())).await;
         let listener = listener.map_err(|error| format!("{}: {error}", path.display()))?;
         set_access(&path, self.spec.owner, self.spec.mode)?;
-        self.server.add(volume, listener, is_unclean);
+        self.server.add(volume, listener, lost_before);
         Ok(())
     }
 }

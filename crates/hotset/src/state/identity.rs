@@ -101,6 +101,7 @@ impl State {
                     clean: false,
                     dirty_on_flash: None,
                     generation: self.generation,
+                    lost_before: 0,
                     overrides: Default::default(),
                     added: None,
                     unit,

@@ -132,6 +132,9 @@ pub struct VolumeRecord {
     pub dirty_on_flash: Option<String>,
     /// The generation that last served it.
     pub generation: u64,
+    /// What daemons before this generation acknowledged, and nobody had flushed, may be lost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost_before: u64,
     /// Changes made by command, by key.
     #[serde(default)]
     pub overrides: BTreeMap<String, Override>,
@@ -208,6 +211,11 @@ impl State {
     /// All records by name, for whoever looks for many: a thousand searches of a thousand records are a million comparisons.
     pub fn by_names(&self) -> BTreeMap<&str, &VolumeRecord> {
         self.volumes.iter().map(|record| (record.name.as_str(), record)).collect()
+    }
+
+    /// What is kept of the volume of that identity.
+    pub fn by_incarnation(&self, incarnation: u64) -> Option<&VolumeRecord> {
+        self.volumes.iter().find(|record| record.incarnation == incarnation)
     }
 
     /// The record of that incarnation.

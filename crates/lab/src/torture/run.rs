@@ -355,12 +355,13 @@ async fn begin(
         if core.unclaimed().contains(&spec.incarnation) {
             spec.policy = WritePolicy::WriteBack;
         }
-        let served = core.attach_recovered(spec, Backing::plain(disk.clone())).await;
-        let served = served.map_err(|error| error.to_string())?;
-        if let Some(left) = left.get(&served.spec().incarnation) {
-            let taken = core.take_back(&served, left, |place| Tags(kept.tags(place))).await;
-            taken_back += taken.map_err(|error| format!("what was left in memory of disk {}: {error}", index + 1))?;
-        }
+        let backing = Backing::plain(disk.clone());
+        let served = match left.get(&spec.incarnation) {
+            Some(left) => core.attach_left(spec, backing, left, |place| Tags(kept.tags(place))).await,
+            None => core.attach_recovered(spec, backing).await.map(|volume| (volume, 0)),
+        };
+        let (served, taken) = served.map_err(|error| format!("disk {}: {error}", index + 1))?;
+        taken_back += taken;
         let control = world.disk(&path).expect("added when the first world began");
         let parts = SubjectParts { number: index as u16 + 1, volume: served, disk, control };
         attached.push((parts, volume, model));

@@ -1,8 +1,11 @@
 //! The process is killed and its memory is kept: what was acknowledged is there, at any step of its way to the backing.
 
-use engine::{CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
-use lab::rig::{Rig, lively_disk, read, write};
-use seam::sim::{CrashMode, LeftBehind, SimBlockMut, SimDiskSpec, SimSeam, WorldSpec};
+use std::future::poll_fn;
+use std::pin::pin;
+
+use engine::{AttachError, Backing, CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
+use lab::rig::{Rig, lively_disk, read, spec, write};
+use seam::sim::{CrashMode, Fault, LeftBehind, Ops, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -26,16 +29,26 @@ impl WriteSource<SimSeam> for Tags {
     }
 }
 
+/// Serves the disk with what is left of it.
+fn attach_left(
+    rig: &Rig,
+    left: &LeftBehind,
+    edit: fn(&mut VolumeSpec),
+) -> impl Future<Output = Result<(Volume<SimSeam>, u64), AttachError>> + use<> {
+    let (core, left) = (rig.core.clone(), left.clone());
+    let (spec, backing) = (spec("disk", edit), Backing::plain(rig.open("disk")));
+    async move {
+        let one = left.sorted().into_values().next().expect("something was left");
+        core.attach_left(spec, backing, &one, |place| Tags(left.tags(place))).await
+    }
+}
+
 /// Kills the process and starts the next one, which is `edit`ed.
 fn kill(rig: Rig, volume: Volume<SimSeam>, edit: fn(&mut VolumeSpec)) -> (Rig, Volume<SimSeam>, LeftBehind) {
     let left = rig.world.left_behind();
     drop(volume);
     let rig = rig.crash(CrashMode::Kill, world());
-    let volume = rig.attach("disk", edit).unwrap();
-    for one in left.sorted().values() {
-        let taken = rig.core.take_back(&volume, one, |place| Tags(left.tags(place)));
-        rig.world.block_on(taken).expect("the backing is well");
-    }
+    let (volume, _) = rig.world.block_on(attach_left(&rig, &left, edit)).expect("the backing is well");
     (rig, volume, left)
 }
 
@@ -92,6 +105,48 @@ fn a_volume_that_defers_nothing_any_more_has_it_on_the_backing_before_it_is_serv
     assert_eq!(lab::rig::durable(&disk, 0, 8), [7; 8]);
 }
 
+/// Who takes it back once more makes notes of his own: with those of the first time beside them, old content would come back later.
+#[test]
+fn what_could_not_be_taken_back_is_noted_where_it_was_left_alone() {
+    let (rig, volume) = rig(SimDiskSpec::new(MIB));
+    rig.world.block_on(write(&volume, 0, 8, 7)).unwrap();
+    rig.world.block_on(volume.discard(64 * 512, 64 * 512, WriteFlags::default())).unwrap();
+    let left = rig.world.left_behind();
+    drop(volume);
+    let rig = rig.crash(CrashMode::Kill, world());
+    let through = |spec: &mut VolumeSpec| spec.policy = engine::WritePolicy::WriteThrough;
+    let disk = rig.world.disk("disk").expect("it was adopted");
+    disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always));
+    let attached = rig.world.block_on(attach_left(&rig, &left, through));
+    assert!(matches!(attached, Err(AttachError::LeftInMemory(..))));
+    assert!(rig.core.find("disk").is_none());
+    assert!(rig.world.left_behind().sorted().is_empty(), "{:?}", rig.world.left_behind());
+}
+
+#[test]
+fn nobody_finds_a_volume_before_it_has_all_that_was_left() {
+    let (rig, volume) = rig(lively_disk(MIB));
+    rig.world.block_on(write(&volume, 0, 64, 7)).unwrap();
+    let left = rig.world.left_behind();
+    drop(volume);
+    let rig = rig.crash(CrashMode::Kill, world());
+    let attaching = attach_left(&rig, &left, |spec| spec.policy = engine::WritePolicy::WriteThrough);
+    rig.world.block_on(async {
+        let mut attaching = pin!(attaching);
+        let mut looks = 0;
+        let (volume, _) = poll_fn(|context| {
+            let polled = attaching.as_mut().poll(context);
+            looks += usize::from(polled.is_pending());
+            assert_eq!(rig.core.find("disk").is_some(), polled.is_ready());
+            polled
+        })
+        .await
+        .unwrap();
+        assert!(looks > 0, "the backing takes its time");
+        assert_eq!(read(&volume, 0, 64).await.unwrap(), [7; 64]);
+    });
+}
+
 #[test]
 fn a_block_past_an_end_that_has_moved_is_not_taken_back() {
     let (rig, volume) = rig(SimDiskSpec::new(MIB));
@@ -101,8 +156,9 @@ fn a_block_past_an_end_that_has_moved_is_not_taken_back() {
     let rig = rig.crash(CrashMode::Kill, world());
     let volume = rig.attach("disk", |_| ()).unwrap();
     rig.world.block_on(volume.resize(Some(MIB / 2), false)).unwrap();
-    let one = left.sorted().into_values().next().expect("something was left");
-    let taken = rig.world.block_on(rig.core.take_back(&volume, &one, |place| Tags(left.tags(place)))).unwrap();
+    drop(volume);
+    let rig = rig.crash(CrashMode::Kill, world());
+    let (volume, taken) = rig.world.block_on(attach_left(&rig, &left, |_| ())).unwrap();
     assert_eq!(taken, 256, "all were looked at");
     assert_eq!(rig.world.block_on(read(&volume, 1016, 8)).unwrap(), [7; 8]);
 }

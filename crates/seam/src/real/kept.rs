@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -49,6 +49,10 @@ struct Head {
     capacity: AtomicU64,
     /// Not 0: something was not noted.
     refused: AtomicU64,
+    /// Buffers that the file system has given. Past them nothing may be touched, not even to read it: a hole is filled first.
+    given: AtomicU64,
+    /// Not 0: whose notes do not count, and are being cleared.
+    forgetting: AtomicU64,
 }
 
 /// A note, of a buffer or of a zero-range.
@@ -140,8 +144,10 @@ impl Mapping {
         self.words(Layout::ZEROES, ZEROES_MAX)
     }
 
+    /// The notes on the buffers that the file system has given.
     fn notes(&self) -> &[Words] {
-        self.words(Layout::NOTES, self.layout.capacity)
+        let given = self.head().given.load(Ordering::Acquire) as usize;
+        self.words(Layout::NOTES, given.min(self.layout.capacity))
     }
 
     fn data(&self) -> NonNull<u8> {
@@ -161,8 +167,6 @@ impl Drop for Mapping {
 pub(super) struct Kept {
     map: Mapping,
     file: File,
-    /// Buffers that the file system has given.
-    given: Cell<usize>,
     last: Cell<u64>,
     /// Places in the table of zero-ranges from here on were never used.
     fresh: Cell<u32>,
@@ -180,9 +184,7 @@ impl Kept {
         map.head().id.store(kept.id, Ordering::Relaxed);
         map.head().capacity.store(capacity as u64, Ordering::Relaxed);
         map.head().magic.store(MAGIC, Ordering::Release);
-        let kept =
-            Kept { map, file, given: Cell::new(0), last: Cell::new(0), fresh: Cell::new(0), free: Default::default() };
-        Ok(kept)
+        Ok(Kept { map, file, last: Cell::new(0), fresh: Cell::new(0), free: Default::default() })
     }
 
     /// First of the buffers' bytes.
@@ -193,18 +195,18 @@ impl Kept {
     /// True once buffer `index` may be touched: a file system without room says so here, not by a signal later.
     #[inline]
     pub(super) fn has(&self, index: usize) -> bool {
-        index < self.given.get() || self.ask_for_more()
+        index < self.map.notes().len() || self.ask_for_more()
     }
 
     #[cold]
     fn ask_for_more(&self) -> bool {
-        let (from, capacity) = (self.given.get(), self.map.layout.capacity);
+        let (from, capacity) = (self.map.notes().len(), self.map.layout.capacity);
         let until = (from + CHUNK_BLOCKS).min(capacity);
         let notes = (Layout::NOTES + from * NOTE_BYTES, (until - from) * NOTE_BYTES);
         let data = (self.map.layout.data() + from * BLOCK_BYTES, (until - from) * BLOCK_BYTES);
         let given = allocate(&self.file, notes.0, notes.1).and_then(|()| allocate(&self.file, data.0, data.1)).is_ok();
         if given {
-            self.given.set(until);
+            self.map.head().given.store(until as u64, Ordering::Release);
         }
         given
     }
@@ -291,24 +293,39 @@ pub struct LeftBehind {
 }
 
 impl LeftBehind {
-    /// Reads the file; `None` where it is gone (the machine has been started anew) or another one.
+    /// Reads the file; `None` where it is gone (the machine has been started anew) or somebody else's.
     pub fn open(kept: &KeptFile) -> io::Result<Option<LeftBehind>> {
-        let file = match OpenOptions::new().read(true).write(true).open(&kept.path) {
-            Ok(file) => file,
+        // Anybody may make a file of that name after a start of the machine: only what this user made is looked at.
+        // SAFETY: a question that cannot fail.
+        let user = unsafe { libc::geteuid() };
+        match std::fs::symlink_metadata(&kept.path) {
+            Ok(about) if about.is_file() && about.uid() == user => {}
+            Ok(_) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
-        };
+        }
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&kept.path)?;
         let mut head = [0; 24];
         if file.read_exact_at(&mut head, 0).is_err() {
             return Ok(None);
         }
         let word = |at: usize| u64::from_le_bytes(head[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
+        // Its maker came no further.
+        if word(0) == 0 {
+            return Ok(None);
+        }
+        if word(0) != MAGIC {
+            let text = "another version of hotset made it; start that one, and stop it, or remove the file to give up what is in it";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
         let layout = Layout { capacity: word(2) as usize };
-        if word(0) != MAGIC || word(1) != kept.id || file.metadata()?.len() != layout.len() as u64 {
+        let len = file.metadata()?.len();
+        if word(1) != kept.id || layout.capacity as u64 > len / BLOCK_BYTES as u64 || len != layout.len() as u64 {
             return Ok(None);
         }
         let map = Mapping::new(&file, layout)?;
         let left = LeftBehind { map, kept: kept.clone(), left: RefCell::default() };
+        left.go_on_forgetting();
         *left.left.borrow_mut() = left.sorted();
         Ok(Some(left))
     }
@@ -360,11 +377,23 @@ impl LeftBehind {
         unsafe { std::slice::from_raw_parts(self.map.data().add(place * BLOCK_BYTES).as_ptr(), BLOCK_BYTES) }
     }
 
-    /// What is here of `owner` has been taken back, or does not count.
+    /// What is here of `owner` has been taken back, or does not count. All of it goes, or after a kill in between none is found any more.
     pub fn forget(&self, owner: u64) {
         self.left.borrow_mut().remove(&owner);
+        self.map.head().forgetting.store(owner, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+        self.go_on_forgetting();
+    }
+
+    fn go_on_forgetting(&self) {
+        let forgetting = &self.map.head().forgetting;
+        let owner = forgetting.load(Ordering::Acquire);
+        if owner == 0 {
+            return;
+        }
         let all = self.map.zeroes().iter().chain(self.map.notes());
         all.filter(|words| words.number() != 0 && words.owner.load(Ordering::Relaxed) == owner).for_each(Words::clear);
+        forgetting.store(0, Ordering::Release);
     }
 
     /// The file.
@@ -409,12 +438,48 @@ mod tests {
         let blocks = left.of(5).expect("noted").blocks.clone();
         assert_eq!(blocks, [(BlockNote { sectors: 0xff, ..note(41) }, 4), (note(42), 5)]);
         assert_eq!((left.content(4)[9], left.content(5)[4095]), (41, 42));
-        left.forget(5);
+        // Killed while it forgets: what had been taken back whole must not be found in part.
+        left.map.head().forgetting.store(5, Ordering::Release);
+        left.map.notes()[4].clear();
         drop(left);
         let left = LeftBehind::open(&at).expect("readable").expect("the same");
         assert_eq!(left.owners(), [6]);
+        left.forget(6);
+        drop(left);
+        let left = LeftBehind::open(&at).expect("readable").expect("the same");
+        assert!(left.owners().is_empty());
         std::fs::remove_file(&at.path).expect("it is there");
         assert!(LeftBehind::open(&at).expect("gone").is_none());
+    }
+
+    /// A file system without room ends who reads a hole of a file that is mapped.
+    #[test]
+    fn nothing_is_touched_that_the_file_system_has_not_given() {
+        let at = KeptFile { path: format!("/dev/shm/hotset-kept-given-{}", std::process::id()).into(), id: 7 };
+        let kept = Kept::new(&at, 10 * CHUNK_BLOCKS * BLOCK_BYTES / NOTE_BYTES).expect("a new file");
+        assert!(kept.has(3));
+        kept.note(3, BlockNote { owner: 5, block: 9, sectors: 1 });
+        let blocks = || std::fs::metadata(&at.path).expect("it is there").blocks();
+        let given = blocks();
+        let left = LeftBehind::open(&at).expect("readable").expect("the same");
+        assert_eq!(left.owners(), [5]);
+        left.forget(5);
+        let after = blocks();
+        std::fs::remove_file(&at.path).expect("it is there");
+        assert_eq!(after, given);
+    }
+
+    #[test]
+    fn a_file_of_another_version_is_told_and_somebody_else_s_is_none() {
+        let at = place("strange");
+        std::fs::write(&at.path, [1; HEAD_BYTES]).expect("written");
+        assert!(LeftBehind::open(&at).is_err());
+        std::fs::write(&at.path, [0; HEAD_BYTES]).expect("written");
+        assert!(LeftBehind::open(&at).expect("readable").is_none());
+        std::fs::remove_file(&at.path).expect("it is there");
+        std::os::unix::fs::symlink("/dev/zero", &at.path).expect("a link");
+        assert!(LeftBehind::open(&at).expect("not looked at").is_none());
+        std::fs::remove_file(&at.path).expect("it is there");
     }
 
     #[test]

@@ -134,6 +134,11 @@ fn what_is_left_waits_for_its_volume_and_for_the_right_to_write() {
     site.volume_on("v", &backing, "read_only = true");
     let daemon = site.start();
     assert!(daemon.log().contains("serve it without read_only"), "{}", daemon.log());
+    let refused = daemon.try_command(&["volume", "remove", "v"]);
+    let text = text_of(&refused);
+    assert!(!refused.status.success() && text.contains("left data of it in memory"), "{text}");
+    let file = files(&site)[0].display().to_string();
+    assert!(text.contains(&format!("remove {file}")), "{text}");
     daemon.stop();
     assert_eq!(files(&site).len(), 2, "nobody has asked for the second volume, either");
     site.forget_volumes();

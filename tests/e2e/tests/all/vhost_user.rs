@@ -428,6 +428,43 @@ fn what_was_acknowledged_and_is_lost_is_told_at_the_next_flush_and_nothing_else_
     daemon.stop();
 }
 
+/// A daemon that loses nothing follows one that did, and is killed before the guest has flushed: the guest is told all the same, once.
+#[test]
+fn what_is_lost_is_told_however_many_daemons_come_before_the_flush() {
+    let mut site = site("");
+    site.keep_in = "none".to_owned();
+    let daemon = site.start();
+    let mut guest = Guest::new(&site.vhost_user_socket("v"), 1, ALL);
+    let kept = guest.front_end.get_inflight(1, SIZE).expect("memory of the server's");
+    guest.start(Some(&kept));
+    assert_eq!(guest.ask(0, &Request::Write(0, vec![7; 512])).0, 0);
+    daemon.kill();
+    site.keep_in = "auto".to_owned();
+    let back = |guest: &mut Guest| {
+        guest.front_end = connect(&site.vhost_user_socket("v"), ALL);
+        guest.front_end.share(&guest.memory).expect("taken");
+        guest.start(Some(&kept));
+    };
+    // One that no guest came to, and one that a guest came to.
+    site.start().kill();
+    let daemon = site.start();
+    back(&mut guest);
+    assert_eq!(guest.ask(0, &Request::Write(4096, vec![8; 512])).0, 0);
+    daemon.kill();
+    let daemon = site.start();
+    back(&mut guest);
+    assert_eq!(guest.ask(0, &Request::Read(4096, 512)), (0, vec![8; 512]));
+    assert_eq!([1, 2, 3].map(|_| guest.ask(0, &Request::Flush).0), [1, 0, 0]);
+    assert_eq!(guest.ask(0, &Request::Write(0, vec![9; 512])).0, 0);
+    daemon.kill();
+    let daemon = site.start();
+    back(&mut guest);
+    assert_eq!(guest.ask(0, &Request::Flush).0, 0, "what was lost has been told");
+    assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![9; 512]));
+    drop(guest);
+    daemon.stop();
+}
+
 /// The guest goes on while the daemon is away: what was acknowledged to it is there, flushed or not, and no flush fails.
 #[test]
 fn what_was_acknowledged_to_a_guest_outlives_a_killed_daemon() {
