@@ -110,7 +110,6 @@ fn a_volume_that_defers_nothing_any_more_has_it_on_the_backing_before_it_is_serv
 fn what_could_not_be_taken_back_is_noted_where_it_was_left_alone() {
     let (rig, volume) = rig(SimDiskSpec::new(MIB));
     rig.world.block_on(write(&volume, 0, 8, 7)).unwrap();
-    rig.world.block_on(volume.discard(64 * 512, 64 * 512, WriteFlags::default())).unwrap();
     let left = rig.world.left_behind();
     drop(volume);
     let rig = rig.crash(CrashMode::Kill, world());
