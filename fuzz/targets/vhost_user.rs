@@ -21,6 +21,8 @@ use vhost_user::{Left, Session, Shared};
 const DISK_BYTES: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 64 << 10;
 const QUEUE_SIZE: u64 = 16;
+/// The number of the daemon, which knows of losses before it.
+const DAEMON: u64 = 2;
 // Of each queue, whose parts lie one after the other.
 const QUEUE_BYTES: u64 = 1024;
 const AVAILABLE_AT: u64 = 256;
@@ -79,8 +81,8 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
     let disk = seam.open_disk(&what).await.expect("the disk is there");
     let volume = core.attach(VolumeSpec::new("x", 1), Backing::plain(disk)).expect("the first");
     let limits = front::Limits { held_bytes_max: 1 << 20, stall_timeout: Nanos::from_secs(5) };
-    let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, 64 << 10, 1);
-    let session = Rc::new(Session::new(seam.clone(), volume, &shared, &Left::default(), false, bell));
+    let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, 64 << 10, DAEMON);
+    let session = Rc::new(Session::new(seam.clone(), volume, &shared, &Left::default(), DAEMON, bell));
     let never = |_: &Context<'_>| false;
     let file = memory();
     let copy = || file.try_clone().expect("a descriptor is left");
