@@ -11,6 +11,8 @@ pub enum Stop {
     /// Not at all.
     #[default]
     No,
+    /// As [`Stop::Drain`], after what the client has begun to send; what can be is left open for a successor.
+    HandOver,
     /// Take no further request, finish and answer those under way.
     Drain,
     /// At once.

@@ -29,6 +29,9 @@ pub trait Exports<S: Seam>: 'static {
 
     /// The export of that name; the empty name means the only one there is.
     fn find(&self, name: &str) -> Option<Export<S>>;
+
+    /// The export of the volume of that incarnation.
+    fn of_incarnation(&self, incarnation: u64) -> Option<Export<S>>;
 }
 
 impl<S: Seam> Exports<S> for Core<S> {
@@ -45,8 +48,16 @@ impl<S: Seam> Exports<S> for Core<S> {
             }
             name => Core::find(self, name),
         }?;
-        Some(Export { name: volume.name().to_owned(), description: description(&volume), volume })
+        Some(export(volume))
     }
+
+    fn of_incarnation(&self, incarnation: u64) -> Option<Export<S>> {
+        self.volumes().into_iter().find(|volume| volume.spec().incarnation == incarnation).map(export)
+    }
+}
+
+fn export<S: Seam>(volume: Volume<S>) -> Export<S> {
+    Export { name: volume.name().to_owned(), description: description(&volume), volume }
 }
 
 fn description<S: Seam>(volume: &Volume<S>) -> String {

@@ -7,6 +7,7 @@
 mod connection;
 mod errno;
 mod exports;
+mod handover;
 mod handshake;
 mod negotiation;
 mod options;
@@ -15,6 +16,7 @@ mod shares;
 mod tls;
 
 pub use exports::{Export, Exports, Listed};
+pub use handover::{Handed, NoTerms, NoWay, Terms};
 pub use options::Options;
 pub use server::{Server, ServerStats};
 pub use tls::Tls;

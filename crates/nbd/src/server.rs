@@ -8,6 +8,7 @@ use front::{Control, Stop};
 use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWriter};
 
 use crate::connection::Connection;
+use crate::handover::{Handed, NoWay, Terms};
 use crate::handshake::{self, HANDSHAKE_BYTES, HandshakeError, Outcome};
 use crate::negotiation::{Agreed, TlsState};
 use crate::options::RECEIVE_BYTES;
@@ -40,6 +41,8 @@ struct Inner<S: Seam> {
     users: RefCell<BTreeMap<u64, (String, Rc<Control>)>>,
     stats: Cell<ServerStats>,
     stopping: Cell<bool>,
+    /// Clients that a successor may go on with.
+    handed: RefCell<Vec<Handed<S>>>,
     listeners: RefCell<Vec<Rc<Control>>>,
 }
 
@@ -63,6 +66,7 @@ impl<S: Seam> Server<S> {
             users: RefCell::default(),
             stats: Cell::default(),
             stopping: Cell::new(false),
+            handed: RefCell::default(),
             listeners: RefCell::default(),
         }))
     }
@@ -103,9 +107,39 @@ impl<S: Seam> Server<S> {
         if full || self.0.stopping.get() {
             return drop(stream.split());
         }
+        let (id, control) = self.enter();
+        self.talk(stream, id, &control).await;
+        self.leave(id);
+    }
+
+    /// Goes on with a client of a predecessor, on a task of its own, or hangs up on it.
+    pub fn take_over(&self, client: Handed<S>) -> Result<(), NoWay> {
+        let agreed = match client.terms.renew(&*self.0.exports) {
+            Ok(agreed) => agreed,
+            Err(why) => {
+                drop(client.stream.split());
+                return Err(why);
+            }
+        };
+        self.count(|stats| stats.accepted += 1);
+        let (server, (id, control)) = (self.clone(), self.enter());
+        self.0.seam.spawn(async move {
+            let (reader, writer) = client.stream.split();
+            let incoming = Incoming::new(reader, RECEIVE_BYTES);
+            server.transmit_or_hand_over(agreed, incoming, writer, id, &control).await;
+            server.leave(id);
+        });
+        Ok(())
+    }
+
+    /// A client, counted as accepted, is there from now on.
+    fn enter(&self) -> (u64, Rc<Control>) {
         let (id, control) = (self.0.stats.get().accepted, Rc::new(Control::default()));
         self.0.shares.clients.add(id, &control);
-        self.talk(stream, id, &control).await;
+        (id, control)
+    }
+
+    fn leave(&self, id: u64) {
         self.0.users.borrow_mut().remove(&id);
         self.0.shares.clients.remove(id);
     }
@@ -129,10 +163,21 @@ impl<S: Seam> Server<S> {
 
     /// Takes no further client and sends all away: what is under way is finished and answered, for at most `patience`.
     pub async fn stop(&self, patience: Nanos) {
+        self.end(Stop::Drain, patience).await;
+    }
+
+    /// As [`Server::stop`], but clients are not hung up on whom a successor can go on with: those in the clear that have chosen an export,
+    /// have sent what they began to send, and have taken their answers.
+    pub async fn hand_over(&self, patience: Nanos) -> Vec<Handed<S>> {
+        self.end(Stop::HandOver, patience).await;
+        self.0.handed.take()
+    }
+
+    async fn end(&self, how: Stop, patience: Nanos) {
         self.0.stopping.set(true);
         self.0.listeners.borrow().iter().for_each(|listener| listener.ask(Stop::Drain));
         let deadline = self.0.seam.now() + patience;
-        self.0.shares.clients.ask_all(Stop::Drain);
+        self.0.shares.clients.ask_all(how);
         while self.0.shares.clients.count() > 0 && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }
@@ -160,7 +205,10 @@ impl<S: Seam> Server<S> {
             Some(Err(_)) | None => return self.count(|stats| stats.failed_handshakes += 1),
         };
         let tls = match (outcome, tls) {
-            (Outcome::Transmit(agreed), _) => return self.transmit(agreed, incoming, writer, id, control).await,
+            (Outcome::Transmit(agreed), _) => {
+                incoming.grow(RECEIVE_BYTES);
+                return self.transmit_or_hand_over(agreed, incoming, writer, id, control).await;
+            }
             (Outcome::StartTls, Some(tls)) => tls,
             (Outcome::StartTls, None) | (Outcome::Closed, _) => return,
         };
@@ -177,8 +225,10 @@ impl<S: Seam> Server<S> {
             Ok::<_, HandshakeError>((outcome, incoming, writer))
         };
         match control.until(self.0.seam.sleep_until(deadline), secured).await {
-            Some(Ok((Outcome::Transmit(agreed), incoming, writer))) => {
-                self.transmit(agreed, incoming, writer, id, control).await;
+            Some(Ok((Outcome::Transmit(agreed), mut incoming, writer))) => {
+                incoming.grow(RECEIVE_BYTES);
+                // What is encrypted ends here: a successor lacks the keys.
+                drop(self.transmit(agreed, incoming, writer, id, control).await);
             }
             Some(Ok(_)) => (),
             Some(Err(_)) | None => self.count(|stats| stats.failed_handshakes += 1),
@@ -198,15 +248,32 @@ impl<S: Seam> Server<S> {
     async fn transmit<R: StreamReader<S>, W: StreamWriter<S>>(
         &self,
         agreed: Agreed<S>,
-        mut incoming: Incoming<S, R>,
+        incoming: Incoming<S, R>,
         writer: W,
         id: u64,
         control: &Rc<Control>,
-    ) {
+    ) -> Option<(R, W)> {
         self.0.users.borrow_mut().insert(id, (agreed.export.name.clone(), Rc::clone(control)));
-        incoming.grow(RECEIVE_BYTES);
         let shares = Rc::clone(&self.0.shares);
-        Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), shares).run(incoming, writer).await;
+        Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), shares).run(incoming, writer).await
+    }
+
+    async fn transmit_or_hand_over(
+        &self,
+        agreed: Agreed<S>,
+        incoming: Incoming<S, <S::Stream as ByteStream<S>>::Reader>,
+        writer: <S::Stream as ByteStream<S>>::Writer,
+        id: u64,
+        control: &Rc<Control>,
+    ) {
+        let terms = Terms::of(&agreed);
+        let Some((reader, writer)) = self.transmit(agreed, incoming, writer, id, control).await else { return };
+        // Of a stream that cannot be put together again both directions have ended.
+        if control.stop() == Stop::HandOver
+            && let Ok(stream) = S::Stream::join(reader, writer)
+        {
+            self.0.handed.borrow_mut().push(Handed { stream, terms });
+        }
     }
 
     fn count(&self, change: impl FnOnce(&mut ServerStats)) {

@@ -40,6 +40,11 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
         assert!(self.used <= self.buffer.len(), "more used than has arrived");
     }
 
+    /// What interrupts one that waits for more ([`StreamReader::interrupter`]).
+    pub fn interrupter(&self) -> Box<dyn Fn()> {
+        self.reader.interrupter()
+    }
+
     /// Waits for more. [`io::ErrorKind::UnexpectedEof`] when the peer has closed. The caller never waits for more than there is
     /// room for.
     pub async fn more(&mut self) -> io::Result<()> {
@@ -77,7 +82,10 @@ impl<S: Seam, R: StreamReader<S>> Incoming<S, R> {
         // Cut at sectors, the finest that a block is written in.
         while self.bytes().len() < len && !self.bytes().len().is_multiple_of(SECTOR_BYTES) {
             let odd = self.bytes().len() % SECTOR_BYTES;
-            self.more_of(SECTOR_BYTES - odd).await?;
+            match self.more_of(SECTOR_BYTES - odd).await {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                arrived => arrived?,
+            }
         }
         let here = self.bytes().len().min(len);
         for (block, part) in blocks.iter_mut().zip(self.bytes()[..here].chunks(BLOCK_BYTES)) {

@@ -26,8 +26,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// A connected stream; splits once into its two directions.
-pub trait ByteStream<S: Seam>: 'static {
+/// A connected stream; splits into its two directions.
+pub trait ByteStream<S: Seam>: Sized + 'static {
     /// Incoming direction.
     type Reader: StreamReader<S>;
     /// Outgoing direction; closes that direction when dropped.
@@ -38,6 +38,9 @@ pub trait ByteStream<S: Seam>: 'static {
 
     /// The two directions.
     fn split(self) -> (Self::Reader, Self::Writer);
+
+    /// The stream whose directions these are, open as before. Neither has anything under way.
+    fn join(reader: Self::Reader, writer: Self::Writer) -> io::Result<Self>;
 }
 
 /// Where clients connect; stops listening when dropped.
@@ -49,10 +52,13 @@ pub trait Listener<S: Seam>: 'static {
 /// Incoming bytes.
 pub trait StreamReader<S: Seam>: 'static {
     /// Appends what has arrived, at least one byte, at most the room left in `buffer`'s capacity (not zero). `Ok(0)`: the
-    /// peer has closed.
+    /// peer has closed. [`io::ErrorKind::Interrupted`]: an interrupter was called; nothing was taken.
     fn read(&mut self, buffer: Vec<u8>) -> impl Future<Output = (io::Result<usize>, Vec<u8>)>;
 
-    /// Fills `pieces` whole; an early end is [`io::ErrorKind::UnexpectedEof`].
+    /// What interrupts a [`StreamReader::read`] that waits, or perhaps a later one. Dropping such a read instead may lose what it has taken.
+    fn interrupter(&self) -> Box<dyn Fn()>;
+
+    /// Fills `pieces` whole, interrupted or not; an early end is [`io::ErrorKind::UnexpectedEof`].
     fn read_pieces(
         &mut self,
         pieces: Vec<PieceMut<S::BlockMut>>,

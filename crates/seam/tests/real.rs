@@ -320,6 +320,73 @@ fn a_shutdown_ends_a_pending_read() {
 }
 
 #[test]
+fn a_stream_whose_reader_is_interrupted_is_put_together_and_loses_nothing() {
+    /// Bytes of a send.
+    const SENT: usize = 5;
+    let folder = folder();
+    let path = folder.path().join("socket");
+    core(|seam| async move {
+        let (mut near, far) = pair(&seam, &Address::Unix(path)).await;
+        let (mut far_reader, mut far_writer) = far.split();
+        let (mut got, mut sent) = (Vec::with_capacity(1 << 16), Vec::new());
+        for round in 0..=255_u8 {
+            let (mut reader, mut writer) = near.split();
+            let (interrupt, ended) = (reader.interrupter(), Rc::new(Cell::new(None)));
+            let ends = ended.clone();
+            seam.spawn(async move {
+                let error = loop {
+                    let result;
+                    (result, got) = reader.read(got).await;
+                    match result {
+                        Ok(count) => assert_ne!(count, 0, "the other end is there"),
+                        Err(error) => break error,
+                    }
+                };
+                ends.set(Some((error.kind(), got, reader)));
+            });
+            // What arrives races with what interrupts.
+            seam.sleep(Nanos::from_micros(u64::from(round) % 7 * 20)).await;
+            send(&mut far_writer, &[round; SENT]).await;
+            sent.extend([round; SENT]);
+            let (kind, bytes, reader) = loop {
+                interrupt();
+                seam.sleep(Nanos::from_micros(50)).await;
+                if let Some(ended) = ended.take() {
+                    break ended;
+                }
+            };
+            assert_eq!(kind, io::ErrorKind::Interrupted);
+            got = bytes;
+            // A send is none of its business.
+            interrupt();
+            send(&mut writer, &[round]).await;
+            near = RealStream::join(reader, writer).expect("a descriptor is left");
+        }
+        let (mut reader, writer) = near.split();
+        while got.len() < sent.len() {
+            (_, got) = reader.read(got).await;
+        }
+        assert_eq!(got, sent);
+        drop((reader, writer));
+        let mut answers = Vec::with_capacity(1 << 10);
+        loop {
+            let result;
+            (result, answers) = far_reader.read(answers).await;
+            if result.expect("an orderly end") == 0 {
+                break;
+            }
+        }
+        assert_eq!(answers, (0..=255).collect::<Vec<u8>>(), "closed with its last owner, and not before");
+    });
+}
+
+async fn send(writer: &mut <RealStream as ByteStream<RealSeam>>::Writer, bytes: &[u8]) {
+    let mut gather = Gather::default();
+    gather.push_bytes(bytes);
+    writer.send(gather).await.0.expect("the other end is there");
+}
+
+#[test]
 fn a_task_that_panics_takes_its_core_with_it() {
     let outcome = std::thread::spawn(|| {
         core(|seam| async move {

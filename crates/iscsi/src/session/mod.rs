@@ -227,7 +227,7 @@ impl<S: Seam> Session<S> {
             for _ in 0..ROUNDS_MAX {
                 match self.control().stop() {
                     Stop::No => (),
-                    Stop::Drain => self.drain(),
+                    Stop::HandOver | Stop::Drain => self.drain(),
                     Stop::Now => return Poll::Ready(()),
                 }
                 if !self.draining.get()

@@ -10,7 +10,7 @@ mod slow;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -18,6 +18,7 @@ use engine::Volume;
 use front::{Account, Control, Stop};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
+use self::requests::Last;
 use crate::negotiation::Agreed;
 use crate::shares::Shares;
 
@@ -80,32 +81,43 @@ impl<S: Seam> Connection<S> {
         })
     }
 
-    /// Serves until the client leaves, breaks the protocol, or the connection is asked to end.
+    /// Serves until the client leaves, breaks the protocol, or the connection is asked to end. Where it is to be handed over and stands
+    /// between two requests with nothing left to answer, its two directions come back.
     pub(crate) async fn run<R: StreamReader<S>, W: StreamWriter<S>>(
         self: Rc<Self>,
         mut incoming: Incoming<S, R>,
         writer: W,
-    ) {
-        let mut reading = pin!(Some(self.read_requests(&mut incoming)));
+    ) -> Option<(R, W)> {
+        let interrupt = incoming.interrupter();
+        let (mut is_leaving, mut is_between) = (false, false);
+        let mut reading = Box::pin(Some(self.read_requests(&mut incoming)));
         let mut writing = pin!(self.send_replies(writer));
-        poll_fn(|context| {
+        let writer = poll_fn(|context| {
             self.control.register(context);
             for _ in 0..ROUNDS_MAX {
                 match self.control.stop() {
                     Stop::No => (),
+                    Stop::HandOver if is_leaving => (),
+                    Stop::HandOver => {
+                        is_leaving = true;
+                        interrupt();
+                    }
                     Stop::Drain => self.draining.set(true),
-                    Stop::Now => return Poll::Ready(()),
+                    Stop::Now => return Poll::Ready(None),
                 }
-                let has_read = |reading: Pin<&mut _>| Future::poll(reading, context).is_ready();
-                if !self.draining.get() && reading.as_mut().as_pin_mut().is_none_or(has_read) {
+                if !self.draining.get()
+                    && let Some(reading) = reading.as_mut().as_pin_mut()
+                    && let Poll::Ready(ended) = Future::poll(reading, context)
+                {
+                    is_between = matches!(ended, Ok(Last::Whole));
                     self.draining.set(true);
                 }
                 if self.draining.get() {
                     // A write of which only a part has come is none.
                     reading.set(None);
                 }
-                if writing.as_mut().poll(context).is_ready() {
-                    return Poll::Ready(());
+                if let Poll::Ready(writer) = writing.as_mut().poll(context) {
+                    return Poll::Ready(writer);
                 }
                 let again = match self.waits.get() {
                     Waits::Socket => false,
@@ -123,6 +135,13 @@ impl<S: Seam> Connection<S> {
         self.control.sends(false);
         self.out.borrow_mut().clear();
         self.account.end();
+        drop(reading);
+        if is_between { incoming.into_reader().zip(writer) } else { None }
+    }
+
+    /// True when nothing is taken any more but the rest of what the client has begun to send.
+    fn is_leaving(&self) -> bool {
+        self.control.stop() == Stop::HandOver
     }
 
     /// True while no further request is taken.

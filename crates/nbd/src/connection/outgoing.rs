@@ -14,8 +14,8 @@ use super::Connection;
 const HOLE_BYTES_MIN: usize = 32 << 10;
 
 impl<S: Seam> Connection<S> {
-    /// Sends what is queued, until the connection has nothing left to answer or its socket fails.
-    pub(super) async fn send_replies<W: StreamWriter<S>>(self: &Rc<Self>, mut writer: W) {
+    /// Sends what is queued, until the connection has nothing left to answer; nothing comes back when its socket fails.
+    pub(super) async fn send_replies<W: StreamWriter<S>>(self: &Rc<Self>, mut writer: W) -> Option<W> {
         let mut gather = Gather::default();
         loop {
             let ready = |_: &mut std::task::Context<'_>| match () {
@@ -24,7 +24,7 @@ impl<S: Seam> Connection<S> {
                 () => Poll::Pending,
             };
             if !poll_fn(ready).await {
-                return;
+                return Some(writer);
             }
             std::mem::swap(&mut *self.out.borrow_mut(), &mut gather);
             self.sending.set(gather.len());
@@ -37,7 +37,7 @@ impl<S: Seam> Connection<S> {
             self.control.sends(false);
             self.account.sent(lent_bytes, result.is_ok());
             if result.is_err() {
-                return;
+                return None;
             }
         }
     }

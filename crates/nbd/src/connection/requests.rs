@@ -15,7 +15,16 @@ use crate::options::{
     READ_PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, STRAIGHT_BYTES_MIN, WHOLE_READ_BYTES_MAX, WRITE_PIECE_BYTES,
 };
 
-/// Why the reading half ended, unless the client said good-bye.
+/// What came last, when nothing was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Last {
+    /// The client's good-bye.
+    GoodBye,
+    /// A whole request, of a connection that is to be handed over.
+    Whole,
+}
+
+/// Why the reading half ended before that.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     /// The socket failed or was closed.
@@ -26,12 +35,15 @@ pub(super) enum Ended {
     Broken(#[from] Broken),
 }
 
+/// Most bytes that a connection which is to be handed over takes at once.
+const LEAVING_BYTES: usize = 16 << 10;
+
 impl<S: Seam> Connection<S> {
     /// Serves requests until there are no more.
     pub(super) async fn read_requests<R: StreamReader<S>>(
         self: &Rc<Self>,
         incoming: &mut Incoming<S, R>,
-    ) -> Result<(), Ended> {
+    ) -> Result<Last, Ended> {
         let mut pieces = Vec::new();
         // After a write that went straight to blocks another such is likely, so nothing but its head is taken.
         let mut head_alone = false;
@@ -39,10 +51,13 @@ impl<S: Seam> Connection<S> {
             self.wait_while(Self::is_full).await;
             let Step::Got(request, used) = Request::decode(incoming.bytes())? else {
                 self.let_replies_go().await;
-                if head_alone {
-                    incoming.more_of(Request::BYTES).await?;
+                if self.is_leaving() && incoming.bytes().is_empty() {
+                    return Ok(Last::Whole);
+                }
+                if head_alone || self.is_leaving() {
+                    uninterrupted(incoming.more_of(Request::BYTES - incoming.bytes().len()).await)?;
                 } else {
-                    incoming.more().await?;
+                    uninterrupted(incoming.more().await)?;
                     self.hint(incoming.bytes());
                 }
                 continue;
@@ -50,7 +65,7 @@ impl<S: Seam> Connection<S> {
             self.seam.spend(REQUEST_COST);
             head_alone = false;
             match request.command {
-                Command::Disconnect => return Ok(()),
+                Command::Disconnect => return Ok(Last::GoodBye),
                 Command::Write => head_alone = self.write(incoming, &request).await?,
                 _ => {
                     incoming.consume(used);
@@ -152,7 +167,7 @@ impl<S: Seam> Connection<S> {
         }
         let whole = Request::BYTES + len;
         while incoming.bytes().len() < whole {
-            self.more(incoming).await?;
+            self.more(incoming, whole - incoming.bytes().len()).await?;
         }
         let payload = &incoming.bytes()[Request::BYTES..whole];
         if request.flags == 0 && self.volume.write_now(request.offset, len, &mut &payload[..]) {
@@ -208,7 +223,7 @@ impl<S: Seam> Connection<S> {
             let piece = WRITE_PIECE_BYTES - (at % WRITE_PIECE_BYTES as u64) as usize;
             let len = piece.min((end - at) as usize);
             while incoming.bytes().len() < len {
-                self.more(incoming).await?;
+                self.more(incoming, len - incoming.bytes().len()).await?;
             }
             self.wait_while(Self::is_full_of_payload).await;
             let payload = &incoming.bytes()[..len];
@@ -258,21 +273,33 @@ impl<S: Seam> Connection<S> {
         Ok(())
     }
 
-    /// Waits for more of the client's bytes, after the replies so far are on their way.
-    async fn more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>) -> io::Result<()> {
+    /// Waits for more of the client's bytes, after the replies so far are on their way, or comes back for nothing. Who leaves takes no more
+    /// than `wanted`.
+    async fn more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, wanted: usize) -> io::Result<()> {
         self.let_replies_go().await;
-        incoming.more().await
+        uninterrupted(match self.is_leaving() {
+            true => incoming.more_of(wanted.min(LEAVING_BYTES)).await,
+            false => incoming.more().await,
+        })
     }
 
     async fn skip<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, mut len: usize) -> io::Result<()> {
         while len > 0 {
             if incoming.bytes().is_empty() {
-                self.more(incoming).await?;
+                self.more(incoming, len).await?;
             }
             let part = incoming.bytes().len().min(len);
             incoming.consume(part);
             len -= part;
         }
         Ok(())
+    }
+}
+
+/// Whoever waited looks again.
+fn uninterrupted(arrived: io::Result<()>) -> io::Result<()> {
+    match arrived {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        arrived => arrived,
     }
 }

@@ -79,6 +79,10 @@ impl<S: Seam, R: StreamReader<S>> StreamReader<S> for TlsReader<S, R> {
         (result, buffer)
     }
 
+    fn interrupter(&self) -> Box<dyn Fn()> {
+        self.inner.interrupter()
+    }
+
     async fn read_pieces(
         &mut self,
         mut pieces: Vec<PieceMut<S::BlockMut>>,

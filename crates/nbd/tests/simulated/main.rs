@@ -4,6 +4,7 @@
 mod backing;
 mod bounds;
 mod client;
+mod handover;
 mod handshake;
 mod odd_servers;
 mod setting;

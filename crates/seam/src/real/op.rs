@@ -34,6 +34,8 @@ pub(super) enum Action {
     Send,
     /// Accept a connection.
     Accept,
+    /// End what is under way on the descriptor.
+    Cancel,
 }
 
 /// One operation on the descriptor inside `owner`, whose buffers belong to `keep`; both live until it is done.
@@ -111,6 +113,7 @@ unsafe impl<F: 'static, K: 'static> OpCode for Operation<F, K> {
             (Action::Accept, _) => {
                 opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC).build()
             }
+            (Action::Cancel, _) => opcode::AsyncCancel2::new(types::CancelBuilder::fd(fd).all()).build(),
         }
         .into()
     }

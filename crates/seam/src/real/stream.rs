@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 
 use compio::BufResult;
+use compio::runtime::Runtime;
 
 use super::op::{Action, IOV_MAX, Operation, submit};
 use super::{RealBlockMut, RealSeam};
@@ -26,7 +27,7 @@ pub struct RealStream {
 
 impl RealStream {
     /// A connected stream socket, in blocking mode, as a stream of this core. Requests on TCP leave at once (TCP_NODELAY).
-    pub(super) fn from_fd(socket: OwnedFd) -> RealStream {
+    pub fn from_fd(socket: OwnedFd) -> RealStream {
         let yes: libc::c_int = 1;
         // SAFETY: the option's value is an int that outlives the call. A Unix socket refuses it, which does not matter.
         unsafe {
@@ -60,7 +61,14 @@ impl ByteStream<RealSeam> for RealStream {
     fn split(self) -> (RealReader, RealWriter) {
         let socket = Rc::new(self.socket);
         let reader = RealReader { socket: socket.clone(), iov: Vec::new(), turn: 0, doubt: 0, last_doubt: 0 };
-        (reader, RealWriter { socket, iov: Vec::new(), turn: 0 })
+        (reader, RealWriter { socket, iov: Vec::new(), turn: 0, goes_on: false })
+    }
+
+    fn join(reader: RealReader, mut writer: RealWriter) -> io::Result<RealStream> {
+        assert!(Rc::ptr_eq(&reader.socket, &writer.socket), "two directions of one stream");
+        let socket = writer.socket.try_clone()?;
+        writer.goes_on = true;
+        Ok(RealStream { socket })
     }
 }
 
@@ -89,6 +97,14 @@ fn direct(mut call: impl FnMut() -> isize) -> Option<io::Result<usize>> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
             other => return Some(other),
         }
+    }
+}
+
+/// What an operation on a socket ended in. One that an interrupter ended has moved nothing.
+fn uncancelled(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => Err(io::ErrorKind::Interrupted.into()),
+        other => other,
     }
 }
 
@@ -191,7 +207,21 @@ impl StreamReader<RealSeam> for RealReader {
             // SAFETY: as above.
             unsafe { buffer.set_len(start + got) };
         }
-        (result, buffer)
+        (uncancelled(result), buffer)
+    }
+
+    fn interrupter(&self) -> Box<dyn Fn()> {
+        let socket = self.socket.clone();
+        Box::new(move || {
+            let (fd, socket) = (socket.as_raw_fd(), socket.clone());
+            let cancel = async move {
+                // SAFETY: the socket is open while its Rc lives; no buffers are involved.
+                let operation = unsafe { Operation::new(Action::Cancel, fd, socket, Vec::new(), ()) };
+                // Nothing may have been under way.
+                let BufResult(Ok(_) | Err(_), _) = submit(operation).await;
+            };
+            Runtime::with_current(|runtime| runtime.spawn(cancel)).detach();
+        })
     }
 
     async fn read_pieces(
@@ -225,12 +255,13 @@ impl StreamReader<RealSeam> for RealReader {
                     let BufResult(result, operation) = submit(operation).await;
                     (iov, pieces, _) = operation.into_parts();
                     iov.extend(later);
-                    result
+                    uncancelled(result)
                 }
             };
             match result {
                 Ok(0) => break Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(got) => advance(&mut iov, got),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => break Err(error),
             }
         };
@@ -245,6 +276,8 @@ pub struct RealWriter {
     /// Kept for its room.
     iov: Vec<libc::iovec>,
     turn: u32,
+    /// The stream outlives this half of it.
+    goes_on: bool,
 }
 
 impl StreamWriter<RealSeam> for RealWriter {
@@ -286,12 +319,14 @@ impl StreamWriter<RealSeam> for RealWriter {
                     let BufResult(result, operation) = submit(operation).await;
                     (iov, gather, _) = operation.into_parts();
                     iov.extend(later);
-                    result
+                    uncancelled(result)
                 }
             };
             match result {
                 Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => advance(&mut iov, sent),
+                // It was meant for a read.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => break Err(error),
             }
         };
@@ -307,7 +342,9 @@ impl StreamWriter<RealSeam> for RealWriter {
 
 impl Drop for RealWriter {
     fn drop(&mut self) {
-        // SAFETY: as above.
-        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_WR) };
+        if !self.goes_on {
+            // SAFETY: as above.
+            unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_WR) };
+        }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
@@ -22,6 +23,10 @@ pub(super) struct Pipe {
     state: RefCell<State>,
     /// The sum of what is in `State::chunks`.
     held: Cell<usize>,
+    /// A read waits that may be interrupted.
+    waits: Cell<bool>,
+    /// It is.
+    interrupted: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -43,8 +48,9 @@ struct State {
 
 impl Pipe {
     pub(super) fn new(world: &Rc<Shared>, spec: WireSpec) -> Rc<Pipe> {
-        let (number, state) = (world.number(), RefCell::default());
-        Rc::new(Pipe { world: Rc::clone(world), number, spec, state, held: Cell::new(0) })
+        let number = world.number();
+        let (state, held, waits, interrupted) = Default::default();
+        Rc::new(Pipe { world: Rc::clone(world), number, spec, state, held, waits, interrupted })
     }
 
     /// Appends bytes as far as there is room and says how many; `Err` when nobody will read them.
@@ -159,6 +165,26 @@ impl Pipe {
         })
         .await
     }
+
+    /// `wait`, which takes nothing before it ends, unless it has to be waited for and is interrupted meanwhile.
+    async fn unless_interrupted(&self, wait: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {
+        let mut wait = pin!(wait);
+        poll_fn(|context| {
+            let result = match wait.as_mut().poll(context) {
+                Poll::Pending if self.interrupted.take() => Poll::Ready(Err(io::ErrorKind::Interrupted.into())),
+                result => result,
+            };
+            self.waits.set(result.is_pending());
+            result
+        })
+        .await
+    }
+
+    /// Ends a read that waits, and none that does not.
+    fn interrupt(&self) {
+        self.interrupted.set(self.waits.get());
+        self.change(|_| ());
+    }
 }
 
 impl Event for Pipe {
@@ -185,11 +211,16 @@ impl SimStream {
 /// Knows when both of its directions have been dropped: the other side's writes fail from then on.
 struct End {
     incoming: Rc<Pipe>,
+    address: Address,
+    /// The stream outlives its directions.
+    goes_on: Cell<bool>,
 }
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.incoming.break_off();
+        if !self.goes_on.get() {
+            self.incoming.break_off();
+        }
     }
 }
 
@@ -202,26 +233,39 @@ impl ByteStream<SimSeam> for SimStream {
     }
 
     fn split(self) -> (SimReader, SimWriter) {
-        let end = Rc::new(End { incoming: Rc::clone(&self.incoming) });
+        let (incoming, goes_on) = (Rc::clone(&self.incoming), Cell::new(false));
+        let end = Rc::new(End { incoming, address: self.address, goes_on });
         (
-            SimReader { pipe: self.incoming, _end: Rc::clone(&end) },
+            SimReader { pipe: self.incoming, end: Rc::clone(&end) },
             SimWriter { pipe: self.outgoing, end, bytes: Vec::new() },
         )
+    }
+
+    fn join(reader: SimReader, writer: SimWriter) -> io::Result<SimStream> {
+        assert!(Rc::ptr_eq(&reader.end, &writer.end), "two directions of one stream");
+        reader.end.goes_on.set(true);
+        Ok(SimStream::new(reader.pipe, Rc::clone(&writer.pipe), &reader.end.address))
     }
 }
 
 /// The incoming direction.
 pub struct SimReader {
     pipe: Rc<Pipe>,
-    _end: Rc<End>,
+    end: Rc<End>,
 }
 
 impl StreamReader<SimSeam> for SimReader {
     async fn read(&mut self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
         let room = buffer.capacity() - buffer.len();
         assert!(room > 0, "a read into a buffer without room");
-        let result = self.pipe.wait(room, &mut buffer).await;
+        let (pipe, wait) = (Rc::clone(&self.pipe), self.pipe.wait(room, &mut buffer));
+        let result = pipe.unless_interrupted(wait).await;
         (result, buffer)
+    }
+
+    fn interrupter(&self) -> Box<dyn Fn()> {
+        let pipe = Rc::clone(&self.pipe);
+        Box::new(move || pipe.interrupt())
     }
 
     async fn read_pieces(
@@ -291,6 +335,8 @@ impl StreamWriter<SimSeam> for SimWriter {
 
 impl Drop for SimWriter {
     fn drop(&mut self) {
-        self.pipe.close();
+        if !self.end.goes_on.get() {
+            self.pipe.close();
+        }
     }
 }

@@ -1,0 +1,184 @@
+//! Promises of a hand-over: who is between two requests, or soon will be, does not notice that another server answers.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use engine::{Core, VolumeSpec, WritePolicy};
+use nbd::{Handed, NoWay, Options, Server, Terms};
+use nbd_protocol::{Command, Request};
+use seam::sim::SimSeam;
+use seam::{Nanos, Seam};
+
+use crate::client::{Client, Part, sectors};
+use crate::setting::{SIZE, connect, core, listen, plain, world};
+
+/// Time that clients have.
+const PATIENCE: Nanos = Nanos::from_secs(5);
+/// Requests that the client has under way.
+const DEPTH: u64 = 8;
+/// First byte and sectors of its writes: short, inside a block, straight into blocks, in pieces.
+const SHAPES: [(u64, usize); 8] = [
+    (0, 8),
+    (1 << 20, 64),
+    (2 << 20, 1),
+    ((3 << 20) + 512, 3),
+    (4 << 20, 512),
+    ((5 << 20) + 1024, 700),
+    (6 << 20, 128),
+    (7 << 20, 16),
+];
+
+fn server_of(seam: &SimSeam, core: &Core<SimSeam>) -> Server<SimSeam> {
+    Server::new(seam.clone(), core.clone(), Options::default())
+}
+
+/// Runs `test` with a server of a volume, and a client of it.
+fn with_client<F: Future<Output = ()>>(
+    seed: u64,
+    test: impl FnOnce(SimSeam, Core<SimSeam>, Server<SimSeam>, Client) -> F,
+) {
+    let world = world(seed);
+    let seam = world.seam();
+    world.block_on(async {
+        let core = core(&seam, VolumeSpec { policy: WritePolicy::WriteBack, ..plain() }).await;
+        let server = server_of(&seam, &core);
+        listen(&seam, &server).await;
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        test(seam.clone(), core, server, client).await;
+    });
+    assert_eq!(world.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn a_busy_client_is_answered_once_and_rightly_whoever_serves_it() {
+    for seed in 600..620 {
+        with_client(seed, async |seam, core, first, mut client| {
+            let (busy, changes) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
+            let (is_busy, count, changing) = (busy.clone(), changes.clone(), seam.clone());
+            seam.spawn(async move {
+                let mut server = first;
+                while is_busy.get() {
+                    changing.sleep(Nanos::from_micros(changing.random() % 3_000)).await;
+                    let mut handed = server.hand_over(PATIENCE).await;
+                    assert_eq!(handed.len(), 1, "it was hung up on");
+                    server = server_of(&changing, &core);
+                    server.take_over(handed.remove(0)).expect("the volume is served");
+                    count.set(count.get() + 1);
+                }
+            });
+            for round in 1..30_u64 {
+                for (index, (offset, count)) in (0..DEPTH).zip(SHAPES) {
+                    let data = sectors(round * DEPTH + index, count);
+                    client.ask(Command::Write, 0, offset, data.len() as u32, &data).await;
+                }
+                for _ in 0..DEPTH {
+                    let answer = client.part(0).await.map(|(_, part, last)| (part, last));
+                    assert_eq!(answer, Some((Part::Done, true)), "seed {seed} round {round}");
+                }
+                for (index, (offset, count)) in (0..DEPTH).zip(SHAPES) {
+                    let expected = sectors(round * DEPTH + index, count);
+                    assert!(client.read(offset, expected.len() as u32).await == Ok(expected), "seed {seed}, {index}");
+                }
+            }
+            busy.set(false);
+            assert!(changes.get() > 20, "only {} hand-overs", changes.get());
+        });
+    }
+}
+
+#[test]
+fn an_idle_client_is_handed_over_at_once_with_what_was_agreed() {
+    with_client(620, async |seam, core, first, mut client| {
+        client.write(4096, &sectors(3, 8)).await.expect("written");
+        let began = seam.now();
+        let handed = first.hand_over(PATIENCE).await;
+        assert!(seam.now() < began + Nanos::from_millis(100), "it was waited for");
+        let agreed = Terms { incarnation: 1, size_bytes: SIZE, read_only: false, structured: true, allocation: true };
+        assert_eq!(handed.iter().map(|client| client.terms).collect::<Vec<_>>(), [agreed]);
+        let second = server_of(&seam, &core);
+        // What it asks meanwhile is answered by whoever comes.
+        client.ask(Command::Read, 0, 4096, 4096, b"").await;
+        seam.sleep(Nanos::from_secs(60)).await;
+        handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
+        assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Data(4096, sectors(3, 8))));
+        assert_eq!((second.clients_of("vm1"), first.stats().connections), (1, 0));
+        let status = client.call(Command::BlockStatus, 0, 0, 4096, b"").await;
+        assert!(matches!(status[..], [Part::Status(_)]), "{status:?}");
+        second.stop(PATIENCE).await;
+        assert!(client.is_closed().await);
+    });
+}
+
+#[test]
+fn what_a_client_has_begun_to_send_is_finished_and_who_does_not_go_on_is_hung_up_on() {
+    with_client(621, async |seam, core, first, mut slow| {
+        let mut silent = connect(&seam).await;
+        silent.go("vm1").await;
+        let data = sectors(9, 64);
+        let request = Request { flags: 0, command: Command::Write, cookie: 77, offset: 8192, len: data.len() as u32 };
+        let bytes = [&request.encode()[..], &data].concat();
+        slow.send(&bytes[..10]).await;
+        silent.send(&bytes[..500]).await;
+        // Until that is there, they are between two requests.
+        seam.sleep(Nanos::from_millis(1)).await;
+        let handed = Rc::new(Cell::new(None));
+        let hands = handed.clone();
+        seam.spawn(async move { hands.set(Some(first.hand_over(PATIENCE).await)) });
+        seam.sleep(Nanos::from_secs(1)).await;
+        slow.send(&bytes[10..5_000]).await;
+        seam.sleep(Nanos::from_secs(1)).await;
+        // The first byte of the next request is the successor's.
+        slow.send(&[&bytes[5_000..], &bytes[..1]].concat()).await;
+        assert_eq!(slow.part(0).await, Some((77, Part::Done, true)));
+        seam.sleep(PATIENCE).await;
+        let handed = handed.take().expect("the patience is over");
+        assert_eq!(handed.len(), 1);
+        assert!(silent.is_closed().await);
+        let second = server_of(&seam, &core);
+        handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
+        slow.send(&bytes[1..]).await;
+        assert_eq!(slow.part(0).await, Some((77, Part::Done, true)));
+        assert_eq!(slow.read(8192, data.len() as u32).await, Ok(data));
+    });
+}
+
+#[test]
+fn answers_that_nobody_takes_hold_a_hand_over_up_for_no_longer_than_its_patience() {
+    with_client(622, async |seam, _, first, mut client| {
+        let data = sectors(1, 2048);
+        client.write(0, &data).await.expect("written");
+        client.ask(Command::Read, 0, 0, data.len() as u32, b"").await;
+        seam.sleep(Nanos::from_millis(1)).await;
+        let began = seam.now();
+        assert_eq!(first.hand_over(PATIENCE).await.len(), 0);
+        assert!(seam.now() < began + PATIENCE + Nanos::from_millis(100));
+    });
+}
+
+#[test]
+fn who_finds_something_else_than_was_agreed_is_hung_up_on() {
+    let changes: [(fn(Terms) -> Terms, NoWay); 3] = [
+        (|terms| Terms { incarnation: 2, ..terms }, NoWay::NoVolume),
+        (|terms| Terms { size_bytes: SIZE + 512, ..terms }, NoWay::Smaller),
+        (|terms| Terms { read_only: true, ..terms }, NoWay::ReadOnly),
+    ];
+    for (change, why) in changes {
+        with_client(623, async |seam, core, first, mut client| {
+            let mut handed = first.hand_over(PATIENCE).await;
+            let Handed { stream, terms } = handed.remove(0);
+            let changed = Handed { stream, terms: change(terms) };
+            assert_eq!(server_of(&seam, &core).take_over(changed), Err(why));
+            assert!(client.is_closed().await);
+        });
+    }
+}
+
+#[test]
+fn who_has_chosen_no_volume_yet_is_hung_up_on() {
+    with_client(624, async |seam, _, first, _client| {
+        let mut undecided = connect(&seam).await;
+        assert_eq!(first.hand_over(PATIENCE).await.len(), 1);
+        assert!(undecided.is_closed().await);
+    });
+}
