@@ -92,7 +92,9 @@ impl Daemon {
     pub fn launch_with(site: &Site, config: &Path) -> Daemon {
         let log = site.folder.join("daemon.log");
         let out = File::options().append(true).create(true).open(&log).expect("the folder can be written");
-        let mut command = Command::new(site.under.as_ref().unwrap_or(binary()));
+        let program = site.under.as_ref().unwrap_or(binary());
+        let mut command =
+            site.service.as_ref().map_or_else(|| Command::new(program), |service| service.command(program));
         command.args(site.under.as_ref().map(|_| binary()));
         command.envs(site.sabotage.map(|fault| (SABOTAGE, fault)));
         if let Some(manager) = &site.manager {

@@ -18,6 +18,7 @@ pub mod ledger;
 pub mod linux;
 pub mod load;
 pub mod loop_device;
+pub mod manager;
 pub mod pattern;
 pub mod random;
 pub mod relay;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::client::Endpoint;
 use crate::daemon::Daemon;
 use crate::folder::Folder;
+use crate::manager::Manager;
 
 /// The name of every site's iSCSI target.
 pub const TARGET: &str = "iqn.2026-11.io.hotset:test";
@@ -33,6 +34,8 @@ pub struct Site {
     pub under: Option<PathBuf>,
     /// Where a service manager listens that wants to hear something twice a second.
     pub manager: Option<PathBuf>,
+    /// A service manager that starts the daemons, and keeps for the next one what a daemon leaves with it.
+    pub service: Option<Manager>,
     volumes: Vec<String>,
 }
 
@@ -50,6 +53,7 @@ impl Site {
             programs: None,
             under: None,
             manager: None,
+            service: None,
             volumes: Vec::new(),
         }
     }

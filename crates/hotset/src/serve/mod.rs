@@ -13,6 +13,7 @@ mod daemon;
 mod data_core;
 mod events;
 mod flash;
+mod handover;
 mod heat;
 mod iscsi;
 mod jobs;
@@ -51,6 +52,7 @@ use self::data_core::{DataCore, DataCoreSpec};
 pub use self::events::FOLDER as EVENTS_FOLDER;
 use self::notify::Notifier;
 pub use self::status::override_reports;
+use self::stop::Clients;
 use crate::cli::{EXIT_FAILED, Failure};
 use crate::config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use crate::log;
@@ -65,12 +67,13 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 
 /// Serves what `file` says until told to stop.
 pub fn run(file: &Path) -> Result<(), Failure> {
+    let inherited = handover::inherited();
     let config = Config::load(file).map_err(|problems| Failure::usage(problems.to_string()))?;
     raise_open_files();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::failed(format!("the control thread cannot run: {error}")))?;
-    LocalSet::new().block_on(&runtime, serve(config, || ()))
+    LocalSet::new().block_on(&runtime, serve(config, inherited, || ()))
 }
 
 /// As many open files as the system lets us have: every client takes one.
@@ -93,7 +96,7 @@ impl Background {
                 runtime.map_err(|error| Failure::failed(format!("the control thread cannot run: {error}")))?;
             // Whoever started it may have gone.
             let ready = move || ready.send(()).unwrap_or_default();
-            LocalSet::new().block_on(&runtime, serve(config, ready))
+            LocalSet::new().block_on(&runtime, serve(config, Vec::new(), ready))
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(body);
         let daemon = Background(thread.map_err(|error| Failure::failed(format!("no control thread: {error}")))?);
@@ -114,7 +117,7 @@ impl Background {
     }
 }
 
-async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
+async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce()) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let mut state =
         StateDir::open_within(&config.state_directory, PREDECESSOR_PATIENCE).await.map_err(|error| failed(&error))?;
@@ -154,7 +157,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
     daemon.start_history();
     tokio::task::spawn_local(daemon.clone().sample());
     daemon.start_api(stopped);
-    let started = daemon.patiently(start_serving(&daemon, wanted, starting)).await;
+    let started = daemon.patiently(start_serving(&daemon, wanted, starting, clients)).await;
     if started.is_ok() {
         ready();
         daemon.feed_watchdog().await;
@@ -171,7 +174,7 @@ async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Failure> {
             }
         }
     }
-    daemon.stop.ask(false);
+    daemon.stop.ask(false, Clients::SendAway);
     let complete = daemon.drain().await;
     daemon.end_history().await;
     daemon.end_events(complete);
@@ -231,6 +234,7 @@ async fn start_serving(
     daemon: &Rc<Daemon>,
     wanted: Vec<(VolumeConfig, bool)>,
     starting: Vec<Busy<'_>>,
+    clients: Vec<handover::Kept>,
 ) -> Result<(), Failure> {
     if daemon.config.borrow().flash.is_some() {
         daemon.notifier.status("replaying the flash log");
@@ -251,6 +255,7 @@ async fn start_serving(
         return Err(Failure::failed("none of the volumes can be served"));
     }
     daemon.keep_two_copies().await;
+    daemon.take_over_clients(clients).await;
     let mut listening = daemon.listen_nbd().await.map_err(Failure::failed)?;
     listening.extend(daemon.listen_iscsi().await.map_err(Failure::failed)?);
     let guests = daemon.config.borrow().vhost_user.as_ref().map(|config| config.directory.display().to_string());
@@ -328,7 +333,9 @@ fn stop_or_exit(daemon: &Daemon, signal: &str, stopping: &mut bool) {
     };
     log::info(format!("{signal}: stopping; {how}, a second signal ends at once"));
     daemon.journal.note_change(Some(signal.to_owned()), None, "stop".to_owned());
-    daemon.stop.ask(false);
+    // Whoever stops the daemon may be about to start it again. If not, the service manager hangs up on who waits for that.
+    let hands_over = signal == "SIGTERM" && daemon.notifier.is_there();
+    daemon.stop.ask(false, if hands_over { Clients::HandOver } else { Clients::SendAway });
 }
 
 async fn reload_by_signal(daemon: &Daemon) {

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::daemon::Daemon;
 use super::data_core::Local;
+use super::handover::{Kept, to_keep};
 use crate::log;
 use crate::state::{State, draw_incarnation};
 use crate::units::show_bytes;
@@ -37,6 +38,16 @@ pub enum Phase {
     Failed,
 }
 
+/// What becomes of clients at a stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clients {
+    /// They are hung up on when what is under way is answered.
+    #[default]
+    SendAway,
+    /// So are they, but for those with whom the next daemon can go on.
+    HandOver,
+}
+
 /// How a volume's part of a stop ended.
 enum Ended {
     /// Its backing is complete, and that is noted or nobody's concern any more.
@@ -57,25 +68,27 @@ pub struct Stop {
     phase: watch::Sender<Phase>,
     /// The backings are to be complete, flash or not.
     destage: Cell<bool>,
+    clients: Cell<Clients>,
     said: RefCell<String>,
 }
 
 impl Default for Stop {
     fn default() -> Self {
         let said = RefCell::new(COMPLETE.to_owned());
-        Stop { phase: watch::Sender::new(Phase::Running), destage: Cell::new(false), said }
+        Stop { phase: watch::Sender::new(Phase::Running), destage: Cell::default(), clients: Cell::default(), said }
     }
 }
 
 impl Stop {
     /// Asks for it, with the backings complete afterwards (`destage`) or what is dirty left on flash, if there is any; asking again
     /// changes nothing.
-    pub fn ask(&self, destage: bool) {
+    pub fn ask(&self, destage: bool, clients: Clients) {
         self.phase.send_if_modified(|phase| {
             let first = *phase == Phase::Running;
             if first {
                 *phase = Phase::Stopping;
                 self.destage.set(destage);
+                self.clients.set(clients);
             }
             first
         });
@@ -106,8 +119,8 @@ impl Stop {
     }
 }
 
-/// Asks all clients to go, of all front ends at once.
-async fn send_clients_away(local: &Local) {
+/// Asks all clients to go, of all front ends at once; comes back with those with whom the next daemon can go on.
+async fn send_clients_away(local: &Local, clients: Clients) -> Vec<Kept> {
     local.engine.volumes().iter().for_each(|volume| volume.lift_limits());
     let initiators = async {
         if let Some(iscsi) = &local.iscsi {
@@ -119,14 +132,23 @@ async fn send_clients_away(local: &Local) {
             vhost_user.server.stop(CLIENTS_PATIENCE).await;
         }
     };
-    futures_util::join!(local.server.stop(CLIENTS_PATIENCE), initiators, guests);
+    let nbd = async {
+        match clients {
+            Clients::HandOver => to_keep(local.server.hand_over(CLIENTS_PATIENCE).await),
+            Clients::SendAway => {
+                local.server.stop(CLIENTS_PATIENCE).await;
+                Vec::new()
+            }
+        }
+    };
+    futures_util::join!(nbd, initiators, guests).0
 }
 
 impl Daemon {
     /// `stop`: asks for it and answers when the backings are complete, or what they lack is on flash.
     pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
         log::info("stop asked for by command");
-        self.stop.ask(destage);
+        self.stop.ask(destage, Clients::SendAway);
         let mut tick = tokio::time::interval(PROGRESS_PAUSE);
         let ended = self.stop.reached(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
         let mut ended = std::pin::pin!(ended);
@@ -161,9 +183,11 @@ impl Daemon {
     pub async fn drain(self: &Rc<Self>) -> bool {
         let park = self.flash_store().is_some() && !self.stop.destage.get();
         self.notifier.say("STOPPING=1\nSTATUS=waiting for requests under way");
+        let (clients, mut kept) = (self.stop.clients.get(), Vec::new());
         for core in &self.cores {
             // A core that is gone has no clients left.
-            let _ = core.call(async |local: Rc<Local>| send_clients_away(&local).await).await;
+            let left = core.call(async move |local: Rc<Local>| send_clients_away(&local, clients).await).await;
+            kept.extend(left.unwrap_or_default());
         }
         let mut volumes = tokio::task::JoinSet::new();
         let (mut complete, mut clean, mut parked, mut left) = (true, Vec::new(), Vec::new(), Vec::new());
@@ -219,6 +243,7 @@ impl Daemon {
         }
         if complete {
             self.end_kept();
+            self.keep_clients(kept).await;
         }
         self.stop.finish(complete);
         complete

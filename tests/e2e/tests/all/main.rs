@@ -17,6 +17,7 @@ mod figures;
 mod filesystem;
 mod fio;
 mod flash;
+mod handover;
 mod history;
 mod hostile;
 mod init;

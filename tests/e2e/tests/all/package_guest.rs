@@ -19,9 +19,10 @@ const UNITS: &str = "hotset hotset-attach@web01 hotset-attach@raw";
 const FILL_MIB: u64 = 64;
 /// Bytes that the disk takes a second, while what is written is to stay dirty.
 const SLOW_BYTES: u64 = 128 << 10;
-/// For a minute and a half a file system's file, and a device that is open and not mounted.
+/// For a minute and a half a file system's file, a device that is open and not mounted, and a client that never connects a second time.
 const LOAD: &str = "fio --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=libaio --iodepth=4 --verify=crc32c --verify_backlog=64 \
-                    --time_based --runtime=90 --minimal --name=mounted --filename=/data/g --name=open --filename=/dev/hotset/raw";
+                    --time_based --runtime=90 --minimal --name=mounted --filename=/data/g --name=open --filename=/dev/hotset/raw \
+                    --name=direct --ioengine=nbd --uri=nbd+unix:///direct?socket=/run/hotset/nbd.sock";
 /// Reads the same places each time, scattered, for what is read as a stream is not kept on flash.
 const READ_HOT: &str = "fio --name=hot --filename=/data/f --size=64M --io_size=24M --rw=randread --randseed=1 --bs=16k --direct=1 \
                         --ioengine=libaio --iodepth=4 --minimal >/dev/null";
@@ -43,6 +44,10 @@ backing = "/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL2"
 [[volume]]
 name = "raw"
 backing = "/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL3"
+
+[[volume]]
+name = "direct"
+backing = "/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL4"
 "#;
 
 /// The package in that version.
@@ -97,11 +102,11 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
         path
     };
     let (fast, other) = (drive("fast", 512), drive("other", 512));
-    let (slow, more) = (drive("slow", 256), drive("more", 64));
+    let (slow, more, direct) = (drive("slow", 256), drive("more", 64), drive("direct", 64));
     let disk = folder.join("disk");
     installed(&disk);
     let machine = Machine {
-        drives: vec![Drive::Nvme(fast), Drive::Nvme(other), Drive::Sata(slow), Drive::Sata(more)],
+        drives: vec![Drive::Nvme(fast), Drive::Nvme(other), Drive::Sata(slow), Drive::Sata(more), Drive::Sata(direct)],
         files: vec![(older, "/opt/older.deb".to_owned()), (newer, "/opt/newer.deb".to_owned())],
         installed: Some(disk),
         ..Machine::default()
@@ -114,7 +119,7 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
         "systemctl is-active hotset; systemctl is-enabled hotset; hotset status; [ $(ps -o user= -C hotset) = hotset ]",
     );
     guest.run(
-        "for disk in /dev/nvme0n1 /dev/nvme1n1 /dev/sda /dev/sdb; do cmp -n $(blockdev --getsize64 $disk) $disk /dev/zero; done",
+        "for disk in /dev/nvme0n1 /dev/nvme1n1 /dev/sda /dev/sdb /dev/sdc; do cmp -n $(blockdev --getsize64 $disk) $disk /dev/zero; done",
     );
     guest.run("[ -z \"$(cat /sys/block/nbd*/backend 2>/dev/null)\" ]");
 
@@ -169,6 +174,10 @@ fn a_machine_is_installed_with_the_package_reboots_is_upgraded_under_load_and_ge
     assert!(guest.is_busy(), "the load ended before the upgrade was through: {}", guest.ended());
     assert_eq!(guest.run("dpkg-query -W -f '${Version}' hotset"), "9.9.9-1");
     println!("fio: {}", guest.ended());
+    println!(
+        "{}",
+        guest.run("journalctl --no-pager -u hotset -b | grep -E 'NBD clients of the last daemon that go on: 1$'")
+    );
     guest.run(&format!("sha256sum -c /opt/sum; systemctl is-active {UNITS}"));
     for (old, new) in pids.iter().zip(self::pids(&mut guest)) {
         assert_ne!(*old, new, "the old one of {UNITS} goes on");

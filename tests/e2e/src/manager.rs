@@ -1,0 +1,100 @@
+//! A service manager's part in a restart, as systemd plays it: it keeps descriptors for a service that stops, and gives them to the next
+//! process that it starts.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use command_fds::{CommandFdExt, FdMapping};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+/// How often it is looked whether anybody is interested still.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The first descriptor that a process finds.
+const FIRST: i32 = 3;
+
+/// Descriptors and their names.
+type Kept = Vec<(String, OwnedFd)>;
+
+/// One that listens, and notes nothing but what it is to keep.
+pub struct Manager {
+    path: PathBuf,
+    kept: Arc<Mutex<Kept>>,
+}
+
+impl Manager {
+    /// Listens in that folder.
+    pub fn start(folder: &Path) -> Manager {
+        let path = folder.join("manager.sock");
+        let socket = UnixDatagram::bind(&path).expect("the folder can be written");
+        socket.set_read_timeout(Some(PAUSE)).expect("it is no zero");
+        let kept = Arc::new(Mutex::new(Kept::new()));
+        let weak = Arc::downgrade(&kept);
+        std::thread::spawn(move || {
+            while let Some(kept) = weak.upgrade() {
+                if let Some((text, fds)) = receive(&socket) {
+                    obey(&mut kept.lock().expect("nobody panics with it"), &text, fds);
+                }
+            }
+        });
+        Manager { path, kept }
+    }
+
+    /// How many descriptors it keeps.
+    pub fn count(&self) -> usize {
+        self.kept.lock().expect("nobody panics with it").len()
+    }
+
+    /// The service has ended for good: nothing is kept any more.
+    pub fn release(&self) {
+        self.kept.lock().expect("nobody panics with it").clear();
+    }
+
+    /// The command that starts `program` with what is kept, which is kept until the service says otherwise.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        // Who is meant is known when it runs, and stays the same.
+        command.args(["-c", "LISTEN_PID=$$ exec \"$0\" \"$@\""]).arg(program).env("NOTIFY_SOCKET", &self.path);
+        let kept = self.kept.lock().expect("nobody panics with it");
+        if !kept.is_empty() {
+            let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
+            command.env("LISTEN_FDS", kept.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+            let mapping = |(child_fd, (_, fd)): (i32, &(String, OwnedFd))| FdMapping {
+                parent_fd: fd.try_clone().expect("a descriptor is left"),
+                child_fd,
+            };
+            let mappings = (FIRST..).zip(kept.iter()).map(mapping).collect();
+            command.fd_mappings(mappings).expect("each has a number of its own");
+        }
+        command
+    }
+}
+
+/// The next message with its descriptors; `None` when there was none for a while.
+fn receive(socket: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
+    let mut bytes = [0; 4096];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
+    let fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fds = fds.flatten().collect();
+    Some((String::from_utf8_lossy(&bytes[..message.bytes]).into_owned(), fds))
+}
+
+/// Who sent a barrier waits for its descriptor to be closed, which it is here.
+fn obey(kept: &mut Kept, text: &str, fds: Vec<OwnedFd>) {
+    let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored");
+    if text.lines().any(|line| line == "FDSTORE=1") {
+        kept.extend(fds.into_iter().map(|fd| (name.to_owned(), fd)));
+    } else if text.lines().any(|line| line == "FDSTOREREMOVE=1") {
+        kept.retain(|(other, _)| other != name);
+    }
+}

@@ -1,0 +1,145 @@
+//! NBD clients that cannot connect again, over restarts of the daemon under a service manager that keeps descriptors.
+
+use std::fs;
+use std::time::Duration;
+
+use e2e::client::{Client, Op};
+use e2e::daemon::{Daemon, wait_for};
+use e2e::manager::Manager;
+use e2e::server::Nbdkit;
+use e2e::site::Site;
+use e2e::tool::tool;
+
+const MIB: u64 = 1 << 20;
+/// Two files for `[flash]`.
+const FLASH: &str = "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n";
+/// As `systemctl restart` does it, while fio works.
+const RESTARTS: usize = 8;
+
+/// A site whose daemons a service manager starts.
+fn managed() -> Site {
+    let mut site = Site::with_volume(64 * MIB);
+    site.service = Some(Manager::start(site.folder.path()));
+    site
+}
+
+fn manager(site: &Site) -> &Manager {
+    site.service.as_ref().expect("it has one")
+}
+
+/// SIGTERM, and the next daemon when that one is gone.
+fn restarted(site: &Site, daemon: Daemon) -> Daemon {
+    daemon.stop();
+    site.start()
+}
+
+/// Restarts under a verified load of four connections that have no way to come back.
+fn fio_notices_no_restart(site: &Site) {
+    let mut daemon = site.start();
+    let folder = site.folder.path().to_owned();
+    let uri = format!("--uri={}", site.uri("v"));
+    let load = std::thread::spawn(move || {
+        let args = "--name=v --ioengine=nbd --verify=crc32c --verify_fatal=1 --randseed=7 --rw=randrw --bsrange=4k-128k \
+                    --iodepth=8 --numjobs=4 --size=16m --offset_increment=16m --thread --verify_backlog=64 \
+                    --serialize_overlap=1 --time_based --runtime=12";
+        tool("fio").args(args).arg(uri).within(&folder).ok()
+    });
+    for _ in 0..RESTARTS {
+        std::thread::sleep(Duration::from_millis(900));
+        daemon = restarted(site, daemon);
+        assert_eq!(manager(site).count(), 0, "what has been taken over is kept");
+    }
+    let log = daemon.log();
+    assert!(!load.is_finished(), "it ended before the restarts did:\n{log}");
+    load.join().expect("fio saw no error");
+    let went_on = log.matches("NBD clients of the last daemon that go on: 4").count();
+    assert_eq!(went_on, RESTARTS, "{log}");
+    daemon.stop();
+}
+
+#[test]
+fn fio_notices_no_restart_of_a_daemon_that_destages() {
+    fio_notices_no_restart(&managed());
+}
+
+#[test]
+fn fio_notices_no_restart_of_a_daemon_that_leaves_its_data_on_flash() {
+    let mut site = managed();
+    site.tables += FLASH;
+    fio_notices_no_restart(&site);
+}
+
+#[test]
+fn a_client_that_was_taken_over_sees_the_end_of_a_daemon_that_is_killed_and_is_handed_to_nobody_then() {
+    let site = managed();
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    client.write(4096, &[5; 4096]).expect("it writes");
+    let daemon = restarted(&site, daemon);
+    assert_eq!(client.read(4096, 4096).expect("the next daemon answers"), [5; 4096]);
+    client.write(8192, &[6; 4096]).expect("and writes");
+    daemon.kill();
+    assert!(client.read(8192, 4096).is_err(), "it is left waiting");
+    let daemon = site.start();
+    assert_eq!(manager(&site).count(), 0);
+    daemon.stop();
+}
+
+#[test]
+fn a_client_of_a_daemon_that_is_ended_while_it_destages_is_hung_up_on() {
+    let mut site = managed();
+    let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
+    fs::File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
+    let args = format!("--filter=delay --filter=noparallel file {} delay-write=100ms", disk.display());
+    let below = Nbdkit::start(&socket, &args);
+    site.volume_on("slow", &below.uri(), "");
+    let mut daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "slow").expect("the daemon serves");
+    // 300 blocks far apart take the backing 30 seconds.
+    for number in 0..300u64 {
+        client.write(number * 61440, &[6; 4096]).expect("it writes");
+    }
+    daemon.signal("TERM");
+    wait_for("that it destages", || daemon.log().contains("destaging: ").then_some(()));
+    assert!(daemon.is_running(), "it cannot be through:\n{}", daemon.log());
+    daemon.signal("TERM");
+    daemon.wait();
+    assert!(client.read(0, 4096).is_err(), "what it wrote may be lost, and it is not told");
+    assert_eq!(manager(&site).count(), 0);
+}
+
+#[test]
+fn a_request_that_is_sent_while_no_daemon_runs_is_answered_by_the_next_and_a_stop_for_good_is_seen() {
+    let mut site = managed();
+    site.volume("other", MIB, "");
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    let mut other = Client::connect(&site.endpoint(), "other").expect("the daemon serves");
+    daemon.stop();
+    assert_eq!(manager(&site).count(), 2);
+    client.send(Op::Write, 0, 512, 512, &[9; 512]).expect("the connection lives");
+    // What a client uses may be gone by then.
+    site.forget_volumes();
+    site.volume_on("v", &site.backing("v").to_string_lossy(), "");
+    let daemon = site.start();
+    assert_eq!(client.receive().expect("it is answered").error, 0);
+    assert_eq!(client.read(512, 512).expect("it is answered"), [9; 512]);
+    assert!(other.read(0, 512).is_err(), "its volume is not there");
+    assert!(daemon.log().contains("hung up on: 1; its volume is not served"), "{}", daemon.log());
+    daemon.stop();
+    manager(&site).release();
+    assert!(client.read(512, 512).is_err(), "nobody is there");
+    let content = fs::read(site.backing("v")).expect("the backing is there");
+    assert_eq!(content[512..1024], [9; 512]);
+}
+
+#[test]
+fn a_stop_by_command_hangs_up() {
+    let site = managed();
+    let mut daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    daemon.command(&["stop"]);
+    wait_for("the end", || (!daemon.is_running()).then_some(()));
+    assert!(client.read(0, 512).is_err());
+    assert_eq!(manager(&site).count(), 0);
+}
