@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::Rc;
 
 use flash::{MapLoaded, Pages, Recovered, Store};
@@ -34,6 +35,9 @@ pub enum AttachError {
     /// What a killed process left of it in memory could not be taken back.
     #[error("what was left in memory of \"{0}\" could not be taken back: {1}; it stays there")]
     LeftInMemory(String, RequestError),
+    /// That was tried, and the flash log is not any more as it was found.
+    #[error("what was left in memory of \"{0}\" could be taken back in part only: it stays there for the next start")]
+    TakenInPart(String),
 }
 
 struct Inner<S: Seam> {
@@ -41,6 +45,8 @@ struct Inner<S: Seam> {
     volumes: RefCell<Vec<Volume<S>>>,
     /// What the flash log holds of volumes that were not attached yet, in the owners' order.
     found: RefCell<Vec<Recovered>>,
+    /// Volumes that were begun to be taken back, of which the log has more by now than was found.
+    spoilt: RefCell<BTreeSet<u64>>,
     next_number: Cell<u32>,
 }
 
@@ -59,8 +65,8 @@ impl<S: Seam> Clone for Core<S> {
 impl<S: Seam> Core<S> {
     /// An engine without volumes, over all of the seam's pool.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
-        let (volumes, found, next_number) = Default::default();
-        Core(Rc::new(Inner { common: Rc::new(Common::new(seam, spec)), volumes, found, next_number }))
+        let (volumes, found, spoilt, next_number) = Default::default();
+        Core(Rc::new(Inner { common: Rc::new(Common::new(seam, spec)), volumes, found, spoilt, next_number }))
     }
 
     /// The world it runs in.
@@ -113,29 +119,8 @@ impl<S: Seam> Core<S> {
 
     /// Starts to serve a volume, with what the flash log holds of it. On an error the log keeps that.
     pub async fn attach_recovered(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        let incarnation = spec.incarnation;
-        let mine = {
-            let found = self.0.found.borrow();
-            let first = found.partition_point(|record| record.owner.incarnation < incarnation);
-            first..found.partition_point(|record| record.owner.incarnation <= incarnation)
-        };
-        if mine.is_empty() {
-            return self.attach(spec, backing);
-        }
-        if spec.policy != WritePolicy::WriteBack || spec.mode != CacheMode::Active {
-            return Err(AttachError::DirtyOnFlash(spec.name));
-        }
-        let volume = self.make(spec, backing)?;
-        let recovered = volume.recover(&self.0.found.borrow()[mine.clone()]);
-        if let Err(error) = recovered {
-            volume.give_up();
-            return Err(AttachError::Recovery(volume.name().to_owned(), error));
-        }
-        let mut found = self.0.found.borrow_mut();
-        found.drain(mine);
-        found.shrink_to_fit();
-        drop(found);
-        self.0.volumes.borrow_mut().push(volume.clone());
+        let volume = self.recover(spec, backing, &Left::default())?;
+        self.recovered(&volume);
         Ok(volume)
     }
 
@@ -146,9 +131,9 @@ impl<S: Seam> Core<S> {
         Ok(volume)
     }
 
-    /// As [`Core::attach`], and makes dirty again what a killed process left of the volume in memory, before anybody can find it: `source`
-    /// gives the content of the block at a place. Says how many blocks and zero-ranges that were, too. On an error nothing is forgotten that
-    /// was left.
+    /// As [`Core::attach_recovered`], and makes dirty again what a killed process left of the volume in memory, before anybody can find it:
+    /// `source` gives the content of the block at a place. Says how many blocks and zero-ranges that were, too. On an error nothing is
+    /// forgotten that was left.
     pub async fn attach_left<W: WriteSource<S>>(
         &self,
         spec: VolumeSpec,
@@ -156,19 +141,60 @@ impl<S: Seam> Core<S> {
         left: &Left,
         source: impl FnMut(usize) -> W,
     ) -> Result<(Volume<S>, u64), AttachError> {
-        let volume = self.make_new(spec, backing)?;
+        let volume = self.recover(spec, backing, left)?;
         let taken = volume.take_back(left, source).await.map_err(|error| {
             // Who takes it back another time makes notes of his own: these would be older, and come back over what was written then.
             volume.shard().forget();
             volume.give_up();
+            if volume.shard().state.borrow().ledger.has_records() {
+                self.0.spoilt.borrow_mut().insert(volume.spec().incarnation);
+            }
             AttachError::LeftInMemory(volume.name().to_owned(), error)
         })?;
-        self.0.volumes.borrow_mut().push(volume.clone());
+        self.recovered(&volume);
         Ok((volume, taken))
     }
 
+    /// A volume with what the flash log holds of it, which nobody can find yet.
+    fn recover(&self, spec: VolumeSpec, backing: Backing<S>, left: &Left) -> Result<Volume<S>, AttachError> {
+        if self.0.spoilt.borrow().contains(&spec.incarnation) {
+            return Err(AttachError::TakenInPart(spec.name));
+        }
+        let mine = self.found_of(spec.incarnation);
+        if mine.is_empty() {
+            return self.make(spec, backing);
+        }
+        if spec.policy != WritePolicy::WriteBack || spec.mode != CacheMode::Active {
+            return Err(AttachError::DirtyOnFlash(spec.name));
+        }
+        let volume = self.make(spec, backing)?;
+        let recovered = volume.recover(&self.0.found.borrow()[mine], left);
+        recovered.map(|()| volume.clone()).map_err(|error| {
+            volume.give_up();
+            AttachError::Recovery(volume.name().to_owned(), error)
+        })
+    }
+
+    /// Lets a volume be found, and nobody else have what was found of it.
+    fn recovered(&self, volume: &Volume<S>) {
+        let mine = self.found_of(volume.spec().incarnation);
+        let mut found = self.0.found.borrow_mut();
+        if !mine.is_empty() {
+            found.drain(mine);
+            found.shrink_to_fit();
+        }
+        self.0.volumes.borrow_mut().push(volume.clone());
+    }
+
+    /// Where among what was found in the flash log that of a volume lies.
+    fn found_of(&self, incarnation: u64) -> Range<usize> {
+        let found = self.0.found.borrow();
+        let first = found.partition_point(|record| record.owner.incarnation < incarnation);
+        first..found.partition_point(|record| record.owner.incarnation <= incarnation)
+    }
+
     fn make_new(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        if self.unclaimed().contains(&spec.incarnation) {
+        if self.unclaimed().contains(&spec.incarnation) || self.0.spoilt.borrow().contains(&spec.incarnation) {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
         self.make(spec, backing)

@@ -198,6 +198,8 @@ pub enum Sabotage {
     RecallOverWrite,
     /// A buffer that takes another one's place is not noted in memory that outlives the process.
     NoNotes,
+    /// What the flash log has that is out of date is not noted in memory that outlives the process.
+    OldRecords,
 }
 
 /// What a volume is.

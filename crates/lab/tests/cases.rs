@@ -15,6 +15,7 @@ mod cases {
     mod flush_ends;
     mod idle;
     mod kills;
+    mod kills_flash;
     mod many_discards;
     mod one_block_often;
     mod resized;

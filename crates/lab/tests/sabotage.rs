@@ -50,6 +50,11 @@ fn a_buffer_without_its_note_is_caught() {
 }
 
 #[test]
+fn an_old_record_of_the_log_that_nobody_noted_is_caught() {
+    is_caught(Sabotage::OldRecords);
+}
+
+#[test]
 fn a_missing_tombstone_is_caught() {
     is_caught(Sabotage::NoTombstones);
 }

@@ -1,7 +1,8 @@
 //! Notes on buffers that must not be lost with the process.
 //!
-//! A world whose buffers outlive the process keeps a note for each one that is newer than its backing, and for each zero-range. Who
-//! starts after a kill sorts out what is left ([`sort_out`]) and takes it back. A power cut takes buffers and notes along.
+//! A world whose buffers outlive the process keeps a note for each one that is newer than its backing, for each zero-range, and for what
+//! a log elsewhere has that is out of date. Who starts after a kill sorts out what is left ([`sort_out`]) and takes it back. A power cut
+//! takes buffers and notes along.
 //!
 //! Every note has a number, later ones higher, so that at any moment the notes that are there tell the truth: the new one is made
 //! before the one that it replaces is forgotten, and a zero-range counts for what was noted before it alone.
@@ -19,30 +20,51 @@ pub struct BlockNote {
     pub sectors: u8,
 }
 
-/// The newest content of some blocks is zeroes.
+/// What a note says of some blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ZeroNote {
+pub enum RangeKind {
+    /// Their newest content is zeroes.
+    Zeroes {
+        /// Space may be released.
+        may_unmap: bool,
+    },
+    /// Their newest content is no log's, whatever a log holds of them: a buffer with a note has it, or zeroes, else the backing.
+    Outdated,
+}
+
+/// A note on a run of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeNote {
     /// Identity of the volume.
     pub owner: u64,
     /// First block.
     pub start: u64,
     /// One past the last block.
     pub end: u64,
-    /// Space may be released.
-    pub may_unmap: bool,
+    /// What it says of them.
+    pub kind: RangeKind,
 }
 
-/// What is left of one volume: zero-ranges, and then blocks.
+impl RangeNote {
+    /// True when a block is one of those.
+    pub fn holds(&self, block: u64) -> bool {
+        (self.start..self.end).contains(&block)
+    }
+}
+
+/// What is left of one volume: what of a log does not count, zero-ranges, and then blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
+    /// Blocks of which no log has the newest content.
+    pub outdated: Vec<RangeNote>,
     /// Ranges that read as zeroes, but for the blocks.
-    pub zeroes: Vec<ZeroNote>,
+    pub zeroes: Vec<RangeNote>,
     /// Blocks in their order, each with the place that it had among those that were sorted out.
     pub blocks: Vec<(BlockNote, usize)>,
 }
 
 /// What counts of numbered notes, by owner.
-pub fn sort_out(blocks: &[(u64, BlockNote)], zeroes: &[(u64, ZeroNote)]) -> BTreeMap<u64, Left> {
+pub fn sort_out(blocks: &[(u64, BlockNote)], ranges: &[(u64, RangeNote)]) -> BTreeMap<u64, Left> {
     let mut newest: BTreeMap<(u64, u64), (u64, usize)> = BTreeMap::new();
     for (place, (number, note)) in blocks.iter().enumerate() {
         let known = newest.entry((note.owner, note.block)).or_insert((*number, place));
@@ -51,13 +73,18 @@ pub fn sort_out(blocks: &[(u64, BlockNote)], zeroes: &[(u64, ZeroNote)]) -> BTre
         }
     }
     let mut left: BTreeMap<u64, Left> = BTreeMap::new();
-    for (number, range) in zeroes {
+    for (number, range) in ranges {
+        let of = left.entry(range.owner).or_default();
+        if range.kind == RangeKind::Outdated {
+            of.outdated.push(*range);
+            continue;
+        }
+        of.zeroes.push(*range);
         let covered = newest.range((range.owner, range.start)..(range.owner, range.end));
         let older: Vec<_> = covered.filter(|(_, (block, _))| block < number).map(|(key, _)| *key).collect();
         for key in older {
             newest.remove(&key);
         }
-        left.entry(range.owner).or_default().zeroes.push(*range);
     }
     for ((owner, _), (_, place)) in newest {
         left.entry(owner).or_default().blocks.push((blocks[place].1, place));
@@ -73,8 +100,8 @@ mod tests {
         BlockNote { owner, block, sectors: 0xff }
     }
 
-    fn zeroes(owner: u64, start: u64, end: u64) -> ZeroNote {
-        ZeroNote { owner, start, end, may_unmap: false }
+    fn zeroes(owner: u64, start: u64, end: u64) -> RangeNote {
+        RangeNote { owner, start, end, kind: RangeKind::Zeroes { may_unmap: false } }
     }
 
     #[test]
@@ -83,7 +110,15 @@ mod tests {
         let left = sort_out(&blocks, &[(6, zeroes(7, 11, 20))]);
         assert_eq!(left[&7].zeroes, [zeroes(7, 11, 20)]);
         assert_eq!(left[&7].blocks, [(block(7, 10), 1), (block(7, 13), 3)]);
-        assert_eq!(left[&8], Left { zeroes: Vec::new(), blocks: vec![(block(8, 12), 4)] });
+        assert_eq!(left[&8], Left { blocks: vec![(block(8, 12), 4)], ..Left::default() });
+    }
+
+    #[test]
+    fn what_is_said_of_a_log_takes_nothing_from_what_is_in_memory() {
+        let outdated = RangeNote { kind: RangeKind::Outdated, ..zeroes(7, 10, 20) };
+        let left = sort_out(&[(1, block(7, 10))], &[(6, outdated), (2, zeroes(7, 12, 14))]);
+        assert_eq!((&left[&7].outdated[..], &left[&7].zeroes[..]), (&[outdated][..], &[zeroes(7, 12, 14)][..]));
+        assert_eq!(left[&7].blocks, [(block(7, 10), 0)]);
     }
 
     #[test]

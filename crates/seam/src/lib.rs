@@ -26,7 +26,7 @@ pub use block::{BLOCK_BYTES, Block, BlockMut, Piece, PieceMut, SECTOR_BYTES, SEC
 pub use disk::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry};
 pub use gather::{Gather, Part};
 pub use incoming::Incoming;
-pub use kept::{BlockNote, ZeroNote};
+pub use kept::{BlockNote, RangeKind, RangeNote};
 pub use stream::{Address, ByteStream, Listener, StreamReader, StreamWriter};
 pub use time::Nanos;
 
@@ -92,11 +92,11 @@ pub trait Seam: Clone + Sized + 'static {
     /// Forgets the note on `block`, unless it has been given another one than `number`.
     fn forget(&self, block: &Self::Block, number: u64);
 
-    /// Notes a zero-range. Returns its place; `None`: there is no room, and what is left behind will be said not to be whole.
-    fn note_zeroes(&self, note: ZeroNote) -> Option<u32>;
+    /// Notes something of a run of blocks. Returns its place; `None`: there is no room, and what is left behind will be said not to be whole.
+    fn note_range(&self, note: RangeNote) -> Option<u32>;
 
-    /// Forgets the zero-range at `place`.
-    fn forget_zeroes(&self, place: u32);
+    /// Forgets the note on a run of blocks at `place`.
+    fn forget_range(&self, place: u32);
 
     /// Opens the storage that `what` describes.
     fn open_disk(&self, what: &DiskOpen) -> impl Future<Output = DiskResult<Self::Disk>>;

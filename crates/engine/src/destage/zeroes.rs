@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use seam::{Nanos, ZeroNote};
+use seam::{Nanos, RangeKind, RangeNote};
 
+use crate::memory::noted::Noted;
 use crate::memory::{BlockNo, Written};
 
 /// Most zero-ranges that a shard may have; past it whoever adds one waits for destage.
@@ -57,10 +58,8 @@ impl ZeroRange {
 #[derive(Default)]
 pub struct ZeroRanges {
     ranges: BTreeMap<u64, ZeroRange>,
-    /// First blocks of those that came, went or have another end since they were noted last.
-    changed: Vec<u64>,
-    /// What outlives the process of them, by first block, and where that is noted, if there was room.
-    noted: BTreeMap<u64, (ZeroNote, Option<u32>)>,
+    /// What outlives the process of them.
+    noted: Noted,
 }
 
 impl ZeroRanges {
@@ -101,30 +100,22 @@ impl ZeroRanges {
         let overlap = self.ranges.range(..range.end).next_back().is_some_and(|(_, other)| other.end > start);
         assert!(!overlap, "zero-ranges do not overlap");
         self.ranges.insert(start, range);
-        self.changed.push(start);
+        self.noted.changed(start);
     }
 
     /// Nothing outlives the process.
     pub fn forget_changes(&mut self) {
-        self.changed.clear();
+        self.noted.forget_changes();
     }
 
-    /// Has what changed noted by `note`. Returns where that is noted which is no more.
-    pub fn note_changes(&mut self, owner: u64, mut note: impl FnMut(ZeroNote) -> Option<u32>) -> Vec<u32> {
-        let mut gone = Vec::new();
-        for start in std::mem::take(&mut self.changed) {
-            let range = self.ranges.get(&start);
-            let wanted = range.map(|range| ZeroNote { owner, start, end: range.end, may_unmap: range.may_unmap });
-            if wanted == self.noted.get(&start).map(|(noted, _)| *noted) {
-                continue;
-            }
-            let old = match wanted {
-                Some(wanted) => self.noted.insert(start, (wanted, note(wanted))),
-                None => self.noted.remove(&start),
-            };
-            gone.extend(old.and_then(|(_, place)| place));
-        }
-        gone
+    /// As [`Noted::follow`].
+    pub fn note_changes(&mut self, owner: u64, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
+        let ranges = &self.ranges;
+        let wanted = |start| {
+            let ZeroRange { end, may_unmap, .. } = *ranges.get(&start)?;
+            Some(RangeNote { owner, start, end, kind: RangeKind::Zeroes { may_unmap } })
+        };
+        self.noted.follow(wanted, note)
     }
 
     /// The range before the one at `start`, if the two may become one.
@@ -139,7 +130,7 @@ impl ZeroRanges {
         let taken = self.ranges.remove(&right).expect("a range that may be merged");
         let kept = self.ranges.get_mut(&left).expect("a range that may be merged");
         (kept.end, kept.since) = (taken.end, kept.since.min(taken.since));
-        self.changed.extend([left, right]);
+        [left, right].into_iter().for_each(|start| self.noted.changed(start));
     }
 
     /// The range that begins where the one at `start` ends.
@@ -156,7 +147,7 @@ impl ZeroRanges {
 
     /// Takes the range that begins at `start` away.
     pub fn remove(&mut self, start: u64) -> Option<ZeroRange> {
-        self.changed.push(start);
+        self.noted.changed(start);
         self.ranges.remove(&start)
     }
 
@@ -170,7 +161,7 @@ impl ZeroRanges {
         for start in starts {
             let range = self.ranges.remove(&start).expect("just seen");
             cut.removed.push((start, range));
-            self.changed.push(start);
+            self.noted.changed(start);
             if start < blocks.start {
                 let left = ZeroRange { end: blocks.start, ..range };
                 self.ranges.insert(start, left);
@@ -178,7 +169,7 @@ impl ZeroRanges {
             }
             if range.end > blocks.end {
                 self.ranges.insert(blocks.end, range);
-                self.changed.push(blocks.end);
+                self.noted.changed(blocks.end);
                 cut.left.push((blocks.end, range));
             }
         }

@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+use std::rc::Rc;
 
 use flash::Position;
 
+use super::outdated::Outdated;
 use super::shelf::Shelf;
 
 /// Ranges that are listed at most; past it everything counts as changed.
@@ -36,7 +38,7 @@ struct Entry {
 }
 
 /// What has changed since the last flush.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Changed {
     /// Blocks that were written.
     pub blocks: BTreeSet<u64>,
@@ -47,6 +49,13 @@ pub struct Changed {
 }
 
 impl Changed {
+    /// True when something of `blocks` has.
+    fn touches(&self, blocks: &Range<u64>) -> bool {
+        self.everything
+            || self.blocks.range(blocks.clone()).next().is_some()
+            || self.ranges.range(..blocks.end).any(|(_, end)| *end > blocks.start)
+    }
+
     /// True when there is nothing to make durable.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.ranges.is_empty() && !self.everything
@@ -84,6 +93,10 @@ pub struct Ledger {
     /// A recovery might find records of the volume.
     records: bool,
     changed: Changed,
+    /// What a flush is making durable.
+    taken: Option<Rc<Changed>>,
+    /// What a kill must not bring back, where memory outlives the process.
+    outdated: Option<Outdated>,
     blocks_max: usize,
     entries: BTreeMap<u64, Entry>,
     /// As entries with a position, nothing older and the way [`Way::Here`]. No block is in both.
@@ -94,9 +107,24 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// From now on changes are noted, at most so many blocks one by one.
-    pub fn open(&mut self, blocks_max: usize) {
-        (self.on, self.blocks_max) = (true, blocks_max);
+    /// From now on changes are noted, at most so many blocks one by one. `keeps`: memory outlives the process.
+    pub fn open(&mut self, blocks_max: usize, keeps: bool) {
+        (self.on, self.blocks_max, self.outdated) = (true, blocks_max, keeps.then(Outdated::default));
+    }
+
+    /// What of the log is out of date, where that outlives the process.
+    pub fn outdated(&mut self) -> Option<&mut Outdated> {
+        self.outdated.as_mut()
+    }
+
+    /// The newest content of these blocks is durable on the backing, or given up, and nothing in memory says so any more.
+    pub fn cleaned(&mut self, blocks: Range<u64>) {
+        let is_due = |changed: &Changed| changed.touches(&blocks);
+        if let Some(outdated) = self.outdated.as_mut().filter(|_| self.records)
+            && (is_due(&self.changed) || self.taken.as_deref().is_some_and(is_due))
+        {
+            outdated.add(blocks);
+        }
     }
 
     /// True when a recovery might find records of the volume.
@@ -153,6 +181,7 @@ impl Ledger {
         assert!(self.may_rest(block), "the only copy of a block leaves memory");
         let entry = self.entries.remove(&block).expect("just looked at");
         self.shelf.insert(block, entry.position.expect("just looked at"), true);
+        self.outdated.iter_mut().for_each(|outdated| outdated.remove(block..block + 1));
     }
 
     /// The content of a resting block is in memory again.
@@ -185,13 +214,19 @@ impl Ledger {
     }
 
     /// Takes the list of what has changed; a new one begins.
-    pub fn take_changed(&mut self) -> Changed {
-        std::mem::take(&mut self.changed)
+    pub fn take_changed(&mut self) -> Rc<Changed> {
+        let changed = Rc::new(std::mem::take(&mut self.changed));
+        self.taken = Some(Rc::clone(&changed));
+        changed
     }
 
-    /// What was taken could not be made durable.
-    pub fn give_back(&mut self, changed: Changed) {
-        self.changed.join(changed, self.blocks_max);
+    /// What was taken is durable, or else has changed still.
+    pub fn settle(&mut self, changed: &Changed, durable: bool) {
+        self.taken = None;
+        match durable {
+            true => self.outdated.iter_mut().for_each(|outdated| outdated.keep_only(&self.changed)),
+            false => self.changed.join(changed.clone(), self.blocks_max),
+        }
     }
 
     /// Blocks of these ranges that have been written since the list was taken; `None` where something of them has been zeroed again, or too
@@ -210,9 +245,10 @@ impl Ledger {
         !self.changed.is_empty()
     }
 
-    /// True when so much has changed that it can hardly be listed much longer.
+    /// True when so much has changed that it can hardly be listed or noted much longer.
     pub fn has_changed_much(&self) -> bool {
-        self.changed.blocks.len() > self.blocks_max / 2 || self.changed.ranges.len() > RANGES_MAX / 2
+        let is_crowded = self.outdated.as_ref().is_some_and(Outdated::is_crowded);
+        is_crowded || self.changed.blocks.len() > self.blocks_max / 2 || self.changed.ranges.len() > RANGES_MAX / 2
     }
 
     /// The block's content goes into the log; it is on its way to the backing as `way` says.
@@ -265,6 +301,7 @@ impl Ledger {
 
     /// Tombstones of these blocks are durable.
     pub fn buried(&mut self, blocks: Range<u64>) {
+        self.outdated.iter_mut().for_each(|outdated| outdated.remove(blocks.clone()));
         self.freed.extend(self.shelf.take(blocks.clone()));
         // One by one: cutting the tree apart and joining it again would cost as much as all that lies behind.
         let gone: Vec<u64> = self.entries.range(blocks).map(|(block, _)| *block).collect();

@@ -8,6 +8,7 @@
 pub mod company;
 pub mod ledger;
 mod oldest;
+pub mod outdated;
 mod recover;
 pub mod rest;
 mod shelf;
@@ -119,9 +120,7 @@ impl<S: Seam> Shard<S> {
         self.company.ran(now, now.since(begun));
         self.with(|state, _| {
             state.logging.turns.end(result.clone().map(|()| number));
-            if result.is_err() {
-                state.ledger.give_back(changed);
-            }
+            state.ledger.settle(&changed, result.is_ok());
         });
         if result.is_ok() {
             self.rest_if_full();
@@ -156,7 +155,10 @@ impl<S: Seam> Shard<S> {
 
     /// As [`Shard::bury_from`], with the next flush.
     pub fn bury_later(&self, first: u64) {
-        self.state.borrow_mut().ledger.change_range(first..BLOCKS_EVER);
+        self.with(|state, _| {
+            state.ledger.change_range(first..BLOCKS_EVER);
+            state.ledger.cleaned(first..BLOCKS_EVER);
+        });
     }
 
     /// Lets go what the log need not hold any longer.
@@ -335,7 +337,7 @@ impl<S: Seam> Shard<S> {
                     Err(error) => return Err(failed(&error)),
                 }
             }
-            pieces.iter().for_each(|piece| self.state.borrow_mut().ledger.buried(piece.clone()));
+            self.with(|state, _| pieces.iter().for_each(|piece| state.ledger.buried(piece.clone())));
         }
         Ok(Reached::This)
     }
@@ -371,7 +373,7 @@ impl<S: Seam> Shard<S> {
                 }
             }
         }
-        self.state.borrow_mut().ledger.buried_all();
+        self.with(|state, _| state.ledger.buried_all());
         Ok(())
     }
 

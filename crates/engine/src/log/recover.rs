@@ -2,21 +2,28 @@
 //! read for that; a block that turns out to have no good copy fails who asks for it.
 
 use flash::{Recovered, RecoveredContent};
+use seam::kept::Left;
 use seam::{DiskError, Seam};
 
 use crate::RequestError;
 use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {
-    /// Takes `records` over, the newest of each block, in the blocks' order.
-    pub fn recover(self: &ShardRef<S>, records: &[Recovered]) -> Result<(), RequestError> {
+    /// Takes `records` over, the newest of each block, in the blocks' order, as far as they are not out of date by what is `left`.
+    pub fn recover(self: &ShardRef<S>, records: &[Recovered], left: &Left) -> Result<(), RequestError> {
         if let Some(range) = records.iter().find(|record| record.content != RecoveredContent::Data) {
             let block = range.owner.block;
             let text = format!("the flash log holds a zero-range at block {block}, which this version never writes");
             return Err(DiskError::Io(text).into());
         }
         let blocks = self.blocks();
-        self.with(|state, _| state.adopt(records.iter().map(|one| (one.owner.block, one.position)), blocks));
+        let mut outdated: Vec<_> = left.outdated.iter().collect();
+        outdated.sort_unstable_by_key(|note| note.start);
+        let counts = |block: u64| {
+            let last = outdated.partition_point(|note| note.start <= block).checked_sub(1);
+            block < blocks && !last.is_some_and(|last| outdated[last].holds(block))
+        };
+        self.with(|state, _| state.adopt(records.iter().map(|one| (one.owner.block, one.position)), counts));
         self.core.keep_ticking();
         self.work.notify();
         Ok(())

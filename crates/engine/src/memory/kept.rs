@@ -7,6 +7,7 @@ use seam::{BlockNote, Seam};
 
 use super::Memory;
 use crate::destage::zeroes::ZeroRanges;
+use crate::log::outdated::Outdated;
 
 /// Notes that are due.
 pub struct Kept<B> {
@@ -50,8 +51,8 @@ impl<S: Seam> Memory<S> {
         }
     }
 
-    /// Brings the notes of `owner`'s blocks and zero-ranges in step with their states.
-    pub fn keep(&mut self, owner: u64, zeroes: &mut ZeroRanges) {
+    /// Brings the notes of `owner`'s blocks, of its zero-ranges and of what the log has of it in step with their states.
+    pub fn keep(&mut self, owner: u64, zeroes: &mut ZeroRanges, outdated: Option<&mut Outdated>) {
         if !self.seam.keeps() {
             zeroes.forget_changes();
             return;
@@ -63,10 +64,15 @@ impl<S: Seam> Memory<S> {
             }
         }
         let seam = &self.seam;
-        let gone = zeroes.note_changes(owner, |note| seam.note_zeroes(note));
+        let gone = zeroes.note_changes(owner, |note| seam.note_range(note));
+        // Before any content is forgotten: a block that leaves memory for the log has nothing but its record.
+        if let Some(outdated) = outdated {
+            let current = outdated.note_changes(owner, |note| seam.note_range(note));
+            current.into_iter().for_each(|place| seam.forget_range(place));
+        }
         for (block, number) in self.kept.gone.drain(..) {
             self.seam.forget(&block, number);
         }
-        gone.into_iter().for_each(|place| self.seam.forget_zeroes(place));
+        gone.into_iter().for_each(|place| self.seam.forget_range(place));
     }
 }

@@ -4,6 +4,7 @@
 
 mod index;
 mod kept;
+pub mod noted;
 mod room;
 mod slot;
 

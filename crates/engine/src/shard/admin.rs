@@ -210,6 +210,8 @@ impl<S: Seam> Shard<S> {
     /// Forgets everything, dirty or not: the volume is gone.
     pub fn forget(&self) {
         self.drop_past(0);
+        // The log keeps what it has; what may be said of that is for whoever takes it over.
+        self.with(|state, _| state.ledger.outdated().into_iter().for_each(|outdated| outdated.remove(0..u64::MAX)));
         // A fill that begins only now finds nothing left to read.
         self.size_bytes.set(0);
     }

@@ -1,7 +1,7 @@
 //! What a killed process left in memory, taken back before anybody asks for the volume.
 
 use seam::kept::Left;
-use seam::{BLOCK_BYTES, Seam};
+use seam::{BLOCK_BYTES, RangeKind, Seam};
 
 use super::write::How;
 use super::{Shard, ShardRef, spans};
@@ -10,7 +10,7 @@ use crate::{RequestError, WriteSource, ZeroFlags};
 
 impl<S: Seam> Shard<S> {
     /// Makes dirty again what `left` says; `source` gives the content of the block at a place. Returns how many blocks and ranges that
-    /// were. Where the policy defers nothing, or this process's memory goes with it, it is on the backing afterwards.
+    /// were. Where the policy defers nothing, or this process's memory goes with it, it is durable afterwards.
     pub async fn take_back<W: WriteSource<S>>(
         self: &ShardRef<S>,
         left: &Left,
@@ -22,7 +22,10 @@ impl<S: Seam> Shard<S> {
             // The end may have moved since.
             let (at, end) = (range.start * block_bytes, (range.end * block_bytes).min(self.size_bytes.get()));
             if at < end {
-                let flags = ZeroFlags { may_unmap: range.may_unmap, ..ZeroFlags::default() };
+                let flags = ZeroFlags {
+                    may_unmap: range.kind == RangeKind::Zeroes { may_unmap: true },
+                    ..ZeroFlags::default()
+                };
                 self.zero(at, end - at, flags).await?;
                 taken += 1;
             }
@@ -43,7 +46,8 @@ impl<S: Seam> Shard<S> {
             self.note_dirty(self.seam().now());
         }
         if taken > 0 && (!self.defers_writes() || !self.seam().keeps()) {
-            self.flush_all().await?;
+            // Where there is a log it answers: the backing may take long.
+            if self.logs() { self.flush_log().await? } else { self.flush_all().await? }
         }
         Ok(taken)
     }

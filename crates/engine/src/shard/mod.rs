@@ -118,7 +118,7 @@ impl<S: Seam> Shard<S> {
     pub fn with<R>(&self, work: impl FnOnce(&mut State, &mut Memory<S>) -> R) -> R {
         let (state, memory) = (&mut *self.state.borrow_mut(), &mut *self.core.memory().borrow_mut());
         let result = work(state, memory);
-        memory.keep(self.incarnation, &mut state.zeroes);
+        memory.keep(self.incarnation, &mut state.zeroes, state.ledger.outdated());
         result
     }
 

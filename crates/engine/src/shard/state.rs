@@ -414,18 +414,21 @@ impl State {
         self.ledger.rest(block.0);
     }
 
-    /// A recovery found these blocks in the flash log, in their order, before anybody asked for the volume: they rest there. One that is
-    /// not below `blocks` lies past an end that has moved since, and the next flush buries it.
-    pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position)>, blocks: u64) {
+    /// A recovery found these blocks in the flash log, in their order, before anybody asked for the volume: they rest there. One that does
+    /// not count lies past an end that has moved since, or is out of date, and the next flush buries it.
+    pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position)>, counts: impl Fn(u64) -> bool) {
         let mut past = Vec::new();
         self.ledger.adopt(records.map(|(block, position)| {
-            let counts = block < blocks;
+            let counts = counts(block);
             if !counts {
                 past.push(block);
             }
             (block, position, counts)
         }));
-        past.into_iter().for_each(|block| self.ledger.change(block));
+        for block in past {
+            self.ledger.change(block);
+            self.ledger.cleaned(block..block + 1);
+        }
         self.epochs.add_many(OLDEST, self.ledger.resting());
     }
 
@@ -584,8 +587,10 @@ impl State {
                 WrittenUnit::Zeroes(start) => {
                     self.written_ranges -= 1;
                     let state = self.zeroes.get_mut(start).map(|range| range.state);
-                    if matches!(state, Some(ZeroState::Written(written)) if written.sequence == sequence) {
-                        self.zeroes.remove(start);
+                    if matches!(state, Some(ZeroState::Written(written)) if written.sequence == sequence)
+                        && let Some(range) = self.zeroes.remove(start)
+                    {
+                        self.ledger.cleaned(start..range.end);
                     }
                 }
             }
@@ -615,6 +620,7 @@ impl State {
         let (transit, block) = (slot.transit, slot.block.0);
         let content = slot.data.clone().filter(|_| slot.present == Sectors::ALL);
         self.unclean -= 1;
+        self.ledger.cleaned(block..block + 1);
         memory.settle(id, false);
         if transit {
             memory.remove(id);

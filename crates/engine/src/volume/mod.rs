@@ -20,6 +20,7 @@ use crate::policy::curve::VolumeCurves;
 use crate::shard::common::Common;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
+use crate::spec::Sabotage;
 use crate::stats::Counters;
 use crate::{
     Backing, CacheMode, FlashShare, FlashStats, MemoryShare, Qos, QosStats, RequestError, ShareError, VolumeSpec,
@@ -93,7 +94,8 @@ impl<S: Seam> Volume<S> {
         });
         if shard.core.has_log() {
             let blocks_max = shard.seam().blocks_total();
-            shard.state.borrow_mut().ledger.open(blocks_max);
+            let keeps = shard.seam().keeps() && !shard.sabotage(Sabotage::OldRecords);
+            shard.state.borrow_mut().ledger.open(blocks_max, keeps);
         }
         shard.bound_memory();
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
@@ -519,9 +521,10 @@ impl<S: Seam> Volume<S> {
         shard.core.remove(shard);
     }
 
-    /// Takes over what the flash log holds of the volume, in the blocks' order; before anybody asks for it.
-    pub(crate) fn recover(&self, records: &[flash::Recovered]) -> Result<(), RequestError> {
-        self.0.shard.recover(records)
+    /// Takes over what the flash log holds of the volume, in the blocks' order, but for what a killed process left word of that it is
+    /// out of date; before anybody asks for it.
+    pub(crate) fn recover(&self, records: &[flash::Recovered], left: &Left) -> Result<(), RequestError> {
+        self.0.shard.recover(records, left)
     }
 
     /// Takes back what a killed process left of the volume in memory, before anybody asks for it: `source` gives the content of the

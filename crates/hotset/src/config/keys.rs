@@ -109,7 +109,7 @@ pub const KEYS: &[Key] = &[
         "keep_in",
         r#""auto", "none" or "/dev/shm""#,
         r#""auto""#,
-        "Where the memory cache lies, so that it outlives the daemon: a directory in a file system in memory (tmpfs). What was acknowledged and is not on the backing yet is then taken back by the next start after a crash or a kill; a power cut takes it along. `\"auto\"`: `/dev/shm` where there is `[vhost_user]` and no `[flash]`, for guests go on while the daemon is away; `\"none\"`: nowhere. Not with `[flash]` ([vhost-user.md](vhost-user.md#restarts-of-the-daemon)).",
+        "Where the memory cache lies, so that it outlives the daemon: a directory in a file system in memory (tmpfs). What was acknowledged and is not on the backing yet is then taken back by the next start after a crash or a kill; a power cut takes it along. `\"auto\"`: `/dev/shm` where there is `[vhost_user]`, for guests go on while the daemon is away; `\"none\"`: nowhere ([vhost-user.md](vhost-user.md#restarts-of-the-daemon)).",
     ),
     key(
         "flash",

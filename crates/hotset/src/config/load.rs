@@ -75,7 +75,7 @@ fn read(
     let memory = Section::single(table, "memory", source);
     let memory_bytes = read_memory(&memory, source);
     let flash = read_flash(&Section::single(table, "flash", source), folder, source);
-    let keep_in = read_keep_in(&memory, flash.is_some(), folder, source);
+    let keep_in = read_keep_in(&memory, folder, source);
     let api = read_api(&Section::single(table, "api", source), folder, source);
     let history = read_history(&Section::single(table, "history", source), source);
     let alerts = read_alerts(&Section::single(table, "alerts", source), folder, source);
@@ -132,18 +132,12 @@ fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
     bytes
 }
 
-fn read_keep_in(section: &Section<'_>, has_flash: bool, folder: &Path, source: &mut Source<'_>) -> KeepIn {
-    let Some(At { value, span }) = section.get::<String>("keep_in", source) else { return KeepIn::Auto };
+fn read_keep_in(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> KeepIn {
+    let Some(At { value, .. }) = section.get::<String>("keep_in", source) else { return KeepIn::Auto };
     match value.as_str() {
         "auto" => KeepIn::Auto,
         "none" => KeepIn::Nowhere,
-        directory => {
-            if has_flash {
-                let what = "memory that outlives the daemon does not work beside [flash]".to_owned();
-                source.problem(&span, what, "leave it out, or say \"none\"".to_owned());
-            }
-            KeepIn::Directory(folder.join(directory))
-        }
+        directory => KeepIn::Directory(folder.join(directory)),
     }
 }
 

@@ -34,7 +34,7 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Option<KeptFile>, S
     let wanted = config.memory_bytes.saturating_sub(left).max(LEAST_BYTES);
     let directory = match &config.keep_in {
         KeepIn::Nowhere => return Ok(None),
-        KeepIn::Auto if config.vhost_user.is_none() || config.flash.is_some() => return Ok(None),
+        KeepIn::Auto if config.vhost_user.is_none() => return Ok(None),
         KeepIn::Auto => match check(Path::new(DIRECTORY), wanted) {
             Ok(()) => Path::new(DIRECTORY),
             Err(error) => {

@@ -153,12 +153,18 @@ impl Options {
             admin: random.percent(60),
             resizes: random.percent(30),
             crash_mode: None,
-            // What the flash log holds may be older than what is on the backing and noted nowhere.
-            keeps: flash.is_none() && Random::new(seed, 9_003).percent(60),
+            keeps: Random::new(seed, 9_003).percent(if flash.is_none() { 60 } else { 40 }),
             canary: None,
             flash,
             volumes,
         }
+    }
+}
+
+impl Options {
+    /// In one run of three everybody waits for everybody, and the first volume for its limit.
+    pub fn contends(&self) -> bool {
+        self.seed.is_multiple_of(3)
     }
 }
 

@@ -184,7 +184,11 @@ impl Run {
             let age = subject.options.defer;
             // Destage begins when the age is reached and goes round all that is dirty: a fill and a write of each block, few at once.
             let dirty = life.options.pool_blocks as u64 * u64::from(life.options.dirty_max_percent) / 100;
-            let round = Nanos(dirty * 2 * subject.options.latency.1.0 / 4);
+            // Where all contend each waits for the slowest, as often as that is asked for more.
+            let slowest =
+                life.options.volumes.iter().map(|volume| volume.latency.1).max().filter(|_| life.options.contends());
+            let turn = slowest.map_or(subject.options.latency.1.0, |slowest| slowest.0 * 3);
+            let round = Nanos(dirty * 2 * turn / 4);
             match kept {
                 true => model.kill(now),
                 false => model.crash(calm.then_some(Nanos(age.0 * 2) + Nanos::from_millis(200) + round), now),
@@ -306,8 +310,7 @@ async fn begin(
 ) -> Result<Life, String> {
     let options = &run.options;
     let seam = world.seam();
-    // In one run of three everybody waits for everybody, and the first volume for its limit.
-    let contends = options.seed.is_multiple_of(3);
+    let contends = options.contends();
     let spec = CoreSpec {
         dirty_max_percent: options.dirty_max_percent,
         dirty_age_max: options.dirty_age_max,

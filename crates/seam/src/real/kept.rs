@@ -1,7 +1,7 @@
 //! Buffers in a file in memory, which outlives the process: where it lies, how notes are written to it, and what is read from one
 //! that a killed process left.
 //!
-//! The file: a head, a table of notes on zero-ranges, a note for each buffer, the buffers. A note counts while its number is not 0; the
+//! The file: a head, a table of notes on runs of blocks, a note for each buffer, the buffers. A note counts while its number is not 0; the
 //! number is written last and taken away first, so a kill between any two instructions leaves a note whole or none. (A kill is no power
 //! cut: what the processor has stored is in the file.)
 
@@ -17,13 +17,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use crate::kept::{Left, sort_out};
-use crate::{BLOCK_BYTES, BlockNote, ZeroNote};
+use crate::{BLOCK_BYTES, BlockNote, RangeKind, RangeNote};
 
 /// What a file begins with.
-const MAGIC: u64 = u64::from_le_bytes(*b"hotset\x00\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"hotset\x00\x02");
 const HEAD_BYTES: usize = 4096;
-/// Zero-ranges that can be noted.
-const ZEROES_MAX: usize = 1 << 16;
+/// Runs of blocks that can be noted.
+const RANGES_MAX: usize = 1 << 16;
 /// Bytes of any note.
 pub(super) const NOTE_BYTES: usize = 32;
 /// Buffers that the file system is asked for together.
@@ -31,6 +31,7 @@ const CHUNK_BLOCKS: usize = 2048;
 /// Buffers begin at a multiple of this.
 const DATA_ALIGN: usize = 2 << 20;
 const UNMAP_BIT: u64 = 1 << 63;
+const OUTDATED_BIT: u64 = 1 << 62;
 
 /// Where buffers lie that outlive the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,14 +56,14 @@ struct Head {
     forgetting: AtomicU64,
 }
 
-/// A note, of a buffer or of a zero-range.
+/// A note, of a buffer or of a run of blocks.
 #[repr(C)]
 struct Words {
     number: AtomicU64,
     owner: AtomicU64,
     /// A buffer's block; a range's first.
     start: AtomicU64,
-    /// A buffer's sectors; a range's end, with [`UNMAP_BIT`].
+    /// A buffer's sectors; a range's end, with [`UNMAP_BIT`] or [`OUTDATED_BIT`].
     rest: AtomicU64,
 }
 
@@ -92,8 +93,8 @@ struct Layout {
 }
 
 impl Layout {
-    const ZEROES: usize = HEAD_BYTES;
-    const NOTES: usize = HEAD_BYTES + ZEROES_MAX * NOTE_BYTES;
+    const RANGES: usize = HEAD_BYTES;
+    const NOTES: usize = HEAD_BYTES + RANGES_MAX * NOTE_BYTES;
 
     fn data(self) -> usize {
         (Self::NOTES + self.capacity * NOTE_BYTES).next_multiple_of(DATA_ALIGN)
@@ -140,8 +141,8 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.at.add(offset).as_ptr().cast(), count) }
     }
 
-    fn zeroes(&self) -> &[Words] {
-        self.words(Layout::ZEROES, ZEROES_MAX)
+    fn ranges(&self) -> &[Words] {
+        self.words(Layout::RANGES, RANGES_MAX)
     }
 
     /// The notes on the buffers that the file system has given.
@@ -168,7 +169,7 @@ pub(super) struct Kept {
     map: Mapping,
     file: File,
     last: Cell<u64>,
-    /// Places in the table of zero-ranges from here on were never used.
+    /// Places in the table of ranges from here on were never used.
     fresh: Cell<u32>,
     free: RefCell<Vec<u32>>,
 }
@@ -244,22 +245,27 @@ impl Kept {
         }
     }
 
-    pub(super) fn note_zeroes(&self, note: ZeroNote) -> Option<u32> {
+    pub(super) fn note_range(&self, note: RangeNote) -> Option<u32> {
         let place = self.free.borrow_mut().pop().or_else(|| {
             let place = self.fresh.get();
-            ((place as usize) < ZEROES_MAX).then(|| self.fresh.replace(place + 1))
+            ((place as usize) < RANGES_MAX).then(|| self.fresh.replace(place + 1))
         });
         let Some(place) = place else {
             self.map.head().refused.store(1, Ordering::Release);
             return None;
         };
-        let rest = note.end | if note.may_unmap { UNMAP_BIT } else { 0 };
-        self.map.zeroes()[place as usize].put(self.next(), note.owner, note.start, rest);
+        let rest = note.end
+            | match note.kind {
+                RangeKind::Zeroes { may_unmap: false } => 0,
+                RangeKind::Zeroes { may_unmap: true } => UNMAP_BIT,
+                RangeKind::Outdated => OUTDATED_BIT,
+            };
+        self.map.ranges()[place as usize].put(self.next(), note.owner, note.start, rest);
         Some(place)
     }
 
-    pub(super) fn forget_zeroes(&self, place: u32) {
-        self.map.zeroes()[place as usize].clear();
+    pub(super) fn forget_range(&self, place: u32) {
+        self.map.ranges()[place as usize].clear();
         self.free.borrow_mut().push(place);
     }
 }
@@ -336,19 +342,22 @@ impl LeftBehind {
                 [&words.owner, &words.start, &words.rest].map(|word| word.load(Ordering::Relaxed));
             (words.number(), owner, start, rest)
         };
-        let zeroes = self.map.zeroes().iter().map(of).filter(|(number, ..)| *number != 0);
-        let zeroes = zeroes.map(|(number, owner, start, rest)| {
-            let (end, may_unmap) = (rest & !UNMAP_BIT, rest & UNMAP_BIT != 0);
-            (number, ZeroNote { owner, start, end, may_unmap })
+        let ranges = self.map.ranges().iter().map(of).filter(|(number, ..)| *number != 0);
+        let ranges = ranges.map(|(number, owner, start, rest)| {
+            let kind = match rest & OUTDATED_BIT {
+                0 => RangeKind::Zeroes { may_unmap: rest & UNMAP_BIT != 0 },
+                _ => RangeKind::Outdated,
+            };
+            (number, RangeNote { owner, start, end: rest & !(UNMAP_BIT | OUTDATED_BIT), kind })
         });
-        let zeroes: Vec<_> = zeroes.collect();
+        let ranges: Vec<_> = ranges.collect();
         let blocks = self.map.notes().iter().map(of).enumerate().filter(|(_, (number, ..))| *number != 0);
         let (places, blocks): (Vec<usize>, Vec<_>) = blocks
             .map(|(place, (number, owner, block, rest))| {
                 (place, (number, BlockNote { owner, block, sectors: rest as u8 }))
             })
             .unzip();
-        let mut left = sort_out(&blocks, &zeroes);
+        let mut left = sort_out(&blocks, &ranges);
         for (_, place) in left.values_mut().flat_map(|left| &mut left.blocks) {
             *place = places[*place];
         }
@@ -391,7 +400,7 @@ impl LeftBehind {
         if owner == 0 {
             return;
         }
-        let all = self.map.zeroes().iter().chain(self.map.notes());
+        let all = self.map.ranges().iter().chain(self.map.notes());
         all.filter(|words| words.number() != 0 && words.owner.load(Ordering::Relaxed) == owner).for_each(Words::clear);
         forgetting.store(0, Ordering::Release);
     }
@@ -426,15 +435,21 @@ mod tests {
         assert_eq!(kept.note(4, BlockNote { sectors: 0xff, ..note(41) }), number, "it grew");
         kept.forget(5, number);
         kept.forget(3, kept.noted(3));
-        let range = |start, end| ZeroNote { owner: 6, start, end, may_unmap: start == 7 };
-        let first = kept.note_zeroes(range(1, 2)).expect("room");
-        kept.note_zeroes(range(7, 9)).expect("room");
-        kept.forget_zeroes(first);
+        let kind = |start| match start {
+            8 => RangeKind::Outdated,
+            start => RangeKind::Zeroes { may_unmap: start == 7 },
+        };
+        let range = |start, end| RangeNote { owner: 6, start, end, kind: kind(start) };
+        let first = kept.note_range(range(1, 2)).expect("room");
+        kept.note_range(range(7, 9)).expect("room");
+        kept.note_range(range(8, 1 << 34)).expect("room");
+        kept.forget_range(first);
         drop(kept);
         assert!(LeftBehind::open(&KeptFile { id: 8, ..at.clone() }).expect("readable").is_none());
         let left = LeftBehind::open(&at).expect("readable").expect("the same");
         assert_eq!((left.owners(), left.is_whole()), (vec![5, 6], true));
-        assert_eq!(left.of(6).expect("noted").zeroes, [range(7, 9)]);
+        let ranges = left.of(6).expect("noted");
+        assert_eq!((ranges.zeroes, ranges.outdated), (vec![range(7, 9)], vec![range(8, 1 << 34)]));
         let blocks = left.of(5).expect("noted").blocks.clone();
         assert_eq!(blocks, [(BlockNote { sectors: 0xff, ..note(41) }, 4), (note(42), 5)]);
         assert_eq!((left.content(4)[9], left.content(5)[4095]), (41, 42));
@@ -486,11 +501,11 @@ mod tests {
     fn a_range_that_is_not_noted_is_told() {
         let at = place("refused");
         let kept = Kept::new(&at, 1).expect("a new file");
-        let range = ZeroNote { owner: 6, start: 1, end: 2, may_unmap: false };
-        assert!((0..ZEROES_MAX).all(|_| kept.note_zeroes(range).is_some()));
-        assert!(kept.note_zeroes(range).is_none());
-        kept.forget_zeroes(9);
-        assert_eq!(kept.note_zeroes(range), Some(9));
+        let range = RangeNote { owner: 6, start: 1, end: 2, kind: RangeKind::Outdated };
+        assert!((0..RANGES_MAX).all(|_| kept.note_range(range).is_some()));
+        assert!(kept.note_range(range).is_none());
+        kept.forget_range(9);
+        assert_eq!(kept.note_range(range), Some(9));
         let left = LeftBehind::open(&at).expect("readable").expect("the same");
         std::fs::remove_file(&at.path).expect("it is there");
         assert!(!left.is_whole());

@@ -28,7 +28,7 @@ pub use self::inherited::inherited;
 pub use self::kept::{KeptFile, LeftBehind, room_in_memory};
 pub use self::listen::RealListener;
 pub use self::stream::{RealReader, RealStream, RealWriter};
-use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, Seam, ZeroNote};
+use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, RangeNote, Seam};
 
 /// Why a core cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -177,13 +177,13 @@ impl Seam for RealSeam {
         }
     }
 
-    fn note_zeroes(&self, note: ZeroNote) -> Option<u32> {
-        self.core.pool.kept().and_then(|kept| kept.note_zeroes(note))
+    fn note_range(&self, note: RangeNote) -> Option<u32> {
+        self.core.pool.kept().and_then(|kept| kept.note_range(note))
     }
 
-    fn forget_zeroes(&self, place: u32) {
+    fn forget_range(&self, place: u32) {
         if let Some(kept) = self.core.pool.kept() {
-            kept.forget_zeroes(place);
+            kept.forget_range(place);
         }
     }
 

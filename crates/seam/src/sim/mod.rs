@@ -41,7 +41,7 @@ pub use stream::{SimReader, SimStream, SimWriter};
 pub use trace::{Trace, TraceEntry, TraceMode, TraceOp, TracePhase};
 pub use world::{Remains, Stop, World, WorldSpec};
 
-use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, Seam, ZeroNote};
+use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, RangeNote, Seam};
 
 /// One core of a simulated world.
 #[derive(Clone)]
@@ -113,12 +113,12 @@ impl Seam for SimSeam {
         self.pool.notes.iter().for_each(|notes| notes.forget(block, number));
     }
 
-    fn note_zeroes(&self, note: ZeroNote) -> Option<u32> {
-        self.pool.notes.as_ref().and_then(|notes| notes.note_zeroes(note))
+    fn note_range(&self, note: RangeNote) -> Option<u32> {
+        self.pool.notes.as_ref().and_then(|notes| notes.note_range(note))
     }
 
-    fn forget_zeroes(&self, place: u32) {
-        self.pool.notes.iter().for_each(|notes| notes.forget_zeroes(place));
+    fn forget_range(&self, place: u32) {
+        self.pool.notes.iter().for_each(|notes| notes.forget_range(place));
     }
 
     async fn open_disk(&self, what: &DiskOpen) -> DiskResult<SimDisk> {

@@ -6,17 +6,19 @@ use std::rc::{Rc, Weak};
 
 use super::block::{SimBlock, Tagged};
 use crate::kept::{Left, sort_out};
-use crate::{BlockNote, SECTORS_PER_BLOCK, ZeroNote};
+use crate::{BlockNote, RangeKind, RangeNote, SECTORS_PER_BLOCK};
 
 /// Zero-ranges that may be noted: few, so that running out of room is simulated too.
-const ZEROES_MAX: usize = 64;
+const ZEROES_MAX: u32 = 64;
+/// Runs of blocks of which more may be noted.
+const RANGES_MAX: u32 = 4096;
 
 /// The notes on a pool's buffers.
 #[derive(Default)]
 pub(super) struct Notes {
     last: Cell<u64>,
     blocks: RefCell<BTreeMap<u64, Weak<Tagged>>>,
-    zeroes: RefCell<BTreeMap<u32, (u64, ZeroNote)>>,
+    ranges: RefCell<BTreeMap<u32, (u64, RangeNote)>>,
     refused: Cell<bool>,
     dropped: RefCell<Vec<BlockNote>>,
 }
@@ -54,18 +56,22 @@ impl Notes {
         }
     }
 
-    pub(super) fn note_zeroes(&self, note: ZeroNote) -> Option<u32> {
-        let mut zeroes = self.zeroes.borrow_mut();
-        let place = (0..ZEROES_MAX as u32).find(|place| !zeroes.contains_key(place));
+    pub(super) fn note_range(&self, note: RangeNote) -> Option<u32> {
+        let places = match note.kind {
+            RangeKind::Zeroes { .. } => 0..ZEROES_MAX,
+            RangeKind::Outdated => ZEROES_MAX..RANGES_MAX,
+        };
+        let mut ranges = self.ranges.borrow_mut();
+        let place = places.into_iter().find(|place| !ranges.contains_key(place));
         match place {
-            Some(place) => drop(zeroes.insert(place, (self.next(), note))),
+            Some(place) => drop(ranges.insert(place, (self.next(), note))),
             None => self.refused.set(true),
         }
         place
     }
 
-    pub(super) fn forget_zeroes(&self, place: u32) {
-        self.zeroes.borrow_mut().remove(&place);
+    pub(super) fn forget_range(&self, place: u32) {
+        self.ranges.borrow_mut().remove(&place);
     }
 
     /// A buffer was given back with a note on it: the note would speak of whatever comes into the buffer next.
@@ -82,8 +88,8 @@ impl Notes {
         let blocks = self.blocks.borrow();
         let blocks = blocks.values().filter_map(Weak::upgrade);
         let noted = blocks.filter_map(|block| Some((block.note.get()?, block.tags.get()))).collect();
-        let zeroes = self.zeroes.borrow().values().copied().collect();
-        LeftBehind { blocks: noted, zeroes, is_whole: !self.refused.get() }
+        let ranges = self.ranges.borrow().values().copied().collect();
+        LeftBehind { blocks: noted, ranges, is_whole: !self.refused.get() }
     }
 }
 
@@ -91,7 +97,7 @@ impl Notes {
 #[derive(Clone, Debug, Default)]
 pub struct LeftBehind {
     blocks: Vec<((u64, BlockNote), [u64; SECTORS_PER_BLOCK])>,
-    zeroes: Vec<(u64, ZeroNote)>,
+    ranges: Vec<(u64, RangeNote)>,
     is_whole: bool,
 }
 
@@ -104,7 +110,7 @@ impl LeftBehind {
     /// By owner.
     pub fn sorted(&self) -> BTreeMap<u64, Left> {
         let blocks: Vec<_> = self.blocks.iter().map(|(note, _)| *note).collect();
-        sort_out(&blocks, &self.zeroes)
+        sort_out(&blocks, &self.ranges)
     }
 
     /// The content of the block at `place`, a tag a sector.

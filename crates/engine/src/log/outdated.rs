@@ -1,0 +1,149 @@
+//! Blocks of which the log may have an old record and nothing says so but this: their newest content is on the backing, and the tombstone
+//! that a recovery would see comes with the next flush.
+//!
+//! That is kept only where memory outlives the process: there a kill must not bring an old record back over what was acknowledged
+//! since, flushed or not. Ranges never overlap or touch each other.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use seam::{RangeKind, RangeNote};
+
+use super::ledger::Changed;
+use crate::memory::noted::Noted;
+
+/// So many ranges are a reason to have the log flushed without being asked.
+const CROWDED: usize = 1_024;
+
+/// The blocks of a volume whose records in the log are out of date.
+#[derive(Default)]
+pub struct Outdated {
+    /// First blocks, and those behind the last.
+    ranges: BTreeMap<u64, u64>,
+    noted: Noted,
+}
+
+impl Outdated {
+    /// No record of these blocks is their newest content.
+    pub fn add(&mut self, blocks: Range<u64>) {
+        let (mut start, mut end) = (blocks.start, blocks.end);
+        assert!(start < end, "a range holds a block at least");
+        while let Some((left, until)) = self.before(end + 1).filter(|(_, until)| *until >= start) {
+            if left <= blocks.start && until >= blocks.end {
+                return;
+            }
+            self.ranges.remove(&left);
+            self.noted.changed(left);
+            (start, end) = (start.min(left), end.max(until));
+        }
+        self.ranges.insert(start, end);
+        self.noted.changed(start);
+    }
+
+    /// A record of these blocks may be their newest content, or the log has none.
+    pub fn remove(&mut self, blocks: Range<u64>) {
+        while let Some((start, end)) = self.before(blocks.end).filter(|(_, end)| *end > blocks.start) {
+            self.ranges.remove(&start);
+            self.noted.changed(start);
+            for (start, end) in [(start, blocks.start), (blocks.end, end)] {
+                if start < end {
+                    self.ranges.insert(start, end);
+                    self.noted.changed(start);
+                }
+            }
+        }
+    }
+
+    /// What has not changed since the last flush is as the log says.
+    pub fn keep_only(&mut self, changed: &Changed) {
+        if changed.everything || self.ranges.is_empty() {
+            return;
+        }
+        let ranges = std::mem::take(&mut self.ranges);
+        ranges.keys().for_each(|start| self.noted.changed(*start));
+        for (start, end) in ranges {
+            changed.blocks.range(start..end).for_each(|block| self.add(*block..*block + 1));
+            for (first, behind) in changed.ranges.range(..end).filter(|(_, behind)| **behind > start) {
+                self.add((*first).max(start)..(*behind).min(end));
+            }
+        }
+    }
+
+    /// True when there are so many that the log should be flushed.
+    pub fn is_crowded(&self) -> bool {
+        self.ranges.len() > CROWDED
+    }
+
+    /// As [`Noted::follow`].
+    pub fn note_changes(&mut self, owner: u64, note: impl FnMut(RangeNote) -> Option<u32>) -> Vec<u32> {
+        let ranges = &self.ranges;
+        let kind = RangeKind::Outdated;
+        self.noted.follow(|start| ranges.get(&start).map(|end| RangeNote { owner, start, end: *end, kind }), note)
+    }
+
+    /// The last range that begins before `end`.
+    fn before(&self, end: u64) -> Option<(u64, u64)> {
+        self.ranges.range(..end).next_back().map(|(start, end)| (*start, *end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use seam::sim::Rng;
+
+    use super::*;
+
+    fn ranges(outdated: &Outdated) -> Vec<(u64, u64)> {
+        outdated.ranges.iter().map(|(start, end)| (*start, *end)).collect()
+    }
+
+    /// The blocks that notes speak of, kept as the seam keeps them.
+    fn follow(outdated: &mut Outdated, places: &mut Vec<Option<RangeNote>>) -> BTreeSet<u64> {
+        let gone = outdated.note_changes(1, |note| {
+            places.push(Some(note));
+            Some(places.len() as u32 - 1)
+        });
+        gone.into_iter().for_each(|place| places[place as usize] = None);
+        places.iter().flatten().flat_map(|note| note.start..note.end).collect()
+    }
+
+    #[test]
+    fn neighbours_are_one_range_and_a_cut_leaves_two() {
+        let mut outdated = Outdated::default();
+        [4..5, 6..7, 5..6, 10..20, 12..14].into_iter().for_each(|blocks| outdated.add(blocks));
+        assert_eq!(ranges(&outdated), [(4, 7), (10, 20)]);
+        outdated.remove(6..12);
+        assert_eq!(ranges(&outdated), [(4, 6), (12, 20)]);
+        outdated.remove(14..15);
+        assert_eq!(ranges(&outdated), [(4, 6), (12, 14), (15, 20)]);
+        let mut changed = Changed::default();
+        changed.blocks.extend([1, 5, 13]);
+        changed.ranges.extend([(14, 16), (19, 30)]);
+        outdated.keep_only(&changed);
+        assert_eq!(ranges(&outdated), [(5, 6), (13, 14), (15, 16), (19, 20)]);
+        outdated.keep_only(&Changed { everything: true, ..Changed::default() });
+        assert_eq!(ranges(&outdated).len(), 4);
+        outdated.keep_only(&Changed::default());
+        assert_eq!(ranges(&outdated), []);
+    }
+
+    #[test]
+    fn notes_follow_whatever_is_added_and_removed() {
+        let (rng, mut outdated) = (Rng::new(7, 0), Outdated::default());
+        let (mut model, mut places) = (BTreeSet::new(), Vec::new());
+        for _ in 0..2_000 {
+            let start = rng.below(60);
+            let blocks = start..start + 1 + rng.below(6);
+            if rng.below(2) == 0 {
+                model.extend(blocks.clone());
+                outdated.add(blocks);
+            } else {
+                model.retain(|block| !blocks.contains(block));
+                outdated.remove(blocks);
+            }
+            assert_eq!(follow(&mut outdated, &mut places), model);
+        }
+    }
+}
