@@ -77,7 +77,15 @@ fn files(site: &Site) -> Vec<PathBuf> {
 
 #[test]
 fn a_kill_at_any_moment_loses_nothing_that_was_acknowledged() {
-    let site = site("");
+    killed_at_any_moment(&site(""));
+}
+
+#[test]
+fn a_kill_at_any_moment_loses_nothing_beside_a_flash_log_either() {
+    killed_at_any_moment(&site("[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n"));
+}
+
+fn killed_at_any_moment(site: &Site) {
     let mut random = Random::new(seed("kept"));
     let mut sectors = vec![Sector { byte: 0, other: 0 }; BYTES / SECTOR];
     let mut daemon = site.start();
@@ -90,10 +98,10 @@ fn a_kill_at_any_moment_loses_nothing_that_was_acknowledged() {
             std::thread::sleep(pause);
             daemon.kill();
         });
-        assert!(!files(&site).is_empty());
+        assert!(!files(site).is_empty());
         if round % 3 == 2 {
             // One that is killed while it starts, or has just started.
-            let starting = Daemon::launch(&site);
+            let starting = Daemon::launch(site);
             std::thread::sleep(Duration::from_millis(round * 7 % 60));
             starting.kill();
         }
@@ -103,10 +111,11 @@ fn a_kill_at_any_moment_loses_nothing_that_was_acknowledged() {
     let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
     check(&mut client, &mut sectors, kill_rounds());
     drop(client);
-    let left = files(&site);
+    let left = files(site);
     assert_eq!(left.len(), 1, "a file that is not needed stays: {left:?}");
-    daemon.stop();
-    assert!(files(&site).is_empty() && !left[0].exists(), "a clean stop leaves nothing in memory");
+    daemon.command(&["stop", "--destage"]);
+    daemon.wait();
+    assert!(files(site).is_empty() && !left[0].exists(), "a clean stop leaves nothing in memory");
     let found = std::fs::read(site.backing("v")).expect("the backing is there");
     assert!(
         found.chunks(SECTOR).zip(&sectors).all(|(found, sector)| found[0] == sector.byte),

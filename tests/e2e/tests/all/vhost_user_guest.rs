@@ -70,15 +70,26 @@ fn a_guest_has_a_disk_with_all_that_a_disk_can_do() {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn the_daemon_may_be_killed_under_a_guest_again_and_again_and_nothing_is_lost() {
-    let site = site(&["v"]);
+    killed_again_and_again(&site(&["v"]));
+}
+
+#[test]
+#[ignore = "needs a guest kernel: make torture"]
+fn so_may_one_with_flash() {
+    let mut site = site(&["v"]);
+    site.tables += "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"256 MiB\"\n";
+    killed_again_and_again(&site);
+}
+
+fn killed_again_and_again(site: &Site) {
     let mut daemon = site.start();
-    let mut guest = Linux::boot_as(&machine(&site, &["v"]));
+    let mut guest = Linux::boot_as(&machine(site, &["v"]));
     guest.begin(&verified("/dev/vdb", 5 * KILLS as u64 + 30, 32));
     for round in 0..KILLS {
         std::thread::sleep(Duration::from_secs(3));
         assert!(guest.is_busy(), "the load ended after {round} kills: {}", guest.ended());
         daemon.kill();
-        daemon = Daemon::start(&site);
+        daemon = Daemon::start(site);
     }
     println!("fio after {KILLS} kills: {}", guest.ended().lines().next_back().unwrap_or_default());
     let errors = guest.run("dmesg | grep -i 'i/o error' || true");
@@ -119,10 +130,10 @@ fn a_guest_moves_to_another_machine_under_a_load_that_is_verified() {
     let here = Machine { moves: true, ..machine(&site, &["v"]) };
     let there = Machine { awaits: Some(moving.clone()), moves: true, ..machine(&site, &["v"]) };
     let mut source = Linux::boot_as(&here);
-    source.begin(&verified("/dev/vdb", 120, 8));
+    // One that changes memory as fast as an emulated machine is copied would never let it go.
+    source.begin(&format!("{} --rate_iops=300", verified("/dev/vdb", 150, 8)));
     let mut target = Linux::boot_as(&there);
     wait_for("the machine that waits", || moving.exists().then_some(()));
-    // A load that changes memory as fast as an emulated machine is copied would never let it go.
     source.monitor("migrate_set_parameter max-bandwidth 1G");
     source.monitor("migrate_set_parameter downtime-limit 5000");
     source.monitor(&format!("migrate -d unix:{}", moving.display()));
