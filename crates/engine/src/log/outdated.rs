@@ -14,6 +14,8 @@ use crate::memory::noted::Noted;
 
 /// So many ranges are a reason to have the log flushed without being asked.
 const CROWDED: usize = 1_024;
+/// More than any world has room to note: one that is not noted makes what is left behind say that it is not whole, and so may others be.
+const RANGES_MAX: usize = 1 << 16;
 
 /// The blocks of a volume whose records in the log are out of date.
 #[derive(Default)]
@@ -28,6 +30,9 @@ impl Outdated {
     pub fn add(&mut self, blocks: Range<u64>) {
         let (mut start, mut end) = (blocks.start, blocks.end);
         assert!(start < end, "a range holds a block at least");
+        if self.ranges.len() > RANGES_MAX {
+            return;
+        }
         while let Some((left, until)) = self.before(end + 1).filter(|(_, until)| *until >= start) {
             if left <= blocks.start && until >= blocks.end {
                 return;

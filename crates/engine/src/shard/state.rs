@@ -493,6 +493,11 @@ impl State {
             for part in parts {
                 waits.iter().for_each(|wait| self.waits.add(part, wait));
             }
+            // A range is waited for at its first block: inside another one what is cut out there later would be taken for all of it.
+            if newer < *start {
+                let moved = self.waits.take(*start..*start + 1);
+                self.waits.put(newer, moved);
+            }
         }
         for (start, range) in &cut.left {
             match range.state {

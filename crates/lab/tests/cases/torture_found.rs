@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use engine::{CoreSpec, RequestError, Volume, WriteFlags, WritePolicy};
+use engine::{CoreSpec, RequestError, Volume, WriteFlags, WritePolicy, ZeroFlags};
 use lab::rig::{Rig, Same, durable, read, write};
 use seam::sim::{DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, TaskOrder, When, WorldSpec};
 use seam::{Nanos, Seam};
@@ -252,4 +252,32 @@ fn a_discard_that_a_reconnect_takes_along_under_writes_is_acknowledged_when_all_
         rig.world.block_on(volume.destage_all()).unwrap();
         assert_eq!(written.take(), Some(Ok(())), "seed {seed}");
     }
+}
+
+/// Seed 500101190 of its day: who waited for zeroes that other zeroes had taken the place of waited for the write alone that later took the
+/// place of their first block.
+#[test]
+fn zeroes_that_must_be_durable_are_waited_for_though_zeroes_and_then_a_write_take_their_place() {
+    let rig = Rig::with_memory(1, 16 * MIB);
+    let disk = rig.add_disk("disk", SimDiskSpec::new(8 * MIB));
+    let volume = rig.attach("disk", |_| ()).unwrap();
+    rig.world.block_on(write(&volume, 0, 512, 1)).unwrap();
+    rig.world.block_on(volume.flush()).unwrap();
+    // A block that is on its way holds the zeroes over it up.
+    disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(1)), Ops::WRITE, When::Nth(0)));
+    rig.world.block_on(write(&volume, 40, 8, 2)).unwrap();
+    let sending = volume.clone();
+    let flushed = beside(&rig, async move { sending.flush().await });
+    let other = volume.clone();
+    let flags = ZeroFlags { fua: true, ..ZeroFlags::default() };
+    let zeroed = beside(&rig, async move { other.zero(24 * 512, 88 * 512, flags).await });
+    rig.world.block_on(volume.zero(0, 504 * 512, ZeroFlags::default())).unwrap();
+    rig.world.block_on(write(&volume, 24, 8, 3)).unwrap();
+    assert!(zeroed.borrow().is_none() && flushed.borrow().is_none(), "nothing has reached the disk yet");
+    disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::ZERO, When::Always));
+    while zeroed.borrow().is_none() {
+        rig.world.run_for(Nanos::from_millis(10)).unwrap();
+    }
+    assert_eq!(zeroed.take(), Some(Ok(())));
+    assert_eq!(durable(&disk, 24, 88), [vec![3; 8], vec![0; 80]].concat(), "acknowledged and not there");
 }
