@@ -12,6 +12,35 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Length of the kernel's clock tick, in which it counts CPU time: 1/100 s on every Linux that we know of.
 const TICK_US: f64 = 10_000.0;
 
+/// Binds all threads of a process to these processors.
+fn bind(pid: u32, list: &str) -> io::Result<()> {
+    let status =
+        Command::new("taskset").args(["-a", "-c", "-p", list, &pid.to_string()]).stdout(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("taskset ended with {status}"))) }
+}
+
+/// This process on one processor, until dropped.
+pub struct Bound {
+    /// How many there are.
+    processors: usize,
+}
+
+impl Bound {
+    /// Binds it.
+    pub fn to(processor: usize) -> io::Result<Bound> {
+        let processors = std::thread::available_parallelism()?.get();
+        bind(std::process::id(), &processor.to_string())?;
+        Ok(Bound { processors })
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // What cannot be undone only makes what is measured afterwards slower, and shows.
+        let _ = bind(std::process::id(), &format!("0-{}", self.processors - 1));
+    }
+}
+
 /// A running server; stopped when dropped.
 pub struct Process {
     child: Child,
@@ -44,9 +73,7 @@ impl Process {
 
     /// Binds all of its threads to one processor.
     pub fn bind(&self, processor: usize) -> io::Result<()> {
-        let (list, pid) = (processor.to_string(), self.child.id().to_string());
-        let status = Command::new("taskset").args(["-a", "-c", "-p", &list, &pid]).stdout(Stdio::null()).status()?;
-        if status.success() { Ok(()) } else { Err(io::Error::other(format!("taskset ended with {status}"))) }
+        bind(self.child.id(), &processor.to_string())
     }
 
     /// Its number.
