@@ -95,6 +95,7 @@ impl<S: Seam, R: StreamReader<S>> StreamReader<S> for TlsReader<S, R> {
                 match self.read_some(&mut plain, room).await {
                     Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), pieces),
                     Ok(_) => (),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
                     Err(error) => return (Err(error), pieces),
                 }
             }
