@@ -143,12 +143,12 @@ impl<S: Seam> Core<S> {
     ) -> Result<(Volume<S>, u64), AttachError> {
         let volume = self.recover(spec, backing, left)?;
         let taken = volume.take_back(left, source).await.map_err(|error| {
-            // Who takes it back another time makes notes of his own: these would be older, and come back over what was written then.
-            volume.shard().forget();
-            volume.give_up();
             if volume.shard().state.borrow().ledger.has_records() {
                 self.0.spoilt.borrow_mut().insert(volume.spec().incarnation);
             }
+            volume.give_up();
+            // Who takes it back another time makes notes of his own: these would be older, and come back over what was written then.
+            volume.shard().forget();
             AttachError::LeftInMemory(volume.name().to_owned(), error)
         })?;
         self.recovered(&volume);

@@ -45,13 +45,6 @@ pub struct RangeNote {
     pub kind: RangeKind,
 }
 
-impl RangeNote {
-    /// True when a block is one of those.
-    pub fn holds(&self, block: u64) -> bool {
-        (self.start..self.end).contains(&block)
-    }
-}
-
 /// What is left of one volume: what of a log does not count, zero-ranges, and then blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
@@ -61,6 +54,13 @@ pub struct Left {
     pub zeroes: Vec<RangeNote>,
     /// Blocks in their order, each with the place that it had among those that were sorted out.
     pub blocks: Vec<(BlockNote, usize)>,
+}
+
+impl Left {
+    /// True when something of it is content, and not word of a log alone.
+    pub fn has_content(&self) -> bool {
+        !self.zeroes.is_empty() || !self.blocks.is_empty()
+    }
 }
 
 /// What counts of numbered notes, by owner.

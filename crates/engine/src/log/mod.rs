@@ -86,8 +86,9 @@ fn failed(error: &StoreError) -> RequestError {
 }
 
 impl<S: Seam> Shard<S> {
+    /// None for who has been given up: of what a flush under way believes to be on the backing nothing is certain any more.
     fn store(&self) -> Option<Store<S>> {
-        self.core.log()
+        self.core.log().filter(|_| !self.given_up.get())
     }
 
     /// True when a flush is answered by the log.

@@ -1,6 +1,8 @@
 //! After a restart: what the log holds of a volume rests there, before anybody asks for the volume. Nothing but the log's headers has been
 //! read for that; a block that turns out to have no good copy fails who asks for it.
 
+use std::ops::Range;
+
 use flash::{Recovered, RecoveredContent};
 use seam::kept::Left;
 use seam::{DiskError, Seam};
@@ -17,15 +19,28 @@ impl<S: Seam> Shard<S> {
             return Err(DiskError::Io(text).into());
         }
         let blocks = self.blocks();
-        let mut outdated: Vec<_> = left.outdated.iter().collect();
-        outdated.sort_unstable_by_key(|note| note.start);
+        let outdated = merged(left);
         let counts = |block: u64| {
-            let last = outdated.partition_point(|note| note.start <= block).checked_sub(1);
-            block < blocks && !last.is_some_and(|last| outdated[last].holds(block))
+            let last = outdated.partition_point(|range| range.start <= block).checked_sub(1);
+            block < blocks && !last.is_some_and(|last| outdated[last].contains(&block))
         };
         self.with(|state, _| state.adopt(records.iter().map(|one| (one.owner.block, one.position)), counts));
         self.core.keep_ticking();
         self.work.notify();
         Ok(())
     }
+}
+
+/// What is out of date, in order and apart from each other: a kill between a new note and the end of those that it replaces leaves both.
+fn merged(left: &Left) -> Vec<Range<u64>> {
+    let mut notes: Vec<_> = left.outdated.iter().map(|note| note.start..note.end).collect();
+    notes.sort_unstable_by_key(|note| note.start);
+    notes.dedup_by(|next, last| {
+        let touch = next.start <= last.end;
+        if touch {
+            last.end = last.end.max(next.end);
+        }
+        touch
+    });
+    notes
 }

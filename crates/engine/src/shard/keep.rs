@@ -45,7 +45,9 @@ impl<S: Seam> Shard<S> {
         if taken > 0 {
             self.note_dirty(self.seam().now());
         }
-        if taken > 0 && (!self.defers_writes() || !self.seam().keeps()) {
+        // What was left out of the log as out of date is, too, until a flush has buried it.
+        let is_due = taken > 0 || self.state.borrow().ledger.has_changed();
+        if is_due && (!self.defers_writes() || !self.seam().keeps()) {
             // Where there is a log it answers: the backing may take long.
             if self.logs() { self.flush_log().await? } else { self.flush_all().await? }
         }

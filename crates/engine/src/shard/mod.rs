@@ -97,6 +97,8 @@ pub struct Shard<S: Seam> {
     pub spilling: Cell<bool>,
     /// No earlier than then the log is flushed again without being asked.
     pub spill_after: Cell<Nanos>,
+    /// It serves nobody and never will: what the log and earlier notes hold of it is for whoever takes it over.
+    pub given_up: Cell<bool>,
     /// Last time the backing was flushed without being asked.
     pub last_sync: Cell<Nanos>,
     /// Last time a client asked for something; of hits alone, known to a tick while something is dirty.

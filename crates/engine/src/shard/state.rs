@@ -417,17 +417,22 @@ impl State {
     /// A recovery found these blocks in the flash log, in their order, before anybody asked for the volume: they rest there. One that does
     /// not count lies past an end that has moved since, or is out of date, and the next flush buries it.
     pub fn adopt(&mut self, records: impl Iterator<Item = (u64, Position)>, counts: impl Fn(u64) -> bool) {
-        let mut past = Vec::new();
+        let mut past: Vec<Range<u64>> = Vec::new();
         self.ledger.adopt(records.map(|(block, position)| {
             let counts = counts(block);
-            if !counts {
-                past.push(block);
+            match past.last_mut() {
+                _ if counts => {}
+                Some(run) if run.end == block => run.end += 1,
+                _ => past.push(block..block + 1),
             }
             (block, position, counts)
         }));
-        for block in past {
-            self.ledger.change(block);
-            self.ledger.cleaned(block..block + 1);
+        for run in past {
+            match run.end - run.start {
+                1 => self.ledger.change(run.start),
+                _ => self.ledger.change_range(run.clone()),
+            }
+            self.ledger.cleaned(run);
         }
         self.epochs.add_many(OLDEST, self.ledger.resting());
     }

@@ -86,6 +86,7 @@ impl<S: Seam> Volume<S> {
             holding: Cell::new(false),
             flushing_alone: Cell::new(false),
             spilling: Cell::new(false),
+            given_up: Cell::new(false),
             spill_after: Cell::new(Nanos::ZERO),
             last_request: Cell::new(core.seam().now()),
             last_sync: Cell::new(core.seam().now()),
@@ -515,6 +516,7 @@ impl<S: Seam> Volume<S> {
     /// Stops without a word to anybody: what the log holds of it stays there.
     pub(crate) fn give_up(&self) {
         let shard = &self.0.shard;
+        shard.given_up.set(true);
         shard.holding.set(true);
         shard.stopping.set(true);
         shard.work.notify();

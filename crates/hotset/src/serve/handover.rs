@@ -11,14 +11,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nbd::{Handed, NoWay, Terms};
+use rustix::net::{Shutdown, shutdown};
 use seam::real::RealStream;
 
 use super::daemon::Daemon;
 use super::data_core::Local;
 use crate::log;
 
-/// Time that the service manager has to hear what it is told.
-const HEARING_PATIENCE: Duration = Duration::from_secs(5);
+/// Time that the service manager has to hear what it is told: it may be about to read all its units again.
+const HEARING_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client's connection, and its [`Terms`] as text.
 pub type Kept = (String, OwnedFd);
@@ -41,11 +42,13 @@ impl Daemon {
         if kept.is_empty() {
             return;
         }
-        log::info(format!("NBD clients that wait for the next start: {}", kept.len()));
         for (name, fd) in &kept {
             self.notifier.keep(fd.as_fd(), name);
         }
-        self.notifier.heard(HEARING_PATIENCE).await;
+        match self.notifier.heard(HEARING_PATIENCE).await {
+            true => log::info(format!("NBD clients that wait for the next start: {}", kept.len())),
+            false => log::warn(format!("NBD clients that may not find the next start: {}", kept.len())),
+        }
     }
 
     /// Goes on with the clients of the last daemon.
@@ -56,9 +59,13 @@ impl Daemon {
         }
         names.iter().for_each(|name| self.notifier.forget(name));
         if !self.notifier.heard(HEARING_PATIENCE).await {
-            return log::error(
-                "NBD clients of the last daemon are hung up on: the service manager does not let go of them",
-            );
+            // It may still have them: their connections end for all who do.
+            for (_, fd) in &kept {
+                // One that has ended already is no concern.
+                let _ = shutdown(fd, Shutdown::Both);
+            }
+            let text = "NBD clients of the last daemon are hung up on: the service manager does not let go of them";
+            return log::error(text);
         }
         let clients: Vec<(Terms, OwnedFd)> =
             kept.into_iter().filter_map(|(name, fd)| Some((name.parse().ok()?, fd))).collect();

@@ -91,16 +91,22 @@ pub async fn attach(
     let (volume, taken) = local.engine.attach_left(spec, backing, &left, content).await?;
     // The one that has all of it last: a kill in between must not leave a part alone.
     files.iter().rev().for_each(|file| file.forget(owner));
-    log::info(format!(
-        "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and left in memory",
-        volume.name()
-    ));
+    if taken > 0 {
+        log::info(format!(
+            "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and left in memory",
+            volume.name()
+        ));
+    }
     Ok(volume)
 }
 
-/// True when earlier daemons left something of the volume.
+/// True when earlier daemons left content of the volume.
 pub fn is_left(local: &Local, owner: u64) -> bool {
-    local.left.borrow().iter().any(|file| file.of(owner).is_some())
+    local.left.borrow().iter().any(|file| has_content(file, owner))
+}
+
+fn has_content(file: &LeftBehind, owner: u64) -> bool {
+    file.of(owner).is_some_and(|left| left.has_content())
 }
 
 impl Daemon {
@@ -111,7 +117,7 @@ impl Daemon {
         };
         let of = async move |local: Rc<Local>| {
             let left = local.left.borrow();
-            let files = left.iter().filter(|file| file.of(owner).is_some());
+            let files = left.iter().filter(|file| has_content(file, owner));
             files.map(|file| file.file().path.display().to_string()).collect()
         };
         self.cores[0].call(of).await.map_err(core_gone)

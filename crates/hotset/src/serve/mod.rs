@@ -255,9 +255,10 @@ async fn start_serving(
         return Err(Failure::failed("none of the volumes can be served"));
     }
     daemon.keep_two_copies().await;
-    daemon.take_over_clients(clients).await;
     let mut listening = daemon.listen_nbd().await.map_err(Failure::failed)?;
     listening.extend(daemon.listen_iscsi().await.map_err(Failure::failed)?);
+    // When nothing can fail the start any more.
+    daemon.take_over_clients(clients).await;
     let guests = daemon.config.borrow().vhost_user.as_ref().map(|config| config.directory.display().to_string());
     listening.extend(guests.map(|directory| format!("vhost-user:{directory}")));
     *daemon.listen.borrow_mut() = listening.clone();

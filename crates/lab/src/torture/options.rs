@@ -123,6 +123,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// In one run of three everybody waits for everybody, and the first volume for its limit.
+    pub fn contends(&self) -> bool {
+        self.seed.is_multiple_of(3)
+    }
+
     /// Draws everything.
     pub fn draw(seed: u64) -> Options {
         let mut random = Random::new(seed, 0);
@@ -158,13 +163,6 @@ impl Options {
             flash,
             volumes,
         }
-    }
-}
-
-impl Options {
-    /// In one run of three everybody waits for everybody, and the first volume for its limit.
-    pub fn contends(&self) -> bool {
-        self.seed.is_multiple_of(3)
     }
 }
 

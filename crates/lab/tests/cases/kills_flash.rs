@@ -2,10 +2,10 @@
 //! backing, has newer.
 
 use engine::spec::Sabotage;
-use engine::{Backing, CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
+use engine::{AttachError, Backing, CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
 use lab::rig::{Rig, durable, read, write};
 use lab::torture::flash::FlashOptions;
-use seam::sim::{CrashMode, Fault, Ops, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
+use seam::sim::{CrashMode, Fault, LeftBehind, Ops, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -46,13 +46,19 @@ fn kill(rig: Rig, volume: Volume<SimSeam>, blocks: usize) -> (Rig, Volume<SimSea
     assert!(kept.is_whole());
     drop(volume);
     let rig = rig.crash(CrashMode::Kill, world(blocks));
+    let volume = attach(&rig, &kept).expect("the backing is well");
+    (rig, volume)
+}
+
+/// Serves the volume with what the log and `kept` have of it.
+fn attach(rig: &Rig, kept: &LeftBehind) -> Result<Volume<SimSeam>, AttachError> {
     let left = kept.sorted().remove(&1).unwrap_or_default();
     let backing = Backing::plain(rig.open("disk"));
-    let volume = rig.world.block_on(async {
+    let attached = rig.world.block_on(async {
         log().open(&rig.seam, &rig.core, false, false).await.expect("the devices are whole");
         rig.core.attach_left(VolumeSpec::new("disk", 1), backing, &left, |place| Tags(kept.tags(place))).await
     });
-    (rig, volume.expect("the backing is well").0)
+    attached.map(|(volume, _)| volume)
 }
 
 /// All of it reaches the backing, and no flush of a client's says so to the log.
@@ -143,4 +149,25 @@ fn what_rests_on_flash_is_there_though_an_older_version_was_destaged_since_the_l
             }
         });
     }
+}
+
+#[test]
+fn what_was_left_out_as_old_does_not_come_back_though_the_next_daemon_keeps_no_memory() {
+    let (rig, volume) = first_life(4096, Sabotage::None);
+    rig.world.block_on(async {
+        write(&volume, 0, 64, 1).await.unwrap();
+        volume.flush().await.unwrap();
+        write(&volume, 8, 8, 2).await.unwrap();
+        destaged_by_age(&rig, &volume).await;
+    });
+    let kept = rig.world.left_behind();
+    assert!(!kept.sorted()[&1].has_content(), "what is left is word of the log alone");
+    drop(volume);
+    let forgetful = WorldSpec { keeps: false, ..world(4096) };
+    let rig = rig.crash(CrashMode::Kill, forgetful.clone());
+    drop(attach(&rig, &kept).expect("the backing is well"));
+    // By now nobody has the notes.
+    let rig = rig.crash(CrashMode::Kill, forgetful);
+    let volume = attach(&rig, &LeftBehind::default()).expect("the backing is well");
+    assert_eq!(rig.world.block_on(read(&volume, 0, 24)).unwrap(), [[1; 8], [2; 8], [1; 8]].concat());
 }
