@@ -158,17 +158,18 @@ fn answers_that_nobody_takes_hold_a_hand_over_up_for_no_longer_than_its_patience
 
 #[test]
 fn who_finds_something_else_than_was_agreed_is_hung_up_on() {
-    let changes: [(fn(Terms) -> Terms, NoWay); 3] = [
-        (|terms| Terms { incarnation: 2, ..terms }, NoWay::NoVolume),
-        (|terms| Terms { size_bytes: SIZE + 512, ..terms }, NoWay::Smaller),
-        (|terms| Terms { read_only: true, ..terms }, NoWay::ReadOnly),
+    let agreed = Terms { incarnation: 1, size_bytes: SIZE, read_only: false, structured: true, allocation: true };
+    let others = [
+        (Terms { incarnation: 2, ..agreed }, NoWay::NoVolume),
+        (Terms { size_bytes: SIZE + 512, ..agreed }, NoWay::Smaller),
+        (Terms { read_only: true, ..agreed }, NoWay::ReadOnly),
     ];
-    for (change, why) in changes {
+    for (other, why) in others {
         with_client(623, async |seam, core, first, mut client| {
             let mut handed = first.hand_over(PATIENCE).await;
             let Handed { stream, terms } = handed.remove(0);
-            let changed = Handed { stream, terms: change(terms) };
-            assert_eq!(server_of(&seam, &core).take_over(changed), Err(why));
+            assert_eq!(terms, agreed);
+            assert_eq!(server_of(&seam, &core).take_over(Handed { stream, terms: other }), Err(why));
             assert!(client.is_closed().await);
         });
     }
