@@ -12,6 +12,5 @@ mod redact;
 mod render;
 mod serve;
 pub mod share;
-pub mod state;
 mod top;
 pub mod units;

@@ -9,8 +9,8 @@ use serde_json::json;
 use crate::cli::{EXIT_USAGE, Failure};
 use crate::config::{Config, FromRule, Problem, Problems};
 use crate::serve::override_reports;
-use crate::state::StateDir;
 use crate::units::show_bytes;
+use state::StateDir;
 
 /// Checks `file`; prints what is wrong with it, or that it is good.
 pub fn run(file: &Path, json: bool) -> Result<(), Failure> {

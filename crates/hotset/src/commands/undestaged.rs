@@ -10,7 +10,7 @@ use serde_json::json;
 use super::daemon::{ask, unexpected};
 use crate::cli::{Failure, print_json};
 use crate::config::{Config, DEFAULT_SOCKET};
-use crate::state::{State, StateDir, StateError};
+use state::{State, StateDir, StateError};
 
 /// Where to look.
 #[derive(Args)]
@@ -76,7 +76,7 @@ mod tests {
     use control::VolumeState;
 
     use super::*;
-    use crate::state::VolumeRecord;
+    use state::VolumeRecord;
 
     fn record(incarnation: u64, name: &str, clean: bool, on_flash: bool) -> VolumeRecord {
         VolumeRecord {

@@ -23,7 +23,7 @@ use super::stop::CLIENTS_PATIENCE;
 use crate::config::keys::set_by_command;
 use crate::config::{BackingSpec, VolumeConfig, check_name};
 use crate::log;
-use crate::state::{AddedVolume, IdentityError, State, draw_incarnation, effective_mode, effective_policy};
+use state::{AddedVolume, IdentityError, State, draw_incarnation, effective_mode, effective_policy};
 
 /// Backings that a core opens at once.
 const OPENS_AT_ONCE: usize = 32;

@@ -21,7 +21,7 @@ use super::jobs::Jobs;
 use super::notify::Notifier;
 use super::stop::Stop;
 use crate::config::{Config, VolumeConfig};
-use crate::state::{StateDir, StateError};
+use state::{StateDir, StateError};
 
 /// How often a long action says how far it is.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);

@@ -18,7 +18,7 @@ use super::status::CORE_PATIENCE;
 use crate::cli;
 use crate::config::{IscsiConfig, VolumeConfig};
 use crate::log;
-use crate::state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
+use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
 
 /// The target has one port, whatever the number of portals.
 const PORTS: u16 = 1;

@@ -18,8 +18,8 @@ use super::daemon::{Daemon, core_gone, state_failed};
 use super::data_core::Local;
 use crate::config::{Config, KeepIn};
 use crate::log;
-use crate::state::{KeptRecord, StateDir, StateError, draw_incarnation};
 use crate::units::show_bytes;
+use state::{KeptRecord, StateDir, StateError, draw_incarnation};
 
 /// Where memory lies unless something else is said.
 const DIRECTORY: &str = "/dev/shm";

@@ -56,7 +56,7 @@ use self::stop::Clients;
 use crate::cli::{EXIT_FAILED, Failure};
 use crate::config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use crate::log;
-use crate::state::StateDir;
+use state::StateDir;
 
 /// Time that a predecessor has to end before a start gives up.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);

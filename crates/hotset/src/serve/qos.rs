@@ -14,7 +14,7 @@ use super::data_core::Local;
 use crate::config::{QosRule, VolumeConfig};
 use crate::log;
 use crate::qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
-use crate::state::{State, VolumeRecord, effective};
+use state::{State, VolumeRecord, effective};
 
 /// A clock that goes wrong by more than this was set.
 const CLOCK_SET_MS: u64 = 500;

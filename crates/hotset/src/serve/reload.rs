@@ -195,7 +195,7 @@ impl Daemon {
         let (name, policy) = (&now.name, now.policy);
         let Ok(placed) = self.placed(name) else { return Err(format!("volume {name}: not served")) };
         let noted = self.state.borrow_mut().change(|state| {
-            state.expire_override(placed.incarnation, crate::state::POLICY, &policy.to_string());
+            state.expire_override(placed.incarnation, state::POLICY, &policy.to_string());
         });
         let (progress, _) = ProgressSender::new();
         match (noted, self.change_policy(name, &placed, policy, &progress).await) {

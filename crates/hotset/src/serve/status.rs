@@ -13,8 +13,8 @@ use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
 use super::qos::qos_of;
 use crate::config::keys::set_by_command;
-use crate::state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use crate::units::show_time;
+use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 
 /// A core that does not answer a report within this is shown as such.
 pub(super) const CORE_PATIENCE: Duration = Duration::from_secs(2);
@@ -179,10 +179,7 @@ fn alert_of_flash(known: &Known, record: Option<&VolumeRecord>, report: &mut Vol
 }
 
 /// Changes made by command, where `file_of` tells what the configuration says of a volume's key.
-pub fn override_reports(
-    state: &crate::state::State,
-    file_of: impl Fn(&str, &str) -> Option<String>,
-) -> Vec<OverrideReport> {
+pub fn override_reports(state: &state::State, file_of: impl Fn(&str, &str) -> Option<String>) -> Vec<OverrideReport> {
     let mut reports = Vec::new();
     for record in &state.volumes {
         for (key, held) in &record.overrides {

@@ -7,7 +7,7 @@ use control::{Answer, ErrorKind, Failure, Role};
 
 use super::daemon::{Daemon, state_failed};
 use crate::log;
-use crate::state::TokenRecord;
+use state::TokenRecord;
 
 /// Tokens at most.
 const TOKENS_MAX: usize = 256;

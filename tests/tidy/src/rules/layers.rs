@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 26] = [
+const LAYERS: [(&str, u32); 27] = [
     ("seam", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
@@ -25,15 +25,16 @@ const LAYERS: [(&str, u32); 26] = [
     ("api", 4),
     ("events", 4),
     ("history", 4),
-    ("lab", 4),
-    ("hotset", 5),
+    ("state", 4),
+    ("lab", 5),
+    ("hotset", 6),
     ("driver", 5),
     ("held", 5),
-    ("bench", 6),
-    ("fuzz", 6),
-    ("tidy", 6),
-    ("e2e", 6),
-    ("powercut", 7),
+    ("bench", 7),
+    ("fuzz", 7),
+    ("tidy", 7),
+    ("e2e", 7),
+    ("powercut", 8),
 ];
 
 /// What only the seam's real world and the binary's side may depend on.

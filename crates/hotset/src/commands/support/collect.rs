@@ -14,7 +14,7 @@ use super::machine;
 use crate::config::Config;
 use crate::redact;
 use crate::serve::EVENTS_FOLDER;
-use crate::state::StateDir;
+use state::StateDir;
 
 /// Time that a daemon has for each answer: it may be what somebody needs help with.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -17,7 +17,7 @@ use super::Flash;
 use super::open::{Opened, open_device};
 use crate::config::FlashConfig;
 use crate::log;
-use crate::state::FlashDevices;
+use state::FlashDevices;
 
 /// How often a change says how far it is.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);

@@ -27,8 +27,8 @@ use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use super::status::CORE_PATIENCE;
 use crate::log;
-use crate::state::{FlashRecord, State};
 use crate::units::show_bytes;
+use state::{FlashRecord, State};
 
 /// How the flash log stands.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::super::data_core::Local;
 use super::super::sabotage;
 use crate::config::FlashConfig;
-use crate::state::FlashRecord;
+use state::FlashRecord;
 
 /// How long a start waits for a killed predecessor's last I/O, in milliseconds.
 const LOCK_WAIT_MS: u64 = 10_000;

@@ -12,7 +12,7 @@ use super::super::daemon::Daemon;
 use super::super::data_core::Local;
 use super::Flash;
 use crate::log;
-use crate::state::effective_policy;
+use state::effective_policy;
 
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use control::report::{FlashDeviceReport, WrittenReport};
 use super::super::daemon::Daemon;
 use super::super::data_core::Local;
 use crate::log;
-use crate::state::DeviceWear;
+use state::DeviceWear;
 
 /// A device is rated to be written `endurance_dwpd` times a day for so long, as its makers' warranties run.
 const RATED_DAYS: u64 = 5 * 365;
