@@ -5,7 +5,9 @@ use seam::{BLOCK_BYTES, Block, Disk, Seam};
 use crate::device::{BufferSource, Device, block_of, buffer, raw};
 use crate::error::StoreError;
 use crate::format::journal::JOURNAL_AT;
-use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, NoSuperblock, PLACES, Role, Superblock};
+use crate::format::superblock::{
+    MEMBERS_MAX, MemberEntry, MemberState, NoSuperblock, Ownership, PLACES, Role, Superblock,
+};
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
 
 /// A store has at least so many segments: one open, one live, one to move on to, one that waits for its tail.
@@ -71,6 +73,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         segment_bytes,
         boot: 0,
         tail: 1,
+        ownership: Ownership::default(),
         begin: 1,
         journal_bytes,
         journal: 0,

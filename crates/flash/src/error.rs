@@ -82,6 +82,17 @@ pub enum StoreError {
         /// What the owner has seen.
         seen: u64,
     },
+    /// The log ends before the place that its owner had seen.
+    #[error(
+        "the flash devices hold an older copy of their log (it ends at batch {sequence}, and batch {seen} was there when the store was closed): \
+         attach the devices that were in use, and not a copy that was taken before"
+    )]
+    Behind {
+        /// The sequence of the batch that would come next.
+        sequence: u64,
+        /// The one that the owner has seen come next.
+        seen: u64,
+    },
     /// A change of the members that cannot be made; says why.
     #[error("{0}")]
     Refused(String),

@@ -10,7 +10,7 @@ use crate::device::{Device, place};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::data_seed;
-use crate::format::superblock::{MemberState, Role, Superblock};
+use crate::format::superblock::{MemberState, Ownership, Role, Superblock};
 use crate::record::Recovered;
 use crate::recovery::members::{Members, find, read_superblock};
 use crate::recovery::{OpenOptions, chain, newest, salvage};
@@ -38,6 +38,8 @@ pub struct SuperblockFound {
     pub role: Role,
     /// How far the membership had come when it was written.
     pub generation: u64,
+    /// The owner that opened the store last.
+    pub ownership: Ownership,
 }
 
 /// A store as it lies there.
@@ -59,6 +61,24 @@ pub struct Inspection<S: Seam> {
     segment_bytes: u64,
     /// Boot and first sequence of the batches in each place: of the checksums' seeds.
     lives: BTreeMap<(u32, u32), (u64, u64)>,
+}
+
+/// Which store lies on devices, and who used it last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreIdentity {
+    /// Identity of the store.
+    pub store: Uuid,
+    /// How far the membership had come.
+    pub generation: u64,
+    /// The owner that opened it last.
+    pub ownership: Ownership,
+}
+
+/// Says which store [`Store::open`](crate::Store::open) would open with these options, and fails as that would for its members. Nothing is
+/// written.
+pub async fn identify<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<StoreIdentity, StoreError> {
+    let Superblock { store, generation, ownership, .. } = find(seam, disks, options).await?.superblock;
+    Ok(StoreIdentity { store, generation, ownership })
 }
 
 /// Looks at what is on `disks`, without writing anything. What cannot be read or does not fit is left out and named; the error says why
@@ -93,6 +113,7 @@ fn found(superblock: &Superblock) -> SuperblockFound {
         state: own.state,
         role: own.role,
         generation: superblock.generation,
+        ownership: superblock.ownership,
     }
 }
 

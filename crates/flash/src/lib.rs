@@ -18,6 +18,7 @@ mod error;
 pub mod format;
 mod inspect;
 mod journal;
+mod manifest;
 mod members;
 mod membership;
 mod pages;
@@ -33,8 +34,10 @@ mod wait;
 pub use create::FormatOptions;
 pub use error::StoreError;
 pub use format::superblock::MemberState;
+pub use format::superblock::Ownership;
 pub use format::superblock::Role;
-pub use inspect::{DeviceFound, Inspection, SuperblockFound, inspect};
+pub use inspect::{DeviceFound, Inspection, StoreIdentity, SuperblockFound, identify, inspect};
+pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::{JobKind, JobReport};
 pub use pages::{
     Amount, MapLoaded, PAGE_BLOCKS, PageMember, PageShare, Pages, PagesOf, PagesStats, PutError, REGION_BLOCKS,

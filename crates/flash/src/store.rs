@@ -379,6 +379,11 @@ impl<S: Seam> Store<S> {
         self.0.state.borrow().superblock.store
     }
 
+    /// The sequence of the log's next batch: only greater in every later opening.
+    pub fn sequence(&self) -> u64 {
+        self.0.state.borrow().next
+    }
+
     /// The membership's generation: +1 with every change.
     pub fn generation(&self) -> u64 {
         self.0.state.borrow().superblock.generation
@@ -409,7 +414,7 @@ impl<S: Seam> Store<S> {
 
     /// Waits for what is being written and moves the durable tail as far as it goes, to the end if nothing is live, so that the next
     /// opening finds nothing. Appends that come after it fail.
-    pub async fn close(self) -> Result<(), StoreError> {
+    pub async fn close(&self) -> Result<(), StoreError> {
         crate::members::end_jobs(&self.0).await;
         crate::pages::close(&self.0).await;
         loop {

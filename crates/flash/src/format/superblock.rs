@@ -10,7 +10,10 @@ pub const MEMBERS_MAX: usize = 8;
 
 const MAGIC: [u8; 8] = *b"HOTSETFL";
 const MEMBERS_AT: usize = 128;
+const EPOCH_AT: usize = 112;
 const JOURNAL_AT: usize = 384;
+const OWNER_AT: usize = 400;
+const LIFE_AT: usize = 416;
 const MEMBER_BYTES: usize = 32;
 
 /// Whether a member is read and written.
@@ -50,6 +53,25 @@ pub struct MemberEntry {
     pub since: u32,
 }
 
+/// Which state directory opened the store last, and in which of its lives. All zero in a store that was never opened by an owner with a
+/// state directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ownership {
+    /// Identity of the owner's state directory.
+    pub owner: Uuid,
+    /// The owner's generation: greater in each of its later lives.
+    pub epoch: u64,
+    /// A number drawn for the opening, noted by the owner before the store is written: two copies of a store that were used apart differ in it.
+    pub life: u64,
+}
+
+impl Ownership {
+    /// True when no owner has opened the store.
+    pub fn is_none(&self) -> bool {
+        *self == Ownership::default()
+    }
+}
+
 /// Everything in a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
@@ -71,6 +93,8 @@ pub struct Superblock {
     pub boot: u64,
     /// Batches of lower sequence are dead.
     pub tail: u64,
+    /// The owner that opened the store last.
+    pub ownership: Ownership,
     /// Sequence with which this boot epoch began: batches of earlier ones do not count from it on.
     pub begin: u64,
     /// Bytes of the map journal on each log member.
@@ -124,7 +148,9 @@ impl Superblock {
         put(out, 88, &FIRST_SEGMENT_BYTES.to_le_bytes());
         put(out, 96, &self.boot.to_le_bytes());
         put(out, 104, &self.tail.to_le_bytes());
-        // 112: the owner's epoch, none yet.
+        put(out, EPOCH_AT, &self.ownership.epoch.to_le_bytes());
+        put(out, OWNER_AT, &self.ownership.owner);
+        put(out, LIFE_AT, &self.ownership.life.to_le_bytes());
         put(out, 120, &self.begin.to_le_bytes());
         put(out, JOURNAL_AT, &self.journal.to_le_bytes());
         put(out, JOURNAL_AT + 8, &self.journal_bytes.to_le_bytes());
@@ -205,6 +231,11 @@ impl Superblock {
             segments: segments as u32,
             boot: get_u64(raw, 96),
             tail: get_u64(raw, 104),
+            ownership: Ownership {
+                owner: get(raw, OWNER_AT),
+                epoch: get_u64(raw, EPOCH_AT),
+                life: get_u64(raw, LIFE_AT),
+            },
             begin: get_u64(raw, 120),
             journal_bytes: get_u64(raw, JOURNAL_AT + 8),
             journal: get_u64(raw, JOURNAL_AT),
@@ -239,6 +270,7 @@ mod tests {
             segments: 12,
             boot: 5,
             tail: 99,
+            ownership: Ownership { owner: [4; 16], epoch: 6, life: 77 },
             begin: 120,
             journal_bytes: 64 << 10,
             journal: 1 << 35,

@@ -21,7 +21,7 @@ use seam::{Disk, DiskResult, Seam};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::Uuid;
-use crate::format::superblock::MemberState;
+use crate::format::superblock::{MemberState, Ownership};
 use crate::members::Jobs;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
 use crate::pages::state::PageState;
@@ -41,6 +41,10 @@ pub struct OpenOptions {
     /// A store and the generation of its members that its owner has seen: devices that know less of that store hold old data, and are
     /// refused. Without it a device that was taken out cannot be told from the last one in service when it comes alone.
     pub seen: Option<(Uuid, u64)>,
+    /// The owner that opens the store, written to every superblock; without it the store's last owner stays.
+    pub ownership: Option<Ownership>,
+    /// The sequence that the log had reached when its owner closed it: devices whose log ends before it are an older copy, and are refused.
+    pub sequence_min: u64,
     /// Break a rule on purpose.
     #[doc(hidden)]
     pub sabotage: Sabotage,
@@ -63,9 +67,12 @@ pub async fn open<S: Seam>(
         return Err(StoreError::Failed(text(&failures)));
     }
     let chain = chain::follow(seam, &devices, &members.superblock, options.sabotage).await?;
+    if chain.next < options.sequence_min {
+        return Err(StoreError::Behind { sequence: chain.next, seen: options.sequence_min });
+    }
     failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await?);
     let (recovered, live) = newest::newest(&chain);
-    let inner = inner(seam, members, &chain, &live, options.sabotage);
+    let inner = inner(seam, members, &chain, &live, options);
     for _ in 0..SPARE_BLOCKS {
         let buffer = crate::device::buffer(seam).await;
         inner.state.borrow_mut().spare.push(buffer);
@@ -107,8 +114,10 @@ fn text(failures: &[Failure]) -> String {
 }
 
 /// The store as recovery found it, in the next opening.
-fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], sabotage: Sabotage) -> Rc<Inner<S>> {
+fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], options: OpenOptions) -> Rc<Inner<S>> {
+    let sabotage = options.sabotage;
     let mut superblock = members.superblock;
+    superblock.ownership = options.ownership.unwrap_or(superblock.ownership);
     // Both places are written before the store is open.
     let generation = superblock.generation;
     superblock.boot += 1;

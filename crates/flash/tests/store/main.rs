@@ -6,6 +6,7 @@ mod inspect;
 mod life;
 mod members;
 mod model;
+mod ownership;
 mod paged;
 mod paged_cuts;
 mod paged_seeds;

@@ -9,7 +9,8 @@ use seam::{BlockMut, Seam};
 use crate::model::{What, read_all};
 use crate::world::{ALL, NAMES, SMALL, Shape, after, disks, empty, formatted, open, open_named};
 
-const ACCEPT: OpenOptions = OpenOptions { accept_missing: true, seen: None, sabotage: flash::Sabotage::None };
+const ACCEPT: OpenOptions =
+    OpenOptions { accept_missing: true, seen: None, ownership: None, sequence_min: 0, sabotage: flash::Sabotage::None };
 
 fn owner(block: u64) -> Owner {
     Owner { incarnation: 5, block }

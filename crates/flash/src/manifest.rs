@@ -1,0 +1,160 @@
+//! The manifest: what the owner of a store wants to find again when it has nothing left but the devices. The store does not look into it.
+//!
+//! Every member keeps two copies behind its two superblocks; a new one goes to the place of the older copy, so a torn write leaves the newer
+//! one. It is written seldom, and never read by the store itself.
+
+use seam::{BLOCK_BYTES, Seam};
+
+use crate::device::{BufferSource, Device, block_of, raw};
+use crate::error::StoreError;
+use crate::format::Uuid;
+use crate::store::{Inner, Store};
+
+/// Where the two copies lie, in bytes.
+const PLACES: [u64; 2] = [4 << 10, 68 << 10];
+/// Blocks of a copy.
+const BLOCKS: usize = 15;
+const MAGIC: [u8; 8] = *b"HOTSETMF";
+const VERSION: u32 = 1;
+/// Bytes before the payload: magic (8), version (4), bytes of the payload (4), identity of the store (16), revision (8), reserved (20),
+/// CRC32C of all before and of the payload (4).
+const HEADER_BYTES: usize = 64;
+const CHECKSUM_AT: usize = 60;
+
+/// The largest payload, in bytes.
+pub const MANIFEST_BYTES_MAX: usize = BLOCKS * BLOCK_BYTES - HEADER_BYTES;
+
+/// A manifest that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// The store that it belongs to.
+    pub store: Uuid,
+    /// Greater in each later one.
+    pub revision: u64,
+    /// What the owner had written.
+    pub payload: Vec<u8>,
+}
+
+impl Manifest {
+    fn encode(&self) -> Vec<u8> {
+        assert!(self.payload.len() <= MANIFEST_BYTES_MAX, "a manifest of {} bytes", self.payload.len());
+        let mut bytes = vec![0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.store);
+        bytes[32..40].copy_from_slice(&self.revision.to_le_bytes());
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..CHECKSUM_AT]), &self.payload);
+        bytes[CHECKSUM_AT..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        bytes.extend_from_slice(&self.payload);
+        bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Manifest> {
+        let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        if bytes[..8] != MAGIC || number(8) != VERSION {
+            return None;
+        }
+        // The length comes from the device: bounded before it is used.
+        let len = number(12) as usize;
+        let payload = bytes.get(HEADER_BYTES..HEADER_BYTES.checked_add(len)?)?;
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..CHECKSUM_AT]), payload);
+        (checksum == number(CHECKSUM_AT)).then(|| Manifest {
+            store: bytes[16..32].try_into().expect("sixteen bytes"),
+            revision: u64::from_le_bytes(bytes[32..40].try_into().expect("eight bytes")),
+            payload: payload.to_vec(),
+        })
+    }
+}
+
+/// The newest manifest on `disks`, whatever state their store is in.
+pub async fn read_manifest<S: Seam>(seam: &S, disks: &[S::Disk]) -> Option<Manifest> {
+    let mut newest: Option<Manifest> = None;
+    for disk in disks {
+        let device = Device { member: 0, disk: disk.clone() };
+        let found = read_copies(seam, &device).await;
+        newest = found.into_iter().flatten().chain(newest).max_by_key(|manifest| manifest.revision);
+    }
+    newest
+}
+
+/// What lies in both places of a device; a place that cannot be read holds none.
+async fn read_copies<S: Seam>(source: &impl BufferSource<S>, device: &Device<S>) -> [Option<Manifest>; 2] {
+    let mut found = [None, None];
+    for (place, at) in PLACES.into_iter().enumerate() {
+        if let Ok(blocks) = device.read_blocks(source, at, BLOCKS).await {
+            let bytes: Vec<u8> = blocks.iter().flat_map(|block| *raw(block)).collect();
+            found[place] = Manifest::decode(&bytes);
+        }
+    }
+    found
+}
+
+impl<S: Seam> Store<S> {
+    /// Writes the owner's manifest to every member in service; durable when this returns. One call at a time.
+    ///
+    /// # Panics
+    /// When the payload is longer than [`MANIFEST_BYTES_MAX`].
+    pub async fn save_manifest(&self, payload: Vec<u8>) -> Result<(), StoreError> {
+        let inner: &Inner<S> = &self.0;
+        let store = self.uuid();
+        let devices = inner.in_service();
+        let (mut places, mut revision) = (Vec::new(), 0);
+        for device in &devices {
+            let copies = read_copies(inner, device).await;
+            let of_this = |place: usize| copies[place].as_ref().filter(|copy| copy.store == store);
+            let newest = |place: usize| of_this(place).map_or(0, |copy| copy.revision);
+            places.push(usize::from(newest(0) > newest(1)));
+            revision = revision.max(newest(0)).max(newest(1));
+        }
+        let bytes = Manifest { store, revision: revision + 1, payload }.encode();
+        for (device, place) in devices.iter().zip(places) {
+            let mut blocks = Vec::new();
+            for block in bytes.chunks(BLOCK_BYTES) {
+                let block = block.try_into().expect("padded to whole blocks");
+                blocks.push(block_of::<S>(inner.buffer().await, block));
+            }
+            device.write_durably(PLACES[place], blocks, true).await.map_err(|error| device.failed(error))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Manifest {
+        Manifest { store: [7; 16], revision: 9, payload: (0..9_000_u32).map(|number| number as u8).collect() }
+    }
+
+    #[test]
+    fn a_manifest_comes_back_and_no_flipped_byte_passes() {
+        let bytes = sample().encode();
+        assert_eq!(Manifest::decode(&bytes), Some(sample()));
+        for at in 0..HEADER_BYTES + sample().payload.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(Manifest::decode(&damaged), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_length_past_the_end_is_no_manifest() {
+        let mut bytes = sample().encode();
+        for len in [u32::MAX, u32::MAX - 64, (bytes.len() - HEADER_BYTES + 1) as u32] {
+            bytes[12..16].copy_from_slice(&len.to_le_bytes());
+            assert_eq!(Manifest::decode(&bytes), None);
+        }
+    }
+
+    #[test]
+    fn the_two_copies_lie_between_the_superblocks_and_the_journal() {
+        use crate::format::{journal, superblock};
+        let copies = PLACES.map(|at| at..at + (BLOCKS * BLOCK_BYTES) as u64);
+        assert_eq!(copies[0].end, superblock::PLACES[1]);
+        assert_eq!(copies[1].start, superblock::PLACES[1] + BLOCK_BYTES as u64);
+        assert_eq!(copies[1].end, journal::JOURNAL_AT);
+    }
+}

@@ -1,0 +1,106 @@
+//! A store says which owner used it last and how far its log had come; it refuses to open where its owner knows more, and keeps the owner's
+//! manifest.
+
+use flash::{Content, OpenOptions, Owner, Ownership, Record, Store, StoreError, identify, read_manifest};
+use seam::Seam;
+use seam::sim::{CrashMode, SimSeam, Survival};
+
+use crate::world::*;
+
+const FIRST: Ownership = Ownership { owner: [1; 16], epoch: 5, life: 50 };
+const SECOND: Ownership = Ownership { owner: [1; 16], epoch: 6, life: 60 };
+
+fn owned(ownership: Ownership) -> OpenOptions {
+    OpenOptions { ownership: Some(ownership), ..OpenOptions::default() }
+}
+
+async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) {
+    let owner = Owner { incarnation: 7, block };
+    let data = seam::BlockMut::freeze(seam.alloc().expect("there is room"));
+    store.append(vec![Record { owner, epoch: 1, content: Content::Data(data) }]).await.expect("it is appended");
+}
+
+#[test]
+fn every_member_names_the_owner_of_the_last_opening() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let disks = disks(&seam, &NAMES).await;
+        let who = async |options| identify(&seam, &disks, options).await.expect("there is a store").ownership;
+        assert!(who(OpenOptions::default()).await.is_none());
+        drop(Store::open(&seam, &disks, owned(FIRST)).await.expect("it opens"));
+        assert_eq!(who(OpenOptions::default()).await, FIRST);
+        // A look without an owner changes nothing of it.
+        drop(Store::open(&seam, &disks, OpenOptions::default()).await.expect("it opens"));
+        assert_eq!(who(OpenOptions::default()).await, FIRST);
+        drop(Store::open(&seam, &disks, owned(SECOND)).await.expect("it opens"));
+    });
+    let world = after(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        for name in NAMES {
+            let disks = disks(&seam, &[name]).await;
+            let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
+            assert_eq!(identify(&seam, &disks, options).await.expect("there is a store").ownership, SECOND, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_copy_taken_before_the_last_close_is_refused() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    let (copy, sequence) = world.block_on(async {
+        let (store, _) = open(&world, &seam, owned(FIRST)).await.expect("it opens");
+        append(&seam, &store, 1).await;
+        let copy = world.snapshot();
+        append(&seam, &store, 2).await;
+        store.close().await.expect("nothing fails");
+        (copy, store.sequence())
+    });
+    let options = OpenOptions { sequence_min: sequence, ..owned(SECOND) };
+    let old = after(2, copy.images(|_| Survival::Whole));
+    let seam = old.seam();
+    old.block_on(async {
+        let refused = open(&old, &seam, options).await.err();
+        assert!(matches!(refused, Some(StoreError::Behind { seen, .. }) if seen == sequence), "{refused:?}");
+        let disks = disks(&seam, &NAMES).await;
+        let identity = identify(&seam, &disks, OpenOptions::default()).await.expect("there is a store");
+        assert_eq!(identity.ownership, FIRST, "the refusal has written nothing");
+    });
+    let world = after(3, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    assert!(world.block_on(open(&world, &seam, options)).is_ok());
+}
+
+#[test]
+fn a_manifest_survives_a_crash_at_every_step_of_the_next_one() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, owned(FIRST)).await.expect("it opens");
+        store.save_manifest(b"one".to_vec()).await.expect("nothing fails");
+    });
+    let start = world.snapshot();
+    let mut found = std::collections::BTreeSet::new();
+    for step in 1.. {
+        let world = after(10 + step, start.images(|_| Survival::Whole));
+        let seam = world.seam();
+        let (store, _) = world.block_on(open(&world, &seam, owned(SECOND))).expect("it opens");
+        world.crash_at_io(world.io_count() + step);
+        let payload = vec![step as u8; 20_000];
+        let ended = world.run_until(async { store.save_manifest(payload.clone()).await.expect("nothing fails") });
+        drop(store);
+        let world = after(1_000 + step, world.crash(CrashMode::Torn));
+        let seam = world.seam();
+        let manifest = world.block_on(async { read_manifest(&seam, &disks(&seam, &NAMES).await).await });
+        let manifest = manifest.expect("one of both is whole").payload;
+        assert!(manifest == b"one" || manifest == payload, "after {step} steps");
+        found.insert(manifest == payload);
+        if ended.is_ok() {
+            assert_eq!(manifest, payload, "it was saved");
+            break;
+        }
+    }
+    assert_eq!(found.len(), 2, "both outcomes occur");
+}
