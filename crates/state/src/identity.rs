@@ -1,113 +1,261 @@
-//! Which volume a backing is: decided by the backing's identity, never by a name.
+//! Which volume a backing is, and whether it may be served: decided by the backing's identity, what waits for it and what it holds, never by a
+//! name.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 
+use super::content::{ContentVerdict, Evidence, judge_content};
 use super::record::{State, VolumeRecord};
+use super::stores::show_incarnation;
+use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 
-/// Why a backing is not taken as a volume's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IdentityError {
-    /// The name had another backing before: a clone, an older snapshot, a swapped disk.
-    #[error(
-        "its backing is another one than before (was {known}, is {found}){unclean}; put the old one back, give this one \
-         another name, or, if this is really the volume's data now, say so: hotset volume adopt {name}"
-    )]
-    Changed {
-        /// The volume.
-        name: String,
-        /// What was served by that name.
-        known: String,
-        /// What is there now.
-        found: String,
-        /// What is known of how the old one was stopped, as a half sentence; empty where it was clean.
-        unclean: &'static str,
-    },
-    /// Data of the volume lies in a flash log that is not there.
-    #[error(
-        "data that its clients had flushed may lie in the flash log alone, which is not in use: {why}. Bring its devices back and start \
-         again; or, accepting that this data is lost, say so: hotset volume adopt {name}"
-    )]
-    OnFlash {
-        /// The volume.
-        name: String,
-        /// Why that log is not in use.
-        why: String,
-    },
-    /// The backing belongs to a volume that is served under another name right now.
-    #[error("its backing is that of volume {other}, which is served already; give it a backing of its own")]
-    Taken {
-        /// Who has the backing.
-        other: String,
-    },
+/// What an administrator has accepted in explicit words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Acceptance {
+    /// The backing is the volume's, whatever was there before.
+    pub adopt: bool,
+    /// The data that may be lost for that: an incarnation of 16 hexadecimal digits, or a flash store of 32.
+    pub give_up: Option<String>,
+    /// Dirty data past the end of a backing that shrank may be lost.
+    pub discard_past_end: bool,
+}
+
+/// Dirty data of one incarnation that a start found, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// In the flash log that is in use.
+    pub in_log: u64,
+    /// In memory that a killed daemon left.
+    pub in_memory: u64,
+}
+
+/// A volume that is to be served on an open backing.
+pub struct Claim<'a> {
+    /// The volume's name.
+    pub name: &'a str,
+    /// What its backing says it is.
+    pub identity: &'a str,
+    /// What its backing was called by earlier versions.
+    pub aliases: &'a [String],
+    /// Volumes in service.
+    pub served: &'a [String],
+    /// The flash store in use.
+    pub store: Option<&'a str>,
+    /// A flash store that holds data of volumes that the directory does not know.
+    pub unclaimed: Option<&'a str>,
+    /// Why a store is not in use.
+    pub why_unused: &'a dyn Fn(&str) -> String,
+    /// What waits to be destaged, by incarnation.
+    pub waiting: &'a BTreeMap<u64, Waiting>,
+    /// What the backing holds; `None` where nothing needs a proof.
+    pub evidence: Option<&'a Evidence>,
+    /// It will be written to.
+    pub writes: bool,
+    /// What was accepted.
+    pub accept: &'a Acceptance,
+}
+
+/// A volume that may be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Its identity.
+    pub incarnation: u64,
+    /// Its clean pages in the flash store in use are to be dropped before any is served.
+    pub drops_pages: bool,
 }
 
 impl State {
-    /// The incarnation of the volume `name` on the backing `identity`: the one that this backing has always had, else a new one.
-    /// The record is marked as not cleanly stopped. `adopt` forgets what the name stood for before. `served` names the volumes
-    /// in service.
-    pub fn identify(
-        &mut self,
-        name: &str,
-        identity: &str,
-        adopt: bool,
-        served: &[String],
-        draw: impl FnOnce() -> u64,
-    ) -> Result<u64, IdentityError> {
-        let by_backing = self.volumes.iter().position(|record| record.backing_identity == identity);
-        if let Some(at) = by_backing
-            && self.volumes[at].name != name
-            && served.contains(&self.volumes[at].name)
+    /// Judges whether a volume may be served on a backing, and notes that it is: its record is marked as not cleanly stopped. The incarnation is the
+    /// one that this backing has always had, else `draw`n. A refusal changes nothing.
+    pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> u64) -> Result<Admission, Refusal> {
+        if let Some(OlderThan { store, epoch, known }) =
+            self.older_than.clone().filter(|_| self.sabotage != Sabotage::AnyState)
         {
-            return Err(IdentityError::Taken { other: self.volumes[at].name.clone() });
+            return Err(Refusal::StateOlder { store, epoch, known });
         }
-        let by_name = self.volumes.iter().position(|record| record.name == name);
-        match (by_name, by_backing) {
-            (Some(named), found) if found != Some(named) && !adopt => {
-                let record = &self.volumes[named];
-                let unclean = match (&record.dirty_on_flash, record.clean) {
-                    (Some(_), _) => ", and data of the old one may lie in the flash log",
-                    (None, false) => ", and the old one was not cleanly stopped",
-                    (None, true) => "",
-                };
-                let (known, found) = (record.backing_identity.clone(), identity.to_owned());
-                Err(IdentityError::Changed { name: name.to_owned(), known, found, unclean })
-            }
-            (named, Some(found)) => {
-                // An adopted name's former holder is forgotten: its backing, if it comes back, is a stranger.
-                let former = named.filter(|named| *named != found).map(|named| self.volumes[named].clone());
-                let generation = self.generation;
-                let record = &mut self.volumes[found];
-                record.name = name.to_owned();
-                record.clean = false;
-                record.generation = generation;
-                let incarnation = record.incarnation;
-                if let Some(former) = former {
-                    match record.unit {
-                        Some(_) => self.retired_luns.extend(former.unit.map(|unit| unit.lun)),
-                        None => record.unit = former.unit,
-                    }
-                    self.volumes.retain(|record| record.name != name || record.incarnation == incarnation);
+        let is_it = |record: &VolumeRecord| {
+            record.backing_identity == claim.identity || claim.aliases.contains(&record.backing_identity)
+        };
+        let by_backing = self.volumes.iter().position(is_it);
+        if let Some(other) = by_backing.map(|at| &self.volumes[at].name)
+            && other != claim.name
+            && claim.served.contains(other)
+            && self.sabotage != Sabotage::SharedDisk
+        {
+            return Err(Refusal::BackingTaken { other: other.clone() });
+        }
+        let by_name = self.volumes.iter().position(|record| record.name == claim.name);
+        if let Some(named) = by_name.filter(|named| by_backing != Some(*named)) {
+            self.judge_change(named, claim)?;
+        }
+        let gives_up = match by_backing {
+            Some(found) => self.judge_data(found, claim)?,
+            None => {
+                if let Some(store) = claim.unclaimed.filter(|store| !claim.gives_up(store)) {
+                    let (name, store) = (claim.name.to_owned(), store.to_owned());
+                    return Err(Refusal::Unclaimed { name, store });
                 }
-                Ok(incarnation)
+                false
             }
-            (named, None) => {
-                // Initiators know the data by its name: it is the same to them on whatever it was restored to.
-                let unit = named.and_then(|named| self.volumes.remove(named).unit);
+        };
+        Ok(self.admit(by_name, by_backing, gives_up, claim, draw))
+    }
+
+    /// Another backing stands where the named volume's was.
+    fn judge_change(&self, named: usize, claim: &Claim<'_>) -> Result<(), Refusal> {
+        let record = &self.volumes[named];
+        let loss = self.loss_of(record, claim);
+        let names_it = loss.as_ref().is_none_or(|loss| claim.gives_up(&loss.incarnation))
+            || self.sabotage == Sabotage::AdoptUnnamed;
+        if claim.accept.adopt && names_it {
+            return Ok(());
+        }
+        Err(Refusal::BackingChanged {
+            name: claim.name.to_owned(),
+            known: record.backing_identity.clone(),
+            found: claim.identity.to_owned(),
+            clean: record.clean,
+            loss,
+        })
+    }
+
+    /// What is dirty of a volume and on no backing.
+    fn loss_of(&self, record: &VolumeRecord, claim: &Claim<'_>) -> Option<Loss> {
+        let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
+        let elsewhere = record.dirty_on_flash.as_deref().filter(|store| Some(*store) != claim.store);
+        if elsewhere.is_none() && waiting == Waiting::default() {
+            return None;
+        }
+        let bytes = (waiting.in_log + waiting.in_memory) * 4096;
+        let in_log = claim.store.filter(|_| waiting.in_log > 0);
+        Some(Loss {
+            incarnation: show_incarnation(record.incarnation),
+            volume: record.name.clone(),
+            store: elsewhere.or(in_log).map(str::to_owned),
+            bytes: elsewhere.is_none().then_some(bytes),
+        })
+    }
+
+    /// Holds the volume's dirty data, the store that may have it and the backing against each other. True when that data is given up.
+    fn judge_data(&self, found: usize, claim: &Claim<'_>) -> Result<bool, Refusal> {
+        let record = &self.volumes[found];
+        let name = claim.name.to_owned();
+        let Some(loss) = self.loss_of(record, claim) else { return Ok(false) };
+        if claim.gives_up(&loss.incarnation) {
+            return Ok(true);
+        }
+        let mark = record.dirty_on_flash.as_deref();
+        if let Some(elsewhere) = mark.filter(|store| Some(*store) != claim.store) {
+            let why = (claim.why_unused)(elsewhere);
+            return Err(Refusal::DirtyElsewhere { name, why, loss });
+        }
+        let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
+        if waiting.in_log > 0 && mark.is_none() && self.sabotage != Sabotage::AnyStore {
+            return Err(Refusal::LogUnexpected { name, loss });
+        }
+        let Some(evidence) = claim.evidence else { return Ok(false) };
+        let verdict = match self.sabotage {
+            Sabotage::AnyContent => ContentVerdict::Same,
+            _ => judge_content(record.content.as_ref(), evidence),
+        };
+        match verdict {
+            ContentVerdict::Differs(missing) => return Err(Refusal::ContentDiffers { name, missing, loss }),
+            ContentVerdict::Unproven if !claim.accept.adopt => {
+                return Err(Refusal::ContentUnproven { name, identity: claim.identity.to_owned(), loss });
+            }
+            ContentVerdict::Unproven | ContentVerdict::Same => {}
+        }
+        let is_accepted = claim.accept.discard_past_end || self.sabotage == Sabotage::PastEnd;
+        if evidence.blocks_past_end > 0 && !is_accepted {
+            return Err(Refusal::BackingShrank {
+                name,
+                known_bytes: record.content.as_ref().map_or(0, |content| content.size_bytes),
+                found_bytes: evidence.content.size_bytes,
+                past_end_bytes: evidence.blocks_past_end * 4096,
+            });
+        }
+        Ok(false)
+    }
+
+    fn admit(
+        &mut self,
+        by_name: Option<usize>,
+        by_backing: Option<usize>,
+        gives_up: bool,
+        claim: &Claim<'_>,
+        draw: impl FnOnce() -> u64,
+    ) -> Admission {
+        // A name's former holder is forgotten: its backing, if it comes back, is a stranger. Initiators know the data by its name: it is the same to
+        // them on whatever it was restored to.
+        let former = by_name.filter(|named| by_backing != Some(*named)).map(|named| self.volumes[named].clone());
+        if let Some(former) = &former {
+            self.give_up(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
+        }
+        let (incarnation, drops_pages) = match by_backing {
+            Some(found) => {
+                let known = self.volumes[found].incarnation;
+                let incarnation = if gives_up { self.give_up_flash(known, draw()) } else { known };
+                (incarnation, claim.store.is_some() && !self.may_have_pages(incarnation, claim.store))
+            }
+            None => {
                 let incarnation = draw();
-                self.volumes.push(VolumeRecord {
-                    incarnation,
-                    name: name.to_owned(),
-                    backing_identity: identity.to_owned(),
-                    clean: false,
-                    dirty_on_flash: None,
-                    generation: self.generation,
-                    lost_before: 0,
-                    overrides: Default::default(),
-                    added: None,
-                    unit,
-                });
-                Ok(incarnation)
+                self.volumes.push(VolumeRecord { incarnation, ..VolumeRecord::default() });
+                (incarnation, false)
             }
+        };
+        let (generation, sabotage) = (self.generation, self.sabotage);
+        let record = self.by_incarnation_mut(incarnation).expect("it was found or made just now");
+        claim.name.clone_into(&mut record.name);
+        claim.identity.clone_into(&mut record.backing_identity);
+        record.clean = false;
+        record.generation = generation;
+        if let Some(evidence) = claim.evidence {
+            record.content = Some(evidence.content.clone());
+        }
+        // From the first write on no other store's pages are true to the backing.
+        let cached_on = record.cached_on.get_or_insert_default();
+        if claim.writes && sabotage != Sabotage::StalePages {
+            cached_on.retain(|store| Some(store.as_str()) == claim.store);
+        }
+        cached_on.extend(claim.store.filter(|_| !drops_pages).map(str::to_owned));
+        if let Some(former) = former {
+            let record = self.by_incarnation_mut(incarnation).expect("it is still there");
+            let (unit, lun) = match record.unit.take() {
+                Some(own) => (Some(own), former.unit.map(|unit| unit.lun)),
+                None => (former.unit, None),
+            };
+            record.unit = unit;
+            self.retired_luns.extend(lun);
+            self.volumes.retain(|record| record.incarnation != former.incarnation);
+        }
+        Admission { incarnation, drops_pages: drops_pages && sabotage != Sabotage::StalePages }
+    }
+
+    fn may_have_pages(&self, incarnation: u64, store: Option<&str>) -> bool {
+        let cached_on = self.by_incarnation(incarnation).and_then(|record| record.cached_on.as_ref());
+        cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)))
+    }
+
+    /// Notes that the volume's pages in that store are true to its backing: what was there before is dropped durably.
+    pub fn note_pages_dropped(&mut self, incarnation: u64, store: &str) {
+        if let Some(record) = self.by_incarnation_mut(incarnation) {
+            record.cached_on.get_or_insert_default().insert(store.to_owned());
+        }
+    }
+
+    /// Volumes in `held` of which this directory knows nothing and never did: their data may be that of a volume whose record was lost.
+    pub fn strangers_in(&self, store: &str, held: impl IntoIterator<Item = u64>) -> bool {
+        let given_up = self.store(store).map(|record| &record.given_up);
+        held.into_iter().any(|incarnation| {
+            self.by_incarnation(incarnation).is_none()
+                && !given_up.is_some_and(|given_up| given_up.contains(&show_incarnation(incarnation)))
+        })
+    }
+
+    /// Remembers that what a store may hold of an incarnation is given up.
+    fn give_up(&mut self, incarnation: u64, store: Option<&str>) {
+        if let Some(store) = store {
+            self.store_mut(store).given_up.insert(show_incarnation(incarnation));
         }
     }
 
@@ -133,18 +281,16 @@ impl State {
         }
     }
 
-    /// The volume becomes another one to every flash store: what one holds of it, old by now, never comes back.
-    pub fn give_up_flash(&mut self, incarnation: u64, drawn: u64) {
+    /// The volume becomes another one to every flash store: what one holds of it, old by now, never comes back. Returns its new incarnation.
+    pub fn give_up_flash(&mut self, incarnation: u64, drawn: u64) -> u64 {
+        let stores: Vec<String> = self.stores.iter().map(|record| record.store.clone()).collect();
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.incarnation = drawn;
             record.dirty_on_flash = None;
+            record.cached_on = None;
+            stores.iter().for_each(|store| self.give_up(incarnation, Some(store)));
         }
-    }
-
-    /// The flash store in which data of the volume on this backing may lie.
-    pub fn store_of(&self, backing_identity: &str) -> Option<&str> {
-        let record = self.volumes.iter().find(|record| record.backing_identity == backing_identity);
-        record?.dirty_on_flash.as_deref()
+        drawn
     }
 
     /// Forgets a removed volume; its incarnation is never used again.
@@ -164,6 +310,39 @@ pub fn draw_incarnation() -> io::Result<u64> {
         let drawn = u64::from_le_bytes(bytes);
         if drawn != 0 {
             return Ok(drawn);
+        }
+    }
+}
+
+/// A number of 128 bits from the operating system's randomness.
+pub fn draw_identity() -> io::Result<u128> {
+    Ok(u128::from(draw_incarnation()?) << 64 | u128::from(draw_incarnation()?))
+}
+
+impl Claim<'_> {
+    fn gives_up(&self, data: &str) -> bool {
+        self.accept.adopt && self.accept.give_up.as_deref() == Some(data)
+    }
+}
+
+#[cfg(test)]
+impl<'a> Claim<'a> {
+    /// A volume with nothing dirty, without flash.
+    pub fn plain(name: &'a str, identity: &'a str) -> Claim<'a> {
+        const NOTHING: &BTreeMap<u64, Waiting> = &BTreeMap::new();
+        const NO_WORDS: &Acceptance = &Acceptance { adopt: false, give_up: None, discard_past_end: false };
+        Claim {
+            name,
+            identity,
+            aliases: &[],
+            served: &[],
+            store: None,
+            unclaimed: None,
+            why_unused: &|_| "it is not configured".to_owned(),
+            waiting: NOTHING,
+            evidence: None,
+            writes: true,
+            accept: NO_WORDS,
         }
     }
 }

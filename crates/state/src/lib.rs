@@ -7,10 +7,14 @@
 //! 2. An incarnation is drawn once and belongs to one backing; a name never decides which.
 //! 3. A file of another version is refused, never guessed at.
 
+mod content;
 mod identity;
+mod manifest;
 mod overrides;
 mod record;
 mod replace;
+mod stores;
+mod trust;
 mod units;
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -18,16 +22,19 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use identity::{IdentityError, draw_incarnation};
+pub use content::{ContentRecord, ContentVerdict, Evidence, judge_content, sample_places, show_samples};
+pub use identity::{Acceptance, Admission, Claim, Waiting, draw_identity, draw_incarnation};
+pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};
 pub use overrides::{
     DECLARED_LOST, FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, PINNED, POLICY, effective, effective_mode,
     effective_policy,
 };
 pub use record::{
-    AddedVolume, DeviceWear, FlashDevices, FlashRecord, KeptRecord, Override, STATE_VERSION, State, TokenRecord,
-    VolumeRecord,
+    AddedVolume, DeviceWear, FlashDevices, KeptRecord, Override, STATE_VERSION, State, TokenRecord, VolumeRecord,
 };
 pub use replace::Step;
+pub use stores::{StoreFound, StoreRecord, StoreUse, show_incarnation, show_uuid, uuid_of};
+pub use trust::{Loss, OlderThan, Refusal, Sabotage};
 pub use units::{UnitError, UnitRecord};
 
 /// Pause between two attempts at the lock.
@@ -61,8 +68,7 @@ pub enum StateError {
     },
     /// Written by another version.
     #[error(
-        "{path} has format version {found}, this hotset reads version {STATE_VERSION}; use the version that wrote it, or move the file \
-         away and lose identities and changes made by command"
+        "{path} has format version {found}, this hotset reads version {STATE_VERSION}: use the version that wrote it"
     )]
     Version {
         /// The file.
@@ -72,7 +78,7 @@ pub enum StateError {
     },
     /// Not what was written.
     #[error(
-        "{path} is damaged ({detail}); restore it from a backup, or move it away and lose identities and changes made by command"
+        "{path} is damaged ({detail}): restore its newest copy, or make its records anew from the flash devices: hotset state rebuild"
     )]
     Damaged {
         /// The file.

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::content::ContentRecord;
+use super::stores::StoreRecord;
+use super::trust::{OlderThan, Sabotage};
 use super::{StateError, UnitRecord};
 
 /// The format that this version reads and writes.
@@ -13,13 +16,27 @@ pub const STATE_VERSION: u64 = 1;
 
 /// Everything that is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct State {
+    /// Identity of the state directory, 32 hexadecimal digits, drawn once: flash stores name it as their owner.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub identity: String,
     /// Times that a daemon has started on this directory.
     pub generation: u64,
-    /// The flash store that was last in use.
+    /// A number drawn for the last start, 16 hexadecimal digits; 0 before the first start of a version that draws one.
+    #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
+    pub life: u64,
+    /// The flash store in use last, as versions before `stores` noted it; moved there when it is read.
+    #[serde(default, skip_serializing)]
+    pub(super) flash: Option<FlashRecord>,
+    /// Every flash store that daemons on this directory have used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stores: Vec<StoreRecord>,
+    /// A store was found that a later state of this directory had used: this one is an older copy, and serves nothing until it is rebuilt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flash: Option<FlashRecord>,
+    pub older_than: Option<OlderThan>,
+    /// What was written to each flash device, by the device's own name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub wear: BTreeMap<String, DeviceWear>,
     /// The flash devices, where they were changed by command since the file named them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_devices: Option<FlashDevices>,
@@ -40,15 +57,21 @@ pub struct State {
     /// Numbers of LUNs that volumes have had: no other gets them unless the file says so.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub retired_luns: BTreeSet<u16>,
+    /// Fields of a later version: kept as they are.
+    #[serde(flatten)]
+    pub newer: serde_json::Map<String, serde_json::Value>,
+    /// A rule that a test breaks on purpose.
+    #[doc(hidden)]
+    #[serde(skip)]
+    pub sabotage: Sabotage,
 }
 
-fn is_zero(number: &u64) -> bool {
+pub(super) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
 /// What is kept of a token: not the token itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct TokenRecord {
     /// Its name.
     pub name: String,
@@ -62,7 +85,6 @@ pub struct TokenRecord {
 
 /// A file in memory, for what outlives the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct KeptRecord {
     /// Where.
     pub path: PathBuf,
@@ -73,25 +95,19 @@ pub struct KeptRecord {
     pub generation: u64,
 }
 
-/// What is kept of a flash store.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FlashRecord {
-    /// Its identity, 32 hexadecimal digits.
-    pub store: String,
-    /// The generation of its members that was last seen: a device that knows less was taken out of service.
-    pub generation: u64,
-    /// Its map of clean pages is void: all devices that carry it had failed, and backings have been written since.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub map_void: bool,
-    /// What was written to each device, by what it calls itself.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub written: BTreeMap<String, DeviceWear>,
+/// A flash store as versions before [`StoreRecord`] noted it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct FlashRecord {
+    store: String,
+    generation: u64,
+    #[serde(default)]
+    map_void: bool,
+    #[serde(default)]
+    written: BTreeMap<String, DeviceWear>,
 }
 
 /// What was written to a flash device, as last kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct DeviceWear {
     /// When counting began, in seconds since 1970.
     pub since: u64,
@@ -105,7 +121,6 @@ pub struct DeviceWear {
 
 /// Flash devices that were changed by command: they hold until the file names others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FlashDevices {
     /// What the file named then.
     pub file: Vec<PathBuf>,
@@ -114,8 +129,7 @@ pub struct FlashDevices {
 }
 
 /// What is kept of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     /// Its identity for life, 16 hexadecimal digits.
     #[serde(with = "hex")]
@@ -130,6 +144,13 @@ pub struct VolumeRecord {
     /// log, removed when it was drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty_on_flash: Option<String>,
+    /// Flash stores whose clean pages of it are true to its backing: each was open whenever the volume was served since they were written.
+    /// `None` in a record of a version that did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_on: Option<BTreeSet<String>>,
+    /// What its backing held when it was served last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<ContentRecord>,
     /// The generation that last served it.
     pub generation: u64,
     /// What daemons before this generation acknowledged, and nobody had flushed, may be lost.
@@ -144,11 +165,13 @@ pub struct VolumeRecord {
     /// What initiators know it by, once there was an iSCSI target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<UnitRecord>,
+    /// Fields of a later version: kept as they are.
+    #[serde(flatten)]
+    pub newer: serde_json::Map<String, serde_json::Value>,
 }
 
 /// A change made by command; it holds until the key changes in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Override {
     /// What holds.
     pub value: String,
@@ -158,7 +181,6 @@ pub struct Override {
 
 /// A volume that was added by command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct AddedVolume {
     /// Its backing, as in the file.
     pub backing: String,
@@ -191,7 +213,21 @@ impl State {
         if versioned.version != STATE_VERSION {
             return Err(StateError::Version { path: path.to_owned(), found: versioned.version });
         }
-        serde_json::from_value(versioned.rest.into()).map(Some).map_err(damaged)
+        serde_json::from_value(versioned.rest.into()).map(State::upgraded).map(Some).map_err(damaged)
+    }
+
+    /// Takes over what earlier versions wrote in another place.
+    fn upgraded(mut self) -> State {
+        if let Some(FlashRecord { store, generation, map_void, written }) = self.flash.take() {
+            for record in self.volumes.iter_mut().filter(|record| record.cached_on.is_none()) {
+                record.cached_on = Some(BTreeSet::from([store.clone()]));
+            }
+            if self.store(&store).is_none() {
+                self.stores.push(StoreRecord { generation, map_void, ..StoreRecord::new(&store) });
+            }
+            self.wear.extend(written);
+        }
+        self
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {

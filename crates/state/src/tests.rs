@@ -6,8 +6,15 @@ use engine::{CacheMode, WritePolicy};
 
 use super::*;
 
-fn identified(state: &mut State, name: &str, backing: &str, drawn: u64) -> Result<u64, IdentityError> {
-    state.identify(name, backing, false, &[], || drawn)
+fn identified(state: &mut State, name: &str, backing: &str, drawn: u64) -> Result<u64, Refusal> {
+    state.identify(&Claim::plain(name, backing), || drawn).map(|admission| admission.incarnation)
+}
+
+/// As [`identified`], with words of an administrator.
+fn adopted(state: &mut State, name: &str, backing: &str, drawn: u64, give_up: Option<&str>) -> Result<u64, Refusal> {
+    let accept = Acceptance { adopt: true, give_up: give_up.map(str::to_owned), ..Acceptance::default() };
+    let claim = Claim { accept: &accept, ..Claim::plain(name, backing) };
+    state.identify(&claim, || drawn).map(|admission| admission.incarnation)
 }
 
 #[test]
@@ -33,7 +40,7 @@ fn case_16_the_same_name_on_another_backing_is_refused_until_it_is_adopted() {
          the old one back, give this one another name, or, if this is really the volume's data now, say so: hotset volume adopt web"
     );
     assert_eq!(state.volumes[0].incarnation, first, "a refusal changes nothing");
-    let adopted = state.identify("web", "disk-2", true, &[], || 8).expect("said in explicit words");
+    let adopted = adopted(&mut state, "web", "disk-2", 8, None).expect("said in explicit words");
     assert_ne!(adopted, first);
     assert_eq!(state.volumes.len(), 1, "the old identity is forgotten");
     assert!(identified(&mut state, "web", "disk-1", 9).is_err(), "the old disk is the stranger now");
@@ -46,9 +53,9 @@ fn swapped_names_are_told_by_their_backings() {
     identified(&mut state, "b", "disk-2", 2).expect("new");
     assert!(identified(&mut state, "a", "disk-2", 3).is_err());
     let served = ["a".to_owned()];
-    let taken = state.identify("c", "disk-1", false, &served, || 4).expect_err("a is in service");
-    assert!(matches!(taken, IdentityError::Taken { .. }), "{taken}");
-    assert_eq!(state.identify("b", "disk-1", true, &[], || 5), Ok(a), "adoption keeps the backing's own incarnation");
+    let taken = state.identify(&Claim { served: &served, ..Claim::plain("c", "disk-1") }, || 4);
+    assert!(matches!(taken, Err(Refusal::BackingTaken { .. })), "{taken:?}");
+    assert_eq!(adopted(&mut state, "b", "disk-1", 5, None), Ok(a), "adoption keeps the backing's own incarnation");
     assert_eq!(state.volumes.len(), 1);
 }
 
@@ -144,10 +151,10 @@ fn what_may_be_on_flash_is_known_until_the_volume_is_clean() {
     dir.change(|state| state.mark_parked(id)).expect("written");
     drop(dir);
     let mut dir = StateDir::open(folder.path()).expect("the same directory");
-    assert_eq!(dir.state().store_of("disk-1"), Some("ab"));
+    assert_eq!(dir.state().volumes[0].dirty_on_flash.as_deref(), Some("ab"));
     assert!(dir.state().volumes[0].clean);
     dir.change(|state| state.mark_clean(id)).expect("written");
-    assert_eq!(dir.state().store_of("disk-1"), None);
+    assert_eq!(dir.state().volumes[0].dirty_on_flash, None);
 }
 
 #[test]
@@ -158,6 +165,155 @@ fn what_is_given_up_on_flash_is_another_volume_s_from_then_on() {
     state.mark_on_flash(id, Some("ab"));
     state.give_up_flash(id, 8);
     assert_eq!(identified(&mut state, "web", "disk-1", 9), Ok(8));
-    assert_eq!(state.store_of("disk-1"), None);
+    assert_eq!(state.volumes[0].dirty_on_flash, None);
     assert!(state.volumes[0].overrides.contains_key(POLICY), "everything else stays");
+}
+
+#[test]
+fn fields_of_a_later_version_are_kept_over_a_change() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let file = folder.path().join("state.json");
+    let text = r#"{"version": 1, "generation": 3, "removed": {}, "colour": "blue", "volumes": [{"incarnation": "07", "name": "web",
+        "backing_identity": "disk-1", "clean": true, "generation": 3, "weight": 4}], "stores": [{"store": "ab", "generation": 1, "heat": 5}]}"#;
+    std::fs::write(&file, text).expect("written");
+    let mut dir = StateDir::open(folder.path()).expect("readable");
+    dir.change(|state| state.begin_life(1, 2)).expect("written");
+    let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).expect("there")).expect("JSON");
+    assert_eq!((&written["colour"], &written["volumes"][0]["weight"]), (&"blue".into(), &4.into()));
+    assert_eq!(written["stores"][0]["heat"], 5);
+}
+
+#[test]
+fn the_one_store_of_an_earlier_version_becomes_the_first_of_the_list() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let text = r#"{"version": 1, "generation": 3, "removed": {}, "flash": {"store": "ab", "generation": 4, "map_void": true,
+        "written": {"f0": {"since": 1, "promotion_bytes": 2, "dirty_bytes": 3, "journal_bytes": 4}}}, "volumes": [{"incarnation": "07",
+        "name": "web", "backing_identity": "disk-1", "clean": true, "dirty_on_flash": "ab", "generation": 3}]}"#;
+    std::fs::write(folder.path().join("state.json"), text).expect("written");
+    let mut dir = StateDir::open(folder.path()).expect("readable");
+    dir.change(|state| state.begin_life(1, 2)).expect("written");
+    let state = dir.state();
+    assert_eq!(state.store("ab").map(|store| (store.generation, store.map_void, store.life)), Some((4, true, 0)));
+    assert_eq!(state.wear["f0"].dirty_bytes, 3);
+    let found = |life| StoreFound {
+        store: "ab".to_owned(),
+        ownership: flash::Ownership { life, ..Default::default() },
+        holds_data: true,
+    };
+    assert_eq!(state.judge_store(&found(0)), Ok(StoreUse::Known), "no version before has named itself in a store");
+    assert!(state.judge_store(&found(9)).is_err());
+}
+
+fn waiting(incarnation: u64, in_log: u64) -> std::collections::BTreeMap<u64, Waiting> {
+    [(incarnation, Waiting { in_log, in_memory: 0 })].into()
+}
+
+#[test]
+fn records_in_the_log_of_a_volume_that_is_whole_by_the_state_refuse_it() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let id = identified(&mut state, "web", "disk-1", 7).expect("new");
+    let waiting = waiting(id, 5);
+    let claim = Claim { store: Some("ab"), waiting: &waiting, ..Claim::plain("web", "disk-1") };
+    let refused = state.identify(&claim, || 8).expect_err("the log is old");
+    assert_eq!(refused.code(), "log-unexpected");
+    assert!(refused.to_string().contains("adopt web --give-up 0000000000000007"), "{refused}");
+    state.mark_on_flash(id, Some("ab"));
+    assert_eq!(state.identify(&claim, || 8).map(|admission| admission.incarnation), Ok(id), "it is expected there");
+    state.mark_clean(id);
+    let accept = Acceptance { adopt: true, give_up: Some(show_incarnation(id)), ..Acceptance::default() };
+    let given_up = state.identify(&Claim { accept: &accept, ..claim }, || 8).expect("said in explicit words");
+    assert_eq!(given_up.incarnation, 8);
+    state.store_mut("ab");
+    assert!(!state.strangers_in("ab", [8]), "it is known");
+}
+
+#[test]
+fn nothing_is_given_up_without_its_name() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let id = identified(&mut state, "web", "disk-1", 7).expect("new");
+    state.mark_on_flash(id, Some("ab"));
+    state.store_mut("ab");
+    for give_up in [None, Some("0000000000000008"), Some("web")] {
+        let elsewhere = adopted(&mut state, "web", "disk-1", 8, give_up).expect_err("what is lost is not named");
+        assert_eq!(elsewhere.code(), "dirty-elsewhere");
+        let changed = adopted(&mut state, "web", "disk-2", 8, give_up).expect_err("what is lost is not named");
+        assert_eq!(changed.code(), "backing-changed");
+        assert!(
+            changed.to_string().contains("gives up dirty data that its clients had flushed of volume web"),
+            "{changed}"
+        );
+    }
+    assert_eq!(adopted(&mut state, "web", "disk-2", 9, Some("0000000000000007")), Ok(9));
+    assert!(!state.strangers_in("ab", [7]), "the data is nobody's, and known to be");
+    assert!(state.strangers_in("ab", [6]));
+}
+
+#[test]
+fn a_volume_written_without_its_store_drops_the_pages_there_first() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let with = |store| Claim { store, ..Claim::plain("web", "disk-1") };
+    assert!(!state.identify(&with(Some("ab")), || 7).expect("new").drops_pages, "it never had any");
+    assert!(!state.identify(&with(Some("ab")), || 8).expect("known").drops_pages);
+    let reading = Claim { writes: false, ..with(None) };
+    state.identify(&reading, || 8).expect("known");
+    assert!(!state.identify(&with(Some("ab")), || 8).expect("known").drops_pages, "nothing was written meanwhile");
+    state.identify(&with(None), || 8).expect("known");
+    assert!(state.identify(&with(Some("ab")), || 8).expect("known").drops_pages);
+    assert!(
+        state.identify(&with(Some("ab")), || 8).expect("known").drops_pages,
+        "until it is durable that they are gone"
+    );
+    state.note_pages_dropped(7, "ab");
+    assert!(!state.identify(&with(Some("ab")), || 8).expect("known").drops_pages);
+    assert!(state.identify(&with(Some("cd")), || 8).expect("known").drops_pages, "another store");
+    state.note_pages_dropped(7, "cd");
+    assert!(state.identify(&with(Some("ab")), || 8).expect("known").drops_pages, "one at a time is true");
+}
+
+#[test]
+fn a_volume_new_to_the_state_is_refused_beside_data_that_nobody_knows() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    identified(&mut state, "old", "disk-0", 6).expect("new");
+    let claim = |name, identity| Claim { unclaimed: Some("ab"), ..Claim::plain(name, identity) };
+    assert_eq!(state.identify(&claim("web", "disk-1"), || 7).expect_err("who knows").code(), "data-unclaimed");
+    assert_eq!(state.identify(&claim("old", "disk-0"), || 7).expect("it is known").incarnation, 6);
+    let accept = Acceptance { adopt: true, give_up: Some("ab".into()), ..Acceptance::default() };
+    assert!(state.identify(&Claim { accept: &accept, ..claim("web", "disk-1") }, || 7).is_ok());
+}
+
+#[test]
+fn dirty_data_past_a_new_end_refuses_until_it_is_given_up() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let evidence = |past, blocks: u64| Evidence {
+        is_unique: true,
+        blocks_in_log: 5,
+        blocks_past_end: past,
+        content: ContentRecord { size_bytes: blocks * 4096, ..ContentRecord::default() },
+        ..Evidence::default()
+    };
+    let (whole, cut) = (evidence(0, 100), evidence(3, 50));
+    let claim = |evidence| Claim { store: Some("ab"), evidence: Some(evidence), ..Claim::plain("web", "disk-1") };
+    let id = state.identify(&claim(&whole), || 7).expect("new").incarnation;
+    state.mark_on_flash(id, Some("ab"));
+    let waiting = waiting(id, 5);
+    let claim = |evidence| Claim { waiting: &waiting, ..claim(evidence) };
+    let refused = state.identify(&claim(&cut), || 8).expect_err("it shrank");
+    assert!(refused.to_string().contains("has 204800 bytes and had 409600: 12288 bytes"), "{refused}");
+    let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
+    assert!(state.identify(&Claim { accept: &accept, ..claim(&cut) }, || 8).is_ok());
+}
+
+#[test]
+fn an_earlier_form_of_an_identity_is_recognised_and_renewed() {
+    let mut state = State::default();
+    let id = identified(&mut state, "web", "device:8:0", 7).expect("new");
+    let aliases = ["device:8:0".to_owned()];
+    let renewed = Claim { aliases: &aliases, ..Claim::plain("web", "device:naa.1") };
+    assert_eq!(state.identify(&renewed, || 8).map(|admission| admission.incarnation), Ok(id));
+    assert_eq!(identified(&mut state, "web", "device:naa.1", 9), Ok(id));
 }

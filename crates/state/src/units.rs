@@ -8,7 +8,6 @@ use super::record::{State, VolumeRecord, hex};
 
 /// What initiators know a volume by, and what they have reserved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct UnitRecord {
     /// The number of its LUN.
     pub lun: u16,
@@ -126,11 +125,14 @@ impl UnitRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Acceptance, Claim};
+
+    const ADOPT: Acceptance = Acceptance { adopt: true, give_up: None, discard_past_end: false };
 
     fn state(names: &[&str]) -> State {
         let mut state = State::default();
         for (at, name) in names.iter().enumerate() {
-            state.identify(name, &format!("disk-{at}"), false, &[], || at as u64 + 1).expect("new");
+            state.identify(&Claim::plain(name, &format!("disk-{at}")), || at as u64 + 1).expect("new");
         }
         state
     }
@@ -155,7 +157,7 @@ mod tests {
         give(&mut state, &[(3, None), (1, None)]);
         assert_eq!(luns(&state), [Some(0), Some(1), Some(2)]);
         state.forget(1);
-        state.identify("d", "disk-9", false, &[], || 4).expect("new");
+        state.identify(&Claim::plain("d", "disk-9"), || 4).expect("new");
         give(&mut state, &[(4, None)]);
         assert_eq!(luns(&state), [Some(1), Some(2), Some(3)], "0 was another's");
         assert_eq!(give(&mut state, &[(4, Some(0))]), [Ok(())], "unless the file says so");
@@ -173,7 +175,7 @@ mod tests {
         assert_eq!(give(&mut state, &[(1, Some(0))]), [taken(0, "b")]);
         assert_eq!((luns(&state), state.retired_luns.len()), (vec![Some(1), Some(0)], 0));
         // Who is kept from moving is in the way of whoever counted on that.
-        state.identify("c", "disk-c", false, &[], || 3).expect("new");
+        state.identify(&Claim::plain("c", "disk-c"), || 3).expect("new");
         give(&mut state, &[(3, None)]);
         assert_eq!(give(&mut state, &[(2, Some(1)), (1, Some(2))]), [taken(1, "a"), taken(2, "c")]);
         assert_eq!(luns(&state), [Some(1), Some(0), Some(2)]);
@@ -195,11 +197,11 @@ mod tests {
         give(&mut state, &[(1, None), (2, None)]);
         assert!(state.keep_reservations(1, &[0xab, 0]) && !state.keep_reservations(9, &[]));
         let before = state.volumes[0].unit.clone();
-        state.identify("a", "disk-7", true, &[], || 7).expect("adopted");
+        state.identify(&Claim { accept: &ADOPT, ..Claim::plain("a", "disk-7") }, || 7).expect("adopted");
         assert_eq!(state.by_name("a").expect("known").unit, before);
         assert_eq!(before.expect("it has one").kept(), Some(vec![0xab, 0]));
         // A backing that has a unit keeps its own; the other number is nobody's.
-        state.identify("b", "disk-7", true, &[], || 8).expect("adopted");
+        state.identify(&Claim { accept: &ADOPT, ..Claim::plain("b", "disk-7") }, || 8).expect("adopted");
         assert_eq!((luns(&state), state.retired_luns.clone()), (vec![Some(0)], BTreeSet::from([1])));
     }
 }

@@ -1,0 +1,189 @@
+//! What of the state directory is copied to the flash devices, and how the directory is made anew from there.
+//!
+//! The copy says which volumes there were, on which backings, and in which flash store each may have dirty data. Secrets are no part of it.
+
+use std::collections::BTreeMap;
+
+use flash::Ownership;
+use serde::{Deserialize, Serialize};
+
+use super::content::ContentRecord;
+use super::record::{State, VolumeRecord};
+use super::stores::{StoreRecord, show_incarnation, show_uuid, uuid_of};
+
+/// The copy, as JSON under a compression.
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    volumes: Vec<VolumeRecord>,
+    stores: Vec<StoreRecord>,
+    removed: BTreeMap<String, String>,
+    retired_luns: std::collections::BTreeSet<u16>,
+    host: u64,
+}
+
+/// Strong, for the room is small and this is done seldom.
+const LEVEL: i32 = 12;
+/// A manifest is never longer than this when it is unpacked.
+const BYTES_MAX: usize = 64 << 20;
+
+/// What devices say of one store.
+#[derive(Clone, Debug)]
+pub struct StoreInventory {
+    /// Its identity, 32 hexadecimal digits.
+    pub store: String,
+    /// The owner that opened it last.
+    pub ownership: Ownership,
+    /// The generation of its members.
+    pub generation: u64,
+    /// The owner's manifest, where one was found.
+    pub manifest: Option<Vec<u8>>,
+    /// Dirty blocks in its log, by incarnation.
+    pub dirty_blocks: BTreeMap<u64, u64>,
+}
+
+/// What is dirty on flash after a rebuild.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The volume's name; `None` where no manifest knows it.
+    pub volume: Option<String>,
+    /// Its incarnation, 16 hexadecimal digits.
+    pub incarnation: String,
+    /// What its backing said it is.
+    pub backing: String,
+    /// Dirty blocks in the log.
+    pub blocks: u64,
+}
+
+/// Why the records cannot be made anew.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RebuildError {
+    /// There is nothing to make them from.
+    #[error("the flash devices name no owner: no daemon of a version that keeps records on flash has opened them")]
+    NoOwner,
+    /// No device has a sound copy of the records.
+    #[error(
+        "no flash device has a sound copy of the records; `hotset flash rescue` brings the dirty data itself into files"
+    )]
+    NoManifest,
+    /// The copy is of a version that this one does not read, or damaged.
+    #[error("the copy of the records on the flash devices cannot be read: {0}")]
+    Unreadable(String),
+}
+
+impl State {
+    /// The copy for the flash devices; `None` where it needs more than `bytes_max`.
+    pub fn manifest(&self, bytes_max: usize) -> Option<Vec<u8>> {
+        // Samples are long, and a backing that has destaged anything proves itself without them.
+        let without_samples = |record: &VolumeRecord| {
+            let content = record.content.clone();
+            let content = content.map(|content| ContentRecord { samples: String::new(), instance: None, ..content });
+            VolumeRecord { content, ..record.clone() }
+        };
+        let manifest = Manifest {
+            volumes: self.volumes.iter().map(without_samples).collect(),
+            stores: self.stores.clone(),
+            removed: self.removed.clone(),
+            retired_luns: self.retired_luns.clone(),
+            host: self.host,
+        };
+        let bytes = serde_json::to_vec(&manifest).expect("a manifest has only text keys");
+        let packed = zstd::bulk::compress(&bytes, LEVEL).ok()?;
+        (packed.len() <= bytes_max).then_some(packed)
+    }
+}
+
+/// Makes the records anew from what a store's devices say. What `current` has that no device can know (tokens, wear) stays. Every volume counts as
+/// not cleanly stopped, and no clean page is believed.
+pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Holding>), RebuildError> {
+    if found.ownership.is_none() {
+        return Err(RebuildError::NoOwner);
+    }
+    let packed = found.manifest.as_ref().ok_or(RebuildError::NoManifest)?;
+    let unreadable = |error: String| RebuildError::Unreadable(error);
+    let bytes = zstd::bulk::decompress(packed, BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
+    let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))?;
+    let Ownership { owner, epoch, life } = found.ownership;
+    let mut state = State {
+        identity: show_uuid(&owner),
+        generation: epoch.max(if uuid_of(&current.identity) == Some(owner) { current.generation } else { 0 }),
+        stores: manifest.stores,
+        volumes: manifest.volumes,
+        removed: manifest.removed,
+        retired_luns: manifest.retired_luns,
+        host: manifest.host,
+        older_than: None,
+        ..current
+    };
+    let record = state.store_mut(&found.store);
+    let given_up = std::mem::take(&mut record.given_up);
+    *record = StoreRecord { generation: found.generation, epoch, life, given_up, ..StoreRecord::new(&found.store) };
+    let given_up = record.given_up.clone();
+    for volume in &mut state.volumes {
+        volume.cached_on = Some(Default::default());
+        volume.clean = false;
+        if found.dirty_blocks.contains_key(&volume.incarnation) {
+            volume.dirty_on_flash = Some(found.store.clone());
+        }
+    }
+    let holding = |(incarnation, blocks): (&u64, &u64)| {
+        let volume = state.by_incarnation(*incarnation);
+        Holding {
+            volume: volume.map(|volume| volume.name.clone()),
+            incarnation: show_incarnation(*incarnation),
+            backing: volume.map(|volume| volume.backing_identity.clone()).unwrap_or_default(),
+            blocks: *blocks,
+        }
+    };
+    let holdings = found.dirty_blocks.iter().map(holding).filter(|one| !given_up.contains(&one.incarnation)).collect();
+    Ok((state, holdings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Claim;
+
+    #[test]
+    fn records_come_back_from_the_devices_and_keep_what_these_do_not_know() {
+        let mut state = State::default();
+        state.begin_life(5, 50);
+        state.store_mut("ab").life = 50;
+        let id = state.identify(&Claim::plain("web", "disk-1"), || 7).expect("new").incarnation;
+        state.mark_on_flash(id, Some("ab"));
+        state.identify(&Claim::plain("db", "disk-2"), || 8).expect("new");
+        let manifest = state.manifest(60_000);
+        assert!(manifest.is_some() && state.manifest(10).is_none(), "a copy that does not fit is not written in part");
+        let found = StoreInventory {
+            store: "ab".into(),
+            ownership: Ownership { owner: uuid_of(&state.identity).expect("digits"), epoch: 9, life: 60 },
+            generation: 3,
+            manifest,
+            dirty_blocks: BTreeMap::from([(7, 12), (99, 4)]),
+        };
+        let current = State { flash_devices: None, generation: 2, ..State::default() };
+        let (made, holdings) = rebuild(current, &found).expect("all is there");
+        assert_eq!((made.identity.as_str(), made.generation), (state.identity.as_str(), 9));
+        assert_eq!(made.store("ab").map(|store| (store.epoch, store.life)), Some((9, 60)));
+        assert_eq!(made.by_name("web").and_then(|record| record.dirty_on_flash.as_deref()), Some("ab"));
+        assert_eq!(made.by_name("db").and_then(|record| record.dirty_on_flash.as_deref()), None);
+        let names: Vec<_> = holdings.iter().map(|one| (one.volume.as_deref(), one.blocks)).collect();
+        assert_eq!(names, [(Some("web"), 12), (None, 4)]);
+        let nameless = StoreInventory { ownership: Ownership::default(), ..found.clone() };
+        assert_eq!(rebuild(State::default(), &nameless).err(), Some(RebuildError::NoOwner));
+        let damaged = StoreInventory { manifest: Some(vec![1, 2, 3]), ..found };
+        assert!(matches!(rebuild(State::default(), &damaged), Err(RebuildError::Unreadable(_))));
+    }
+
+    #[test]
+    fn a_thousand_volumes_fit() {
+        let mut state = State::default();
+        let mut random = 1_u64;
+        for number in 0..1000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let identity = format!("device:naa.{:016x}", random);
+            state.identify(&Claim::plain(&format!("vm-{number}-disk-0"), &identity), || random | 1).expect("new");
+        }
+        let bytes = state.manifest(usize::MAX).expect("unbounded").len();
+        assert!(bytes <= 61_376, "{bytes} bytes");
+    }
+}

@@ -1,0 +1,286 @@
+//! What is known of every flash store that daemons on this directory have used, and whether a store that is found is still that one.
+//!
+//! 1. Before a store is written its next *life*, a drawn number, is noted here (`opening`); every superblock names it from then on. A store whose
+//!    life is neither the last one nor the one that was about to begin was used without this directory, or this directory is an older copy.
+//! 2. Which of both is older is told by the *epoch*: the directory's generation, which grows with each start and stands in both.
+//! 3. A store is never written before it was judged.
+
+use std::collections::BTreeSet;
+
+use flash::Ownership;
+use serde::{Deserialize, Serialize};
+
+use super::record::{State, hex, is_zero};
+use super::trust::{Refusal, Sabotage};
+
+/// Stores that are remembered. The oldest that no volume needs are forgotten first: to be found again, they would have to be empty.
+const STORES_MAX: usize = 256;
+
+/// What is known of a flash store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreRecord {
+    /// Its identity, 32 hexadecimal digits.
+    pub store: String,
+    /// The generation of its members that was last seen: devices that know less were taken out of service.
+    pub generation: u64,
+    /// The directory's generation in which it was opened last.
+    #[serde(default)]
+    pub epoch: u64,
+    /// The life in which it was opened last, 16 hexadecimal digits; 0 where it was opened by a version that drew none.
+    #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
+    pub life: u64,
+    /// A life that was about to begin: superblocks may name it already.
+    #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
+    pub opening: u64,
+    /// The sequence that its log had reached when it was closed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sequence: u64,
+    /// Its map of clean pages is void: all devices that carry it had failed, and backings have been written since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub map_void: bool,
+    /// Volumes, 16 hexadecimal digits each, of which its log may hold data that was given up: it is never served.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub given_up: BTreeSet<String>,
+    /// Fields of a later version: kept as they are.
+    #[serde(flatten)]
+    pub newer: serde_json::Map<String, serde_json::Value>,
+}
+
+impl StoreRecord {
+    /// Of a store of which nothing is known but its identity.
+    pub fn new(store: &str) -> StoreRecord {
+        StoreRecord { store: store.to_owned(), ..StoreRecord::default() }
+    }
+}
+
+/// A store as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreFound {
+    /// Its identity, 32 hexadecimal digits.
+    pub store: String,
+    /// The owner that opened it last.
+    pub ownership: Ownership,
+    /// Its log holds data of some volume.
+    pub holds_data: bool,
+}
+
+/// How a store that was found may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreUse {
+    /// It is exactly what this directory used last.
+    Known,
+    /// It holds nothing that is dirty; its clean pages are not believed.
+    New,
+}
+
+/// A store's or directory's identity as its owner writes it.
+pub fn uuid_of(text: &str) -> Option<[u8; 16]> {
+    u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
+}
+
+/// 32 hexadecimal digits.
+pub fn show_uuid(uuid: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*uuid))
+}
+
+/// 16 hexadecimal digits.
+pub fn show_incarnation(incarnation: u64) -> String {
+    format!("{incarnation:016x}")
+}
+
+impl State {
+    /// Begins a daemon's life: nothing that an earlier one noted may look as if it came from this one.
+    pub fn begin_life(&mut self, drawn_identity: u128, drawn_life: u64) {
+        self.generation += 1;
+        self.life = drawn_life;
+        if self.identity.is_empty() {
+            self.identity = format!("{drawn_identity:032x}");
+        }
+    }
+
+    /// What is known of a store.
+    pub fn store(&self, store: &str) -> Option<&StoreRecord> {
+        self.stores.iter().find(|record| record.store == store)
+    }
+
+    /// As [`State::store`], to be changed; a new record where there is none.
+    pub fn store_mut(&mut self, store: &str) -> &mut StoreRecord {
+        let at = self.stores.iter().position(|record| record.store == store);
+        let at = at.unwrap_or_else(|| {
+            if self.stores.len() >= STORES_MAX {
+                let needed = |record: &StoreRecord| {
+                    self.volumes.iter().any(|volume| volume.dirty_on_flash.as_deref() == Some(&record.store))
+                };
+                if let Some(oldest) = self.stores.iter().position(|record| !needed(record)) {
+                    self.stores.remove(oldest);
+                }
+            }
+            self.stores.push(StoreRecord::new(store));
+            self.stores.len() - 1
+        });
+        &mut self.stores[at]
+    }
+
+    /// What this directory's daemon writes to the superblocks of a store that it opens now.
+    pub fn ownership(&self) -> Ownership {
+        let owner = uuid_of(&self.identity).expect("an identity was drawn when the life began");
+        Ownership { owner, epoch: self.generation, life: self.life }
+    }
+
+    /// Judges a store before anything of it is written. Nothing is changed by it.
+    pub fn judge_store(&self, found: &StoreFound) -> Result<StoreUse, Refusal> {
+        let StoreFound { store, ownership, holds_data } = found;
+        let is_needed = self.volumes.iter().any(|volume| volume.dirty_on_flash.as_ref() == Some(store));
+        let is_own = Some(ownership.owner) == uuid_of(&self.identity);
+        let record = self.store(store);
+        if self.sabotage == Sabotage::AnyStore {
+            return Ok(StoreUse::Known);
+        }
+        if let Some(record) = record {
+            let legacy = ownership.is_none() && record.life == 0;
+            let known = is_own && [record.life, record.opening].contains(&ownership.life) && ownership.life != 0;
+            if legacy || known {
+                return Ok(StoreUse::Known);
+            }
+        }
+        let epoch = record.map_or(0, |record| record.epoch);
+        if is_own && ownership.epoch > epoch && self.sabotage != Sabotage::AnyState {
+            return Err(Refusal::StateOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
+        }
+        if !holds_data && !is_needed {
+            return Ok(StoreUse::New);
+        }
+        match record {
+            Some(_) if is_own || ownership.is_none() => {
+                Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch })
+            }
+            _ if self.sabotage == Sabotage::AnyState => Ok(StoreUse::Known),
+            _ => Err(Refusal::StoreForeign { store: store.clone(), owner: show_uuid(&ownership.owner) }),
+        }
+    }
+
+    /// Notes that a store which was judged is about to be written.
+    pub fn begin_store(&mut self, found: &StoreFound, used: StoreUse) {
+        let life = self.life;
+        if used == StoreUse::New {
+            // Of what was known of it nothing holds.
+            self.void_pages_on(&found.store);
+            *self.store_mut(&found.store) = StoreRecord { map_void: true, ..StoreRecord::new(&found.store) };
+        }
+        let record = self.store_mut(&found.store);
+        record.life = found.ownership.life;
+        record.opening = life;
+        record.sequence = if found.ownership.life == 0 { 0 } else { record.sequence };
+    }
+
+    /// Notes that a store was opened in this life: all its superblocks say so.
+    pub fn store_opened(&mut self, store: &str, generation: u64) {
+        let (epoch, life) = (self.generation, self.life);
+        let record = self.store_mut(store);
+        (record.epoch, record.life, record.opening, record.generation) = (epoch, life, 0, generation);
+    }
+
+    /// No volume's clean pages on that store are believed any more.
+    fn void_pages_on(&mut self, store: &str) {
+        for volume in &mut self.volumes {
+            if let Some(cached_on) = &mut volume.cached_on {
+                cached_on.remove(store);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        let mut state = State::default();
+        state.begin_life(5, 50);
+        state
+    }
+
+    fn found(ownership: Ownership, holds_data: bool) -> StoreFound {
+        StoreFound { store: "ab".into(), ownership, holds_data }
+    }
+
+    /// A store opened by `state`, as its superblocks have it then.
+    fn opened(state: &mut State, before: Ownership, holds_data: bool) -> Ownership {
+        let found = found(before, holds_data);
+        let used = state.judge_store(&found).expect("it may be used");
+        state.begin_store(&found, used);
+        state.store_opened("ab", 1);
+        state.ownership()
+    }
+
+    #[test]
+    fn a_store_is_known_in_its_last_life_and_in_the_one_that_was_about_to_begin() {
+        let mut state = state();
+        let first = opened(&mut state, Ownership::default(), false);
+        state.begin_life(9, 60);
+        assert_eq!(state.identity, format!("{:032x}", 5), "an identity is drawn once");
+        assert_eq!(state.judge_store(&found(first, true)), Ok(StoreUse::Known));
+        state.begin_store(&found(first, true), StoreUse::Known);
+        let second = state.ownership();
+        // Killed before it could note that the store is open: some superblocks name the new life, or none.
+        state.begin_life(9, 70);
+        for ownership in [first, second] {
+            assert_eq!(state.judge_store(&found(ownership, true)), Ok(StoreUse::Known), "{ownership:?}");
+        }
+        let second = opened(&mut state, second, true);
+        assert!(matches!(state.judge_store(&found(first, true)), Err(Refusal::StoreOlder { .. })));
+        assert_eq!(state.judge_store(&found(second, true)), Ok(StoreUse::Known));
+    }
+
+    #[test]
+    fn an_older_copy_of_the_directory_is_recognised_however_often_it_starts() {
+        let mut state = state();
+        let first = opened(&mut state, Ownership::default(), false);
+        let mut copy = state.clone();
+        state.begin_life(0, 60);
+        let second = opened(&mut state, first, true);
+        for life in 100..110 {
+            copy.begin_life(0, life);
+            for holds_data in [true, false] {
+                let refused = copy.judge_store(&found(second, holds_data));
+                assert!(matches!(refused, Err(Refusal::StateOlder { .. })), "{refused:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_store_of_another_directory_is_taken_only_when_it_holds_nothing() {
+        let mut other = State::default();
+        other.begin_life(6, 61);
+        let theirs = opened(&mut other, Ownership::default(), false);
+        let state = state();
+        for ownership in [theirs, Ownership::default()] {
+            assert!(matches!(state.judge_store(&found(ownership, true)), Err(Refusal::StoreForeign { .. })));
+            assert_eq!(state.judge_store(&found(ownership, false)), Ok(StoreUse::New));
+        }
+    }
+
+    #[test]
+    fn a_store_that_a_volume_needs_is_never_taken_for_a_new_one() {
+        let mut state = state();
+        opened(&mut state, Ownership::default(), false);
+        let id = state.identify(&crate::Claim::plain("v", "disk"), || 7).expect("new").incarnation;
+        state.mark_on_flash(id, Some("ab"));
+        let emptied = Ownership { owner: [9; 16], epoch: 1, life: 1 };
+        assert!(state.judge_store(&found(emptied, false)).is_err());
+        state.mark_clean(id);
+        assert_eq!(state.judge_store(&found(emptied, false)), Ok(StoreUse::New));
+    }
+
+    #[test]
+    fn the_number_of_stores_is_bounded_and_needed_ones_stay() {
+        let mut state = state();
+        let id = state.identify(&crate::Claim::plain("v", "disk"), || 7).expect("new").incarnation;
+        state.mark_on_flash(id, Some("0"));
+        for number in 0..2 * STORES_MAX {
+            state.store_mut(&number.to_string());
+        }
+        assert_eq!(state.stores.len(), STORES_MAX);
+        assert!(state.store("0").is_some() && state.store("1").is_none());
+    }
+}
