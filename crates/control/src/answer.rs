@@ -90,6 +90,9 @@ pub struct Failure {
     pub kind: ErrorKind,
     /// What, where and what to do.
     pub message: String,
+    /// Names the refusal of a volume or a flash store, where it is one (`docs/refusals.md`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
 }
 
 /// Sorts of failures; a web API maps them to its status codes.
@@ -111,7 +114,12 @@ pub enum ErrorKind {
 impl Failure {
     /// A failure of that kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Failure { kind, message: message.into() }
+        Failure { kind, message: message.into(), refusal: None }
+    }
+
+    /// A refusal of that name: a conflict that waits for an administrator.
+    pub fn refused(code: &str, message: impl Into<String>) -> Self {
+        Failure { refusal: Some(code.to_owned()), ..Failure::new(ErrorKind::Conflict, message) }
     }
 
     /// No volume has that name.

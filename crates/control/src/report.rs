@@ -216,6 +216,9 @@ pub struct VolumeReport {
     pub unit: Option<UnitReport>,
     /// What is wrong now.
     pub alerts: Vec<String>,
+    /// Names why it is refused, where `docs/refusals.md` lists that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
 }
 
 /// Neighbouring lost blocks of a volume.
@@ -400,6 +403,7 @@ impl VolumeReport {
             lost_bytes: 0,
             unit: None,
             alerts: Vec::new(),
+            refusal: None,
         }
     }
 
@@ -632,6 +636,9 @@ pub struct FlashReport {
     pub lost: Vec<LostBlockReport>,
     /// What is wrong now.
     pub alerts: Vec<String>,
+    /// Names why it is not used, where `docs/refusals.md` lists that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
 }
 
 impl StatusReport {

@@ -242,6 +242,9 @@ pub enum Request {
     VolumeAdopt {
         /// The volume.
         name: String,
+        /// The data that may be lost for that, by its name: an incarnation, or a flash store.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        give_up: Option<String>,
     },
     /// Make a token for the HTTP interface.
     TokenCreate {

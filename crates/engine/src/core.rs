@@ -117,6 +117,16 @@ impl<S: Seam> Core<S> {
         volumes
     }
 
+    /// Shows each record that the flash log holds of a volume which was not attached yet.
+    pub(crate) fn each_found(&self, incarnation: u64, mut look: impl FnMut(&Recovered)) {
+        self.0.found.borrow()[self.found_of(incarnation)].iter().for_each(&mut look);
+    }
+
+    /// Waits until the map of clean pages is read.
+    pub(crate) async fn wait_for_pages(&self) {
+        self.0.common.pages_loaded().await;
+    }
+
     /// Starts to serve a volume, with what the flash log holds of it. On an error the log keeps that.
     pub async fn attach_recovered(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         let volume = self.recover(spec, backing, &Left::default())?;

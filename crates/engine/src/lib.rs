@@ -6,6 +6,7 @@
 pub mod backing;
 pub mod core;
 mod destage;
+pub mod evidence;
 mod histogram;
 mod log;
 mod memory;

@@ -227,6 +227,8 @@ pub struct VolumeSpec {
     pub flash: FlashShare,
     /// What it is entitled to beside others, and held to.
     pub qos: Qos,
+    /// Its clean pages on flash may be old: they are dropped before any is served.
+    pub drops_pages: bool,
 }
 
 /// What a volume is entitled to beside others, and held to.
@@ -301,6 +303,7 @@ impl VolumeSpec {
             memory: MemoryShare::default(),
             flash: FlashShare::default(),
             qos: Qos::default(),
+            drops_pages: false,
         }
     }
 }

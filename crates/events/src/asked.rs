@@ -57,7 +57,10 @@ pub fn asked(request: &Request) -> Option<Asked> {
             of(name, format!("add on {backing}{policy}{}", if *read_only { ", read-only" } else { "" }))
         }
         Request::VolumeRemove { name } => of(name, "remove"),
-        Request::VolumeAdopt { name } => of(name, "adopt the backing as it is now"),
+        Request::VolumeAdopt { name, give_up: None } => of(name, "adopt the backing as it is now"),
+        Request::VolumeAdopt { name, give_up: Some(data) } => {
+            of(name, format!("adopt the backing as it is now, and give up data {data}"))
+        }
         Request::TraceOpen { name } => of(name, "record a trace"),
         Request::FlashAdd { path, force } => of_device(path, anyway("add to the flash cache", *force)),
         Request::FlashRemove { path } => of_device(path, "remove from the flash cache"),

@@ -120,6 +120,11 @@ enum Command {
     Report(commands::report::Options),
     /// Collect what somebody who helps has to know into one archive, without secrets; the daemon need not run
     Support(commands::support::Options),
+    /// Look after the state directory of a daemon that does not run
+    State {
+        #[command(subcommand)]
+        action: commands::state::Action,
+    },
     /// Say whose backings are not complete, with a daemon or without one; fails if there are any
     Undestaged(commands::undestaged::Options),
     /// Say what sizes of memory and flash are worth buying for a volume, or for a block trace
@@ -134,6 +139,9 @@ enum Command {
         /// Stop after so many minutes, even if seeds are left
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
         minutes: Option<u64>,
+        /// Let an administrator exchange, lose and restore devices, records and backings in every run, not in one of eight
+        #[arg(long)]
+        administrator: bool,
     },
     /// Published tests, reproduced in virtual time
     Lab {
@@ -216,13 +224,16 @@ impl Cli {
             Command::Detach(options) => commands::attach::detach(socket, &options, json),
             Command::Trace { action } => commands::trace::run(socket, action, json),
             Command::Report(options) => commands::report::run(socket, &options, json),
+            Command::State { action } => commands::state::run(action, json),
             Command::Undestaged(options) => commands::undestaged::run(socket, &options, json),
             Command::Support(options) => commands::support::run(socket, &options, json),
             Command::Advise(options) => commands::advise::run(socket, &options, json),
             Command::Simulate(options) => commands::simulate::run(&options, json),
             Command::Workload { action } => commands::workload::run(action, json),
             Command::Lab { action } => commands::lab::run(action, json),
-            Command::Torture { seeds, minutes } => commands::torture::run(seeds, minutes, json),
+            Command::Torture { seeds, minutes, administrator } => {
+                commands::torture::run(seeds, minutes, administrator, json)
+            }
             Command::Completions { shell } => commands::shell::completions(Cli::command(), shell),
             Command::Man { out } => commands::shell::manual(Cli::command(), out.as_deref()),
         }

@@ -1,4 +1,4 @@
-//! Runs seeds `A..B` (arguments) and says how long one took and what they did.
+//! Runs seeds `A..B` (arguments) and says how long one took and what they did; with `SITES=1` an administrator is between the lives of all.
 
 use engine::spec::Sabotage;
 use lab::torture::{Campaign, campaign};
@@ -8,7 +8,8 @@ fn main() {
     let (first, end) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(100));
     #[expect(clippy::disallowed_methods, reason = "says how long it took")]
     let started = std::time::Instant::now();
-    let what = Campaign { seeds: first..end, time_max: None, threads: 1, sabotage: Sabotage::None };
+    let sites = std::env::var_os("SITES").is_some();
+    let what = Campaign { seeds: first..end, time_max: None, threads: 1, sabotage: Sabotage::None, sites };
     let summary = campaign(&what, |done| eprintln!("{done} seeds"));
     if let Some(violation) = summary.violation {
         println!("{violation}");

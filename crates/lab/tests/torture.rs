@@ -9,7 +9,7 @@ const SEEDS: u64 = 2_000;
 
 #[test]
 fn two_thousand_seeds_with_crashes_and_faults_break_no_promise() {
-    let what = Campaign { seeds: 0..SEEDS, time_max: None, threads: 2, sabotage: Sabotage::None };
+    let what = Campaign { seeds: 0..SEEDS, time_max: None, threads: 2, sabotage: Sabotage::None, sites: false };
     let summary = campaign(&what, |_| ());
     if let Some(violation) = summary.violation {
         panic!("{violation}");

@@ -86,6 +86,17 @@ pub trait Disk<S: Seam>: Clone + 'static {
     /// Names the storage itself, not the path to it: stays the same over a restart, differs for a clone where the world can tell.
     fn identity(&self) -> String;
 
+    /// True when the identity lies in the storage itself (a serial number, a file's inode and birth), so that no other storage has it. Else it is the
+    /// name of a place, where another disk may be by now.
+    fn is_identity_unique(&self) -> bool {
+        false
+    }
+
+    /// Tells this attachment of a device from every other one of the same boot; `None` where nothing does.
+    fn instance(&self) -> Option<String> {
+        None
+    }
+
     /// Changes whenever the disk may have lost what was written and not flushed (a reconnect): such data counts as dirty again.
     fn incarnation(&self) -> u64;
 

@@ -13,8 +13,8 @@ const SAMPLES: u64 = 24;
 const HEAD: [u64; 3] = [0, 1, 16];
 /// Samples with content that have to be as they were for a backing to be recognised by them alone.
 const MATCHES_MIN: usize = 3;
-/// CRC32C of a block of zeroes.
-const ZEROES: u32 = 0x98f9_4189;
+/// The sample of a block that says nothing: zeroes are on every new disk.
+const NOTHING: u32 = 0;
 
 /// What a backing held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct ContentRecord {
     /// Identifiers of partition tables and file systems in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
-    /// CRC32C of the blocks at [`sample_places`], eight hexadecimal digits each.
+    /// CRC32C of the blocks at [`sample_places`], eight hexadecimal digits each; 0 for one that says nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub samples: String,
 }
@@ -119,9 +119,8 @@ pub fn judge_content(noted: Option<&ContentRecord>, evidence: &Evidence) -> Cont
     }
     let (then, now) =
         (samples_of(&noted.samples), samples_of(evidence.samples_before.as_ref().unwrap_or(&evidence.content.samples)));
-    let is_all = !then.is_empty() && then == now;
-    let matches = then.iter().zip(&now).filter(|(then, now)| then == now && **then != ZEROES).count();
-    if is_all || matches >= MATCHES_MIN { ContentVerdict::Same } else { ContentVerdict::Unproven }
+    let matches = then.iter().zip(&now).filter(|(then, now)| then == now && **then != NOTHING).count();
+    if matches >= MATCHES_MIN { ContentVerdict::Same } else { ContentVerdict::Unproven }
 }
 
 #[cfg(test)]
@@ -160,13 +159,8 @@ mod tests {
         assert_eq!(judge_content(None, &found(&[1, 2, 3])), ContentVerdict::Unproven);
         assert_eq!(judge_content(Some(&noted(&[7, 8, 9])), &found(&[1, 2, 3])), ContentVerdict::Unproven);
         assert_eq!(judge_content(Some(&noted(&[1, 2, 3, 9])), &found(&[1, 2, 3, 4])), ContentVerdict::Same);
-        // Zeroes are on every new disk.
-        let zeroes = [ZEROES, ZEROES, ZEROES, 5];
-        assert_eq!(
-            judge_content(Some(&noted(&zeroes)), &found(&[ZEROES, ZEROES, ZEROES, 4])),
-            ContentVerdict::Unproven
-        );
-        assert_eq!(judge_content(Some(&noted(&zeroes)), &found(&zeroes)), ContentVerdict::Same, "nothing has changed");
+        let zeroes = [NOTHING; 24];
+        assert_eq!(judge_content(Some(&noted(&zeroes)), &found(&zeroes)), ContentVerdict::Unproven);
         let destaged = Evidence { destaged_found: 1, ..found(&[4]) };
         assert_eq!(judge_content(Some(&noted(&[1])), &destaged), ContentVerdict::Same);
     }

@@ -41,8 +41,6 @@ pub struct Claim<'a> {
     pub served: &'a [String],
     /// The flash store in use.
     pub store: Option<&'a str>,
-    /// A flash store that holds data of volumes that the directory does not know.
-    pub unclaimed: Option<&'a str>,
     /// Why a store is not in use.
     pub why_unused: &'a dyn Fn(&str) -> String,
     /// What waits to be destaged, by incarnation.
@@ -76,13 +74,15 @@ impl State {
         let is_it = |record: &VolumeRecord| {
             record.backing_identity == claim.identity || claim.aliases.contains(&record.backing_identity)
         };
-        let by_backing = self.volumes.iter().position(is_it);
+        let mut by_backing = self.volumes.iter().position(is_it);
         if let Some(other) = by_backing.map(|at| &self.volumes[at].name)
             && other != claim.name
             && claim.served.contains(other)
-            && self.sabotage != Sabotage::SharedDisk
         {
-            return Err(Refusal::BackingTaken { other: other.clone() });
+            if self.sabotage != Sabotage::SharedDisk {
+                return Err(Refusal::BackingTaken { other: other.clone() });
+            }
+            by_backing = None;
         }
         let by_name = self.volumes.iter().position(|record| record.name == claim.name);
         if let Some(named) = by_name.filter(|named| by_backing != Some(*named)) {
@@ -91,9 +91,9 @@ impl State {
         let gives_up = match by_backing {
             Some(found) => self.judge_data(found, claim)?,
             None => {
-                if let Some(store) = claim.unclaimed.filter(|store| !claim.gives_up(store)) {
-                    let (name, store) = (claim.name.to_owned(), store.to_owned());
-                    return Err(Refusal::Unclaimed { name, store });
+                let seen = self.unclaimed.iter().find(|store| !claim.gives_up(store));
+                if let Some(store) = seen.filter(|_| self.sabotage != Sabotage::AnyState) {
+                    return Err(Refusal::Unclaimed { name: claim.name.to_owned(), store: store.clone() });
                 }
                 false
             }
@@ -198,6 +198,7 @@ impl State {
                 (incarnation, claim.store.is_some() && !self.may_have_pages(incarnation, claim.store))
             }
             None => {
+                // Whatever those stores hold is none of its.
                 let incarnation = draw();
                 self.volumes.push(VolumeRecord { incarnation, ..VolumeRecord::default() });
                 (incarnation, false)
@@ -243,13 +244,18 @@ impl State {
         }
     }
 
-    /// Volumes in `held` of which this directory knows nothing and never did: their data may be that of a volume whose record was lost.
-    pub fn strangers_in(&self, store: &str, held: impl IntoIterator<Item = u64>) -> bool {
+    /// Notes whether a store that is in use holds data of volumes of which this directory knows nothing and never did: it may be that of a volume whose
+    /// record was lost.
+    pub fn note_held(&mut self, store: &str, held: impl IntoIterator<Item = u64>) {
         let given_up = self.store(store).map(|record| &record.given_up);
-        held.into_iter().any(|incarnation| {
+        let is_strange = held.into_iter().any(|incarnation| {
             self.by_incarnation(incarnation).is_none()
                 && !given_up.is_some_and(|given_up| given_up.contains(&show_incarnation(incarnation)))
-        })
+        });
+        match is_strange {
+            true => self.unclaimed.insert(store.to_owned()),
+            false => self.unclaimed.remove(store),
+        };
     }
 
     /// Remembers that what a store may hold of an incarnation is given up.
@@ -337,7 +343,6 @@ impl<'a> Claim<'a> {
             aliases: &[],
             served: &[],
             store: None,
-            unclaimed: None,
             why_unused: &|_| "it is not configured".to_owned(),
             waiting: NOTHING,
             evidence: None,

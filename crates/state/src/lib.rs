@@ -34,12 +34,14 @@ pub use record::{
 };
 pub use replace::Step;
 pub use stores::{StoreFound, StoreRecord, StoreUse, show_incarnation, show_uuid, uuid_of};
-pub use trust::{Loss, OlderThan, Refusal, Sabotage};
+pub use trust::{BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage};
 pub use units::{UnitError, UnitRecord};
 
 /// Pause between two attempts at the lock.
 const HELD_PAUSE: Duration = Duration::from_millis(50);
 const FILE: &str = "state.json";
+/// Copies of the file that rebuilds leave beside it.
+const ASIDE_MAX: u32 = 1_000;
 const LOCK: &str = "lock";
 
 /// Why the state directory cannot be used.
@@ -120,6 +122,30 @@ impl StateDir {
                 result => return result,
             }
         }
+    }
+
+    /// As [`StateDir::open`], for a rebuild: a file that is damaged counts as none, and whatever is there is copied aside first. Returns the copy.
+    pub fn open_set_aside(directory: &Path) -> Result<(StateDir, Option<PathBuf>), StateError> {
+        let io = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |error| StateError::Io { doing, path, error }
+        };
+        std::fs::create_dir_all(directory).map_err(io("create it", directory))?;
+        let lock_path = directory.join(LOCK);
+        let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
+        let lock = hold(directory, lock.map_err(io("open its lock", &lock_path))?)?;
+        let path = directory.join(FILE);
+        let aside =
+            (0..ASIDE_MAX).map(|number| directory.join(format!("{FILE}.before-{number}"))).find(|path| !path.exists());
+        let aside = aside.filter(|_| path.exists());
+        if let Some(aside) = &aside {
+            std::fs::copy(&path, aside).map_err(io("copy its file aside", aside))?;
+        }
+        let state = match State::load(&path) {
+            Err(StateError::Damaged { .. }) => State::default(),
+            other => other?.unwrap_or_default(),
+        };
+        Ok((StateDir { directory: directory.to_owned(), state, _lock: lock }, aside))
     }
 
     /// Reads `directory` without holding it, for showing; nothing where there is none yet.

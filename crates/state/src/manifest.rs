@@ -112,6 +112,7 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
         retired_luns: manifest.retired_luns,
         host: manifest.host,
         older_than: None,
+        unclaimed: Default::default(),
         ..current
     };
     let record = state.store_mut(&found.store);

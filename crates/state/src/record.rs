@@ -25,15 +25,16 @@ pub struct State {
     /// A number drawn for the last start, 16 hexadecimal digits; 0 before the first start of a version that draws one.
     #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
     pub life: u64,
-    /// The flash store in use last, as versions before `stores` noted it; moved there when it is read.
-    #[serde(default, skip_serializing)]
-    pub(super) flash: Option<FlashRecord>,
     /// Every flash store that daemons on this directory have used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stores: Vec<StoreRecord>,
     /// A store was found that a later state of this directory had used: this one is an older copy, and serves nothing until it is rebuilt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than: Option<OlderThan>,
+    /// Flash stores that were seen to hold data of volumes which this directory does not know: volumes that are new to it are refused until that data is
+    /// claimed or given up.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unclaimed: BTreeSet<String>,
     /// What was written to each flash device, by the device's own name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub wear: BTreeMap<String, DeviceWear>,
@@ -97,7 +98,7 @@ pub struct KeptRecord {
 
 /// A flash store as versions before [`StoreRecord`] noted it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct FlashRecord {
+struct FlashRecord {
     store: String,
     generation: u64,
     #[serde(default)]
@@ -209,16 +210,18 @@ impl State {
         };
         let damaged =
             |error: serde_json::Error| StateError::Damaged { path: path.to_owned(), detail: error.to_string() };
-        let versioned: Versioned = serde_json::from_slice(&bytes).map_err(damaged)?;
+        let mut versioned: Versioned = serde_json::from_slice(&bytes).map_err(damaged)?;
         if versioned.version != STATE_VERSION {
             return Err(StateError::Version { path: path.to_owned(), found: versioned.version });
         }
-        serde_json::from_value(versioned.rest.into()).map(State::upgraded).map(Some).map_err(damaged)
+        let legacy = versioned.rest.remove("flash").map(serde_json::from_value).transpose().map_err(damaged)?;
+        let state: State = serde_json::from_value(versioned.rest.into()).map_err(damaged)?;
+        Ok(Some(state.upgraded(legacy)))
     }
 
     /// Takes over what earlier versions wrote in another place.
-    fn upgraded(mut self) -> State {
-        if let Some(FlashRecord { store, generation, map_void, written }) = self.flash.take() {
+    fn upgraded(mut self, legacy: Option<FlashRecord>) -> State {
+        if let Some(FlashRecord { store, generation, map_void, written }) = legacy {
             for record in self.volumes.iter_mut().filter(|record| record.cached_on.is_none()) {
                 record.cached_on = Some(BTreeSet::from([store.clone()]));
             }

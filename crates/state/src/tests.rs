@@ -224,8 +224,6 @@ fn records_in_the_log_of_a_volume_that_is_whole_by_the_state_refuse_it() {
     let accept = Acceptance { adopt: true, give_up: Some(show_incarnation(id)), ..Acceptance::default() };
     let given_up = state.identify(&Claim { accept: &accept, ..claim }, || 8).expect("said in explicit words");
     assert_eq!(given_up.incarnation, 8);
-    state.store_mut("ab");
-    assert!(!state.strangers_in("ab", [8]), "it is known");
 }
 
 #[test]
@@ -246,8 +244,10 @@ fn nothing_is_given_up_without_its_name() {
         );
     }
     assert_eq!(adopted(&mut state, "web", "disk-2", 9, Some("0000000000000007")), Ok(9));
-    assert!(!state.strangers_in("ab", [7]), "the data is nobody's, and known to be");
-    assert!(state.strangers_in("ab", [6]));
+    state.note_held("ab", [7]);
+    assert!(state.unclaimed.is_empty(), "the data is nobody's, and known to be");
+    state.note_held("ab", [6]);
+    assert!(!state.unclaimed.is_empty());
 }
 
 #[test]
@@ -278,11 +278,15 @@ fn a_volume_new_to_the_state_is_refused_beside_data_that_nobody_knows() {
     let mut state = State::default();
     state.begin_life(1, 2);
     identified(&mut state, "old", "disk-0", 6).expect("new");
-    let claim = |name, identity| Claim { unclaimed: Some("ab"), ..Claim::plain(name, identity) };
+    state.note_held("ab", [99]);
+    let claim = |name, identity| Claim::plain(name, identity);
     assert_eq!(state.identify(&claim("web", "disk-1"), || 7).expect_err("who knows").code(), "data-unclaimed");
     assert_eq!(state.identify(&claim("old", "disk-0"), || 7).expect("it is known").incarnation, 6);
     let accept = Acceptance { adopt: true, give_up: Some("ab".into()), ..Acceptance::default() };
     assert!(state.identify(&Claim { accept: &accept, ..claim("web", "disk-1") }, || 7).is_ok());
+    assert!(state.identify(&claim("third", "disk-3"), || 8).is_err(), "given up for that volume, and for no other");
+    state.note_held("ab", [6, 7]);
+    assert!(state.identify(&claim("third", "disk-3"), || 8).is_ok(), "nothing strange is there any more");
 }
 
 #[test]

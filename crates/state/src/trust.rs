@@ -32,6 +32,9 @@ pub enum Sabotage {
     AdoptUnnamed,
 }
 
+/// Code of [`Refusal::BackingShrank`], to which a resize is the answer.
+pub const BACKING_SHRANK: &str = "backing-shrank";
+
 /// Why a store or a volume is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -184,7 +187,7 @@ impl Refusal {
             Refusal::LogUnexpected { .. } => "log-unexpected",
             Refusal::ContentDiffers { .. } => "content-differs",
             Refusal::ContentUnproven { .. } => "content-unproven",
-            Refusal::BackingShrank { .. } => "backing-shrank",
+            Refusal::BackingShrank { .. } => BACKING_SHRANK,
         }
     }
 }
@@ -243,7 +246,7 @@ impl fmt::Display for Refusal {
             }
             Refusal::DirtyElsewhere { name, why, loss } => write!(
                 f,
-                "data that its clients had flushed may lie in a flash log that is not in use: {why}. Bring its devices back and start again; or, \
+                "data that its clients had flushed may lie in the flash log alone, which is not in use: {why}. Bring its devices back and start again; or, \
                  accepting that this data is lost, say so: hotset volume adopt {name} --give-up {}, which gives up {loss}",
                 loss.incarnation
             ),

@@ -75,6 +75,14 @@ impl<S: Seam> Disk<S> for AnyDisk<S> {
         each!(self, disk => disk.identity())
     }
 
+    fn is_identity_unique(&self) -> bool {
+        each!(self, disk => disk.is_identity_unique())
+    }
+
+    fn instance(&self) -> Option<String> {
+        each!(self, disk => disk.instance())
+    }
+
     fn incarnation(&self) -> u64 {
         each!(self, disk => disk.incarnation())
     }

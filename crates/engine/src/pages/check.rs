@@ -71,8 +71,8 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
 impl<S: Seam> Shard<S> {
     async fn compare(self: &ShardRef<S>) -> Compared {
         let Some(pages) = self.level.pages.clone() else { return Compared::Same };
-        if !self.level.enabled {
-            // Nothing of it is wanted there: what is left from before goes, and is never asked for.
+        if !self.level.enabled || self.level.drops {
+            // Nothing of it is wanted there, or nothing of it is believed: what is left from before goes, and is never asked for.
             return if self.forget_pages().await.is_ok() { Compared::Same } else { Compared::Unknown };
         }
         let spread = self.core.spec().flash_check_blocks;

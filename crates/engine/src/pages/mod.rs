@@ -38,6 +38,8 @@ pub struct Level<S: Seam> {
     pages: Option<PagesOf<S>>,
     /// It may have any at all.
     enabled: bool,
+    /// What is there from before may be old.
+    drops: bool,
     /// How much of the flash it may have.
     share: RefCell<FlashShare>,
     /// What of it is pinned.
@@ -59,7 +61,7 @@ pub struct Level<S: Seam> {
 
 impl<S: Seam> Level<S> {
     /// For a volume over these pages.
-    pub fn new(pages: Option<PagesOf<S>>, share: FlashShare) -> Self {
+    pub fn new(pages: Option<PagesOf<S>>, share: FlashShare, drops: bool) -> Self {
         let (checked, suspended, dropped, width, figures) = Default::default();
         if let Some(pages) = &pages {
             pages.set_share(share.of_pages());
@@ -68,6 +70,7 @@ impl<S: Seam> Level<S> {
         Level {
             pages,
             enabled,
+            drops,
             share,
             pins: Pins::default(),
             checked,

@@ -79,7 +79,11 @@ impl<S: Seam> Volume<S> {
             counters: Counters::default(),
             curves: Default::default(),
             memory_share: Cell::new(spec.memory),
-            level: Level::new(core.pages().map(|pages| pages.volume(spec.incarnation)), spec.flash.clone()),
+            level: Level::new(
+                core.pages().map(|pages| pages.volume(spec.incarnation)),
+                spec.flash.clone(),
+                spec.drops_pages,
+            ),
             slow: Default::default(),
             stopping: Cell::new(false),
             draining: Cell::new(false),

@@ -15,6 +15,7 @@ pub mod lab;
 pub mod report;
 pub mod shell;
 pub mod simulate;
+pub mod state;
 pub mod status;
 pub mod stop;
 pub mod support;

@@ -32,10 +32,11 @@ struct Outcome {
 }
 
 /// Runs seeds until they are done, one breaks a promise, or time is up.
-pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, json: bool) -> Result<(), Failure> {
+pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, sites: bool, json: bool) -> Result<(), Failure> {
     // With minutes alone seeds do not run out before time does.
     let all = if minutes.is_some() { 0..u64::MAX } else { SEEDS };
     let what = Campaign {
+        sites,
         seeds: seeds.unwrap_or(all),
         time_max: minutes.map(|minutes| Duration::from_secs(minutes * 60)),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -85,6 +86,6 @@ mod tests {
 
     #[test]
     fn a_few_seeds_run_and_pass() {
-        run(Some(0..3), None, true).unwrap();
+        run(Some(0..3), None, false, true).unwrap();
     }
 }

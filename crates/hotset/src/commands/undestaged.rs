@@ -86,10 +86,7 @@ mod tests {
             clean,
             dirty_on_flash: on_flash.then(|| "0".repeat(32)),
             generation: 1,
-            lost_before: 0,
-            overrides: Default::default(),
-            added: None,
-            unit: None,
+            ..VolumeRecord::default()
         }
     }
 

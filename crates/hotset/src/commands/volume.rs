@@ -115,10 +115,13 @@ pub enum Action {
         /// The volume
         name: String,
     },
-    /// Accept that a volume's backing is another one than before
+    /// Accept that a volume's backing is another one than before, or is as it is
     Adopt {
         /// The volume
         name: String,
+        /// Give up dirty data that cannot be kept beside that; the refusal tells its name
+        #[arg(long, value_name = "DATA")]
+        give_up: Option<String>,
     },
 }
 
@@ -195,7 +198,7 @@ impl Action {
                 Request::VolumeAdd { name, backing: absolute(backing)?, size_bytes: size, policy, read_only }
             }
             Action::Remove { name } => Request::VolumeRemove { name },
-            Action::Adopt { name } => Request::VolumeAdopt { name },
+            Action::Adopt { name, give_up } => Request::VolumeAdopt { name, give_up },
         })
     }
 }

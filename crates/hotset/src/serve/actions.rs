@@ -15,7 +15,7 @@ use super::data_core::Local;
 use crate::config::keys::{KEYS, find_key, nearest, set_by_command};
 use crate::log;
 use crate::units::show_bytes;
-use state::{DECLARED_LOST, MODE, POLICY};
+use state::{Acceptance, BACKING_SHRANK, DECLARED_LOST, MODE, POLICY};
 
 impl Daemon {
     /// Does `work` with the volume on its core, saying meanwhile how much is dirty.
@@ -182,6 +182,9 @@ impl Daemon {
             return Err(Failure::new(ErrorKind::Invalid, "a volume's size is a multiple of 512 bytes, above 0"));
         }
         let _busy = self.begin(name)?;
+        if discard_dirty && size_bytes.is_none() {
+            self.accept_shrunk(name).await?;
+        }
         let placed = self.placed(name)?;
         let work = async move |volume: Volume<RealSeam>| volume.resize(size_bytes, discard_dirty).await;
         let size = self.on_volume(name, &placed, "resizing", progress, work).await?;
@@ -189,6 +192,18 @@ impl Daemon {
         self.tell_guests_size(name, &placed).await?;
         log::info(format!("volume {name}: {} by command", show_bytes(size)));
         self.show(name).await
+    }
+
+    /// Serves a volume that is refused because its backing shrank: dirty data past the end may be lost.
+    async fn accept_shrunk(&self, name: &str) -> Result<(), Failure> {
+        let known = self.volumes.borrow().get(name).cloned();
+        let Some(known) = known.filter(|known| known.refusal.as_deref() == Some(BACKING_SHRANK)) else { return Ok(()) };
+        let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
+        self.attach(known.config, known.from_file, accept).await?;
+        log::warn(format!(
+            "volume {name}: its backing is smaller than it was; dirty data past its end was given up by command"
+        ));
+        Ok(())
     }
 }
 

@@ -14,6 +14,7 @@ use seam::{DiskError, Nanos, Seam};
 
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
+use super::evidence::Subject;
 use super::iscsi::UnitPlan;
 use super::kept::{self, is_left};
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
@@ -23,7 +24,10 @@ use super::stop::CLIENTS_PATIENCE;
 use crate::config::keys::set_by_command;
 use crate::config::{BackingSpec, VolumeConfig, check_name};
 use crate::log;
-use state::{AddedVolume, IdentityError, State, draw_incarnation, effective_mode, effective_policy};
+use state::{
+    Acceptance, AddedVolume, Admission, Claim, Evidence, State, Waiting, draw_incarnation, effective_mode,
+    effective_policy,
+};
 
 /// Backings that a core opens at once.
 const OPENS_AT_ONCE: usize = 32;
@@ -50,20 +54,31 @@ struct Attaching {
     lost_before: u64,
 }
 
+/// What a start found of the volumes that it is to serve.
+struct Found {
+    /// What waits to be destaged, by incarnation.
+    waiting: BTreeMap<u64, Waiting>,
+    /// What each backing holds.
+    evidence: Vec<Option<Result<Evidence, Failure>>>,
+}
+
 /// A volume that is wanted, and whether it is in the file.
 type WantedVolume = (VolumeConfig, bool);
 
 impl Daemon {
     /// Brings a volume into service, or notes why it cannot be.
-    pub async fn attach(&self, config: VolumeConfig, from_file: bool, adopt: bool) -> Result<(), Failure> {
-        self.attach_all(vec![(config, from_file)], adopt).await.pop().expect("one answer a volume")
+    pub async fn attach(&self, config: VolumeConfig, from_file: bool, accept: Acceptance) -> Result<(), Failure> {
+        self.attach_all(vec![(config, from_file)], accept).await.pop().expect("one answer a volume")
     }
 
     /// As [`Daemon::attach`], for many volumes: a core is asked for all of them, and the state directory written once. With a thousand, one
     /// after the other took a minute where threads have to wait for a processor.
-    pub async fn attach_all(&self, wanted: Vec<WantedVolume>, adopt: bool) -> Vec<Result<(), Failure>> {
+    pub async fn attach_all(&self, wanted: Vec<WantedVolume>, accept: Acceptance) -> Vec<Result<(), Failure>> {
         let opened = self.open_all(&wanted).await;
-        let identified = self.identify_all(&wanted, &opened, adopt);
+        let found = self.find_all(&opened).await;
+        let identified = self.identify_all(&wanted, &opened, found, &accept);
+        // Before anything relies on it that is new in the records.
+        self.save_manifest().await;
         let placed = self.serve_all(&wanted, opened, identified).await;
         if let Err(failure) = self.drop_left_behind().await {
             log::error(&failure.message);
@@ -76,10 +91,11 @@ impl Daemon {
                 Err(failure) => Standing::Refused(failure.message.clone()),
             };
             let name = config.name.clone();
-            self.volumes.borrow_mut().insert(name.clone(), Known { standing, from_file, config });
+            let refusal = result.as_ref().err().and_then(|failure| failure.refusal.clone());
+            self.volumes.borrow_mut().insert(name.clone(), Known { standing, from_file, config, refusal });
             result.map(|_| ()).map_err(|failure| {
-                let text = format!("volume {name} is not served: {}", failure.message);
-                Failure::new(failure.kind, text)
+                let message = format!("volume {name} is not served: {}", failure.message);
+                Failure { message, ..failure }
             })
         });
         results.collect()
@@ -115,7 +131,7 @@ impl Daemon {
         &self,
         wanted: &[WantedVolume],
         opened: Vec<Result<Opened, Failure>>,
-        identified: Vec<Result<u64, Failure>>,
+        identified: Vec<Result<Admission, Failure>>,
     ) -> Vec<Result<Placed, Failure>> {
         let mut jobs: BTreeMap<usize, Vec<(usize, Attaching)>> = BTreeMap::new();
         let mut results = Vec::with_capacity(wanted.len());
@@ -124,11 +140,11 @@ impl Daemon {
             wanted.iter().zip(opened.into_iter().zip(identified)).enumerate()
         {
             results.push(match (opened, identified) {
-                (Ok(opened), Ok(incarnation)) => match self.unit_plan(config, incarnation) {
+                (Ok(opened), Ok(Admission { incarnation, drops_pages })) => match self.unit_plan(config, incarnation) {
                     Err(failure) => Err(self.close(&opened, failure).await),
                     Ok(unit) => {
                         let Opened { core, number, facts } = opened;
-                        let spec = self.spec_of(config, incarnation);
+                        let spec = VolumeSpec { drops_pages, ..self.spec_of(config, incarnation) };
                         let record = self.state.borrow();
                         let lost_before = record.state().by_incarnation(incarnation).map_or(0, |one| one.lost_before);
                         drop(record);
@@ -271,35 +287,70 @@ impl Daemon {
         homes
     }
 
+    /// What waits for each open backing and what that holds; `None` for one that is not open.
+    async fn find_all(&self, opened: &[Result<Opened, Failure>]) -> Result<Found, Failure> {
+        let waiting = self.waiting().await?;
+        let subjects: Vec<_> = {
+            let (state, store) = (self.state.borrow(), self.flash_store());
+            let subject = |opened: &Result<Opened, Failure>| {
+                let Opened { core, number, facts } = opened.as_ref().ok()?;
+                let is_it = |identity: &String| *identity == facts.identity || facts.aliases.contains(identity);
+                let record = state.state().volumes.iter().find(|record| is_it(&record.backing_identity));
+                let cached_on = record.and_then(|record| record.cached_on.as_ref());
+                Some(Subject {
+                    core: *core,
+                    number: *number,
+                    incarnation: record.map(|record| record.incarnation),
+                    size_before: record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes),
+                    trusts_store: cached_on
+                        .is_some_and(|stores| store.as_ref().is_some_and(|store| stores.contains(store))),
+                })
+            };
+            opened.iter().map(subject).collect()
+        };
+        let evidence = self.evidence(&subjects).await;
+        Ok(Found { waiting, evidence })
+    }
+
     /// The incarnation of each volume on its open backing, noted durably before the first write.
     fn identify_all(
         &self,
         wanted: &[WantedVolume],
         opened: &[Result<Opened, Failure>],
-        adopt: bool,
-    ) -> Vec<Result<u64, Failure>> {
-        let (mut served, store) = (self.served(), self.flash_store());
+        found: Result<Found, Failure>,
+        accept: &Acceptance,
+    ) -> Vec<Result<Admission, Failure>> {
+        let found = match found {
+            Ok(found) => found,
+            Err(failure) => return wanted.iter().map(|_| Err(failure.clone())).collect(),
+        };
+        let mut served = self.served();
         let mut unclean = Vec::new();
         let identified = self.state.borrow_mut().change(|state| {
-            let each = wanted.iter().zip(opened).map(|((config, _), opened)| {
+            let each = wanted.iter().zip(opened).zip(&found.evidence).map(|(((config, _), opened), evidence)| {
                 let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
+                let evidence = evidence.as_ref().map(Result::as_ref).transpose().map_err(Failure::clone)?;
                 let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
                 let whole = self.whole.borrow();
                 // Of this daemon nothing is lost that it has acknowledged, however often it began to serve the volume.
                 let generation = state.generation;
                 let is_known_whole = |of: u64| of == generation || whole.contains(&of);
                 let is_unclean = known.is_some_and(|record| !record.clean && !is_known_whole(record.generation));
-                let incarnation = self.identify(state, config, facts, adopt, &served, store.as_deref())?;
+                let admission = self.identify(state, config, facts, (&found, evidence), accept, &served)?;
                 served.push(config.name.clone());
                 if is_unclean {
                     unclean.push(&config.name);
-                    state.by_incarnation_mut(incarnation).expect("it was just noted").lost_before = generation;
+                    let record = state.by_incarnation_mut(admission.incarnation);
+                    record.expect("it was just noted").lost_before = generation;
                 }
-                Ok(incarnation)
+                Ok(admission)
             });
-            let mut each = each.collect::<Vec<Result<u64, Failure>>>();
-            self.give_luns(state, wanted, &mut each, adopt);
-            each
+            let each = each.collect::<Vec<Result<Admission, Failure>>>();
+            let incarnation =
+                |one: &Result<Admission, Failure>| one.as_ref().map(|one| one.incarnation).map_err(Failure::clone);
+            let mut units: Vec<Result<u64, Failure>> = each.iter().map(incarnation).collect();
+            self.give_luns(state, wanted, &mut units, accept.adopt);
+            each.into_iter().zip(units).map(|(one, unit)| unit.and(one)).collect::<Vec<_>>()
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
             log::warn(format!(
@@ -317,33 +368,42 @@ impl Daemon {
         state: &mut State,
         config: &VolumeConfig,
         facts: &OpenFacts,
-        adopt: bool,
+        (found, evidence): (&Found, Option<&Evidence>),
+        accept: &Acceptance,
         served: &[String],
-        store: Option<&str>,
-    ) -> Result<u64, Failure> {
-        let conflict = |error: IdentityError| Failure::new(ErrorKind::Conflict, error.to_string());
+    ) -> Result<Admission, Failure> {
         let drawn = draw_incarnation().map_err(|error| {
             Failure::new(ErrorKind::Failed, format!("cannot draw an identity from /dev/urandom: {error}"))
         })?;
-        let held = state.store_of(&facts.identity).map(str::to_owned).filter(|held| store != Some(held));
-        if let Some(held) = held.as_ref().filter(|_| !adopt) {
-            let why = self.why_no_flash(held);
-            return Err(conflict(IdentityError::OnFlash { name: config.name.clone(), why }));
-        }
-        let mut incarnation =
-            state.identify(&config.name, &facts.identity, adopt, served, || drawn).map_err(conflict)?;
-        if held.is_some() {
-            state.give_up_flash(incarnation, drawn);
-            incarnation = drawn;
-        }
+        let store = self.flash_store();
+        let claim = Claim {
+            name: &config.name,
+            identity: &facts.identity,
+            aliases: &facts.aliases,
+            served,
+            store: store.as_deref(),
+            why_unused: &|store| self.why_no_flash(store),
+            waiting: &found.waiting,
+            evidence,
+            writes: !config.read_only,
+            accept,
+        };
+        let admission = state.identify(&claim, || drawn);
+        let admission = admission.map_err(|refusal| Failure::refused(refusal.code(), refusal.to_string()))?;
+        let incarnation = admission.incarnation;
         for key in set_by_command() {
             state.expire_override(incarnation, key, &config.setting(key));
         }
         let policy = effective_policy(state.by_name(&config.name), config.policy);
         if store.is_some() && policy == WritePolicy::WriteBack && !config.read_only {
-            state.mark_on_flash(incarnation, store);
+            state.mark_on_flash(incarnation, store.as_deref());
         }
-        Ok(incarnation)
+        if admission.drops_pages
+            && let Some(store) = store
+        {
+            self.drops.borrow_mut().insert(incarnation, store);
+        }
+        Ok(admission)
     }
 
     /// Takes a volume out of service: clients are sent away, everything is destaged and flushed. On an error it goes on being
@@ -406,17 +466,21 @@ impl Daemon {
         let config = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(name, spec) };
         let config = config.by_rules(&self.config.borrow().qos);
         Daemon::warn_of_qos(&config);
-        let attached = self.attach(config, false, false).await;
+        let attached = self.attach(config, false, Acceptance::default()).await;
         if let Err(failure) = attached {
             self.volumes.borrow_mut().remove(name);
             // What cannot be opened is what was named.
             let kind = if failure.kind == ErrorKind::Failed { ErrorKind::Conflict } else { failure.kind };
-            return Err(Failure::new(kind, failure.message));
+            return Err(Failure { kind, ..failure });
         }
         let placed = self.placed(name)?;
         let added = AddedVolume { backing: backing.to_owned(), size_bytes, policy: policy.to_string(), read_only };
+        // An entry of the file that was removed by command stays removed: the added volume has its name over a restart, too.
+        let in_file = self.config.borrow().volumes.iter().any(|volume| volume.name == name);
         let noted = self.state.borrow_mut().change(|state| {
-            state.removed.remove(name);
+            if !in_file {
+                state.removed.remove(name);
+            }
             if let Some(record) = state.by_incarnation_mut(placed.incarnation) {
                 record.added = Some(added);
             }
@@ -433,7 +497,7 @@ impl Daemon {
         if matches!(known.standing, Standing::Refused(_)) && self.may_be_on_flash(name) {
             let text = format!(
                 "volume {name} is not served, and data of it may lie in the flash log alone; bring the log's devices back and start again, \
-                 or give that data up: hotset volume adopt {name}"
+                 or give that data up: hotset volume adopt {name} names it"
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
@@ -480,16 +544,18 @@ impl Daemon {
         self.state.borrow().state().by_name(name).is_some_and(|record| record.dirty_on_flash.is_some())
     }
 
-    /// `volume adopt`: what the backing is now is the volume's data, said in explicit words.
-    pub async fn adopt(&self, name: &str) -> Result<Answer, Failure> {
+    /// `volume adopt`: what the backing is now is the volume's data, said in explicit words; data that may be lost for that has to be named.
+    pub async fn adopt(&self, name: &str, give_up: Option<String>) -> Result<Answer, Failure> {
         let _busy = self.begin(name)?;
         let known = self.volumes.borrow().get(name).cloned().ok_or_else(|| Failure::no_volume(name))?;
         if !matches!(known.standing, Standing::Refused(_)) {
             let text = format!("volume {name} is served; there is nothing to adopt");
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        self.attach(known.config, known.from_file, true).await?;
-        log::warn(format!("volume {name} adopted its backing by command"));
+        let given_up = give_up.as_ref().map(|data| format!(", and data {data} was given up")).unwrap_or_default();
+        self.attach(known.config, known.from_file, Acceptance { adopt: true, give_up, ..Acceptance::default() })
+            .await?;
+        log::warn(format!("volume {name} adopted its backing by command{given_up}"));
         self.show(name).await
     }
 

@@ -59,6 +59,8 @@ pub struct Known {
     pub from_file: bool,
     /// How it stands.
     pub standing: Standing,
+    /// Names its refusal, where it is refused for what `docs/refusals.md` lists.
+    pub refusal: Option<String>,
 }
 
 /// The daemon, as the control thread sees it. Nothing here is borrowed over an await.
@@ -75,6 +77,8 @@ pub struct Daemon {
     pub cores: Vec<DataCore>,
     /// The flash log.
     pub flash: RefCell<Flash>,
+    /// Volumes whose clean pages in a flash store are being dropped, which is not noted yet.
+    pub(super) drops: RefCell<BTreeMap<u64, String>>,
     /// What had been written to flash devices before this start.
     pub wear: RefCell<Before>,
     /// The health of the drives under flash devices.
@@ -151,6 +155,7 @@ impl Daemon {
             state: RefCell::new(state),
             cores,
             flash: RefCell::default(),
+            drops: RefCell::default(),
             wear: RefCell::default(),
             drives: Drives::default(),
             volumes: RefCell::default(),
@@ -304,7 +309,7 @@ impl Daemon {
                 self.add(&name, &backing, size_bytes, policy.as_deref(), read_only).await
             }
             Request::VolumeRemove { name } => self.remove(&name, progress).await,
-            Request::VolumeAdopt { name } => self.adopt(&name).await,
+            Request::VolumeAdopt { name, give_up } => self.adopt(&name, give_up).await,
             Request::TokenCreate { name, role } => self.create_token(&name, role),
             Request::TokenList {} => Ok(Answer::Tokens(self.tokens())),
             Request::TokenRevoke { name } => self.revoke_token(&name),

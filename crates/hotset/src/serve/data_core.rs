@@ -10,7 +10,7 @@ use engine::{Backing, Core, CoreSpec};
 use seam::Seam;
 use seam::mailbox::{Sender, mailbox};
 use seam::model::SharedArray;
-use seam::real::{LeftBehind, RealCoreSpec, RealError, RealSeam, run_core};
+use seam::real::{LeftBehind, RealCoreSpec, RealDisk, RealError, RealSeam, run_core};
 use tokio::sync::{mpsc, oneshot};
 
 use super::iscsi::{IscsiSpec, server as server_of};
@@ -37,6 +37,8 @@ pub struct Local {
     pub next_opened: Cell<u64>,
     /// What earlier daemons left in memory.
     pub left: RefCell<Vec<Rc<LeftBehind>>>,
+    /// Flash devices that are open and not yet a store's.
+    pub flash_devices: RefCell<Vec<RealDisk>>,
     /// Modelled arrays that several volumes may lie on, by name.
     pub arrays: RefCell<BTreeMap<String, SharedArray<RealSeam>>>,
     /// No further message is waited for.
@@ -88,10 +90,20 @@ impl DataCore {
                 let server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
                 let iscsi = spec.iscsi.map(|spec| server_of(&seam, spec));
                 let vhost_user = spec.vhost_user.map(|spec| VhostUser::new(&seam, spec));
-                let (opened, next_opened, left, arrays, ending) = Default::default();
-                let local =
-                    Local { seam, engine, server, iscsi, vhost_user, opened, next_opened, left, arrays, ending };
-                let local = Rc::new(local);
+                let (opened, next_opened, left, flash_devices, arrays, ending) = Default::default();
+                let local = Rc::new(Local {
+                    seam,
+                    engine,
+                    server,
+                    iscsi,
+                    vhost_user,
+                    opened,
+                    next_opened,
+                    left,
+                    flash_devices,
+                    arrays,
+                    ending,
+                });
                 if let Some(started) = on_core.take() {
                     // Nobody waits any more: the daemon is going down.
                     let _ = started.send(Ok(()));

@@ -12,6 +12,7 @@ mod configuration;
 mod daemon;
 mod data_core;
 mod events;
+mod evidence;
 mod flash;
 mod handover;
 mod heat;
@@ -56,7 +57,7 @@ use self::stop::Clients;
 use crate::cli::{EXIT_FAILED, Failure};
 use crate::config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use crate::log;
-use state::StateDir;
+use state::{Acceptance, StateDir, draw_identity, draw_incarnation};
 
 /// Time that a predecessor has to end before a start gives up.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
@@ -121,7 +122,10 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let mut state =
         StateDir::open_within(&config.state_directory, PREDECESSOR_PATIENCE).await.map_err(|error| failed(&error))?;
-    state.change(|state| state.generation += 1).map_err(|error| failed(&error))?;
+    let (identity, life) = draw_identity()
+        .and_then(|identity| Ok((identity, draw_incarnation()?)))
+        .map_err(|error| Failure::failed(format!("cannot draw an identity from /dev/urandom: {error}")))?;
+    state.change(|state| state.begin_life(identity, life)).map_err(|error| failed(&error))?;
     let (ended, mut has_ended) = mpsc::unbounded_channel();
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
     let (tls, shown) = tls.unzip();
@@ -243,7 +247,7 @@ async fn start_serving(
     let datastores = daemon.config.borrow().datastores.clone();
     daemon.tell_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
-    let attached = daemon.attach_all(wanted, false).await;
+    let attached = daemon.attach_all(wanted, Acceptance::default()).await;
     drop(starting);
     let mut unopened = 0;
     for failure in attached.into_iter().filter_map(Result::err) {
@@ -271,7 +275,8 @@ async fn start_serving(
     Ok(())
 }
 
-/// The file's volumes without those removed by command, and those added by command.
+/// The file's volumes without those removed by command, and those added by command. Of an added volume and an entry of the same name with
+/// another backing the added one is served: clients have written to that.
 fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
     let (config, state) = (daemon.config.borrow(), daemon.state.borrow());
     let removed = |volume: &VolumeConfig| state.state().removed.get(&volume.name) == Some(&volume.entry());
@@ -279,14 +284,25 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
         config.volumes.iter().filter(|volume| !removed(volume)).map(|volume| (volume.clone(), true)).collect();
     for record in &state.state().volumes {
         let Some(added) = &record.added else { continue };
-        if config.volumes.iter().any(|volume| volume.name == record.name) {
+        let backing = BackingSpec::parse(&added.backing, Path::new("/"));
+        let named = wanted.iter().position(|(volume, _)| volume.name == record.name);
+        if let Some(named) = named {
+            let entry = &wanted[named].0.backing;
+            if backing.as_ref().is_ok_and(|backing| backing == entry) {
+                log::warn(format!(
+                    "volume {}: added by command and in the file now; the file's entry is served",
+                    record.name
+                ));
+                continue;
+            }
             log::warn(format!(
-                "volume {}: added by command and in the file now; the file's entry is served",
-                record.name
+                "volume {}: added by command on {}, which is served; the file's entry of that name has another backing ({entry}) and is left \
+                 out. To serve that one: hotset volume remove {}, then hotset reload",
+                record.name, added.backing, record.name
             ));
-            continue;
+            wanted.remove(named);
         }
-        match (BackingSpec::parse(&added.backing, Path::new("/")), added.policy.parse()) {
+        match (backing, added.policy.parse()) {
             (Ok(backing), Ok(policy)) => {
                 let (size_bytes, read_only) = (added.size_bytes, added.read_only);
                 let volume = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(&record.name, backing) };

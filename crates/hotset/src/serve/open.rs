@@ -66,6 +66,8 @@ impl fmt::Display for OpenBacking {
 pub struct OpenFacts {
     /// Names the storage itself.
     pub identity: String,
+    /// What earlier versions called it.
+    pub aliases: Vec<String>,
     /// Its fixed facts.
     pub geometry: Geometry,
 }
@@ -100,7 +102,7 @@ pub async fn open_backing(local: &Local, plan: &OpenPlan) -> Result<(Backing<Rea
             on_array(&array, content)?
         }
     };
-    let facts = OpenFacts { identity: backing.disk.identity(), geometry: backing.disk.geometry() };
+    let facts = OpenFacts { identity: backing.disk.identity(), aliases: Vec::new(), geometry: backing.disk.geometry() };
     Ok((backing, facts))
 }
 

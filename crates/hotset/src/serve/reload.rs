@@ -117,7 +117,7 @@ impl Daemon {
         if let Err(error) = forgotten {
             return format!("volume {}: not added: {error}", now.name);
         }
-        match self.attach(now.clone(), true, false).await {
+        match self.attach(now.clone(), true, state::Acceptance::default()).await {
             Ok(()) => format!("volume {}: added", now.name),
             Err(failure) => failure.message,
         }

@@ -249,6 +249,7 @@ fn report(known: &Known, counted: Option<Counted>) -> VolumeReport {
         Standing::Refused(reason) => {
             report.size_bytes = config.size_bytes.unwrap_or(0);
             report.alerts.push(format!("not served: {reason}"));
+            report.refusal = known.refusal.clone();
             return report;
         }
     };

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::spec::Sabotage;
+use seam::sim::TraceMode;
 
-use super::{Report, Violation, run_seed, shrink};
+use super::{Options, Report, Violation, run, shrink};
 
 /// What is to be run.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct Campaign {
     pub threads: usize,
     /// A fault to be built in.
     pub sabotage: Sabotage,
+    /// Every run has an administrator between its lives, not one in eight.
+    pub sites: bool,
 }
 
 /// What came of it.
@@ -42,7 +45,8 @@ pub fn campaign(campaign: &Campaign, progress: impl Fn(u64) + Sync) -> Summary {
             if seed >= campaign.seeds.end {
                 break;
             }
-            match run_seed(seed, campaign.sabotage) {
+            let options = if campaign.sites { Options::draw_site(seed) } else { Options::draw(seed) };
+            match run(&options, campaign.sabotage, TraceMode::Hash) {
                 Ok(report) => summary.add(&report),
                 Err(violation) => {
                     over.store(true, Ordering::Relaxed);
@@ -82,6 +86,8 @@ impl Summary {
         total.share_waits += other.share_waits;
         total.limit_waits += other.limit_waits;
         total.taken_back += other.taken_back;
+        total.refusals += other.refusals;
+        total.mischiefs += other.mischiefs;
         total.flash_blocks_read += other.flash_blocks_read;
         total.backing_requests += other.backing_requests;
         total.virtual_time += other.virtual_time;

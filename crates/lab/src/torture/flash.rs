@@ -83,18 +83,25 @@ impl FlashOptions {
 
     /// Puts the devices into a first world.
     pub fn add_disks(&self, world: &World) {
-        for device in 0..self.devices {
-            let geometry = Geometry {
-                size_bytes: FIRST_SEGMENT_BYTES + self.segments * self.segment_bytes,
-                logical_block: 512,
-                physical_block: 512,
-                stripe_bytes: 0,
-                queue_depth: 32,
-                fast_zero: true,
-            };
-            let timing = Timing::between(Nanos::from_micros(10), Nanos::from_micros(200));
-            world.add_disk(FlashOptions::path(device), SimDiskSpec { geometry, timing, cache: WriteCache::Volatile });
-        }
+        (0..self.devices).for_each(|device| self.add_device(world, FlashOptions::path(device)));
+    }
+
+    fn add_device(&self, world: &World, path: PathBuf) {
+        let geometry = Geometry {
+            size_bytes: FIRST_SEGMENT_BYTES + self.segments * self.segment_bytes,
+            logical_block: 512,
+            physical_block: 512,
+            stripe_bytes: 0,
+            queue_depth: 32,
+            fast_zero: true,
+        };
+        let timing = Timing::between(Nanos::from_micros(10), Nanos::from_micros(200));
+        world.add_disk(path, SimDiskSpec { geometry, timing, cache: WriteCache::Volatile });
+    }
+
+    /// Puts more devices like the first ones into a first world.
+    pub fn add_named(&self, world: &World, names: &[&str]) {
+        names.iter().for_each(|name| self.add_device(world, PathBuf::from(name)));
     }
 
     /// Opens the log for an engine; a first life formats it. `empty`: nothing may be found in it.

@@ -12,6 +12,7 @@ pub mod model;
 pub mod options;
 mod run;
 mod shrink;
+pub mod site;
 
 use std::fmt;
 
@@ -42,6 +43,10 @@ pub struct Report {
     pub share_waits: u64,
     /// Requests that waited for their volume's limit.
     pub limit_waits: u64,
+    /// Volumes that were not served for what an administrator had done between two lives.
+    pub refusals: u64,
+    /// What administrators did between two lives.
+    pub mischiefs: u64,
     /// Blocks and zero-ranges that were taken back from the memory of a killed process.
     pub taken_back: u64,
     /// Requests to the backings.
@@ -76,7 +81,8 @@ impl fmt::Display for Violation {
             writeln!(f, "  sabotage {:?}", self.sabotage)?;
         }
         writeln!(f, "BROKEN: {}\n{}", self.what, self.history)?;
-        writeln!(f, "again: hotset torture --seeds {}..{}", self.options.seed, self.options.seed + 1)
+        let administrator = if self.options.site.is_some() { " --administrator" } else { "" };
+        writeln!(f, "again: hotset torture --seeds {}..{}{administrator}", self.options.seed, self.options.seed + 1)
     }
 }
 

@@ -282,6 +282,29 @@ impl Model {
         self.end(op, Outcome::Ok, false, now);
     }
 
+    /// An administrator has put the volume back to what its backing holds: that, and nothing else, is there from now on. False, with nothing changed,
+    /// where it holds what no operation of this volume has written.
+    pub fn rebase(&mut self, backing: impl Fn(u64) -> Tag, now: Nanos) -> bool {
+        let known = |sector: u64, tag: Tag| {
+            tag == Tag::ZERO
+                || tag.volume() == self.volume && tag.sector() == sector && (tag.op() as usize) < self.ops.len()
+        };
+        if !(0..self.sectors()).all(|sector| known(sector, backing(sector))) {
+            return false;
+        }
+        let zeroes = self.begin(OpKind::Zero, Submit::default(), now);
+        self.end(zeroes, Outcome::Ok, false, now);
+        let seen = Some((self.next_tick(), self.next_tick()));
+        for sector in 0..self.sectors() {
+            let tag = backing(sector);
+            let op = if tag == Tag::ZERO { zeroes } else { tag.op() };
+            self.sectors[sector as usize] = vec![Version { op, seen }];
+        }
+        self.horizon = self.next_tick();
+        self.event("an administrator put the volume back to what its backing holds".into(), now);
+        true
+    }
+
     /// What happened to `sector`, for people: the last `limit` operations that covered it.
     pub fn history(&self, sector: u64, limit: usize) -> String {
         let numbered = self.ops.iter().enumerate().filter(|(_, op)| op.covers(sector));

@@ -7,6 +7,7 @@ use seam::Nanos;
 use seam::sim::{CrashMode, Fault, TaskOrder};
 
 use super::flash::FlashOptions;
+use super::site::SiteOptions;
 use crate::random::Random;
 
 /// Client operations of a run, over all its lives.
@@ -23,6 +24,10 @@ pub enum End {
     CrashInStop(u64),
     /// All volumes are detached and held against their backings.
     Orderly,
+    /// What is dirty is left in the flash log.
+    Park,
+    /// Clients are done; what comes then is for the caller.
+    Work,
 }
 
 /// A kind of trouble that the world makes now and then.
@@ -118,6 +123,8 @@ pub struct Options {
     pub canary: Option<Fault>,
     /// The flash log, if there is one.
     pub flash: Option<FlashOptions>,
+    /// An administrator is at work between lives.
+    pub site: Option<SiteOptions>,
     /// The volumes.
     pub volumes: Vec<VolumeOptions>,
 }
@@ -128,8 +135,17 @@ impl Options {
         self.seed.is_multiple_of(3)
     }
 
-    /// Draws everything.
+    /// Draws everything. One run in eight has an administrator between its lives.
     pub fn draw(seed: u64) -> Options {
+        if seed % 8 == 7 { Options::draw_site(seed) } else { Options::draw_lives(seed) }
+    }
+
+    /// Draws a run with an administrator between its lives.
+    pub fn draw_site(seed: u64) -> Options {
+        SiteOptions::draw(seed).apply(Options::draw_lives(seed))
+    }
+
+    fn draw_lives(seed: u64) -> Options {
         let mut random = Random::new(seed, 0);
         let random = &mut random;
         let volumes: Vec<_> = (0..random.pick(&[1, 1, 1, 2])).map(|_| VolumeOptions::draw(random)).collect();
@@ -161,6 +177,7 @@ impl Options {
             keeps: Random::new(seed, 9_003).percent(if flash.is_none() { 60 } else { 40 }),
             canary: None,
             flash,
+            site: None,
             volumes,
         }
     }
@@ -222,6 +239,9 @@ impl fmt::Display for Options {
         }
         if self.keeps {
             writeln!(f, "  memory outlives the process")?;
+        }
+        if let Some(site) = &self.site {
+            writeln!(f, "  {site}")?;
         }
         if let Some(fault) = self.canary {
             writeln!(f, "  canary {fault:?}")?;

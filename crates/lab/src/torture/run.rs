@@ -21,19 +21,19 @@ use crate::random::Random;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 /// Virtual time after which a life that has not ended is stuck.
-const LIFE_MAX: Nanos = Nanos::from_secs(300);
+pub(super) const LIFE_MAX: Nanos = Nanos::from_secs(300);
 /// Lines of a sector's history in a violation.
 const HISTORY_LINES: usize = 60;
 /// Lines of the volume's history after that.
 const LAST_LINES: usize = 15;
 
 /// What outlives a life.
-struct Run {
-    options: Rc<Options>,
-    sabotage: Sabotage,
-    trace: TraceMode,
-    models: Vec<Rc<RefCell<Model>>>,
-    report: Report,
+pub(super) struct Run {
+    pub(super) options: Rc<Options>,
+    pub(super) sabotage: Sabotage,
+    pub(super) trace: TraceMode,
+    pub(super) models: Vec<Rc<RefCell<Model>>>,
+    pub(super) report: Report,
 }
 
 /// Runs what `options` say. The first broken promise ends it.
@@ -45,6 +45,9 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
     let models = models.collect();
     let mut run = Run { options: Rc::new(options.clone()), sabotage, trace, models, report: Report::default() };
     let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        if let Some(site) = options.site.clone() {
+            return super::site::play(&mut run, &site);
+        }
         let mut remains = None;
         for life in 0..options.lives.len() {
             remains = Some(run.live(life, remains)?);
@@ -132,8 +135,24 @@ impl Run {
         self.freed(&remains).map(|()| (images, LeftBehind::default()))
     }
 
+    /// What every engine of the run is told to be.
+    pub(super) fn core_spec(&self) -> CoreSpec {
+        let options = &self.options;
+        CoreSpec {
+            dirty_max_percent: options.dirty_max_percent,
+            dirty_age_max: options.dirty_age_max,
+            readahead_max_bytes: options.readahead_max_bytes,
+            rest_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
+            sabotage: self.sabotage,
+            flash_check_blocks: options.flash.as_ref().map_or(0, |flash| flash.check_blocks),
+            divide_every: Nanos::from_millis(20),
+            flash_threshold: if options.contends() { CONGESTED } else { CoreSpec::default().flash_threshold },
+            ..CoreSpec::default()
+        }
+    }
+
     /// A world that is over takes everything along, the engine that was at work in it too.
-    fn freed(&self, remains: &Remains) -> Result<(), Box<Violation>> {
+    pub(super) fn freed(&self, remains: &Remains) -> Result<(), Box<Violation>> {
         let held = remains.buffers();
         if held == 0 {
             return Ok(());
@@ -143,7 +162,13 @@ impl Run {
     }
 
     /// Lets everybody work until the life ends; true when it ended in a crash.
-    fn pass(&self, world: &World, life: &Rc<Life>, end: End, random: &mut Random) -> Result<bool, Box<Violation>> {
+    pub(super) fn pass(
+        &self,
+        world: &World,
+        life: &Rc<Life>,
+        end: End,
+        random: &mut Random,
+    ) -> Result<bool, Box<Violation>> {
         if let End::CrashAtIo(count) = end {
             world.crash_at_io(world.io_count() + count);
         }
@@ -154,7 +179,7 @@ impl Run {
         let worked = world.run_until(life.until(|life| life.spent() && (crash_when_spent || life.busy.get() == 0)));
         self.judge(world, life)?;
         match worked {
-            Ok(()) if crash_when_spent => return Ok(true),
+            Ok(()) if crash_when_spent || end == End::Work => return Ok(true),
             Ok(()) => {}
             Err(Stop::CrashPoint) => return Ok(true),
             Err(stop) => return Err(self.stuck(world, "clients at work", &stop)),
@@ -177,7 +202,7 @@ impl Run {
     }
 
     /// Ends the life in the models. `kept`: what was in memory is still there.
-    fn crash(&self, life: &Life, mode: CrashMode, kept: bool, now: Nanos) {
+    pub(super) fn crash(&self, life: &Life, mode: CrashMode, kept: bool, now: Nanos) {
         for subject in &life.subjects {
             let mut model = subject.model.borrow_mut();
             let calm = life.options.troubles.is_empty() && subject.always_volatile.get();
@@ -206,7 +231,9 @@ impl Run {
     /// Any promise that was found broken.
     fn judge(&self, world: &World, life: &Life) -> Result<(), Box<Violation>> {
         for subject in &life.subjects {
-            if let Some(what) = subject.volume().stats().alerts.into_iter().find(|alert| alert.contains("dropped")) {
+            // After an administrator that may be right.
+            let alerts = if self.options.site.is_some() { Vec::new() } else { subject.volume().stats().alerts };
+            if let Some(what) = alerts.into_iter().find(|alert| alert.contains("dropped")) {
                 return Err(self.violation(Some(subject.number), Finding { what, sector: None }));
             }
         }
@@ -219,7 +246,7 @@ impl Run {
         }
     }
 
-    fn account(&mut self, world: &World, life: &Life) {
+    pub(super) fn account(&mut self, world: &World, life: &Life) {
         let trace = world.trace();
         self.report.trace_hash = self.report.trace_hash.rotate_left(1) ^ trace.hash();
         self.report.trace.extend_from_slice(trace.bytes());
@@ -236,12 +263,12 @@ impl Run {
         }
     }
 
-    fn stuck(&self, world: &World, during: &str, why: &Stop) -> Box<Violation> {
+    pub(super) fn stuck(&self, world: &World, during: &str, why: &Stop) -> Box<Violation> {
         let what = format!("stuck during {during} at {}: {why}", world.now());
         self.violation(None, Finding { what, sector: None })
     }
 
-    fn violation(&self, volume: Option<u16>, finding: Finding) -> Box<Violation> {
+    pub(super) fn violation(&self, volume: Option<u16>, finding: Finding) -> Box<Violation> {
         let models = self.models.iter().zip(1..).filter(|(_, number)| volume.is_none_or(|wanted| wanted == *number));
         let histories = models.map(|(model, number)| {
             // A panic may have left it in use.
@@ -261,16 +288,16 @@ impl Run {
 }
 
 /// Life `number`'s part of all operations; the last life takes what does not divide.
-fn share(operations: u64, lives: usize, number: usize) -> u64 {
+pub(super) fn share(operations: u64, lives: usize, number: usize) -> u64 {
     let part = operations / lives as u64;
     if number == 0 { operations - part * (lives as u64 - 1) } else { part }
 }
 
-fn disk_name(number: usize) -> PathBuf {
+pub(super) fn disk_name(number: usize) -> PathBuf {
     PathBuf::from(format!("disk{}", number + 1))
 }
 
-fn add_disks(world: &World, options: &Options) {
+pub(super) fn add_disks(world: &World, options: &Options) {
     options.flash.iter().for_each(|flash| flash.add_disks(world));
     for (index, volume) in options.volumes.iter().enumerate() {
         let geometry = Geometry {
@@ -311,17 +338,7 @@ async fn begin(
     let options = &run.options;
     let seam = world.seam();
     let contends = options.contends();
-    let spec = CoreSpec {
-        dirty_max_percent: options.dirty_max_percent,
-        dirty_age_max: options.dirty_age_max,
-        readahead_max_bytes: options.readahead_max_bytes,
-        rest_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
-        sabotage: run.sabotage,
-        flash_check_blocks: options.flash.as_ref().map_or(0, |flash| flash.check_blocks),
-        divide_every: Nanos::from_millis(20),
-        flash_threshold: if contends { CONGESTED } else { CoreSpec::default().flash_threshold },
-        ..CoreSpec::default()
-    };
+    let spec = run.core_spec();
     let core = Core::new(seam.clone(), spec);
     if contends {
         core.set_datastore(&DatastoreSpec { threshold: CONGESTED, ..DatastoreSpec::new(DATASTORE) });

@@ -289,6 +289,14 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
         self.0.content.identity()
     }
 
+    fn is_identity_unique(&self) -> bool {
+        self.0.content.is_identity_unique()
+    }
+
+    fn instance(&self) -> Option<String> {
+        self.0.content.instance()
+    }
+
     fn incarnation(&self) -> u64 {
         self.0.content.incarnation()
     }

@@ -33,6 +33,8 @@ struct Inner {
     file: File,
     kind: Kind,
     identity: String,
+    is_unique: bool,
+    instance: Option<String>,
     note: Option<String>,
     geometry: Cell<Geometry>,
 }
@@ -46,8 +48,9 @@ impl RealDisk {
     pub(super) async fn open(seam: &RealSeam, what: &DiskOpen) -> DiskResult<RealDisk> {
         let what = what.clone();
         let opened = compio::runtime::spawn_blocking(move || open_blocking(&what));
-        let Opened { file, kind, identity, note, geometry } = opened.await.map_err(helper_failed)??;
-        let inner = Rc::new(Inner { file, kind, identity, note, geometry: Cell::new(geometry) });
+        let Opened { file, kind, identity, is_unique, instance, note, geometry } =
+            opened.await.map_err(helper_failed)??;
+        let inner = Rc::new(Inner { file, kind, identity, is_unique, instance, note, geometry: Cell::new(geometry) });
         Ok(RealDisk { core: seam.core.clone(), inner, ssd: None })
     }
 
@@ -155,6 +158,14 @@ impl Disk<RealSeam> for RealDisk {
 
     fn identity(&self) -> String {
         self.inner.identity.clone()
+    }
+
+    fn is_identity_unique(&self) -> bool {
+        self.inner.is_unique
+    }
+
+    fn instance(&self) -> Option<String> {
+        self.inner.instance.clone()
     }
 
     fn incarnation(&self) -> u64 {

@@ -29,6 +29,10 @@ pub(super) struct Opened {
     pub(super) file: File,
     pub(super) kind: Kind,
     pub(super) identity: String,
+    /// The identity lies in the storage itself.
+    pub(super) is_unique: bool,
+    /// Tells this attachment of a device from every other one.
+    pub(super) instance: Option<String>,
     pub(super) note: Option<String>,
     pub(super) geometry: Geometry,
 }
@@ -118,7 +122,12 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
         Kind::File => file_identity(&file, &stat),
         Kind::Device => queue.identity(stat.stx_rdev_major, stat.stx_rdev_minor),
     };
-    Ok(Opened { file, kind, identity, note, geometry })
+    let (is_unique, instance) = match kind {
+        // Without the time of birth an inode's number may be another file's by now.
+        Kind::File => (stat.stx_mask & libc::STATX_BTIME != 0, None),
+        Kind::Device => (queue.name().is_some(), queue.instance()),
+    };
+    Ok(Opened { file, kind, identity, is_unique, instance, note, geometry })
 }
 
 /// Creates a sparse file. An empty file counts as missing: it is what a crash between the two steps leaves behind.
@@ -286,10 +295,22 @@ impl Queue {
     /// A name that the hardware or device mapper keeps over restarts, else the device's number.
     fn identity(&self, major: u32, minor: u32) -> String {
         let partition = self.word("partition").map(|number| format!("-part{number}")).unwrap_or_default();
-        let names = ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial"];
-        match names.iter().find_map(|name| self.word(name)) {
+        match self.name() {
             Some(name) => format!("device:{name}{partition}"),
             None => format!("device:{major}:{minor}"),
         }
+    }
+
+    /// What the hardware or device mapper calls it over restarts.
+    fn name(&self) -> Option<String> {
+        let names = ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial"];
+        names.iter().find_map(|name| self.word(name))
+    }
+
+    /// The kernel counts disks as they are attached, anew with each boot.
+    fn instance(&self) -> Option<String> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let partition = self.word("partition").unwrap_or_default();
+        Some(format!("{}:{}:{partition}", boot.trim(), self.word("diskseq")?))
     }
 }

@@ -343,14 +343,15 @@ fn for_chunks(sector: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops
 }
 
 /// A disk between two worlds.
+#[derive(Clone)]
 pub(super) struct Stored {
     pub(super) spec: SimDiskSpec,
     pub(super) incarnation: u64,
     pub(super) image: Image,
 }
 
-/// The disks of a world that has ended, for the next one.
-#[derive(Default)]
+/// The disks of a world that has ended, for the next one. A copy shares what it has in common with them.
+#[derive(Clone, Default)]
 pub struct DiskImages {
     pub(super) disks: BTreeMap<PathBuf, Stored>,
     pub(super) interned: Rc<Interned>,
@@ -360,6 +361,44 @@ impl DiskImages {
     /// Takes a disk out: it is not there in the next world.
     pub fn remove(&mut self, name: impl AsRef<Path>) -> bool {
         self.disks.remove(name.as_ref()).is_some()
+    }
+
+    /// Puts a copy of the disk `from` of other images, taken from worlds before the same one, into the place of `name`.
+    pub fn put(&mut self, name: impl AsRef<Path>, other: &DiskImages, from: impl AsRef<Path>) {
+        if let Some(stored) = other.disks.get(from.as_ref()) {
+            self.disks.insert(name.as_ref().to_owned(), stored.clone());
+        }
+    }
+
+    /// Makes a disk empty.
+    pub fn empty(&mut self, name: impl AsRef<Path>) {
+        if let Some(stored) = self.disks.get_mut(name.as_ref()) {
+            stored.image = Image::new(stored.image.volatile, true);
+        }
+    }
+
+    /// A disk's size in bytes.
+    pub fn size_bytes(&self, name: impl AsRef<Path>) -> Option<u64> {
+        self.disks.get(name.as_ref()).map(|stored| stored.spec.geometry.size_bytes)
+    }
+
+    /// Gives a disk another size; what lies past a smaller one is gone.
+    pub fn resize(&mut self, name: impl AsRef<Path>, size_bytes: u64) {
+        if let Some(stored) = self.disks.get_mut(name.as_ref()) {
+            let sector = crate::SECTOR_BYTES as u64;
+            let (old, new) = (stored.spec.geometry.size_bytes / sector, size_bytes / sector);
+            if new < old {
+                stored.image.zero(new, old - new, true);
+            }
+            stored.spec.geometry.size_bytes = size_bytes;
+        }
+    }
+
+    /// What a disk holds from `sector` on.
+    pub fn tags(&self, name: impl AsRef<Path>, sector: u64, out: &mut [u64]) {
+        if let Some(stored) = self.disks.get(name.as_ref()) {
+            stored.image.read(sector, out);
+        }
     }
 }
 

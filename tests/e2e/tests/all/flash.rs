@@ -220,7 +220,10 @@ fn a_loss_that_was_accepted_never_comes_back_over_newer_data() {
     let daemon = site.start();
     assert!(Client::connect(&site.endpoint(), "v").is_err(), "what is on flash alone is missing");
     let before = count(&backing(&site), 1);
-    daemon.command(&["volume", "adopt", "v"]);
+    let unnamed = text_of(&daemon.try_command(&["volume", "adopt", "v"]));
+    let data = unnamed.split("--give-up ").nth(1).and_then(|rest| rest.split([',', ' ']).next());
+    let data = data.unwrap_or_else(|| panic!("what would be lost is not named: {unnamed}"));
+    daemon.command(&["volume", "adopt", "v", "--give-up", data]);
     assert_eq!(count(&read(&site), 1), before);
     write(&site, BLOCKS, 2);
     daemon.command(&["stop", "--destage"]);

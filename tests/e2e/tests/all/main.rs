@@ -42,6 +42,7 @@ mod tls;
 mod tls_http;
 mod top;
 mod traces;
+mod trust;
 mod vhost_user;
 mod vhost_user_guest;
 mod workload;

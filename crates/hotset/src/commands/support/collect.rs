@@ -166,9 +166,9 @@ fn add_state(directory: &Path, with_events: bool, found: &mut Found) {
     match StateDir::peek(directory) {
         Ok(Some(state)) => {
             let removed: Vec<_> = state.removed.keys().collect();
-            let (flash, devices, volumes) = (&state.flash, &state.flash_devices, &state.volumes);
+            let (stores, devices, volumes) = (&state.stores, &state.flash_devices, &state.volumes);
             let shown = serde_json::json!({
-                "generation": state.generation, "flash": flash, "flash_devices": devices, "volumes": volumes, "removed": removed });
+                "generation": state.generation, "stores": stores, "flash_devices": devices, "volumes": volumes, "removed": removed });
             found.add_json("state.json", &shown);
         }
         Ok(None) => found.miss("state.json", format!("there is none in {}", directory.display())),

@@ -81,7 +81,9 @@ impl Daemon {
         let flash = self.flash.borrow();
         match (&*flash, self.config.borrow().flash.clone()) {
             (Flash::Open(opened), Some(config)) => Ok((opened.clone(), config)),
-            (Flash::Unused(why), _) => Err(Failure::new(ErrorKind::Conflict, format!("flash is not used: {why}"))),
+            (Flash::Unused(unused), _) => {
+                Err(Failure::new(ErrorKind::Conflict, format!("flash is not used: {}", unused.why)))
+            }
             _ => Err(Failure::new(ErrorKind::Conflict, "the configuration has no [flash]")),
         }
     }

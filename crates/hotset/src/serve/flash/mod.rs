@@ -22,13 +22,14 @@ use control::report::{FlashDeviceReport, FlashReport, LostBlockReport, PagesRepo
 use engine::WritePolicy;
 use tokio::sync::mpsc;
 
-use self::open::Opened;
+use self::open::{Grant, Opened};
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use super::status::CORE_PATIENCE;
+use crate::config::FlashConfig;
 use crate::log;
 use crate::units::show_bytes;
-use state::{FlashRecord, State};
+use state::{OlderThan, Refusal, State, StoreFound, show_uuid};
 
 /// How the flash log stands.
 #[derive(Clone, Debug, Default)]
@@ -38,8 +39,17 @@ pub enum Flash {
     Off,
     /// It answers flushes.
     Open(Opened),
-    /// It is configured and not in use; why.
-    Unused(String),
+    /// It is configured and not in use.
+    Unused(Unused),
+}
+
+/// Why the flash log is not in use.
+#[derive(Clone, Debug, Default)]
+pub struct Unused {
+    /// For people.
+    pub why: String,
+    /// Names the refusal, where it is one.
+    pub refusal: Option<&'static str>,
 }
 
 impl Daemon {
@@ -48,15 +58,12 @@ impl Daemon {
         self.cores.first().expect("a daemon has a data core")
     }
 
-    /// Opens the log, if one is configured. A log that cannot be used keeps no volume from being served but those that need it.
+    /// Opens the log, if one is configured. A log that cannot be used keeps no volume from being served but those that need it, and those that
+    /// may be its data's without the records knowing.
     pub async fn open_flash(self: &Rc<Self>) -> Result<(), Failure> {
         let Some(mut config) = self.config.borrow().flash.clone() else { return Ok(()) };
         config.devices = self.flash_devices();
-        let seen = self.state.borrow().state().flash.clone();
-        let (noter, notes) = mpsc::unbounded_channel();
-        let open = async move |local: Rc<Local>| open::open(&local, config, seen, noter).await;
-        let opened = self.flash_core().call(open).await;
-        let flash = match opened.map_err(core_gone)? {
+        let flash = match self.find_and_open(config).await? {
             Ok(opened) => {
                 let made = if opened.formatted { ", made now: its devices were empty" } else { "" };
                 let of = match opened.owners {
@@ -65,41 +72,140 @@ impl Daemon {
                     owners => format!(", with data of {owners} volumes"),
                 };
                 log::info(format!("flash log {} is in use{made}{of}", opened.store));
-                self.note_generation(&opened.store, opened.generation)?;
                 opened.absent.iter().for_each(|absent| log::error(format!("flash: {absent}")));
                 self.begin_wear();
-                tokio::task::spawn_local(note_generations(Rc::downgrade(self), opened.store.clone(), notes));
                 Flash::Open(opened)
             }
-            Err(why) => {
-                log::error(format!("flash is not used: {why}"));
-                Flash::Unused(why)
+            Err(unused) => {
+                log::error(format!("flash is not used: {}", unused.why));
+                Flash::Unused(unused)
             }
         };
         *self.flash.borrow_mut() = flash;
         Ok(())
     }
 
+    /// Finds the store, judges it by the records, notes what is about to be, and only then opens it.
+    async fn find_and_open(self: &Rc<Self>, config: FlashConfig) -> Result<Result<Opened, Unused>, Failure> {
+        let of_devices = config.clone();
+        let found = self.flash_core().call(async move |local: Rc<Local>| open::find(&local, of_devices).await).await;
+        let found = match found.map_err(core_gone)? {
+            Ok(found) => found,
+            Err(why) => return Ok(Err(Unused { why, ..Unused::default() })),
+        };
+        let mut store = StoreFound {
+            store: show_uuid(&found.identity.store),
+            ownership: found.identity.ownership,
+            holds_data: true,
+        };
+        let mut judged = self.state.borrow().state().judge_store(&store);
+        if matches!(judged, Err(Refusal::StoreForeign { .. } | Refusal::StoreOlder { .. })) {
+            let ask = async |local: Rc<Local>| open::holds_data(&local).await;
+            store.holds_data = self.flash_core().call(ask).await.map_err(core_gone)?;
+            judged = self.state.borrow().state().judge_store(&store);
+        }
+        let used = match judged {
+            Ok(used) => used,
+            Err(refusal) => {
+                // Their locks go with them.
+                let close = async |local: Rc<Local>| local.flash_devices.borrow_mut().clear();
+                self.flash_core().call(close).await.map_err(core_gone)?;
+                return self.note_refusal(&refusal).map(Err);
+            }
+        };
+        let grant = self.state.borrow_mut().change(|state| {
+            state.begin_store(&store, used);
+            let record = state.store_mut(&store.store);
+            let (generation, sequence_min, map_void) = (record.generation, record.sequence, record.map_void);
+            Grant { ownership: state.ownership(), generation, sequence_min, map_void }
+        });
+        let grant = grant.map_err(state_failed)?;
+        let (noter, notes) = mpsc::unbounded_channel();
+        let open = async move |local: Rc<Local>| open::open(&local, config, found, grant, noter).await;
+        match self.flash_core().call(open).await.map_err(core_gone)? {
+            Ok(opened) => {
+                let noted =
+                    self.state.borrow_mut().change(|state| state.store_opened(&opened.store, opened.generation));
+                noted.map_err(state_failed)?;
+                tokio::task::spawn_local(note_generations(Rc::downgrade(self), opened.store.clone(), notes));
+                Ok(Ok(opened))
+            }
+            Err(why) => Ok(Err(Unused { why, ..Unused::default() })),
+        }
+    }
+
+    /// A state directory that was found to be an older copy stays so until its records are made anew, whatever becomes of the store that told.
+    fn note_refusal(&self, refusal: &Refusal) -> Result<Unused, Failure> {
+        let unused = Unused { why: refusal.to_string(), refusal: Some(refusal.code()) };
+        match refusal {
+            Refusal::StateOlder { store, epoch, known } => {
+                let older = OlderThan { store: store.clone(), epoch: *epoch, known: *known };
+                self.state.borrow_mut().change(|state| state.older_than = Some(older)).map_err(state_failed)?;
+            }
+            Refusal::StoreForeign { store, .. } => {
+                let noted = self.state.borrow_mut().change(|state| state.unclaimed.insert(store.clone()));
+                noted.map_err(state_failed)?;
+            }
+            _ => {}
+        }
+        Ok(unused)
+    }
+
     /// Notes how far the store's members have come, so that one that was taken out is never taken for the last one in service.
     fn note_generation(&self, store: &str, generation: u64) -> Result<(), Failure> {
-        let change = |state: &mut State| {
-            let before = state.flash.take();
-            let map_void = before.as_ref().is_some_and(|record| record.store == store && record.map_void);
-            let written = before.map(|record| record.written).unwrap_or_default();
-            state.flash = Some(FlashRecord { store: store.to_owned(), generation, map_void, written });
-        };
+        let change = |state: &mut State| state.store_mut(store).generation = generation;
         self.state.borrow_mut().change(change).map_err(state_failed)
     }
 
     /// Notes durably that the store's map of clean pages is void, or that a new one is durable: what the devices have of the old one when
     /// they come back must not be believed.
     pub(super) fn note_map(&self, map_void: bool) -> Result<(), Failure> {
-        let noted = self.state.borrow().state().flash.as_ref().is_none_or(|record| record.map_void == map_void);
-        if noted {
-            return Ok(());
-        }
-        let change = |state: &mut State| state.flash.iter_mut().for_each(|record| record.map_void = map_void);
+        let Some(store) = self.flash_store() else { return Ok(()) };
+        let change = |state: &mut State| state.store_mut(&store).map_void = map_void;
         self.state.borrow_mut().change(change).map_err(state_failed)
+    }
+
+    /// Notes of which volumes the old clean pages are durably gone.
+    async fn note_drops(&self) {
+        let waiting = self.drops.borrow().clone();
+        if waiting.is_empty() {
+            return;
+        }
+        let ask = async |local: Rc<Local>| {
+            let checked = local.engine.volumes().into_iter().filter(|volume| volume.stats().flash.checked);
+            checked.map(|volume| volume.spec().incarnation).collect::<Vec<_>>()
+        };
+        let Ok(checked) = self.flash_core().call(ask).await else { return };
+        let dropped: Vec<_> = waiting.into_iter().filter(|(incarnation, _)| checked.contains(incarnation)).collect();
+        let noted = self.state.borrow_mut().change(|state| {
+            dropped.iter().for_each(|(incarnation, store)| state.note_pages_dropped(*incarnation, store));
+        });
+        match noted {
+            Ok(()) => {
+                self.drops.borrow_mut().retain(|incarnation, _| !dropped.iter().any(|(one, _)| one == incarnation))
+            }
+            // It is tried again; until then the next start drops them once more.
+            Err(error) => log::error(error.to_string()),
+        }
+    }
+
+    /// Copies the records to the flash devices, from where `hotset state rebuild` can make them anew.
+    pub(in crate::serve) async fn save_manifest(&self) {
+        if self.flash_store().is_none() {
+            return;
+        }
+        let Some(payload) = self.state.borrow().state().manifest(flash::MANIFEST_BYTES_MAX) else {
+            return log::warn(
+                "the records of the volumes are too many to be copied to the flash devices: keep a backup of the state directory",
+            );
+        };
+        let save = async move |local: Rc<Local>| match local.engine.log() {
+            Some(store) => store.save_manifest(payload).await,
+            None => Ok(()),
+        };
+        if let Ok(Err(error)) = self.flash_core().call(save).await {
+            log::warn(format!("the records of the volumes could not be copied to the flash devices: {error}"));
+        }
     }
 
     /// The identity of the store in use.
@@ -114,7 +220,7 @@ impl Daemon {
     pub fn why_no_flash(&self, store: &str) -> String {
         match &*self.flash.borrow() {
             Flash::Off => "the configuration has no [flash]".to_owned(),
-            Flash::Unused(why) => why.clone(),
+            Flash::Unused(unused) => unused.why.clone(),
             Flash::Open(opened) => format!("that is store {store}, and the one in use is {}", opened.store),
         }
     }
@@ -138,12 +244,24 @@ impl Daemon {
             let unclaimed = local.engine.unclaimed().is_empty();
             let left = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
             match local.engine.log() {
-                Some(store) => store.close().await.map(|()| unclaimed && !left),
-                None => Ok(false),
+                Some(store) => store.close().await.map(|()| (unclaimed && !left, store.sequence())),
+                None => Ok((false, 0)),
             }
         };
         match self.flash_core().call(close).await {
-            Ok(Ok(empty)) => empty,
+            Ok(Ok((empty, sequence))) => {
+                if let Some(store) = self.flash_store() {
+                    let noted = self.state.borrow_mut().change(|state| {
+                        let record = state.store_mut(&store);
+                        record.sequence = record.sequence.max(sequence);
+                    });
+                    // Without it an older copy of the log may be taken for this one.
+                    if let Err(error) = noted {
+                        log::error(error.to_string());
+                    }
+                }
+                empty
+            }
             Ok(Err(error)) => {
                 log::error(format!("the flash log was not cleanly closed: {error}"));
                 false
@@ -162,10 +280,11 @@ impl Daemon {
         };
         let opened = match flash {
             Flash::Off => return None,
-            Flash::Unused(why) => {
+            Flash::Unused(unused) => {
                 return Some(FlashReport {
                     allow_single_copy,
-                    alerts: vec![format!("flash is not used: {why}")],
+                    alerts: vec![format!("flash is not used: {}", unused.why)],
+                    refusal: unused.refusal.map(str::to_owned),
                     ..FlashReport::default()
                 });
             }

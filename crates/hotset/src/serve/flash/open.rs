@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use flash::{FormatOptions, OpenOptions, Recovered, Store, StoreError};
+use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError, StoreIdentity};
 use seam::real::{RealDisk, RealSeam};
 use seam::{Disk, DiskOpen, Nanos, Seam};
 use tokio::sync::{mpsc, oneshot};
@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::super::data_core::Local;
 use super::super::sabotage;
 use crate::config::FlashConfig;
-use state::FlashRecord;
+use state::show_uuid;
 
 /// How long a start waits for a killed predecessor's last I/O, in milliseconds.
 const LOCK_WAIT_MS: u64 = 10_000;
@@ -55,13 +55,38 @@ impl Names {
     }
 }
 
-/// Opens the log on `config`'s devices, or makes one where all of them are there and empty. The error says why it is not in use.
-pub async fn open(
-    local: &Local,
-    config: FlashConfig,
-    seen: Option<FlashRecord>,
-    noter: mpsc::UnboundedSender<NoteThis>,
-) -> Result<Opened, String> {
+/// A store that was found on the devices and is not opened: nothing of it was written yet.
+#[derive(Clone, Debug)]
+pub struct FoundStore {
+    /// Which it is.
+    pub identity: StoreIdentity,
+    /// What each device calls itself, and the path that people know it by.
+    names: Names,
+    /// The devices were empty, and hold a store now.
+    formatted: bool,
+    /// Configured devices that are no part of it, and why.
+    absent: Vec<String>,
+    device_bytes: u128,
+    /// Naming one device of a store of two is how an administrator says that the other one will not come back.
+    accept_missing: bool,
+}
+
+/// What a store that was found may be opened with.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    /// The owner that its superblocks name from then on.
+    pub ownership: Ownership,
+    /// The generation of its members that was last seen.
+    pub generation: u64,
+    /// The sequence that its log had reached when it was closed.
+    pub sequence_min: u64,
+    /// Its map of clean pages is not believed.
+    pub map_void: bool,
+}
+
+/// Finds out which store lies on `config`'s devices, or makes one where all of them are there and empty. The error says why there is none to
+/// be used. The devices stay open for [`open`].
+pub async fn find(local: &Local, config: FlashConfig) -> Result<FoundStore, String> {
     if config.devices.len() < 2 && !config.allow_single_copy {
         return Err(
             "[flash] names one device, and allow_single_copy is not set; name a second one, or set it".to_owned()
@@ -81,20 +106,43 @@ pub async fn open(
     if disks.is_empty() {
         return Err(absent.join("; "));
     }
-    // Naming one device of a store of two is how an administrator says that the other one will not come back.
-    let void = seen.as_ref().filter(|seen| seen.map_void).map(|seen| seen.store.clone());
-    let seen = seen.and_then(|seen| Some((uuid_of(&seen.store)?, seen.generation)));
-    let options = OpenOptions { accept_missing: config.devices.len() == 1, seen, sabotage: sabotage::of_flash() };
-    let (store, found, formatted) = open_store(&local.seam, disks, options, &names, &mut absent).await?;
-    let opened = Opened {
-        generation: store.generation(),
-        store: store.uuid().iter().map(|byte| format!("{byte:02x}")).collect(),
-        names,
-        formatted,
-        absent,
-        owners: 0,
+    let accept_missing = config.devices.len() == 1;
+    let (identity, formatted) = identify_store(&local.seam, &mut disks, accept_missing, &names, &mut absent).await?;
+    *local.flash_devices.borrow_mut() = disks;
+    Ok(FoundStore { identity, names, formatted, absent, device_bytes, accept_missing })
+}
+
+/// True when the log of the store that was found holds data, or cannot be read to say so.
+pub async fn holds_data(local: &Local) -> bool {
+    let disks = local.flash_devices.borrow().clone();
+    match flash::inspect(&local.seam, &disks).await.1 {
+        Ok(found) => !found.dirty.is_empty() || !found.lost_batches.is_empty(),
+        Err(_) => true,
+    }
+}
+
+/// Opens the store that was found. The error says why it is not in use.
+pub async fn open(
+    local: &Local,
+    config: FlashConfig,
+    found: FoundStore,
+    grant: Grant,
+    noter: mpsc::UnboundedSender<NoteThis>,
+) -> Result<Opened, String> {
+    let disks = std::mem::take(&mut *local.flash_devices.borrow_mut());
+    let FoundStore { identity, names, formatted, absent, device_bytes, accept_missing } = found;
+    let options = OpenOptions {
+        accept_missing,
+        seen: Some((identity.store, grant.generation)),
+        ownership: Some(grant.ownership),
+        sequence_min: grant.sequence_min,
+        sabotage: sabotage::of_flash(),
     };
-    if void == Some(opened.store.clone()) {
+    let opened = Store::open(&local.seam, &disks, options).await;
+    let (store, found) = opened.map_err(|error| say(&error, &names, &absent))?;
+    let opened =
+        Opened { generation: store.generation(), store: show_uuid(&store.uuid()), names, formatted, absent, owners: 0 };
+    if grant.map_void {
         store.pages().distrust();
     }
     store.set_scrub(config.scrub);
@@ -116,11 +164,6 @@ pub async fn open(
     Ok(Opened { owners: local.engine.unclaimed().len(), ..opened })
 }
 
-/// The bytes of 32 hexadecimal digits.
-fn uuid_of(text: &str) -> Option<[u8; 16]> {
-    u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
-}
-
 pub async fn open_device(local: &Local, config: &FlashConfig, path: PathBuf) -> Result<RealDisk, String> {
     if let Some((what, remedy)) = config.missing(&path) {
         return Err(format!("{what}; {remedy}"));
@@ -135,24 +178,24 @@ pub async fn open_device(local: &Local, config: &FlashConfig, path: PathBuf) -> 
     })
 }
 
-type Open = (Store<RealSeam>, Vec<Recovered>, bool);
-
-async fn open_store(
+/// Which store it is, and whether it was made now. Devices that are no part of it are dropped from `disks` and named in `absent`.
+async fn identify_store(
     seam: &RealSeam,
-    mut disks: Vec<RealDisk>,
-    options: OpenOptions,
+    disks: &mut Vec<RealDisk>,
+    accept_missing: bool,
     names: &Names,
     absent: &mut Vec<String>,
-) -> Result<Open, String> {
+) -> Result<(StoreIdentity, bool), String> {
+    let options = OpenOptions { accept_missing, ..OpenOptions::default() };
     let mut not_empty = None;
     if absent.is_empty() {
-        match Store::open(seam, &disks, options).await {
-            Ok((store, found)) => return Ok((store, found, false)),
+        match flash::identify(seam, disks, options).await {
+            Ok(identity) => return Ok((identity, false)),
             // Only what is empty from end to end of its metadata is taken.
-            Err(StoreError::NoStore { .. }) => match Store::format(seam, &disks, FormatOptions::default()).await {
+            Err(StoreError::NoStore { .. }) => match Store::format(seam, disks, FormatOptions::default()).await {
                 Ok(()) => {
-                    let (store, found) = opened(Store::open(seam, &disks, options).await, names, absent)?;
-                    return Ok((store, found, true));
+                    let identity = flash::identify(seam, disks, options).await;
+                    return identity.map(|identity| (identity, true)).map_err(|error| say(&error, names, absent));
                 }
                 Err(error) => not_empty = Some(error),
             },
@@ -161,7 +204,8 @@ async fn open_store(
     }
     // A device that is no member is as good as missing; whether the others may go on without it, they know themselves.
     loop {
-        match Store::open(seam, &disks, options).await {
+        match flash::identify(seam, disks, options).await {
+            Ok(identity) => return Ok((identity, false)),
             Err(StoreError::NoStore { device, why }) if disks.len() > 1 => {
                 absent.push(format!("{} is no part of a flash store ({why})", names.show(&device)));
                 disks.retain(|disk| disk.identity() != device);
@@ -169,20 +213,9 @@ async fn open_store(
             Err(error @ StoreError::NoStore { .. }) => {
                 return Err(say(not_empty.as_ref().unwrap_or(&error), names, absent));
             }
-            result => {
-                let (store, found) = opened(result, names, absent)?;
-                return Ok((store, found, false));
-            }
+            Err(error) => return Err(say(&error, names, absent)),
         }
     }
-}
-
-fn opened(
-    result: Result<(Store<RealSeam>, Vec<Recovered>), StoreError>,
-    names: &Names,
-    absent: &[String],
-) -> Result<(Store<RealSeam>, Vec<Recovered>), String> {
-    result.map_err(|error| say(&error, names, absent))
 }
 
 fn say(error: &StoreError, names: &Names, absent: &[String]) -> String {

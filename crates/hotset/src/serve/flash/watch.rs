@@ -136,6 +136,7 @@ impl Daemon {
                 }
             }
             before = members;
+            self.note_drops().await;
             if look % WEAR_LOOKS == WEAR_LOOKS - 1 {
                 self.save_wear().await;
             }

@@ -67,8 +67,7 @@ pub(super) fn report(
 impl Daemon {
     /// What had been written before this start: to be called once, when the store was opened.
     pub(super) fn begin_wear(&self) {
-        let record = self.state.borrow().state().flash.clone();
-        *self.wear.borrow_mut() = record.map(|record| record.written).unwrap_or_default();
+        *self.wear.borrow_mut() = self.state.borrow().state().wear.clone();
     }
 
     /// Keeps what was written up to now.
@@ -86,15 +85,7 @@ impl Daemon {
             let sum = total(all.get(&device), &since);
             all.insert(device, sum);
         }
-        let same = self.state.borrow().state().flash.as_ref().is_none_or(|record| record.written == all);
-        if same {
-            return;
-        }
-        let noted = self.state.borrow_mut().change(|state| {
-            if let Some(record) = &mut state.flash {
-                record.written = all;
-            }
-        });
+        let noted = self.state.borrow_mut().change(|state| state.wear = all);
         if let Err(error) = noted {
             log::error(format!("what was written to flash could not be kept: {error}"));
         }

@@ -1,0 +1,206 @@
+//! What a start finds of a volume before it is attached: what waits for its backing, and what the backing holds.
+//!
+//! Only reads; nothing here decides. The rules lie with whoever keeps the records (`crates/state`).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use seam::kept::Left;
+use seam::{BLOCK_BYTES, Block, Disk, Nanos, PieceMut, Seam};
+
+use crate::Backing;
+use crate::core::Core;
+use crate::wait::Signal;
+
+/// Of the blocks that were destaged last, so many are compared with a backing before it is written: the newest.
+const DESTAGED_COMPARED: usize = 32;
+/// Reads under way at once.
+const AT_ONCE: usize = 32;
+/// Pause before a buffer is asked for again.
+const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
+
+/// Of the blocks that were destaged last, how many a backing has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DestagedFound {
+    /// As they were destaged.
+    pub found: u64,
+    /// With other content.
+    pub missing: u64,
+}
+
+/// Dirty blocks of a volume that wait to be destaged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitingBlocks {
+    /// All of them.
+    pub blocks: u64,
+    /// Those at or past the block that was asked about.
+    pub past_end: u64,
+}
+
+/// What a killed process left of a volume in memory, where `end` is the first block past its backing's end.
+pub fn waiting_in_memory(left: &Left, end: u64) -> WaitingBlocks {
+    let ranges: u64 = left.zeroes.iter().map(|range| range.end - range.start).sum();
+    let ranges_past: u64 = left.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end))).sum();
+    let past = left.blocks.iter().filter(|(note, _)| note.block >= end).count() as u64;
+    WaitingBlocks { blocks: left.blocks.len() as u64 + ranges, past_end: past + ranges_past }
+}
+
+impl<S: Seam> Core<S> {
+    /// What the flash log holds of a volume that was not attached yet, where `end` is the first block past its backing's end.
+    pub fn waiting_in_log(&self, incarnation: u64, end: u64) -> WaitingBlocks {
+        let mut waiting = WaitingBlocks::default();
+        self.each_found(incarnation, |record| {
+            waiting.blocks += 1;
+            waiting.past_end += u64::from(record.owner.block >= end);
+        });
+        waiting
+    }
+
+    /// Compares the blocks that were destaged last of a volume that is not attached with what a backing holds. Waits for the map of clean pages.
+    pub async fn compare_destaged(&self, incarnation: u64, backing: &Backing<S>) -> DestagedFound {
+        let Some(pages) = self.pages() else { return DestagedFound::default() };
+        self.wait_for_pages().await;
+        let end = backing.disk.geometry().size_bytes / BLOCK_BYTES as u64;
+        let mut destaged = pages.volume(incarnation).ring();
+        let oldest = destaged.len().saturating_sub(DESTAGED_COMPARED);
+        let mut newest: BTreeMap<u64, u32> = destaged.drain(oldest..).collect();
+        // A backing that shrank is told by its size.
+        newest.retain(|block, _| *block < end);
+        let blocks: Vec<u64> = newest.keys().copied().collect();
+        let mut result = DestagedFound::default();
+        for (checksum, found) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
+            match found {
+                Some(found) if found == *checksum => result.found += 1,
+                Some(_) => result.missing += 1,
+                None => {}
+            }
+        }
+        result
+    }
+}
+
+/// CRC32C of the blocks of a backing at `places`; `None` for one that cannot be read.
+pub async fn checksums_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[u64]) -> Vec<Option<u32>> {
+    read_at(seam, backing, places, |block| block.checksum(0)).await
+}
+
+/// Samples of a backing: as [`checksums_at`], and 0 for a block that says nothing: zeroes, one that cannot be read, one past the end.
+pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, places: &[u64]) -> Vec<u32> {
+    let end = backing.disk.geometry().size_bytes / BLOCK_BYTES as u64;
+    let inside: Vec<u64> = places.iter().copied().filter(|place| *place < end).collect();
+    let sample = |block: &S::Block| if block.is_zero(0, BLOCK_BYTES) { 0 } else { block.checksum(0) };
+    let mut found = read_at(seam, backing, &inside, sample).await;
+    found.resize(places.len(), None);
+    found.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// Identifiers of partition tables and file systems at a backing's start.
+pub async fn content_ids<S: Seam>(seam: &S, backing: &Backing<S>) -> Vec<String> {
+    let bytes = |block: &S::Block| {
+        let mut bytes = Box::new([0; BLOCK_BYTES]);
+        block.read_bytes(0, &mut *bytes);
+        bytes
+    };
+    let end = backing.disk.geometry().size_bytes / BLOCK_BYTES as u64;
+    let places: Vec<u64> = [0, 1, 16].into_iter().filter(|place| *place < end).collect();
+    let mut heads = read_at(seam, backing, &places, bytes).await.into_iter();
+    let mut next = || heads.next().flatten();
+    ids_of(next().as_deref(), next().as_deref(), next().as_deref())
+}
+
+type Bytes = [u8; BLOCK_BYTES];
+
+/// The identifiers in the first block, the second one, and the one at 64 KiB.
+fn ids_of(first: Option<&Bytes>, second: Option<&Bytes>, far: Option<&Bytes>) -> Vec<String> {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let mut ids = Vec::new();
+    let mut note = |kind: &str, bytes: &[u8]| {
+        if bytes.iter().any(|byte| *byte != 0) {
+            ids.push(format!("{kind}:{}", hex(bytes)));
+        }
+    };
+    if let Some(first) = first {
+        if first[510..512] == [0x55, 0xaa] {
+            note("mbr", &first[440..444]);
+        }
+        if &first[512..520] == b"EFI PART" {
+            note("gpt", &first[568..584]);
+        }
+        if first[1080..1082] == [0x53, 0xef] {
+            note("ext", &first[1128..1144]);
+        }
+        if &first[..4] == b"XFSB" {
+            note("xfs", &first[32..48]);
+        }
+        if &first[..6] == b"LUKS\xba\xbe" {
+            note("luks", &first[168..204]);
+        }
+        if &first[512..520] == b"LABELONE" {
+            note("lvm", &first[544..576]);
+        }
+        if &first[3..11] == b"NTFS    " {
+            note("ntfs", &first[72..80]);
+        }
+    }
+    if let Some(second) = second.filter(|second| &second[..8] == b"EFI PART") {
+        note("gpt", &second[56..72]);
+    }
+    if let Some(far) = far.filter(|far| &far[64..72] == b"_BHRfS_M") {
+        note("btrfs", &far[32..48]);
+    }
+    ids
+}
+
+/// Reads blocks of a backing, many at once, and gives what `look` makes of each.
+async fn read_at<S: Seam, T: 'static>(
+    seam: &S,
+    backing: &Backing<S>,
+    places: &[u64],
+    look: impl Fn(&S::Block) -> T + Copy + 'static,
+) -> Vec<Option<T>> {
+    let found = Rc::new(RefCell::new(places.iter().map(|_| None).collect::<Vec<_>>()));
+    let (next, left, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(AT_ONCE)), Rc::new(Signal::default()));
+    for _ in 0..AT_ONCE {
+        let (places, disk, seam) = (places.to_vec(), backing.disk.clone(), seam.clone());
+        let (found, next, left, over) = (found.clone(), next.clone(), left.clone(), over.clone());
+        seam.clone().spawn(async move {
+            while next.get() < places.len() {
+                let index = next.replace(next.get() + 1);
+                let buffer = loop {
+                    match seam.alloc() {
+                        Some(buffer) => break buffer,
+                        None => seam.sleep(BUFFER_PAUSE).await,
+                    }
+                };
+                let at = places[index] * BLOCK_BYTES as u64;
+                let (result, mut pieces) = disk.read(at, vec![PieceMut::whole(buffer)]).await;
+                let block = seam::BlockMut::freeze(pieces.pop().expect("a read gives its pieces back").block);
+                found.borrow_mut()[index] = result.is_ok().then(|| look(&block));
+            }
+            left.set(left.get() - 1);
+            over.notify();
+        });
+    }
+    over.wait_for(|| (left.get() == 0).then_some(())).await;
+    found.take()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_superblocks_are_named_and_empty_ones_are_not() {
+        let mut first = Box::new([0; BLOCK_BYTES]);
+        assert_eq!(ids_of(Some(&first), Some(&first), Some(&first)), Vec::<String>::new());
+        first[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        first[1128..1144].copy_from_slice(&[7; 16]);
+        first[510..512].copy_from_slice(&[0x55, 0xaa]);
+        let mut far = Box::new([0; BLOCK_BYTES]);
+        far[64..72].copy_from_slice(b"_BHRfS_M");
+        far[32] = 1;
+        let ids = ids_of(Some(&first), None, Some(&far));
+        assert_eq!(ids, [format!("ext:{}", "07".repeat(16)), format!("btrfs:01{}", "00".repeat(15))]);
+    }
+}

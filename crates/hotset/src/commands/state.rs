@@ -1,0 +1,154 @@
+//! `hotset state rebuild`: the records of the state directory, made anew from what the flash devices have of them.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use flash::{RecoveredContent, SuperblockFound};
+use seam::real::{RealCoreSpec, RealSeam, run_core};
+use seam::{DiskOpen, Seam};
+use serde_json::json;
+use state::{Holding, StateDir, StoreInventory, rebuild, show_uuid};
+
+use crate::cli::{Failure, print_json};
+use crate::config::Config;
+use crate::units::show_bytes;
+
+/// Memory for looking.
+const POOL_BYTES: usize = 16 << 20;
+
+/// What may be done with a state directory.
+#[derive(Subcommand)]
+pub enum Action {
+    /// Make the records anew from the flash devices: where the directory was lost, damaged, or restored from an older copy
+    Rebuild {
+        /// The configuration that names the state directory and the flash devices
+        #[arg(long, default_value = "/etc/hotset/hotset.toml")]
+        config: PathBuf,
+        /// A flash device, instead of those that the configuration names; may be given several times
+        #[arg(long, value_name = "PATH")]
+        device: Vec<PathBuf>,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// Does it; no daemon may hold the directory.
+pub fn run(action: Action, json: bool) -> Result<(), Failure> {
+    let Action::Rebuild { config, device, yes } = action;
+    let config = Config::load(&config).map_err(|problems| Failure::usage(problems.to_string()))?;
+    let configured = config.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
+    let devices = if device.is_empty() { configured } else { device };
+    if devices.is_empty() {
+        return Err(Failure::usage("the configuration has no [flash]; name the devices: --device PATH"));
+    }
+    let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
+    let (mut directory, aside) = StateDir::open_set_aside(&config.state_directory).map_err(|error| failed(&error))?;
+    let found = run_core(RealCoreSpec::new(POOL_BYTES), |seam| look(seam, devices));
+    let (inventory, warnings) = found.map_err(|error| failed(&error))?.map_err(Failure::failed)?;
+    let (made, holdings) = rebuild(directory.state().clone(), &inventory).map_err(|error| failed(&error))?;
+    let said = Said { inventory: &inventory, warnings: &warnings, volumes: made.volumes.len(), holdings: &holdings };
+    if json {
+        print_json(&said.json())?;
+    } else {
+        said.print();
+    }
+    let shown = config.state_directory.display();
+    if !yes && !asked(&format!("Write these records to {shown}?"))? {
+        return Err(Failure::failed("nothing was changed"));
+    }
+    directory.change(|state| *state = made).map_err(|error| failed(&error))?;
+    if !json {
+        if let Some(aside) = aside {
+            println!("what was there before is in {}", aside.display());
+        }
+        println!("the records are written; start the daemon");
+    }
+    Ok(())
+}
+
+/// A question on the terminal; where there is none, `--yes` has to be given.
+fn asked(question: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage("there is no terminal to ask on: look at the list above, then give --yes"));
+    }
+    print!("{question} [y/N] ");
+    let mut answer = String::new();
+    let read = std::io::stdout().flush().and_then(|()| std::io::stdin().read_line(&mut answer));
+    read.map_err(|error| Failure::failed(error.to_string()))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+struct Said<'a> {
+    inventory: &'a StoreInventory,
+    warnings: &'a [String],
+    volumes: usize,
+    holdings: &'a [Holding],
+}
+
+impl Said<'_> {
+    fn json(&self) -> serde_json::Value {
+        let holding = |one: &Holding| {
+            json!({ "volume": one.volume, "incarnation": one.incarnation, "backing": one.backing,
+                    "dirty_bytes": one.blocks * seam::BLOCK_BYTES as u64 })
+        };
+        let dirty: Vec<_> = self.holdings.iter().map(holding).collect();
+        json!({ "store": self.inventory.store, "volumes": self.volumes, "warnings": self.warnings, "dirty": dirty })
+    }
+
+    fn print(&self) {
+        println!("flash store {}: records of {} volumes", self.inventory.store, self.volumes);
+        for one in self.holdings {
+            let bytes = show_bytes(one.blocks * seam::BLOCK_BYTES as u64);
+            match &one.volume {
+                Some(name) => {
+                    println!("  {name} ({}, on {}): {bytes} of dirty data on flash", one.incarnation, one.backing)
+                }
+                None => println!(
+                    "  {}: {bytes} of dirty data on flash, of a volume that the records do not know; `hotset flash rescue` brings it into a file",
+                    one.incarnation
+                ),
+            }
+        }
+        self.warnings.iter().for_each(|warning| println!("  warning: {warning}"));
+        println!("Tokens, and changes made since the records were copied to flash, are not in them.");
+    }
+}
+
+/// What the devices say of their store, without a change to them.
+async fn look(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Vec<String>), String> {
+    let (mut disks, mut warnings) = (Vec::new(), Vec::new());
+    for path in paths {
+        let what = DiskOpen { path, create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
+        match seam.open_disk(&what).await {
+            Ok(disk) => disks.push(disk),
+            Err(error) => warnings.push(error.to_string()),
+        }
+    }
+    let (devices, inspection) = flash::inspect(&seam, &disks).await;
+    let inspection = inspection.map_err(|error| error.to_string())?;
+    warnings.extend(inspection.problem.as_ref().map(ToString::to_string));
+    let of_store = |found: &&SuperblockFound| found.store == inspection.store;
+    let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok()).filter(of_store);
+    let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
+    let newest = newest.ok_or("no device has a sound superblock")?;
+    let mut dirty_blocks: BTreeMap<u64, u64> = BTreeMap::new();
+    for one in &inspection.dirty {
+        let blocks = match one.content {
+            RecoveredContent::Data => 1,
+            RecoveredContent::Zero { blocks, .. } => u64::from(blocks),
+        };
+        *dirty_blocks.entry(one.owner.incarnation).or_default() += blocks;
+    }
+    let manifest = flash::read_manifest(&seam, &disks).await.filter(|manifest| manifest.store == inspection.store);
+    let inventory = StoreInventory {
+        store: show_uuid(&inspection.store),
+        ownership: newest.ownership,
+        generation: newest.generation,
+        manifest: manifest.map(|manifest| manifest.payload),
+        dirty_blocks,
+    };
+    Ok((inventory, warnings))
+}

@@ -1,0 +1,347 @@
+//! A daemon's start on what an administrator has left: the store is judged, each volume is, and what may be served is.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use engine::evidence::{DestagedFound, content_ids, samples_at};
+use engine::{Backing, Core, VolumeSpec, WritePolicy};
+use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError};
+use seam::sim::{SimDisk, SimSeam, World};
+use seam::{BLOCK_BYTES, Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
+use state::{
+    Acceptance, Admission, Claim, ContentRecord, Evidence, OlderThan, Refusal, State, StoreFound, StoreInventory,
+    Waiting, sample_places, show_samples, show_uuid,
+};
+
+use super::super::bench::{Life, Subject, SubjectParts};
+use super::super::content::Tag;
+use super::super::run::{Run, disk_name};
+use super::mischief::{Plan, Words, acceptance};
+use super::{Attached, Site};
+use crate::rig::write;
+
+/// Starts a daemon; returns the volumes that it serves.
+pub(super) async fn begin(
+    site: &mut Site,
+    run: &mut Run,
+    world: &World,
+    plan: &Plan,
+    operations: u64,
+) -> Result<(Life, Vec<Attached>), String> {
+    let options = Rc::clone(&run.options);
+    let seam = world.seam();
+    let core = Core::new(seam.clone(), run.core_spec());
+    let nothing = |core| Ok((Life::new(core, Vec::new(), Rc::clone(&options), 0), Vec::new()));
+    if !plan.has_state {
+        if plan.words == Words::Rebuild {
+            rebuild(site, &seam, plan).await?;
+        }
+        run.report.refusals += options.volumes.len() as u64;
+        return nothing(core);
+    }
+    let (identity, life) = (u128::from(site.draw_number()), site.draw_number());
+    site.state.begin_life(identity, life);
+    let store = open_store(site, &seam, &core, plan).await?;
+    let (mut subjects, mut attached, mut served) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rebuilds = false;
+    for (index, volume) in options.volumes.iter().enumerate() {
+        let path = disk_name(index);
+        let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+        let disk: SimDisk = seam.open_disk(&open).await.map_err(|error| format!("disk {}: {error}", index + 1))?;
+        disk.flush().await.map_err(|error| format!("disk {}: {error}", index + 1))?;
+        let name = format!("volume{}", index + 1);
+        let policy = plan.policies.get(index).copied().flatten().unwrap_or(volume.policy);
+        let claim = VolumeClaim { name: &name, identity: site.backings[index].identity.clone() };
+        let found = find(site, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
+        let mut judged = judge(site, &claim, &found, &served, store.as_deref(), &Acceptance::default());
+        let mut gave_up = false;
+        if let Err(refusal) = judged.clone() {
+            // A disk known by its place cannot always prove itself after a crash.
+            let may_be_unproven = !site.options.is_unique && matches!(refusal, Refusal::ContentUnproven { .. });
+            if !site.is_touched && !may_be_unproven {
+                return Err(format!("{name} is refused though nobody has done anything: {refusal}"));
+            }
+            rebuilds |= plan.words == Words::Rebuild
+                && matches!(refusal, Refusal::StateOlder { .. } | Refusal::Unclaimed { .. });
+            let loss = loss_of(&refusal);
+            if let Some(accept) = acceptance(plan.words, loss) {
+                gave_up = accept.give_up.is_some();
+                judged = judge(site, &claim, &found, &served, store.as_deref(), &accept);
+                let is_unproven = matches!(refusal, Refusal::ContentUnproven { .. });
+                if is_unproven && judged.is_ok() && !gave_up && site.backings[index].is_changed {
+                    // Dirty data was put on another disk because somebody said that it is the same.
+                    site.is_over = true;
+                    return nothing(core);
+                }
+            }
+        }
+        let Ok(Admission { incarnation, drops_pages }) = judged else {
+            run.report.refusals += 1;
+            continue;
+        };
+        if store.is_some() && policy == WritePolicy::WriteBack {
+            site.state.mark_on_flash(incarnation, store.as_deref());
+        }
+        run.models[index].borrow_mut().resize(disk.geometry().size_bytes / SECTOR_BYTES as u64, seam.now());
+        if gave_up || site.backings[index].is_changed {
+            let mut model = run.models[index].borrow_mut();
+            let control = world.disk(&path).expect("it was opened just now");
+            if !model.rebase(|sector| Tag(control.tag(sector)), seam.now()) {
+                site.is_over = true;
+                return nothing(core);
+            }
+        }
+        (site.backings[index].is_changed, site.backings[index].is_cut) = (false, false);
+        let mut spec = VolumeSpec::new(&name, incarnation);
+        (spec.policy, spec.defer, spec.drops_pages) = (policy, volume.defer, drops_pages);
+        let backing = Backing::plain(disk.clone());
+        let Ok(served_volume) = core.attach_recovered(spec, backing).await else {
+            // Data in the log, and a policy without it.
+            run.report.refusals += 1;
+            continue;
+        };
+        served.push(name.clone());
+        let control = world.disk(&path).expect("it was opened just now");
+        let parts = SubjectParts { number: index as u16 + 1, volume: served_volume, disk: disk.clone(), control };
+        subjects.push(Subject::new(parts, volume.clone(), Rc::clone(&run.models[index])));
+        attached.push(Attached { incarnation, drops_pages });
+        if plan.second_path == Some(index) {
+            second_path(site, &core, &disk, index, &served).await?;
+        }
+    }
+    if rebuilds {
+        // The daemon has to be stopped for it: this life ends at once.
+        drop(subjects);
+        rebuild(site, &seam, plan).await?;
+        return nothing(core);
+    }
+    if let (Some(log), Some(manifest)) = (core.log(), site.state.manifest(flash::MANIFEST_BYTES_MAX)) {
+        log.save_manifest(manifest).await.map_err(|error| error.to_string())?;
+    }
+    let operations = if subjects.is_empty() { 0 } else { operations };
+    Ok((Life::new(core, subjects, options, operations), attached))
+}
+
+/// Blocks that a volume on another one's disk writes, and what.
+const FOREIGN_BLOCKS: u64 = 8;
+const FOREIGN: u64 = 77;
+
+struct VolumeClaim<'a> {
+    name: &'a str,
+    identity: String,
+}
+
+struct Found {
+    waiting: BTreeMap<u64, Waiting>,
+    evidence: Evidence,
+}
+
+async fn open_store(
+    site: &mut Site,
+    seam: &SimSeam,
+    core: &Core<SimSeam>,
+    plan: &Plan,
+) -> Result<Option<String>, String> {
+    let mut disks = Vec::new();
+    for name in &plan.devices {
+        let open = DiskOpen { path: (*name).into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+        disks.push(seam.open_disk(&open).await.map_err(|error| error.to_string())?);
+    }
+    let options = OpenOptions { accept_missing: disks.len() == 1, ..OpenOptions::default() };
+    if disks.is_empty() {
+        return Ok(None);
+    }
+    let identity = match flash::identify(seam, &disks, options).await {
+        Err(StoreError::NoStore { .. }) => {
+            let format = FormatOptions { segment_bytes: Some(64 << 10), ..FormatOptions::default() };
+            match Store::format(seam, &disks, format).await {
+                Ok(()) => flash::identify(seam, &disks, options).await,
+                Err(error) => Err(error),
+            }
+        }
+        other => other,
+    };
+    // Devices that do not belong together, or of which one is missing: the daemon goes on without them.
+    let Ok(identity) = identity else { return Ok(None) };
+    let holds_data = match flash::inspect(seam, &disks).await.1 {
+        Ok(found) => !found.dirty.is_empty() || !found.lost_batches.is_empty(),
+        Err(_) => true,
+    };
+    let found = StoreFound { store: show_uuid(&identity.store), ownership: identity.ownership, holds_data };
+    let used = match site.state.judge_store(&found) {
+        Ok(used) => used,
+        Err(refusal) => {
+            if !site.is_touched {
+                return Err(format!("the store is refused though nobody has done anything: {refusal}"));
+            }
+            match refusal {
+                Refusal::StateOlder { store, epoch, known } => {
+                    site.state.older_than = Some(OlderThan { store, epoch, known });
+                }
+                Refusal::StoreForeign { store, .. } => drop(site.state.unclaimed.insert(store)),
+                _ => {}
+            }
+            return Ok(None);
+        }
+    };
+    site.state.begin_store(&found, used);
+    let record = site.state.store_mut(&found.store).clone();
+    let options = OpenOptions {
+        ownership: Some(site.state.ownership()),
+        seen: Some((identity.store, record.generation)),
+        sequence_min: if site.options.sabotage == state::Sabotage::AnyStore { 0 } else { record.sequence },
+        ..options
+    };
+    let Ok((store, recovered)) = Store::open(seam, &disks, options).await else { return Ok(None) };
+    site.state.store_opened(&found.store, store.generation());
+    if record.map_void {
+        store.pages().distrust();
+        site.state.store_mut(&found.store).map_void = false;
+    }
+    core.open_log(store, recovered);
+    site.state.note_held(&found.store, core.unclaimed());
+    Ok(Some(found.store))
+}
+
+async fn find(
+    site: &Site,
+    seam: &SimSeam,
+    core: &Core<SimSeam>,
+    disk: &SimDisk,
+    identity: &str,
+    store: Option<&str>,
+) -> Found {
+    let backing = Backing::plain(disk.clone());
+    let size_bytes = disk.geometry().size_bytes;
+    let end = size_bytes.div_ceil(BLOCK_BYTES as u64);
+    let record = site.state.volumes.iter().find(|record| record.backing_identity == identity);
+    let incarnation = record.map(|record| record.incarnation);
+    let in_log = incarnation.map(|one| core.waiting_in_log(one, end)).unwrap_or_default();
+    let trusts = record.and_then(|record| record.cached_on.as_ref());
+    let trusts = trusts.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
+    let destaged = match incarnation.filter(|_| in_log.blocks > 0 && trusts) {
+        Some(incarnation) => core.compare_destaged(incarnation, &backing).await,
+        None => DestagedFound::default(),
+    };
+    if std::env::var_os("DEBUG_SITE").is_some()
+        && let (Some(pages), Some(one)) = (core.pages(), incarnation)
+    {
+        eprintln!(
+            "{identity}: in log {in_log:?}, trusts {trusts}, destaged {destaged:?}, ring {:?}",
+            pages.volume(one).ring()
+        );
+    }
+    let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
+    let samples_before = match before.filter(|before| *before != size_bytes) {
+        Some(before) => Some(show_samples(&samples_at(seam, &backing, &sample_places(before)).await)),
+        None => None,
+    };
+    let all = core.unclaimed().into_iter();
+    let waiting = all.map(|one| (one, Waiting { in_log: core.waiting_in_log(one, u64::MAX).blocks, in_memory: 0 }));
+    Found {
+        waiting: waiting.collect(),
+        evidence: Evidence {
+            is_unique: site.options.is_unique,
+            content: ContentRecord {
+                size_bytes,
+                instance: None,
+                ids: content_ids(seam, &backing).await,
+                samples: show_samples(&samples_at(seam, &backing, &sample_places(size_bytes)).await),
+            },
+            samples_before,
+            blocks_in_log: in_log.blocks,
+            blocks_in_memory: 0,
+            blocks_past_end: in_log.past_end,
+            destaged_found: destaged.found,
+            destaged_missing: destaged.missing,
+        },
+    }
+}
+
+fn judge(
+    site: &mut Site,
+    claim: &VolumeClaim<'_>,
+    found: &Found,
+    served: &[String],
+    store: Option<&str>,
+    accept: &Acceptance,
+) -> Result<Admission, Refusal> {
+    let drawn = site.draw_number();
+    let claim_of = Claim {
+        name: claim.name,
+        identity: &claim.identity,
+        aliases: &[],
+        served,
+        store,
+        why_unused: &|_| "it is not in use".to_owned(),
+        waiting: &found.waiting,
+        evidence: Some(&found.evidence),
+        writes: true,
+        accept,
+    };
+    site.state.identify(&claim_of, || drawn)
+}
+
+/// The name of the data that a refusal says may be lost.
+fn loss_of(refusal: &Refusal) -> Option<String> {
+    match refusal {
+        Refusal::BackingChanged { loss, .. } => loss.as_ref().map(|loss| loss.incarnation.clone()),
+        Refusal::DirtyElsewhere { loss, .. }
+        | Refusal::LogUnexpected { loss, .. }
+        | Refusal::ContentDiffers { loss, .. }
+        | Refusal::ContentUnproven { loss, .. } => Some(loss.incarnation.clone()),
+        Refusal::Unclaimed { store, .. } => Some(store.clone()),
+        _ => None,
+    }
+}
+
+/// The records made anew from the store's devices.
+async fn rebuild(site: &mut Site, seam: &SimSeam, plan: &Plan) -> Result<(), String> {
+    let mut disks = Vec::new();
+    for name in &plan.devices {
+        let open = DiskOpen { path: (*name).into(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
+        disks.push(seam.open_disk(&open).await.map_err(|error| error.to_string())?);
+    }
+    let (devices, Ok(found)) = flash::inspect(seam, &disks).await else { return Ok(()) };
+    let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok());
+    let newest = superblocks.max_by_key(|found| (found.generation, found.ownership.epoch));
+    let (ownership, generation) = newest.map_or((Ownership::default(), 0), |found| (found.ownership, found.generation));
+    let mut dirty_blocks: BTreeMap<u64, u64> = BTreeMap::new();
+    found.dirty.iter().for_each(|one| *dirty_blocks.entry(one.owner.incarnation).or_default() += 1);
+    let manifest = flash::read_manifest(seam, &disks).await.filter(|manifest| manifest.store == found.store);
+    let inventory = StoreInventory {
+        store: show_uuid(&found.store),
+        ownership,
+        generation,
+        manifest: manifest.map(|manifest| manifest.payload),
+        dirty_blocks,
+    };
+    let current = State { sabotage: site.options.sabotage, ..State::default() };
+    if let Ok((made, _)) = state::rebuild(current, &inventory) {
+        site.state = made;
+    }
+    Ok(())
+}
+
+/// Another volume names the same disk; where the daemon lets it, it writes there.
+async fn second_path(
+    site: &mut Site,
+    core: &Core<SimSeam>,
+    disk: &SimDisk,
+    index: usize,
+    served: &[String],
+) -> Result<(), String> {
+    let claim = VolumeClaim { name: "second", identity: site.backings[index].identity.clone() };
+    let found = Found { waiting: BTreeMap::new(), evidence: Evidence::default() };
+    let Ok(admission) = judge(site, &claim, &found, served, None, &Acceptance::default()) else {
+        return Ok(());
+    };
+    let volume =
+        core.attach_recovered(VolumeSpec::new("second", admission.incarnation), Backing::plain(disk.clone())).await;
+    let volume = volume.map_err(|error| error.to_string())?;
+    for block in 0..FOREIGN_BLOCKS {
+        let written = write(&volume, block * SECTORS_PER_BLOCK as u64, SECTORS_PER_BLOCK as u64, FOREIGN).await;
+        written.map_err(|error| error.to_string())?;
+    }
+    volume.flush().await.map_err(|error| error.to_string())
+}
