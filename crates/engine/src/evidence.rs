@@ -57,6 +57,11 @@ impl<S: Seam> Core<S> {
         waiting
     }
 
+    /// Destaged blocks of a volume of which the store has noted the content.
+    pub fn destaged_noted(&self, incarnation: u64) -> u64 {
+        self.pages().map_or(0, |pages| pages.volume(incarnation).ring().len() as u64)
+    }
+
     /// Compares the blocks that were destaged last of a volume that is not attached with what a backing holds. Waits for the map of clean pages.
     pub async fn compare_destaged(&self, incarnation: u64, backing: &Backing<S>) -> DestagedFound {
         let Some(pages) = self.pages() else { return DestagedFound::default() };

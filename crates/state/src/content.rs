@@ -30,6 +30,9 @@ pub struct ContentRecord {
     /// CRC32C of the blocks at [`sample_places`], eight hexadecimal digits each; 0 for one that says nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub samples: String,
+    /// Destaged blocks of which the flash store had noted the content when the volume was stopped: the next start has to find some of them.
+    #[serde(default, skip_serializing_if = "super::record::is_zero")]
+    pub destaged: u64,
 }
 
 /// The blocks of which a backing of that size is sampled, in order.
@@ -108,6 +111,11 @@ pub fn judge_content(noted: Option<&ContentRecord>, evidence: &Evidence) -> Cont
     if evidence.destaged_missing > 0 {
         return ContentVerdict::Differs(evidence.destaged_missing);
     }
+    let is_forgotten = noted.is_some_and(|noted| noted.destaged > 0) && evidence.destaged_found == 0;
+    if is_forgotten {
+        // The store has lost what it had noted: an older content of the same disk would look the same.
+        return ContentVerdict::Unproven;
+    }
     let instance = evidence.content.instance.as_ref();
     let same_instance = instance.is_some() && noted.is_some_and(|noted| noted.instance.as_ref() == instance);
     if evidence.is_unique || same_instance || evidence.destaged_found > 0 {
@@ -152,6 +160,14 @@ mod tests {
     fn a_destaged_block_that_is_missing_outweighs_every_proof() {
         let found = Evidence { is_unique: true, destaged_found: 31, destaged_missing: 1, ..found(&[1, 2, 3]) };
         assert_eq!(judge_content(Some(&noted(&[1, 2, 3])), &found), ContentVerdict::Differs(1));
+    }
+
+    #[test]
+    fn a_store_that_has_forgotten_what_was_destaged_leaves_a_backing_unproven() {
+        let noted = ContentRecord { destaged: 5, ..noted(&[1, 2, 3]) };
+        let found = Evidence { is_unique: true, ..found(&[1, 2, 3]) };
+        assert_eq!(judge_content(Some(&noted), &found), ContentVerdict::Unproven);
+        assert_eq!(judge_content(Some(&noted), &Evidence { destaged_found: 1, ..found }), ContentVerdict::Same);
     }
 
     #[test]

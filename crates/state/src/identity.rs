@@ -274,9 +274,10 @@ impl State {
     }
 
     /// Notes that the volume was cleanly stopped: everything acknowledged is on its backing or in the flash log.
-    pub fn mark_parked(&mut self, incarnation: u64) {
+    pub fn mark_parked(&mut self, incarnation: u64, destaged: u64) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {
             record.clean = true;
+            record.content.get_or_insert_default().destaged = destaged;
         }
     }
 

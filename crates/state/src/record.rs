@@ -67,7 +67,7 @@ pub struct State {
     pub sabotage: Sabotage,
 }
 
-pub(super) fn is_zero(number: &u64) -> bool {
+pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 

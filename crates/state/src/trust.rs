@@ -266,8 +266,8 @@ impl fmt::Display for Refusal {
             ),
             Refusal::ContentUnproven { name, identity, loss } => write!(
                 f,
-                "dirty data waits for its backing, which is known by its place alone ({identity}) and holds nothing that shows that it is the same \
-                 disk. If it is, say so: hotset volume adopt {name}, which writes that data to it; if it is not, attach the right one; or, keeping \
+                "dirty data waits for its backing ({identity}), and nothing shows that it is the same disk and as it was left: it is known by its \
+                 place alone, or the flash store has lost what it knew of it. If it is, say so: hotset volume adopt {name}, which writes that data to it; if it is not, attach the right one; or, keeping \
                  what this disk has: hotset volume adopt {name} --give-up {}, which gives up {loss}",
                 loss.incarnation
             ),

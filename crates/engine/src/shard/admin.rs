@@ -1,6 +1,9 @@
 //! What an administrator does to a volume while others are served: policy, mode, invalidation, size, removal.
 
-use seam::{BLOCK_BYTES, Disk, DiskError, Seam};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Seam};
 
 use super::{Shard, ShardRef};
 use crate::memory::{BlockNo, Sectors};
@@ -24,7 +27,32 @@ impl<S: Seam> Drop for Hold<'_, S> {
     }
 }
 
+/// Time that a stop gives a backing for the writes that destage had begun.
+const END_DESTAGE_PATIENCE: Nanos = Nanos::from_millis(500);
+
 impl<S: Seam> Shard<S> {
+    /// No write is begun any more; those under way end, and the backing is flushed behind them: the next start can tell then whether the backing is as it was
+    /// left. Without that the regions under way prove nothing. A backing that takes too long is not waited for.
+    pub async fn end_destage_in_time(self: &ShardRef<S>) {
+        self.holding.set(true);
+        let is_over = Rc::new(Cell::new(false));
+        let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
+        self.seam().spawn(async move {
+            shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
+            // One that fails is heard of by the next start, as after a crash.
+            shard.sync().await;
+            over.set(true);
+            shard.progress.notify();
+        });
+        let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
+        self.seam().spawn(async move {
+            shard.seam().sleep(END_DESTAGE_PATIENCE).await;
+            over.set(true);
+            shard.progress.notify();
+        });
+        self.progress.wait_for(|| is_over.get().then_some(())).await;
+    }
+
     /// Changes when writes are acknowledged. Where the new policy promises more than the old one, what is dirty is brought to
     /// the backing first; on an error the old policy stays.
     pub async fn set_policy(self: &ShardRef<S>, policy: WritePolicy) -> Result<(), RequestError> {

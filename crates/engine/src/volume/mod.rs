@@ -509,6 +509,7 @@ impl<S: Seam> Volume<S> {
         }
         shard.stopping.set(true);
         shard.work.notify();
+        shard.end_destage_in_time().await;
         Ok(shard.state.borrow().ledger.has_records())
     }
 

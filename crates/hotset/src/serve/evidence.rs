@@ -135,6 +135,7 @@ async fn look(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Ev
             instance: backing.disk.instance(),
             ids: content_ids(&local.seam, &backing).await,
             samples: samples(local, &backing, size_bytes).await,
+            destaged: 0,
         },
         samples_before,
         blocks_in_log: in_log.blocks,

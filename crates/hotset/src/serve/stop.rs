@@ -54,10 +54,20 @@ enum Ended {
     Complete,
     /// Its backing is complete: its incarnation.
     Clean(u64),
-    /// What its backing lacks is in the flash log: its incarnation, its name, the bytes.
-    Parked(u64, String, u64),
+    /// What its backing lacks is in the flash log.
+    Parked(Parked),
     /// Its data core has ended.
     Failed,
+}
+
+/// A volume that was left in the flash log.
+struct Parked {
+    incarnation: u64,
+    name: String,
+    /// Dirty bytes there.
+    bytes: u64,
+    /// Destaged blocks of which the store has noted the content.
+    destaged: u64,
 }
 
 /// What a stop says that left nothing on flash.
@@ -217,8 +227,8 @@ impl Daemon {
                 ended = volumes.join_next() => match ended {
                     Some(Ok(Ended::Complete)) => {}
                     Some(Ok(Ended::Clean(incarnation))) => clean.push(incarnation),
-                    Some(Ok(Ended::Parked(incarnation, name, bytes))) => {
-                        parked.push(incarnation);
+                    Some(Ok(Ended::Parked(Parked { incarnation, name, bytes, destaged }))) => {
+                        parked.push((incarnation, destaged));
                         left.extend((bytes > 0).then_some((name, bytes)));
                     }
                     _ => complete = false,
@@ -232,7 +242,7 @@ impl Daemon {
         self.note_ended(&mut clean, &parked);
         if self.close_flash().await && complete {
             // Nothing in it is needed: no recovery finds anything of them.
-            self.note(|state| parked.iter().for_each(|incarnation| state.mark_clean(*incarnation)));
+            self.note(|state| parked.iter().for_each(|(incarnation, _)| state.mark_clean(*incarnation)));
         }
         if !left.is_empty() {
             left.sort();
@@ -268,10 +278,14 @@ impl Daemon {
                 let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
                 let parked = volume.park().await;
                 let log_is_gone = local.engine.log().is_none_or(|log| log.copies() == 0);
-                parked.map(|left| left.then(|| volume.stats().flash_dirty_bytes)).map_err(|error| (error, log_is_gone))
+                let destaged = local.engine.destaged_noted(incarnation);
+                let parked = parked.map(|left| left.then(|| (volume.stats().flash_dirty_bytes, destaged)));
+                parked.map_err(|error| (error, log_is_gone))
             };
             match self.cores[core].call(park).await {
-                Ok(Ok(Some(bytes))) => return Ended::Parked(incarnation, name.to_owned(), bytes),
+                Ok(Ok(Some((bytes, destaged)))) => {
+                    return Ended::Parked(Parked { incarnation, name: name.to_owned(), bytes, destaged });
+                }
                 Ok(Ok(None)) => return Ended::Clean(incarnation),
                 Ok(Err((error, true))) => {
                     log::error(format!("volume {name}: the flash log is gone ({error}); destaging instead"));
@@ -324,10 +338,10 @@ impl Daemon {
 
     /// Notes many volumes at once, for each time the whole file is written: those that are clean since the last time, and all that lie in the
     /// flash log.
-    fn note_ended(&self, clean: &mut Vec<u64>, parked: &[u64]) {
+    fn note_ended(&self, clean: &mut Vec<u64>, parked: &[(u64, u64)]) {
         let noted = self.note(|state| {
             clean.iter().for_each(|incarnation| state.mark_clean(*incarnation));
-            parked.iter().for_each(|incarnation| state.mark_parked(*incarnation));
+            parked.iter().for_each(|(incarnation, destaged)| state.mark_parked(*incarnation, *destaged));
         });
         if noted {
             clean.clear();

@@ -8,7 +8,8 @@ use super::super::options::End;
 use super::super::run::{Run, disk_name};
 use super::{Moment, Site};
 
-/// Devices of the flash store, and two others of the same make.
+const BLOCK: u64 = seam::BLOCK_BYTES as u64;
+/// Devices of the flash store.
 pub const OWN: [&str; 2] = ["flash1", "flash2"];
 /// Two others of the same make.
 pub const OTHERS: [&str; 2] = ["other1", "other2"];
@@ -175,7 +176,7 @@ impl Site {
             Mischief::StateCut => plan.has_state = false,
             Mischief::BackingOld => {
                 // After a crash the last blocks that were destaged may not be noted yet: docs/refusals.md says so.
-                let Some(moment) = moment.filter(|_| matches!(last, End::Park | End::Orderly)) else { return false };
+                let Some(moment) = moment.filter(|_| self.backings[index].was_stopped) else { return false };
                 images.put(disk_name(index), &self.past[moment].images, disk_name(index));
                 // The disk that was there then: it may have been exchanged since.
                 self.backings[index].identity.clone_from(&self.past[moment].backings[index].identity);
@@ -183,8 +184,8 @@ impl Site {
             }
             Mischief::BackingShrunk | Mischief::BackingGrown => {
                 let bytes = images.size_bytes(disk_name(index)).expect("the disk is there");
-                let unit = u64::from(run.options.volumes[index].logical_block);
-                let part = self.random.between(1, 8) * (bytes / 16 / unit) * unit;
+                // A multiple of every logical block.
+                let part = self.random.between(1, 8) * (bytes / 16 / BLOCK) * BLOCK;
                 let grows = mischief == Mischief::BackingGrown;
                 if self.backings[index].is_cut && grows {
                     return false;
@@ -195,6 +196,10 @@ impl Site {
             Mischief::BackingExchanged => {
                 let copy = images.clone();
                 let other = (index + 1) % run.options.volumes.len();
+                let logical = |of: usize| run.options.volumes[of].logical_block;
+                if logical(index) != logical(other) {
+                    return false;
+                }
                 if other == index {
                     images.empty(disk_name(index));
                     if self.options.is_unique {

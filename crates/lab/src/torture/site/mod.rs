@@ -105,6 +105,8 @@ struct BackingNow {
     is_changed: bool,
     /// It was cut short, and the volume was not served since.
     is_cut: bool,
+    /// The last life in which the volume was served ended in a stop, not in a crash.
+    was_stopped: bool,
 }
 
 /// What the administrator has before the next start.
@@ -137,8 +139,12 @@ pub(super) fn play(run: &mut Run, options: &SiteOptions) -> Result<(), Box<Viola
     let random = Random::new(run.options.seed, 9_202);
     let (past, undo) = (Vec::new(), None);
     let state = State { sabotage: options.sabotage, ..State::default() };
-    let backing =
-        |index: usize| BackingNow { identity: format!("disk{}", index + 1), is_changed: false, is_cut: false };
+    let backing = |index: usize| BackingNow {
+        identity: format!("disk{}", index + 1),
+        is_changed: false,
+        is_cut: false,
+        was_stopped: true,
+    };
     let backings = (0..run.options.volumes.len()).map(backing).collect();
     let options = options.clone();
     let mut site = Site {
@@ -222,6 +228,12 @@ impl Site {
         Ok(images)
     }
 
+    fn note_end(&mut self, life: &Life, was_stopped: bool) {
+        for subject in &life.subjects {
+            self.backings[usize::from(subject.number) - 1].was_stopped = was_stopped;
+        }
+    }
+
     /// Clients at work until the life ends as drawn; what the daemon would have noted by then is noted.
     fn pass(
         &mut self,
@@ -238,10 +250,12 @@ impl Site {
             .map_err(|violation| Box::new(Violation { trace: world.trace().text(), ..*violation }))?;
         self.note_drops(life, attached);
         if crashed && end != End::Park {
+            self.note_end(life, false);
             let mode = random.pick(&CrashMode::ALL);
             run.crash(life, mode, false, world.now());
             return Ok(mode);
         }
+        self.note_end(life, true);
         let ended = world.run_until(self.end_in_order(life, attached, end == End::Park));
         match ended {
             Ok(Ok(())) => Ok(CrashMode::LoseAll),
@@ -274,7 +288,10 @@ impl Site {
             life.end(subject, op, &marks, &result);
             match (result.is_ok(), is_clean) {
                 (true, true) => self.state.mark_clean(attached.incarnation),
-                (true, false) => self.state.mark_parked(attached.incarnation),
+                (true, false) => {
+                    let destaged = life.core.destaged_noted(attached.incarnation);
+                    self.state.mark_parked(attached.incarnation, destaged);
+                }
                 (false, _) => return Err("a volume cannot be left in the flash log though nothing is wrong".to_owned()),
             }
         }

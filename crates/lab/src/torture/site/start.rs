@@ -83,7 +83,9 @@ pub(super) async fn begin(
             site.state.mark_on_flash(incarnation, store.as_deref());
         }
         run.models[index].borrow_mut().resize(disk.geometry().size_bytes / SECTOR_BYTES as u64, seam.now());
-        if gave_up || site.backings[index].is_changed {
+        // Where dirty data waits and the volume is served all the same, log and backing together have to be everything.
+        let is_put_back = site.backings[index].is_changed && found.evidence.blocks_in_log == 0;
+        if gave_up || is_put_back {
             let mut model = run.models[index].borrow_mut();
             let control = world.disk(&path).expect("it was opened just now");
             if !model.rebase(|sector| Tag(control.tag(sector)), seam.now()) {
@@ -247,6 +249,7 @@ async fn find(
                 instance: None,
                 ids: content_ids(seam, &backing).await,
                 samples: show_samples(&samples_at(seam, &backing, &sample_places(size_bytes)).await),
+                destaged: 0,
             },
             samples_before,
             blocks_in_log: in_log.blocks,
