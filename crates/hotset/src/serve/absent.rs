@@ -94,7 +94,7 @@ pub(super) fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> S
         BackingSpec::Nbd(target) => format!("start the server of {target}, or correct the address"),
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) => "make room in the state directory".to_owned(),
     };
-    format!("{what}. It is tried again by itself, and at once by `hotset reload`")
+    format!("{what}. It is tried again by itself, and at once by a reload")
 }
 
 impl Daemon {
@@ -177,7 +177,7 @@ mod tests {
         ];
         for (text, has_size, is_known, word) in cases {
             let said = remedy(&spec(text), has_size, is_known);
-            assert!(said.contains(word) && said.contains("hotset reload"), "{text}: {said}");
+            assert!(said.contains(word) && said.contains("reload"), "{text}: {said}");
         }
     }
 

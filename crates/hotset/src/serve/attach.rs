@@ -469,7 +469,7 @@ impl Daemon {
         if !left.is_empty() {
             let text = format!(
                 "volume {name} is not served, and a daemon that was killed left data of it in memory that is not on its backing; bring that \
-                 back (hotset reload), or give the data up: stop hotset, remove {} and start it again",
+                 back, or give the data up: stop hotset, remove {} and start it again",
                 left.join(" and ")
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
