@@ -1,6 +1,7 @@
 //! A command's side of the control socket: blocking, one action at a time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,6 +43,13 @@ pub enum ClientError {
 pub struct Client {
     path: PathBuf,
     stream: BufReader<UnixStream>,
+}
+
+/// The socket, for questions about the process at its other end.
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.get_ref().as_fd()
+    }
 }
 
 impl Client {

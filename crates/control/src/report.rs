@@ -651,6 +651,7 @@ impl StatusReport {
             uptime_ms: self.uptime_ms,
             stopping: self.stopping,
             configuration: self.configuration.clone(),
+            state_directory: self.state_directory.clone(),
             listen: self.listen.clone(),
             api: self.api.clone(),
             memory_bytes: self.memory_bytes,
@@ -688,6 +689,9 @@ pub struct StatusReport {
     pub stopping: bool,
     /// The configuration's file.
     pub configuration: String,
+    /// Where identities and records are kept; absent where an older version says nothing.
+    #[serde(default)]
+    pub state_directory: Option<String>,
     /// Where clients connect.
     pub listen: Vec<String>,
     /// Where the HTTP interface is; empty where there is none.

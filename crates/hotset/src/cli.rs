@@ -54,6 +54,9 @@ enum Command {
     CheckConfig {
         /// The file to check
         file: PathBuf,
+        /// Do not look whether backings and flash devices are there: the daemon waits for them by itself
+        #[arg(long)]
+        any_devices: bool,
     },
     /// Look at this machine and propose a configuration, with reasons; disks that carry data are left alone unless they are named
     Init(commands::init::Options),
@@ -200,7 +203,7 @@ impl Cli {
         match self.command {
             Command::Serve { config } => crate::serve::run(&config),
             Command::Stop { destage } => commands::stop::run(socket, destage, json),
-            Command::CheckConfig { file } => commands::check_config::run(&file, json),
+            Command::CheckConfig { file, any_devices } => commands::check_config::run(&file, any_devices, json),
             Command::Init(options) => commands::init::run(options, json),
             Command::Demo { .. } if socket.is_some() => {
                 Err(Failure::usage("the demo starts daemons of its own and asks no other one; leave --socket out"))

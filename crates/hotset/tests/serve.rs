@@ -161,12 +161,16 @@ fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
     daemon.stop();
 }
 
-/// How often a file was replaced since the last time in the folder that `watch` watches.
+/// How often the state's file was replaced since the last time in the folder that `watch` watches.
 fn replaced(watch: impl AsFd) -> usize {
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(watch, &mut room);
-    let events = std::iter::from_fn(|| reader.next().ok().map(|event| event.events()));
-    events.filter(|events| events.contains(inotify::ReadFlags::MOVED_TO)).count()
+    let is_state = |event: &inotify::Event<'_>| event.file_name().is_some_and(|name| name.to_bytes() == b"state.json");
+    let moved = std::iter::from_fn(|| {
+        let event = reader.next().ok()?;
+        Some(event.events().contains(inotify::ReadFlags::MOVED_TO) && is_state(&event))
+    });
+    moved.filter(|is_one| *is_one).count()
 }
 
 #[test]

@@ -18,7 +18,8 @@ mod trust;
 mod units;
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,8 @@ const FILE: &str = "state.json";
 /// Copies of the file that rebuilds leave beside it.
 const ASIDE_MAX: u32 = 1_000;
 const LOCK: &str = "lock";
+/// Letters of a process id in the lock: the longest number has ten.
+const HOLDER_WIDTH: usize = 10;
 
 /// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -153,6 +156,12 @@ impl StateDir {
         State::load(&directory.join(FILE))
     }
 
+    /// True once a daemon has taken hold of `directory`, whatever it got to note there.
+    pub fn was_held(directory: &Path) -> bool {
+        // What cannot be looked at may have been.
+        directory.join(LOCK).try_exists().unwrap_or(true)
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.directory
@@ -202,10 +211,14 @@ fn hold(directory: &Path, mut lock: File) -> Result<File, StateError> {
         }
         Err(TryLockError::Error(error)) => return Err(StateError::Io { doing: "lock it", path, error }),
     }
-    // Only for the message above: the lock is what counts.
-    let said = lock.set_len(0).and_then(|()| lock.write_all(format!("{}\n", std::process::id()).as_bytes()));
-    said.map_err(|error| StateError::Io { doing: "write its lock", path, error })?;
-    Ok(lock)
+    // Only for messages: the lock is what counts. Written over what is there, for a full file system has no other block.
+    let said = lock.write_all_at(format!("{:<HOLDER_WIDTH$}\n", std::process::id()).as_bytes(), 0);
+    match said {
+        Err(error) if error.kind() != io::ErrorKind::StorageFull => {
+            Err(StateError::Io { doing: "write its lock", path, error })
+        }
+        _ => Ok(lock),
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,30 @@
 //! Replacing a file whole: a crash or an error at any step leaves the old one or the new one.
+//!
+//! Two files take turns: the new content is written over the spare one, which then exchanges its name with the old one. The spare keeps
+//! its blocks and has as many again reserved, so a replacement needs no space of the file system: a full one stops neither a start nor a
+//! stop. (A file system that writes elsewhere what is overwritten, like btrfs, gives no such promise.)
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
+use rustix::io::Errno;
+
+/// The spare has room for this many times what was written last.
+const RESERVE_TIMES: u64 = 2;
+/// And is reserved in multiples of this, in bytes.
+const RESERVE_STEP: u64 = 64 << 10;
+/// A spare that is longer than what replaces it by more than this is cut, in bytes.
+const PADDING_MAX: u64 = 1 << 20;
+/// Written over what is left of longer content: JSON ends with any white space.
+const PADDING: u8 = b'\n';
 
 /// The steps of a replacement, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A new file beside the old one.
+    /// A new file beside the old one, or the spare opened.
     Create,
     /// Its content.
     Write,
@@ -25,17 +41,89 @@ impl Step {
     pub const ALL: [Step; 5] = [Step::Create, Step::Write, Step::SyncFile, Step::Rename, Step::SyncDirectory];
 }
 
-/// Makes `bytes` the content of `path`. `before` is asked before each step and may fail it.
+/// Makes `bytes` the content of `path`, with white space behind where the spare was longer. `before` is asked before each step and may
+/// fail it.
 pub fn replace(path: &Path, bytes: &[u8], before: &mut dyn FnMut(Step) -> io::Result<()>) -> io::Result<()> {
-    let fresh = path.with_extension("new");
+    let spare = path.with_extension("new");
     before(Step::Create)?;
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    let file = open(&spare)?;
     before(Step::Write)?;
-    file.write_all(bytes)?;
+    write_over(&file, bytes)?;
     before(Step::SyncFile)?;
     file.sync_all()?;
     before(Step::Rename)?;
-    std::fs::rename(&fresh, path)?;
+    exchange(&spare, path)?;
     before(Step::SyncDirectory)?;
-    File::open(path.parent().expect("a file of the state directory has a parent"))?.sync_all()
+    File::open(path.parent().expect("a file of the state directory has a parent"))?.sync_all()?;
+    // Without room the next replacement may fail, and says so then.
+    let _ = open(&spare).and_then(|file| reserve(&file, bytes.len() as u64));
+    Ok(())
+}
+
+/// Not truncated: its blocks are what a full file system cannot give again.
+fn open(spare: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(spare)
+}
+
+fn write_over(file: &File, bytes: &[u8]) -> io::Result<()> {
+    file.write_all_at(bytes, 0)?;
+    let (len, old_len) = (bytes.len() as u64, file.metadata()?.len());
+    match old_len.saturating_sub(len) {
+        0 => Ok(()),
+        surplus if surplus > PADDING_MAX => file.set_len(len),
+        surplus => file.write_all_at(&vec![PADDING; surplus as usize], len),
+    }
+}
+
+/// The old file becomes the spare; where there is none yet, or names cannot be exchanged, the spare just takes the name.
+fn exchange(spare: &Path, path: &Path) -> io::Result<()> {
+    match renameat_with(CWD, spare, CWD, path, RenameFlags::EXCHANGE) {
+        Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => std::fs::rename(spare, path),
+        result => Ok(result?),
+    }
+}
+
+/// Has blocks given to the spare, past its end too, for content that grows.
+fn reserve(file: &File, len: u64) -> io::Result<()> {
+    let wanted = (len * RESERVE_TIMES).next_multiple_of(RESERVE_STEP);
+    if file.metadata()?.blocks() * 512 < wanted {
+        fallocate(file, FallocateFlags::KEEP_SIZE, 0, wanted)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(path: &Path, bytes: &[u8]) {
+        replace(path, bytes, &mut |_| Ok(())).expect("the folder can be written");
+    }
+
+    fn text(path: &Path) -> String {
+        std::fs::read_to_string(path).expect("it was written").trim_end().to_owned()
+    }
+
+    #[test]
+    fn the_spare_has_room_for_the_next_content() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let (path, spare) = (folder.path().join("state.json"), folder.path().join("state.new"));
+        let long = "x".repeat(10_000);
+        for content in ["{}", long.as_str(), "[]", "{}"] {
+            put(&path, content.as_bytes());
+            assert_eq!(text(&path), content);
+            let reserved = spare.metadata().expect("there is a spare").blocks() * 512;
+            assert!(reserved >= RESERVE_STEP, "{reserved} bytes are reserved");
+        }
+        assert_eq!(path.metadata().expect("written").len(), 10_000, "no block is given back");
+    }
+
+    #[test]
+    fn a_spare_far_too_long_is_cut() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let path = folder.path().join("state.json");
+        File::create(folder.path().join("state.new")).and_then(|file| file.set_len(1 << 30)).expect("a sparse file");
+        put(&path, b"{}");
+        assert_eq!(path.metadata().expect("written").len(), 2);
+    }
 }

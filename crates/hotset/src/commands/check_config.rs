@@ -12,9 +12,11 @@ use crate::serve::override_reports;
 use crate::units::show_bytes;
 use state::StateDir;
 
-/// Checks `file`; prints what is wrong with it, or that it is good.
-pub fn run(file: &Path, json: bool) -> Result<(), Failure> {
-    let checked = Config::load(file).and_then(devices_are_there).and_then(minima_fit).and_then(secrets_are_there);
+/// Checks `file`; prints what is wrong with it, or that it is good. `any_devices`: a daemon serves without what is absent, and that is
+/// no error here either.
+pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
+    let devices = |config| if any_devices { Ok(config) } else { devices_are_there(config) };
+    let checked = Config::load(file).and_then(devices).and_then(minima_fit).and_then(secrets_are_there);
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
     let by_rule = checked.as_ref().map(by_rule).unwrap_or_default();
     let chap = checked.as_ref().ok().and_then(|config| config.iscsi.as_ref()?.chap.as_ref());
@@ -39,11 +41,11 @@ pub fn run(file: &Path, json: bool) -> Result<(), Failure> {
     checked.map(|_| ()).map_err(quiet)
 }
 
-/// The daemon serves without a flash device that is gone; who checks a file wants to know.
+/// The daemon serves without a flash device that is gone, and all volumes but one whose backing is; a check of the file tells both.
 fn devices_are_there(config: Config) -> Result<Config, Problems> {
     let flash = config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(|device| flash.missing(device)));
     let problem = |(what, remedy)| Problem { line: 0, column: 0, what, remedy };
-    let problems: Vec<Problem> = flash.map(problem).collect();
+    let problems: Vec<Problem> = config.absent.iter().cloned().chain(flash.map(problem)).collect();
     if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
 }
 

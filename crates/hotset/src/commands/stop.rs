@@ -1,20 +1,75 @@
-//! `hotset stop`: the daemon's clean stop, waited for.
+//! `hotset stop`: the daemon's clean stop, waited for until its process has ended.
+//!
+//! What follows a stop (a start by hand, `hotset undestaged`, a removal) takes the state directory's lock, which goes with the process and
+//! not with the answer.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
-use control::{Answer, Request};
+use control::{Answer, Client, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::daemon::{ask, unexpected};
+use super::daemon::{ask_on, connect, unexpected};
 use crate::cli::{Failure, print_json};
 
-/// Asks for it and waits until the backings are complete.
+/// Time that the process has from the answer to its end.
+const END_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks for it and waits until the backings are complete and the process has ended.
 pub fn run(socket: Option<&Path>, destage: bool, json: bool) -> Result<(), Failure> {
-    match ask(socket, &Request::Stop { destage })? {
+    let mut client = connect(socket)?;
+    let process = Process::of(&client)?;
+    let answer = ask_on(&mut client, &Request::Stop { destage });
+    // Also after an error: a stop that failed ends the process, and a connection may break because it has.
+    process.wait()?;
+    match answer? {
         Answer::Said(said) if json => print_json(&said),
         Answer::Said(said) => {
             said.iter().for_each(|line| println!("{line}"));
             Ok(())
         }
         _ => Err(unexpected()),
+    }
+}
+
+/// The daemon's process.
+enum Process {
+    /// A descriptor that tells its end, and its number.
+    Running(OwnedFd, Pid),
+    /// It has ended already.
+    Ended,
+}
+
+impl Process {
+    /// The process that listens at the other end.
+    fn of(client: &Client) -> Result<Process, Failure> {
+        let unknown = |error: Errno| {
+            Failure::failed(format!("the daemon's process cannot be watched ({error}); nothing was stopped"))
+        };
+        let pid = socket_peercred(client.as_fd()).map_err(unknown)?.pid;
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(descriptor) => Ok(Process::Running(descriptor, pid)),
+            Err(Errno::SRCH) => Ok(Process::Ended),
+            Err(error) => Err(unknown(error)),
+        }
+    }
+
+    fn wait(&self) -> Result<(), Failure> {
+        let Process::Running(descriptor, pid) = self else { return Ok(()) };
+        let patience = Timespec::try_from(END_PATIENCE).expect("a minute fits");
+        let mut ended = [PollFd::new(descriptor, PollFlags::IN)];
+        let count = rustix::io::retry_on_intr(|| poll(&mut ended, Some(&patience)));
+        match count {
+            Ok(1..) => Ok(()),
+            _ => Err(Failure::failed(format!(
+                "the daemon has answered, and its process {} has not ended after {} s; look at its log",
+                pid.as_raw_nonzero(),
+                END_PATIENCE.as_secs()
+            ))),
+        }
     }
 }

@@ -1,64 +1,185 @@
 //! `hotset undestaged`: whose backings are not complete, with a daemon or without one. What removes the program asks this first.
+//!
+//! Only two things prove that a backing is complete: the records of a daemon that has ended, and the counters of one that serves. While a
+//! daemon starts or stops neither holds, so the command waits for its end and otherwise fails. No error ends with exit code 0.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use control::{Answer, Request, VolumeReport};
+use control::{Answer, Client, Request, StatusReport, VolumeReport};
 use serde_json::json;
 
-use super::daemon::{ask, unexpected};
+use super::daemon::{DEFAULT_CONFIG, unexpected};
 use crate::cli::{Failure, print_json};
 use crate::config::{Config, DEFAULT_SOCKET};
 use state::{State, StateDir, StateError};
 
+/// Time for a daemon that starts or stops to come to its end.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+/// Time for a daemon to answer one question.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two looks at a daemon that starts or stops.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --destage`";
+
 /// Where to look.
 #[derive(Args)]
 pub struct Options {
-    /// The configuration that names the state directory
-    #[arg(long, default_value = "/etc/hotset/hotset.toml")]
-    config: PathBuf,
+    /// The configuration that names the state directory; without it that of the daemon at --socket, else /etc/hotset/hotset.toml
+    #[arg(long)]
+    config: Option<PathBuf>,
     /// The state directory itself
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "config")]
     state: Option<PathBuf>,
 }
 
-/// Prints the volumes, and fails if there are any.
-pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
-    let (directory, socket) = match &options.state {
-        Some(directory) => (directory.clone(), socket.unwrap_or(Path::new(DEFAULT_SOCKET)).to_owned()),
-        None => {
-            let config = Config::load(&options.config).map_err(|problems| Failure::usage(problems.to_string()))?;
-            (config.state_directory, socket.map_or(config.control_socket, Path::to_owned))
-        }
-    };
-    let (names, remedy) = names_in(&directory, &socket)?;
-    if json {
-        print_json(&json!({ "undestaged": names }))?;
-    } else {
-        names.iter().for_each(|name| println!("{name}"));
-    }
-    let what = match names.len() {
-        0 => return Ok(()),
-        1 => "the backing of 1 volume is not complete".to_owned(),
-        count => format!("the backings of {count} volumes are not complete"),
-    };
-    Err(Failure::failed(format!("{what}; {remedy}")))
+/// A state directory, and the socket of the daemon that may hold it.
+struct Place {
+    directory: PathBuf,
+    socket: PathBuf,
 }
 
-/// The volumes, and what brings them to their backings.
-fn names_in(directory: &Path, socket: &Path) -> Result<(BTreeSet<String>, &'static str), Failure> {
+/// The volumes whose backings are not complete, and what brings them there; `unproven`: why the list may lack some.
+#[derive(Default)]
+struct Found {
+    names: BTreeSet<String>,
+    unproven: Option<String>,
+    remedy: &'static str,
+}
+
+/// Prints the volumes, and fails if there are any or if it cannot be told.
+pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
+    let found = find(&place(socket, options)?)?;
+    if json {
+        print_json(&json!({ "undestaged": found.names }))?;
+    } else {
+        found.names.iter().for_each(|name| println!("{name}"));
+    }
+    let what = match (found.names.len(), found.unproven) {
+        (0, None) => return Ok(()),
+        (_, Some(why)) => why,
+        (1, None) => "the backing of 1 volume is not complete".to_owned(),
+        (count, None) => format!("the backings of {count} volumes are not complete"),
+    };
+    Err(Failure::failed(format!("{what}; {}", found.remedy)))
+}
+
+/// Where to look: what was named, else what the daemon at the named socket says of itself, else the default configuration.
+fn place(socket: Option<&Path>, options: &Options) -> Result<Place, Failure> {
+    let named = |default: &Path| socket.unwrap_or(default).to_owned();
+    if let Some(directory) = &options.state {
+        if !directory.is_dir() {
+            let text = format!("{} is no directory; name the one of [state] in the configuration", directory.display());
+            return Err(Failure::failed(text));
+        }
+        return Ok(Place { directory: directory.clone(), socket: named(Path::new(DEFAULT_SOCKET)) });
+    }
+    let load = |file: &Path| Config::load(file).map_err(|problems| Failure::usage(problems.to_string()));
+    match (&options.config, socket) {
+        (Some(file), _) => {
+            let config = load(file)?;
+            Ok(Place { directory: config.state_directory, socket: named(&config.control_socket) })
+        }
+        (None, None) => {
+            let config = load(Path::new(DEFAULT_CONFIG))?;
+            Ok(Place { directory: config.state_directory, socket: config.control_socket })
+        }
+        (None, Some(socket)) => place_of_daemon(socket),
+    }
+}
+
+/// The state directory of the daemon at `socket`. Where none answers, the default configuration's counts if it names that socket.
+fn place_of_daemon(socket: &Path) -> Result<Place, Failure> {
+    let socket = socket.to_owned();
+    match ask(&socket).map(|status| status.state_directory) {
+        Ok(Some(directory)) => Ok(Place { directory: directory.into(), socket }),
+        Ok(None) => {
+            Err(Failure::failed("the daemon is of an older version and names no state directory; name it with --state"))
+        }
+        Err(failure) => {
+            let config = Config::load(Path::new(DEFAULT_CONFIG)).ok();
+            let config = config.filter(|config| config.control_socket == socket).ok_or_else(|| {
+                let text = failure.message;
+                Failure::failed(format!(
+                    "{text}; without a daemon name the state directory with --state, or its configuration with --config"
+                ))
+            })?;
+            Ok(Place { directory: config.state_directory, socket })
+        }
+    }
+}
+
+fn find(place: &Place) -> Result<Found, Failure> {
+    let end = Instant::now() + END_PATIENCE;
+    loop {
+        if let Some(found) = look(place, Instant::now() >= end)? {
+            return Ok(found);
+        }
+        std::thread::sleep(LOOK_PAUSE);
+    }
+}
+
+/// One look; `None` while a daemon starts or stops, but for the `last` one.
+fn look(place: &Place, last: bool) -> Result<Option<Found>, Failure> {
+    let Place { directory, socket } = place;
     let failed = |error: StateError| Failure::failed(error.to_string());
     // Where no daemon has been, nothing is made by a look.
-    let Some(seen) = StateDir::peek(directory).map_err(failed)? else { return Ok((BTreeSet::new(), "")) };
-    match StateDir::open(directory) {
-        Ok(state) => Ok((undestaged(state.state(), &[]), "start the daemon again, then run `hotset stop --destage`")),
-        Err(StateError::Held { .. }) => {
-            let Answer::Volumes(served) = ask(Some(socket), &Request::VolumeList {})? else { return Err(unexpected()) };
-            Ok((undestaged(&seen, &served), "run `hotset stop --destage`"))
+    let Some(seen) = StateDir::peek(directory).map_err(failed)? else {
+        if StateDir::was_held(directory) {
+            let text = "a daemon has used this state directory and its records are gone, so nothing is known of its volumes; restore state.json from a backup";
+            return Err(Failure::failed(format!("{}: {text}", directory.display())));
         }
-        Err(error) => Err(failed(error)),
+        return Ok(Some(Found::default()));
+    };
+    let holder = match StateDir::open(directory) {
+        Ok(state) => {
+            let names = undestaged(state.state(), &[]);
+            return Ok(Some(Found { names, unproven: None, remedy: START_AND_STOP }));
+        }
+        Err(StateError::Held { holder, .. }) => holder,
+        Err(error) => return Err(failed(error)),
+    };
+    let (why, remedy) = match ask(socket) {
+        Ok(status) if holder.parse().is_ok_and(|holder: u32| holder != status.pid) => {
+            let text = format!(
+                "the daemon at {} (process {}) is not the one that holds {} (process {holder}); name that one's socket with --socket",
+                socket.display(),
+                status.pid,
+                directory.display()
+            );
+            return Err(Failure::failed(text));
+        }
+        Ok(status) if !status.stopping => {
+            let names = while_serving(&seen, &status);
+            return Ok(Some(Found { names, unproven: None, remedy: "run `hotset stop --destage`" }));
+        }
+        Ok(status) => (format!("the daemon (process {}) is stopping", status.pid), "ask again when it has ended"),
+        Err(failure) if last => return Err(failure),
+        // It may be about to listen, or have closed its socket: the lock says when it has ended.
+        Err(_) => return Ok(None),
+    };
+    Ok(last.then(|| Found { names: undestaged(&seen, &[]), unproven: Some(why), remedy }))
+}
+
+/// What a daemon says of itself: it looks at its volumes first, and then whether it is stopping.
+fn ask(socket: &Path) -> Result<Box<StatusReport>, Failure> {
+    let failed = |error: control::ClientError| Failure::failed(error.to_string());
+    let mut client = Client::connect(socket).and_then(|client| client.patient_for(ANSWER_PATIENCE)).map_err(failed)?;
+    match client.ask(&Request::Status {}, |_| ()).map_err(failed)? {
+        Answer::Status(status) => Ok(status),
+        _ => Err(unexpected()),
     }
+}
+
+/// The volumes with dirty data, and those of data cores that do not answer: their counters are not known.
+fn while_serving(state: &State, status: &StatusReport) -> BTreeSet<String> {
+    let answers = |core: usize| status.cores.iter().any(|report| report.core == core);
+    let silent = status.volumes.iter().filter(|volume| !volume.incarnation.is_empty() && !answers(volume.core));
+    let mut names = undestaged(state, &status.volumes);
+    names.extend(silent.map(|volume| volume.name.clone()));
+    names
 }
 
 /// Of the volumes that a daemon serves those of which something is dirty; of all others those of which something lies in the flash log,
@@ -117,5 +238,28 @@ mod tests {
             *[&mut busy.dirty_bytes, &mut busy.written_bytes, &mut busy.flash_dirty_bytes][part] = 4096;
             assert_eq!(names(&state, &[busy, served(2, "killed"), served(3, "parked")]), ["idle"]);
         }
+    }
+
+    #[test]
+    fn a_silent_data_core_leaves_its_volumes_incomplete() {
+        let state = State { volumes: vec![record(1, "a", false, false)], ..State::default() };
+        let answering = control::report::CoreReport::default();
+        let status = |cores| StatusReport { cores, volumes: vec![served(1, "a")], ..StatusReport::default() };
+        assert_eq!(while_serving(&state, &status(vec![answering])), BTreeSet::new());
+        assert_eq!(while_serving(&state, &status(Vec::new())), BTreeSet::from(["a".to_owned()]));
+    }
+
+    #[test]
+    fn a_state_directory_without_its_records_is_no_proof() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let place = |directory: &Path| Place { directory: directory.to_owned(), socket: directory.join("none.sock") };
+        let fresh = find(&place(&folder.path().join("never-used"))).map_err(|failure| failure.message);
+        assert_eq!(fresh.map(|found| found.names), Ok(BTreeSet::new()));
+        drop(StateDir::open(folder.path()).expect("a new directory"));
+        let lost = find(&place(folder.path())).err().expect("the records are gone").message;
+        assert!(lost.contains("records are gone"), "{lost}");
+        std::fs::write(folder.path().join("state.json"), "{").expect("written");
+        let damaged = find(&place(folder.path())).err().expect("damaged").message;
+        assert!(damaged.contains("is damaged"), "{damaged}");
     }
 }

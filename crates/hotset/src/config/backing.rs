@@ -47,6 +47,11 @@ impl BackingSpec {
     }
 }
 
+/// True for a path that only devices have: no file is ever made there.
+pub fn is_device(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
+}
+
 impl fmt::Display for BackingSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -55,7 +55,12 @@ impl Config {
         let problems = source.into_problems();
         match config {
             Some(config) if problems.is_empty() => Ok(config),
-            _ => Err(Problems { file: file.to_owned(), problems }),
+            config => {
+                let mut problems = problems;
+                problems.extend(config.into_iter().flat_map(|config| config.absent));
+                problems.sort_by_key(|problem| (problem.line, problem.column));
+                Err(Problems { file: file.to_owned(), problems })
+            }
         }
     }
 }
@@ -88,8 +93,10 @@ fn read(
     let sections = Section::repeated(table, "volume", source);
     let volumes = read_volumes(&sections, folder, &arrays, (&datastores, &qos), memory_bytes, source);
     let file = file.to_owned();
+    let absent = source.take_absent();
     Some(Config {
         file,
+        absent,
         cores,
         state_directory,
         memory_bytes,

@@ -29,7 +29,7 @@ use crate::share::{Most, Part};
 pub use alerts::AlertsConfig;
 pub use api::ApiConfig;
 pub use array::{default_array, show_array};
-pub use backing::BackingSpec;
+pub use backing::{BackingSpec, is_device};
 pub use history::HistoryConfig;
 pub use iscsi::{IscsiConfig, show_portal};
 pub use problem::{Problem, Problems};
@@ -288,6 +288,8 @@ pub struct Config {
     pub qos: Vec<QosRule>,
     /// What is served.
     pub volumes: Vec<VolumeConfig>,
+    /// Backings that the machine does not have: each keeps its own volume from being served, and no other.
+    pub absent: Vec<Problem>,
     /// The file's own words, as far as they are in force.
     pub written: Written,
 }

@@ -23,18 +23,35 @@ pub struct Problem {
 pub struct Source<'a> {
     text: &'a str,
     problems: Vec<Problem>,
+    absent: Vec<Problem>,
 }
 
 impl<'a> Source<'a> {
     /// A source without problems.
     pub fn new(text: &'a str) -> Self {
-        Source { text, problems: Vec::new() }
+        Source { text, problems: Vec::new(), absent: Vec::new() }
     }
 
     /// Notes a problem with the bytes of `span`.
     pub fn problem(&mut self, span: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
+        let problem = self.at(span, what.into(), remedy.into());
+        self.problems.push(problem);
+    }
+
+    /// Notes a backing that the machine lacks now and may have later: a daemon refuses that volume alone.
+    pub fn absent(&mut self, span: &Range<usize>, what: impl Into<String>, remedy: impl Into<String>) {
+        let problem = self.at(span, what.into(), remedy.into());
+        self.absent.push(problem);
+    }
+
+    /// The absent backings, in the order of the file.
+    pub fn take_absent(&mut self) -> Vec<Problem> {
+        std::mem::take(&mut self.absent)
+    }
+
+    fn at(&self, span: &Range<usize>, what: String, remedy: String) -> Problem {
         let (line, column) = self.line_column(span.start);
-        self.problems.push(Problem { line, column, what: what.into(), remedy: remedy.into() });
+        Problem { line, column, what, remedy }
     }
 
     /// The line of a byte offset, for messages that point at another place.

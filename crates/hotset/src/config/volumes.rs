@@ -10,6 +10,7 @@ use seam::model::{ArraySpec, DiskType, RaidLevel};
 use toml::de::DeValue;
 
 use super::array::default_array;
+use super::backing::is_device;
 use super::iscsi::read_acl;
 use super::keys::nearest;
 use super::problem::Source;
@@ -98,6 +99,13 @@ pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> 
     arrays
 }
 
+/// Where a volume's data lies: as written, with links followed, and on which line.
+struct Place {
+    written: PathBuf,
+    real: PathBuf,
+    line: usize,
+}
+
 pub(super) fn read_volumes(
     sections: &[Section<'_>],
     folder: &Path,
@@ -109,7 +117,7 @@ pub(super) fn read_volumes(
     let mut names: Vec<At<String>> = Vec::new();
     let mut luns: BTreeMap<u16, usize> = BTreeMap::new();
     let mut promised = 0;
-    let mut places: Vec<(String, usize)> = Vec::new();
+    let mut places: Vec<Place> = Vec::new();
     let mut volumes = Vec::new();
     for section in sections {
         let name = read_name(section, &names, source);
@@ -272,11 +280,15 @@ fn read_size(section: &Section<'_>, backing: Option<&At<BackingSpec>>, source: &
     match (&backing.value, &size) {
         (BackingSpec::Path(path), None) if backing.value.needs_size() => {
             let what = format!("{} does not exist, and no size is given", path.display());
-            let remedy = "correct the path, or add size = \"100 GiB\" to have a file created";
-            source.problem(&backing.span, what, remedy);
+            let remedy = match is_device(path) {
+                true => "attach the disk, or correct the path",
+                false => "correct the path, or add size = \"100 GiB\" to have a file created",
+            };
+            source.absent(&backing.span, what, remedy);
         }
-        (BackingSpec::Path(path), Some(_)) if path.starts_with("/dev") && !path.exists() => {
-            source.problem(&backing.span, format!("the device {} does not exist", path.display()), "correct the path");
+        (BackingSpec::Path(path), Some(_)) if is_device(path) && !path.exists() => {
+            let what = format!("the device {} does not exist", path.display());
+            source.absent(&backing.span, what, "attach the disk, or correct the path");
         }
         (_, None) if backing.value.needs_size() && !section.has("size") => {
             let what = format!("{} has no size of its own", backing.value);
@@ -296,20 +308,24 @@ fn read_size(section: &Section<'_>, backing: Option<&At<BackingSpec>>, source: &
     }
 }
 
-/// Two volumes on one backing would overwrite each other. Links are followed where the path exists.
-fn check_place(backing: &At<BackingSpec>, places: &mut Vec<(String, usize)>, source: &mut Source<'_>) {
-    let place = match &backing.value {
-        BackingSpec::Path(path) => path.canonicalize().unwrap_or_else(|_| PathBuf::clone(path)).display().to_string(),
-        BackingSpec::Nbd(_) => backing.value.to_string(),
+/// Two volumes on one backing would overwrite each other. One that only links lead to depends on the machine as it is now: a daemon
+/// refuses the second volume by what the backing itself says.
+fn check_place(backing: &At<BackingSpec>, places: &mut Vec<Place>, source: &mut Source<'_>) {
+    let (written, real) = match &backing.value {
+        BackingSpec::Path(path) => (path.clone(), path.canonicalize().unwrap_or_else(|_| PathBuf::clone(path))),
+        BackingSpec::Nbd(_) => (backing.value.to_string().into(), backing.value.to_string().into()),
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) => return,
     };
     let line = source.line_of(backing.span.start);
-    match places.iter().find(|(other, _)| *other == place) {
-        Some((_, first)) => {
-            let what = format!("{} is the backing of the volume at line {first} already", backing.value);
-            source.problem(&backing.span, what, "give each volume a backing of its own; two on one destroy its data");
-        }
-        None => places.push((place, line)),
+    let remedy = "give each volume a backing of its own; two on one destroy its data";
+    let taken =
+        |first: &Place| format!("{} is the backing of the volume at line {} already", backing.value, first.line);
+    if let Some(first) = places.iter().find(|other| other.written == written) {
+        source.problem(&backing.span, taken(first), remedy);
+    } else if let Some(first) = places.iter().find(|other| other.real == real) {
+        source.absent(&backing.span, taken(first), remedy);
+    } else {
+        places.push(Place { written, real, line });
     }
 }
 

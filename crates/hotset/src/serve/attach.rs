@@ -12,6 +12,7 @@ use scsi::{Lun, Removed};
 use seam::real::RealSeam;
 use seam::{DiskError, Nanos, Seam};
 
+use super::absent::remedy;
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
 use super::evidence::Subject;
@@ -22,7 +23,7 @@ use super::qos::qos_of;
 use super::shares::{memory_share_of, share_of};
 use super::stop::CLIENTS_PATIENCE;
 use crate::config::keys::set_by_command;
-use crate::config::{BackingSpec, VolumeConfig, check_name};
+use crate::config::{BackingSpec, VolumeConfig, check_name, is_device};
 use crate::log;
 use state::{
     Acceptance, AddedVolume, Admission, Claim, Evidence, State, Waiting, draw_incarnation, effective_mode,
@@ -74,7 +75,7 @@ impl Daemon {
     /// As [`Daemon::attach`], for many volumes: a core is asked for all of them, and the state directory written once. With a thousand, one
     /// after the other took a minute where threads have to wait for a processor.
     pub async fn attach_all(&self, wanted: Vec<WantedVolume>, accept: Acceptance) -> Vec<Result<(), Failure>> {
-        let opened = self.open_all(&wanted).await;
+        let opened = self.open_all(&wanted, accept.adopt).await;
         let found = self.find_all(&opened).await;
         let identified = self.identify_all(&wanted, &opened, found, &accept);
         // Before anything relies on it that is new in the records.
@@ -91,6 +92,12 @@ impl Daemon {
                 Err(failure) => Standing::Refused(failure.message.clone()),
             };
             let name = config.name.clone();
+            match &result {
+                Err(failure) if matches!(failure.kind, ErrorKind::Unavailable | ErrorKind::Failed) => {
+                    self.absent.borrow_mut().plan(&name, std::time::Instant::now());
+                }
+                _ => self.absent.borrow_mut().forget(&name),
+            }
             let refusal = result.as_ref().err().and_then(|failure| failure.refusal.clone());
             self.volumes.borrow_mut().insert(name.clone(), Known { standing, from_file, config, refusal });
             result.map(|_| ()).map_err(|failure| {
@@ -102,9 +109,9 @@ impl Daemon {
     }
 
     /// Opens all backings, each on the core that it is to be served on.
-    async fn open_all(&self, wanted: &[WantedVolume]) -> Vec<Result<Opened, Failure>> {
+    async fn open_all(&self, wanted: &[WantedVolume], adopt: bool) -> Vec<Result<Opened, Failure>> {
         let homes = self.homes_of(wanted);
-        let mut opened: Vec<_> = wanted.iter().map(|(config, _)| self.open_plan(config).map(Some)).collect();
+        let mut opened: Vec<_> = wanted.iter().map(|(config, _)| self.open_plan(config, adopt).map(Some)).collect();
         let mut results: BTreeMap<usize, Result<Opened, Failure>> = BTreeMap::new();
         for core in &self.cores {
             let mine = opened.iter_mut().enumerate().filter(|(at, _)| homes[*at] == core.index());
@@ -113,7 +120,7 @@ impl Daemon {
             let called = core.call(async move |local: Rc<Local>| open_here(&local, plans).await).await;
             match called {
                 Ok(each) => results.extend(places.into_iter().zip(each).map(|(at, found)| {
-                    let found = found.map_err(|error| Failure::new(ErrorKind::Failed, error.to_string()));
+                    let found = found.map_err(|error| self.unopened(&wanted[at].0, &error));
                     (at, found.map(|(number, facts)| Opened { core: core.index(), number, facts }))
                 })),
                 Err(gone) => {
@@ -237,7 +244,20 @@ impl Daemon {
         self.cores[opened.core].call(close).await.map_or_else(core_gone, |()| why)
     }
 
-    fn open_plan(&self, config: &VolumeConfig) -> Result<OpenPlan, Failure> {
+    /// Why a backing could not be opened, and what to do about it.
+    fn unopened(&self, config: &VolumeConfig, error: &DiskError) -> Failure {
+        let is_known = self.state.borrow().state().by_name(&config.name).is_some();
+        let text = match error {
+            // The holder has to go first, and the error says so.
+            DiskError::Busy(_) => error.to_string(),
+            _ => format!("{error}; {}", remedy(&config.backing, config.size_bytes.is_some(), is_known)),
+        };
+        Failure::new(ErrorKind::Unavailable, text)
+    }
+
+    /// What is to be opened. A missing file is made where a size is given and no file was ever served by that name: in place of one that is
+    /// away (its file system is not mounted) an empty one would be served as the volume's data.
+    fn open_plan(&self, config: &VolumeConfig, adopt: bool) -> Result<OpenPlan, Failure> {
         let content = || {
             let folder = self.state.borrow().path().join("sim");
             let made = std::fs::create_dir_all(&folder);
@@ -260,7 +280,14 @@ impl Daemon {
                 OpenBacking::SharedArray { name: name.clone(), array: array.ok_or_else(none)?, content: content()? }
             }
         };
-        Ok(OpenPlan { backing, size_bytes: config.size_bytes, read_only: config.read_only })
+        let may_make = match &config.backing {
+            BackingSpec::Path(path) => {
+                !is_device(path) && (adopt || self.state.borrow().state().by_name(&config.name).is_none())
+            }
+            _ => true,
+        };
+        let size_bytes = config.size_bytes.filter(|_| may_make);
+        Ok(OpenPlan { backing, size_bytes, read_only: config.read_only })
     }
 
     /// The core of each: the one with the fewest volumes; volumes of one array share a core, for they share its spindles.
@@ -470,7 +497,8 @@ impl Daemon {
         if let Err(failure) = attached {
             self.volumes.borrow_mut().remove(name);
             // What cannot be opened is what was named.
-            let kind = if failure.kind == ErrorKind::Failed { ErrorKind::Conflict } else { failure.kind };
+            let is_of_backing = matches!(failure.kind, ErrorKind::Failed | ErrorKind::Unavailable);
+            let kind = if is_of_backing { ErrorKind::Conflict } else { failure.kind };
             return Err(Failure { kind, ..failure });
         }
         let placed = self.placed(name)?;
@@ -505,7 +533,7 @@ impl Daemon {
         if !left.is_empty() {
             let text = format!(
                 "volume {name} is not served, and a daemon that was killed left data of it in memory that is not on its backing; bring that \
-                 back (hotset reload), or give the data up: stop hotset, remove {} and start it again",
+                 back, or give the data up: stop hotset, remove {} and start it again",
                 left.join(" and ")
             );
             return Err(Failure::new(ErrorKind::Conflict, text));

@@ -13,6 +13,7 @@ use seam::Geometry;
 use seam::real::KeptFile;
 use tokio::sync::watch;
 
+use super::absent::Attempts;
 use super::certificates::Certificates;
 use super::data_core::{CoreGone, DataCore};
 use super::events::Journal;
@@ -85,6 +86,8 @@ pub struct Daemon {
     pub(super) drives: Drives,
     /// All volumes, by name.
     pub volumes: RefCell<BTreeMap<String, Known>>,
+    /// Volumes whose backings could not be opened, and when each is tried again.
+    pub(super) absent: RefCell<Attempts>,
     /// Volumes with a change under way.
     busy: RefCell<BTreeSet<String>>,
     /// Where clients connect.
@@ -159,6 +162,7 @@ impl Daemon {
             wear: RefCell::default(),
             drives: Drives::default(),
             volumes: RefCell::default(),
+            absent: RefCell::default(),
             busy: RefCell::default(),
             listen: RefCell::default(),
             access: Arc::default(),

@@ -3,6 +3,7 @@
 //! The thread that runs this is the control thread: files, signals and the control socket live here. Data cores are threads of
 //! their own and never wait for it; every action reaches them as a message.
 
+mod absent;
 mod actions;
 mod advice;
 mod api;
@@ -167,6 +168,7 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
         daemon.feed_watchdog().await;
         tokio::task::spawn_local(daemon.clone().watch_flash());
         tokio::task::spawn_local(daemon.clone().watch_drives());
+        tokio::task::spawn_local(daemon.clone().retry_absent());
         tokio::select! {
             () = daemon.stop.asked() => {}
             Some(core) = has_ended.recv() => {
@@ -249,13 +251,13 @@ async fn start_serving(
     daemon.notifier.status(&format!("opening volumes: {}", wanted.len()));
     let attached = daemon.attach_all(wanted, Acceptance::default()).await;
     drop(starting);
-    let mut unopened = 0;
+    let mut unnoted = 0;
     for failure in attached.into_iter().filter_map(Result::err) {
         log::error(&failure.message);
-        // A conflict waits for an administrator's word, which needs a running daemon.
-        unopened += usize::from(failure.kind != ErrorKind::Conflict);
+        // An absent backing is waited for, and a conflict waits for an administrator's word: both need a running daemon.
+        unnoted += usize::from(failure.kind == ErrorKind::Failed);
     }
-    if unopened > 0 && daemon.volumes.borrow().len() == unopened {
+    if unnoted > 0 && daemon.volumes.borrow().len() == unnoted {
         return Err(Failure::failed("none of the volumes can be served"));
     }
     daemon.keep_two_copies().await;

@@ -48,8 +48,16 @@ impl Daemon {
         }
         // What cannot be changed live stays as it was started, so that the next reload names it again.
         let written = old.written.renewed(fresh.written);
-        *self.config.borrow_mut() =
-            Config { volumes: fresh.volumes, datastores: fresh.datastores, qos: fresh.qos, api, nbd, written, ..old };
+        *self.config.borrow_mut() = Config {
+            volumes: fresh.volumes,
+            absent: fresh.absent,
+            datastores: fresh.datastores,
+            qos: fresh.qos,
+            api,
+            nbd,
+            written,
+            ..old
+        };
         if said.is_empty() {
             said.push("the configuration was read again; nothing has changed".to_owned());
         }
@@ -227,6 +235,7 @@ fn not_live(old: &Config, fresh: &Config) -> Vec<String> {
         datastores: _,
         qos: _,
         volumes: _,
+        absent: _,
         written: _,
     } = old;
     let changed = [

@@ -1,6 +1,7 @@
 //! Reports: what the cores count, put together with what the control thread knows.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -40,6 +41,11 @@ struct Seen {
     datastores: Vec<DatastoreStats>,
     /// When, by its clock.
     now: Nanos,
+}
+
+/// A path that means the same wherever a command runs.
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 impl Daemon {
@@ -100,6 +106,7 @@ impl Daemon {
             uptime_ms: uptime.as_millis() as u64,
             stopping: self.stop.is_stopping(),
             configuration: config.file.display().to_string(),
+            state_directory: Some(absolute(self.state.borrow().path())),
             listen: self.listen.borrow().clone(),
             api: self.api.get().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,

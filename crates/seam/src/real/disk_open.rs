@@ -165,7 +165,7 @@ fn open_direct(path: &Path, read_only: bool) -> io::Result<(File, Option<String>
 
 fn open_text(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::ENOENT) => "does not exist; give the volume a `size` to have it created as a sparse file".into(),
+        Some(libc::ENOENT) => "does not exist".into(),
         Some(libc::EACCES | libc::EPERM) => {
             format!("cannot be opened ({error}); give the daemon's user the right to read and write it")
         }

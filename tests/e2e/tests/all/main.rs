@@ -1,5 +1,6 @@
 //! End to end: one binary, so that the daemon is built once and the tests share the machine's cores.
 
+mod absent;
 mod advice;
 mod api;
 mod attach_guest;
@@ -43,6 +44,7 @@ mod tls_http;
 mod top;
 mod traces;
 mod trust;
+mod undestaged;
 mod vhost_user;
 mod vhost_user_guest;
 mod workload;

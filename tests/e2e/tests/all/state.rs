@@ -1,24 +1,29 @@
 //! A state directory that cannot be written: while many volumes are noted together, beside volumes that are served, at a stop.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
 use e2e::site::Site;
 use serde_json::Value;
 
+use crate::history::SmallDisk;
+
 const MIB: u64 = 1 << 20;
 
 /// What the state directory says when it cannot be written.
 const REFUSAL: &str = "cannot write its file: Is a directory";
 
-/// A folder where the state's new file would be made: root as well fails to write it, as on a disk that is full.
+/// A folder in place of the state's spare file: root as well fails to write it, as on a disk that is full and has no spare.
 struct Obstacle(PathBuf);
 
 impl Obstacle {
     fn put(site: &Site) -> Obstacle {
         let path = site.folder.join("state/state.new");
+        // The spare, once there is one.
+        let _ = fs::remove_file(&path);
         fs::create_dir(&path).expect("the state directory is there");
         Obstacle(path)
     }
@@ -165,4 +170,43 @@ fn a_stop_that_cannot_be_noted_leaves_what_lies_in_the_flash_log_to_be_found() {
     daemon.stop();
     site.tables = flash;
     find_everything(&site);
+}
+
+/// Writes to the state directory's disk until nothing fits any more.
+fn fill(disk: &Path) {
+    let mut file = File::create(disk.join("filler")).expect("the disk can be written");
+    for len in [65_536, 512, 1] {
+        while file.write_all(&vec![1; len]).is_ok() {}
+    }
+    assert!(fs::write(disk.join("more"), [1; 4096]).is_err(), "the disk is not full");
+    let _ = fs::remove_file(disk.join("more"));
+    file.write_all(&[1; 4096]).expect_err("the disk is not full");
+}
+
+#[test]
+fn a_full_state_disk_stops_neither_a_stop_nor_a_start() {
+    let mut site = Site::with_volume(4 * MIB);
+    let state = site.folder.join("state");
+    fs::create_dir(&state).expect("the folder can be written");
+    let Some(disk) = SmallDisk::mount(&state) else { return };
+    site.tables = "[history]\nsize = \"0\"\n".to_owned();
+    let daemon = site.start();
+    fill(&state);
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.write(0, &[7; 4096]).expect("it writes");
+    drop(client);
+    daemon.stop();
+    assert_eq!(noted(&site)[0].1["clean"], true, "the stop was noted");
+    for life in 0..3 {
+        let mut daemon = site.start();
+        let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+        assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096], "life {life}");
+        assert_eq!(noted(&site)[0].1["clean"], false, "the start was noted");
+        drop(client);
+        daemon.command(&["stop"]);
+        assert!(daemon.wait().success(), "{}", daemon.log());
+        assert_eq!(noted(&site)[0].1["clean"], true, "the stop was noted");
+        assert!(!daemon.log().contains("state directory"), "{}", daemon.log());
+    }
+    drop(disk);
 }

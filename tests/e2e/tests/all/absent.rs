@@ -1,0 +1,96 @@
+//! Backings that are not there: each keeps its own volume from being served, and no other, until it appears.
+
+use std::fs::{self, File};
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::server::Nbdkit;
+use e2e::site::Site;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+fn state_of(daemon: &Daemon, volume: &str) -> Value {
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", volume, "--json"])).expect("JSON");
+    shown["state"].clone()
+}
+
+fn connect(site: &Site, volume: &str) -> Client {
+    wait_for("the volume", || Client::connect(&site.endpoint(), volume).ok())
+}
+
+#[test]
+fn an_absent_backing_refuses_its_volume_alone() {
+    let mut site = Site::with_volume(4 * MIB);
+    let path = site.folder.join("away.img");
+    site.volume_on("away", &path.display().to_string(), "");
+    site.volume_on("device", "/dev/no-such-disk", "size = \"1 MiB\"");
+    let daemon = site.start();
+    let log = daemon.log();
+    let line = |volume: &str| {
+        let start = format!("volume {volume} is not served: ");
+        log.lines().find(|line| line.contains(&start)).unwrap_or_else(|| panic!("{volume}: {log}")).to_owned()
+    };
+    assert!(line("away").contains("does not exist") && line("away").contains("add size ="), "{log}");
+    assert!(line("device").contains("does not exist") && line("device").contains("attach the disk"), "{log}");
+    connect(&site, "v").write(0, &[1; 4096]).expect("the others are served");
+    let config = site.config().display().to_string();
+    let checked = hotset(&["check-config", &config]);
+    let text = text_of(&checked);
+    assert_eq!(checked.status.code(), Some(2), "{text}");
+    assert!(text.contains("away.img does not exist") && text.contains("the device /dev/no-such-disk"), "{text}");
+    let checked = hotset(&["check-config", "--any-devices", &config]);
+    assert_eq!(checked.status.code(), Some(0), "{}", text_of(&checked));
+    File::create(&path).and_then(|file| file.set_len(2 * MIB)).expect("the folder can be written");
+    assert_eq!(connect(&site, "away").size, 2 * MIB, "it is taken up by itself");
+    assert_eq!(state_of(&daemon, "device"), "refused");
+    assert!(!fs::exists("/dev/no-such-disk").expect("/dev can be read"), "no file is made among devices");
+    daemon.stop();
+}
+
+#[test]
+fn a_reload_beside_an_absent_backing_takes_effect() {
+    let mut site = Site::with_volume(4 * MIB);
+    site.volume_on("away", &site.folder.join("away.img").display().to_string(), "");
+    let daemon = site.start();
+    site.volume("later", 2 * MIB, "");
+    fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    daemon.signal("HUP");
+    assert_eq!(connect(&site, "later").size, 2 * MIB);
+    assert_eq!(state_of(&daemon, "away"), "refused");
+    daemon.stop();
+}
+
+#[test]
+fn a_daemon_whose_only_backing_is_absent_waits_for_it() {
+    let mut site = Site::new();
+    let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
+    File::create(&disk).and_then(|file| file.set_len(4 * MIB)).expect("the folder can be written");
+    site.volume_on("v", &format!("nbd+unix:///?socket={}", socket.display()), "");
+    let daemon = site.start();
+    assert!(daemon.log().contains("start the server of nbd+unix"), "{}", daemon.log());
+    let below = Nbdkit::start(&socket, &format!("file {}", disk.display()));
+    let mut client = connect(&site, "v");
+    client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("it is served");
+    drop(client);
+    daemon.stop();
+    drop(below);
+}
+
+#[test]
+fn no_file_is_made_for_a_volume_that_had_one() {
+    let mut site = Site::new();
+    let (path, elsewhere) = (site.backing("v"), site.folder.join("unmounted.img"));
+    site.volume_on("v", &path.display().to_string(), "size = \"4 MiB\"");
+    let daemon = site.start();
+    connect(&site, "v").write(0, &[5; 4096]).expect("the file was made");
+    daemon.stop();
+    fs::rename(&path, &elsewhere).expect("both are in one folder");
+    let daemon = site.start();
+    assert_eq!(state_of(&daemon, "v"), "refused", "{}", daemon.log());
+    assert!(daemon.log().contains("no new file"), "{}", daemon.log());
+    assert!(!path.exists(), "an empty file stands where the volume's data was");
+    fs::rename(&elsewhere, &path).expect("both are in one folder");
+    assert_eq!(connect(&site, "v").read(0, 4096).expect("it reads"), [5; 4096]);
+    daemon.stop();
+}

@@ -1,0 +1,120 @@
+//! `hotset undestaged` and the end of `hotset stop`: what removes the program believes them.
+
+use std::fs::{self, File};
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::server::Nbdkit;
+use e2e::site::Site;
+
+const MIB: u64 = 1 << 20;
+
+/// A volume whose data a stop leaves on flash.
+fn site_with_flash() -> Site {
+    let mut site = Site::with_volume(16 * MIB);
+    let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
+    site.tables = format!("[flash]\ndevices = [{}]\nsize = \"256 MiB\"\n", devices.join(", "));
+    site
+}
+
+fn write(site: &Site) -> Client {
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    for number in 0..64u64 {
+        client.write(number * 65536, &[7; 4096]).expect("it writes");
+    }
+    client
+}
+
+/// Exit code, and the volumes it names.
+fn undestaged(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = hotset(&[&["undestaged"], args].concat());
+    let names = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (output.status.code(), names, text_of(&output))
+}
+
+#[test]
+fn stop_returns_when_the_process_has_ended() {
+    let site = site_with_flash();
+    let config = site.config().display().to_string();
+    for round in 0..6 {
+        let mut daemon = site.start();
+        drop(write(&site));
+        daemon.command(&["stop"]);
+        assert!(!daemon.is_running(), "round {round}: the process runs after `hotset stop`");
+        let (code, names, text) = undestaged(&["--config", &config]);
+        assert_eq!((code, names.as_str()), (Some(1), "v"), "round {round}: {text}");
+    }
+    let daemon = site.start();
+    daemon.command(&["stop", "--destage"]);
+    let (code, names, text) = undestaged(&["--config", &config]);
+    assert_eq!((code, names.as_str()), (Some(0), ""), "{text}");
+}
+
+#[test]
+fn a_daemon_that_is_stopping_is_not_complete() {
+    let mut site = Site::new();
+    let (socket, disk) = (site.folder.join("below"), site.folder.join("disk"));
+    File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
+    let args = format!("--filter=error --filter=noparallel file {} error-pwrite-rate=100%", disk.display());
+    let below = Nbdkit::start(&socket, &args);
+    site.volume_on("v", &below.uri(), "");
+    site.volume("whole", MIB, "");
+    let daemon = site.start();
+    drop(write(&site));
+    daemon.signal("TERM");
+    wait_for("the stop", || daemon.log().contains("trying again").then_some(()));
+    let (code, names, text) = undestaged(&["--config", &site.config().display().to_string()]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(names.lines().any(|name| name == "v") && text.contains("is stopping"), "{text}");
+    // The volume without dirty data is noted as clean by then.
+    assert!(!names.lines().any(|name| name == "whole"), "{text}");
+    drop((daemon, below));
+}
+
+#[test]
+fn the_socket_is_enough_to_find_the_state_directory() {
+    let site = site_with_flash();
+    let daemon = site.start();
+    let client = write(&site);
+    let socket = site.folder.join("control.sock").display().to_string();
+    // No default configuration names this socket.
+    let (code, names, text) = undestaged(&["--socket", &socket]);
+    assert_eq!((code, names.as_str()), (Some(1), "v"), "{text}");
+    drop(client);
+    daemon.command(&["volume", "flush", "v"]);
+    let (code, names, text) = undestaged(&["--socket", &socket]);
+    assert_eq!((code, names.as_str()), (Some(0), ""), "{text}");
+    daemon.command(&["stop"]);
+    let (code, names, text) = undestaged(&["--socket", &socket]);
+    assert_eq!((code, names.as_str()), (Some(1), ""), "a silent socket proves nothing: {text}");
+    assert!(text.contains("--state") && text.contains("--config"), "{text}");
+}
+
+#[test]
+fn another_daemon_proves_nothing_of_a_state_directory() {
+    let (held, other) = (site_with_flash(), Site::with_volume(MIB));
+    let (first, second) = (held.start(), other.start());
+    let state = held.folder.join("state").display().to_string();
+    let socket = other.folder.join("control.sock").display().to_string();
+    let (code, names, text) = undestaged(&["--state", &state, "--socket", &socket]);
+    assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
+    assert!(text.contains("is not the one that holds"), "{text}");
+    first.stop();
+    second.stop();
+}
+
+#[test]
+fn a_daemon_that_says_nothing_is_not_complete() {
+    let site = site_with_flash();
+    let daemon = site.start();
+    daemon.signal("STOP");
+    let (code, names, text) = undestaged(&["--config", &site.config().display().to_string()]);
+    assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
+    assert!(text.contains("says nothing"), "{text}");
+    daemon.signal("CONT");
+    Daemon::stop(daemon);
+    let missing = site.folder.join("no-such-folder");
+    assert!(!fs::exists(&missing).expect("the folder can be read"));
+    let (code, _, text) = undestaged(&["--state", &missing.display().to_string()]);
+    assert_eq!(code, Some(1), "{text}");
+}
