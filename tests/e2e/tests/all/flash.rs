@@ -164,7 +164,7 @@ fn one_copy_makes_a_volume_write_through_unless_that_is_allowed() {
     flash(&mut site, &["f0"], "allow_single_copy = true");
     let daemon = site.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "refused");
-    assert!(daemon.log().contains("were taken out of service earlier"), "{}", daemon.log());
+    assert!(daemon.log().contains("hold an older copy of flash store"), "{}", daemon.log());
     daemon.stop();
     flash(&mut site, &["f0", "f1"], "");
     let daemon = site.start();

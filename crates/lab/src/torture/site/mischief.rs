@@ -130,7 +130,7 @@ impl Site {
             }
             run.report.mischiefs += 1;
             self.is_touched = true;
-            let own = [Mischief::StateLost, Mischief::StateCut, Mischief::BackingOld, Mischief::BackingShrunk];
+            let own = [Mischief::StateCut, Mischief::BackingOld, Mischief::BackingShrunk];
             let more = [Mischief::BackingGrown, Mischief::BackingExchanged, Mischief::SecondPath, Mischief::Policies];
             let keeps_witness = own.contains(&mischief) || more.contains(&mischief) || mischief == Mischief::StateOld;
             self.blind |= !keeps_witness;

@@ -225,14 +225,6 @@ async fn find(
         Some(incarnation) => core.compare_destaged(incarnation, &backing).await,
         None => DestagedFound::default(),
     };
-    if std::env::var_os("DEBUG_SITE").is_some()
-        && let (Some(pages), Some(one)) = (core.pages(), incarnation)
-    {
-        eprintln!(
-            "{identity}: in log {in_log:?}, trusts {trusts}, destaged {destaged:?}, ring {:?}",
-            pages.volume(one).ring()
-        );
-    }
     let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
     let samples_before = match before.filter(|before| *before != size_bytes) {
         Some(before) => Some(show_samples(&samples_at(seam, &backing, &sample_places(before)).await)),
