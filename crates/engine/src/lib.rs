@@ -34,3 +34,4 @@ pub use stats::{
     BackingCount, CoreStats, FlashStats, LatencyCounts, LatencySummary, PromotionStats, QosStats, VolumeStats,
 };
 pub use volume::Volume;
+pub use volume::range_lock::RangeLocks;

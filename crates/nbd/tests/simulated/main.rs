@@ -6,6 +6,8 @@ mod bounds;
 mod client;
 mod handover;
 mod handshake;
+mod long_reads;
 mod odd_servers;
 mod setting;
 mod transmission;
+mod unaligned;
