@@ -4,6 +4,7 @@
 mod backing;
 mod bounds;
 mod client;
+mod crowds;
 mod handover;
 mod handshake;
 mod long_reads;
