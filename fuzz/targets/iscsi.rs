@@ -173,7 +173,8 @@ fn scripted(step: usize, last_answer: &[u8]) -> Vec<u8> {
 fn log_in(mode: u8, mut input: &[u8]) {
     let mutual = Some(("target".into(), b"another secret".to_vec()));
     let credentials = Credentials { user: "user".into(), secret: SECRET.to_vec(), mutual };
-    let credentials = (mode & 1 == 0).then_some(&credentials);
+    let of = |_: &str| vec![&credentials];
+    let credentials = (mode & 1 == 0).then_some(&of as &dyn Fn(&str) -> Vec<_>);
     let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials };
     let (mut login, mut drawn, mut answered, framing) = (Login::default(), 0, Vec::new(), Framing::default());
     for step in 0.. {

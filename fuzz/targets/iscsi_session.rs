@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 
 use cap::Cap;
 use engine::{Backing, Core, CoreSpec, VolumeSpec, WritePolicy};
-use iscsi::{Credentials, Options, Server};
+use iscsi::{ChapUser, Credentials, Options, Server};
 use libfuzzer_sys::fuzz_target;
 use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::sim::{Latency, SimDiskSpec, SimSeam, TaskOrder, WireSpec, World, WorldSpec};
@@ -150,7 +150,10 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
     let target = target(&seam, &core, policy, &shelf).await;
     let proves = mode & 4 != 0;
     let options = Options {
-        credentials: proves.then(|| Credentials { user: USER.into(), secret: SECRET.to_vec(), mutual: None }),
+        chap_users: proves
+            .then(|| ChapUser::of_all(Credentials { user: USER.into(), secret: SECRET.to_vec(), mutual: None }))
+            .into_iter()
+            .collect(),
         sessions_max: SESSIONS_MAX,
         logins_max: LOGINS_MAX,
         commands_max: COMMANDS_MAX,

@@ -1,14 +1,19 @@
 //! The daemon's side of the control socket: bounded connections, bounded messages, one task a connection.
+//!
+//! Connections that wait for their client (for a request, or until it takes an answer) and those that are acted for are bounded apart:
+//! past the first bound the one that has waited longest is closed, so that silent clients hold up no other and no stop.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::wire::{REQUEST_BYTES_MAX, line, too_long};
 use crate::{Actor, Answer, ErrorKind, Failure, Progress, Reply, Request, socket};
@@ -37,15 +42,17 @@ pub enum ServerError {
 /// Bounds of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at once; more wait until one ends.
-    pub connections_max: usize,
+    /// Requests that are acted on at once; as many more wait for that, and past it a request is refused.
+    pub requests_max: usize,
+    /// Connections at once that wait for their client; past it the one that has waited longest is closed.
+    pub idle_max: usize,
     /// A connection that neither asks nor is being answered for this long is closed, and so is one that does not take its answer.
     pub idle_timeout: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { connections_max: 64, idle_timeout: Duration::from_secs(60) }
+        Limits { requests_max: 64, idle_max: 64, idle_timeout: Duration::from_secs(60) }
     }
 }
 
@@ -96,21 +103,23 @@ pub async fn serve<H: Handler>(
     let failed = |error| ServerError::Listen { path: path.to_owned(), error };
     let listener = UnixListener::from_std(listener).map_err(failed)?;
     ready();
-    let permits = std::sync::Arc::new(Semaphore::new(limits.connections_max));
+    let permits = Semaphore::new(limits.requests_max);
+    let shared = Rc::new(Shared { limits, idle: Idle::default(), requests: Cell::new(0), permits });
     loop {
-        let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
         };
         match accepted {
             Ok((stream, _)) => {
-                let handler = handler.clone();
+                let (handler, shared) = (handler.clone(), shared.clone());
+                let place = Place::new(&shared);
                 tokio::task::spawn_local(async move {
                     // An error is a client that left or broke the rules: its connection is closed, and that is all.
-                    let _ = converse(stream, handler, limits).await;
-                    drop(permit);
+                    let _ = converse(stream, handler, shared, place).await;
                 });
+                // What a client has sent already is read before a later connection can take its place.
+                tokio::task::yield_now().await;
             }
             // Out of descriptors, most likely: others may be given back soon.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -120,32 +129,152 @@ pub async fn serve<H: Handler>(
     Ok(())
 }
 
-async fn converse<H: Handler>(stream: UnixStream, handler: Rc<H>, limits: Limits) -> io::Result<()> {
+/// What all connections share.
+struct Shared {
+    limits: Limits,
+    idle: Idle,
+    /// Requests that are acted on or wait for that.
+    requests: Cell<usize>,
+    permits: Semaphore,
+}
+
+/// Connections that wait for their client, the one that has waited longest first.
+#[derive(Default)]
+struct Idle {
+    evictions: RefCell<BTreeMap<u64, Rc<Notify>>>,
+    next: Cell<u64>,
+}
+
+/// A connection's place among those that wait for their client; left when dropped.
+struct Place {
+    shared: Rc<Shared>,
+    number: u64,
+    eviction: Rc<Notify>,
+}
+
+impl Place {
+    /// The last place. Where there are too many, the first one's connection is to be closed.
+    fn new(shared: &Rc<Shared>) -> Place {
+        let (number, eviction) = (shared.idle.next.get(), Rc::new(Notify::new()));
+        shared.idle.next.set(number + 1);
+        let mut evictions = shared.idle.evictions.borrow_mut();
+        evictions.insert(number, eviction.clone());
+        if evictions.len() > shared.limits.idle_max
+            && let Some((_, first)) = evictions.pop_first()
+        {
+            first.notify_one();
+        }
+        Place { shared: shared.clone(), number, eviction }
+    }
+
+    /// What `work` comes to; `None` when the connection has to make room first.
+    async fn until_evicted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = self.eviction.notified() => None,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.idle.evictions.borrow_mut().remove(&self.number);
+    }
+}
+
+async fn converse<H: Handler>(
+    stream: UnixStream,
+    handler: Rc<H>,
+    shared: Rc<Shared>,
+    mut place: Place,
+) -> io::Result<()> {
+    let limits = shared.limits;
     let actor = stream.peer_cred().map_or(Actor::Unknown, |peer| Actor::User(peer.uid()));
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     let mut text = Vec::new();
     loop {
-        text.clear();
-        let mut bounded = (&mut reader).take(REQUEST_BYTES_MAX as u64);
-        let read = tokio::time::timeout(limits.idle_timeout, bounded.read_until(b'\n', &mut text)).await??;
-        if read == 0 {
+        let taken = place.until_evicted(take(&mut reader, &mut text, limits)).await;
+        let Some(taken) = taken.transpose()? else { return Ok(()) };
+        let (reply, goes_on) = match taken {
+            Taken::End => return Ok(()),
+            Taken::TooLong => {
+                let failure = Failure::new(ErrorKind::Invalid, too_long(REQUEST_BYTES_MAX).to_string());
+                (Reply::Failed(failure), false)
+            }
+            Taken::Line => match serde_json::from_slice::<Request>(&text) {
+                Ok(request) => {
+                    drop(place);
+                    let reply = act_in_turn(&shared, handler.clone(), request, actor.clone(), &mut writer).await;
+                    place = Place::new(&shared);
+                    (reply, true)
+                }
+                Err(error) => {
+                    (Reply::Failed(Failure::new(ErrorKind::Invalid, format!("not a request: {error}"))), true)
+                }
+            },
+        };
+        let sent = place.until_evicted(send(&mut writer, &reply, limits)).await;
+        if sent.transpose()?.is_none() || !goes_on {
             return Ok(());
         }
-        if text.last() != Some(&b'\n') {
-            let failure = Failure::new(ErrorKind::Invalid, too_long(REQUEST_BYTES_MAX).to_string());
-            return send(&mut writer, &Reply::Failed(failure), limits).await;
-        }
-        let request = match serde_json::from_slice::<Request>(&text) {
-            Ok(request) => request,
-            Err(error) => {
-                let failure = Failure::new(ErrorKind::Invalid, format!("not a request: {error}"));
-                send(&mut writer, &Reply::Failed(failure), limits).await?;
-                continue;
-            }
-        };
-        let reply = act(handler.clone(), request, actor.clone(), &mut writer, limits).await;
-        send(&mut writer, &reply, limits).await?;
+    }
+}
+
+/// What came of a client.
+enum Taken {
+    /// A whole line.
+    Line,
+    /// More than a request may have.
+    TooLong,
+    /// The client's end.
+    End,
+}
+
+async fn take(reader: &mut BufReader<impl AsyncRead + Unpin>, text: &mut Vec<u8>, limits: Limits) -> io::Result<Taken> {
+    text.clear();
+    let mut bounded = (&mut *reader).take(REQUEST_BYTES_MAX as u64);
+    let read = tokio::time::timeout(limits.idle_timeout, bounded.read_until(b'\n', text)).await??;
+    Ok(match text.last() {
+        Some(b'\n') => Taken::Line,
+        _ if read == 0 => Taken::End,
+        _ => Taken::TooLong,
+    })
+}
+
+/// Acts on a request as soon as there are few enough under way.
+async fn act_in_turn<H: Handler>(
+    shared: &Shared,
+    handler: Rc<H>,
+    request: Request,
+    actor: Actor,
+    writer: &mut (impl AsyncWriteExt + Unpin),
+) -> Reply {
+    let limits = shared.limits;
+    let Some(_counted) = Counted::new(&shared.requests, 2 * limits.requests_max) else {
+        let text = format!("{} commands are under way and as many wait; try again later", limits.requests_max);
+        return Reply::Failed(Failure::new(ErrorKind::Failed, text));
+    };
+    let _permit = shared.permits.acquire().await.expect("the semaphore is never closed");
+    act(handler, request, actor, writer, limits).await
+}
+
+/// One of a bounded count; given back when dropped.
+struct Counted<'a>(&'a Cell<usize>);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a Cell<usize>, max: usize) -> Option<Self> {
+        (count.get() < max).then(|| {
+            count.set(count.get() + 1);
+            Counted(count)
+        })
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

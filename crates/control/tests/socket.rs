@@ -136,13 +136,61 @@ fn a_client_that_leaves_does_not_break_its_action_off() {
     panic!("the action never ended");
 }
 
+/// Longest time after which a test calls something a hang; far below [`FOREVER`].
+const PATIENCE: Duration = Duration::from_secs(60);
+/// An idle time-out that no test waits for.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// Runs `work` on a thread of its own and waits for its end.
+fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(work()));
+    done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
 #[test]
-fn connections_past_the_bound_wait_and_idle_ones_are_closed() {
-    let server = start(Limits { connections_max: 2, idle_timeout: Duration::from_millis(200) });
-    let idle: Vec<_> = (0..8).map(|_| UnixStream::connect(&server.socket).expect("queued")).collect();
-    let mut client = Client::connect(&server.socket).expect("queued");
-    assert!(client.ask(&flush("a"), |_| ()).is_ok(), "served once the idle ones are gone");
-    drop(idle);
+fn silent_connections_hold_up_neither_a_request_nor_the_stop() {
+    let server = start(Limits { idle_max: 4, idle_timeout: FOREVER, ..Limits::default() });
+    let mut silent: Vec<_> = (0..16).map(|_| UnixStream::connect(&server.socket).expect("accepted")).collect();
+    // Half a request is no request.
+    silent.iter_mut().skip(8).for_each(|stream| stream.write_all(b"{\"action\":").expect("sent"));
+    let socket = server.socket.clone();
+    in_time("an answer beside silent connections", move || {
+        let mut client = Client::connect(&socket).expect("accepted");
+        for _ in 0..3 {
+            assert!(client.ask(&flush("a"), |_| ()).is_ok());
+        }
+    });
+    // The one that has waited longest had to go.
+    assert_eq!(silent[0].read(&mut [0; 1]).expect("closed"), 0);
+    in_time("the end of the server", move || drop(server));
+    drop(silent);
+}
+
+#[test]
+fn idle_connections_are_closed_after_a_while() {
+    let server = start(Limits { idle_timeout: Duration::from_millis(50), ..Limits::default() });
+    let mut idle = UnixStream::connect(&server.socket).expect("accepted");
+    assert_eq!(idle.read(&mut [0; 1]).expect("closed"), 0);
+}
+
+#[test]
+fn requests_past_the_bound_wait_and_past_twice_that_are_refused() {
+    let server = start(Limits { requests_max: 2, ..Limits::default() });
+    let asking: Vec<_> = (0..9)
+        .map(|_| {
+            let socket = server.socket.clone();
+            std::thread::spawn(move || Client::connect(&socket).expect("accepted").ask(&flush("a"), |_| ()))
+        })
+        .collect();
+    let mut done = 0;
+    for asked in asking {
+        match asked.join().expect("it asks") {
+            Ok(_) => done += 1,
+            Err(error) => assert!(error.to_string().contains("try again later"), "{error}"),
+        }
+    }
+    assert!(done >= 4 && done == server.finished.load(Ordering::SeqCst), "{done} of 9 were done");
 }
 
 #[test]

@@ -35,3 +35,4 @@ pub use stats::{
     BackingCount, CoreStats, FlashStats, LatencyCounts, LatencySummary, PromotionStats, QosStats, VolumeStats,
 };
 pub use volume::Volume;
+pub use volume::range_lock::RangeLocks;

@@ -131,6 +131,13 @@ fn schema_of_shape(shape: Shape) -> Value {
             let known: Map<String, Value> = texts(&[required, others].concat());
             json!({ "type": "object", "properties": known, "required": required, "additionalProperties": false })
         }
+        Shape::Records(required, others, lists) => {
+            let mut one = schema_of_shape(Shape::Record(required, others));
+            for list in lists {
+                one["properties"][list] = schema_of_shape(Shape::Texts);
+            }
+            json!({ "anyOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
+        }
         Shape::ChoiceOrCount(choices, least, most) => {
             json!({ "anyOf": [{ "enum": choices }, { "type": "integer", "minimum": least, "maximum": most }] })
         }

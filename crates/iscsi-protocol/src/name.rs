@@ -1,6 +1,7 @@
 //! iSCSI names (4.2.7).
 
 use crate::limits::NAME_BYTES_MAX;
+use crate::text::is_control;
 
 /// What is wrong with `name` as the name of an initiator or a target, if anything.
 pub fn check(name: &str) -> Result<(), &'static str> {
@@ -12,8 +13,8 @@ pub fn check(name: &str) -> Result<(), &'static str> {
     match rest {
         None => Err("starts with none of iqn., eui., naa."),
         Some("") => Err("ends after its kind"),
-        Some(rest) if rest.chars().any(|c| c.is_ascii_control() || c.is_whitespace() || "=,".contains(c)) => {
-            Err("holds a blank, a comma or an equals sign")
+        Some(rest) if rest.chars().any(|c| is_control(c) || c.is_whitespace() || "=,".contains(c)) => {
+            Err("holds a blank, a control character, a comma or an equals sign")
         }
         Some(_) => Ok(()),
     }

@@ -20,6 +20,9 @@ pub enum TextError {
     /// It is not made of pairs.
     #[error("the negotiation text is not made of key=value pairs")]
     Malformed,
+    /// It holds what is no text: a terminal that shows it would obey it.
+    #[error("the negotiation text holds control characters")]
+    Control,
 }
 
 /// Pairs that come over several PDUs, all but the last with the C bit.
@@ -57,12 +60,22 @@ pub fn pairs(text: &[u8]) -> Result<Vec<Pair<'_>>, TextError> {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(TextError::Malformed);
         }
+        if pair.chars().any(is_control) {
+            return Err(TextError::Control);
+        }
         if pairs.len() == PAIRS_MAX {
             return Err(TextError::TooLong);
         }
         pairs.push(Pair { key, value });
     }
     Ok(pairs)
+}
+
+/// True for characters that a terminal or a page obeys instead of showing them: controls, line and paragraph separators, and those that
+/// turn the direction of text or have no width.
+pub fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// Appends a pair.

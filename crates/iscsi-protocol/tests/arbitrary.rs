@@ -91,7 +91,8 @@ fn no_text_gets_in_without_the_secret() {
         "MaxRecvDataSegmentLength=512",
     ];
     let credentials = Credentials { user: "user".into(), secret: b"fourteen bytes".to_vec(), mutual: None };
-    let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials: Some(&credentials) };
+    let of = |_: &str| vec![&credentials];
+    let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials: Some(&of) };
     let mut answered = 0;
     for seed in 0..20_000 {
         let (mut login, drawn, mut random) = (Login::default(), bytes(seed, 400), seed);

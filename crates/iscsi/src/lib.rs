@@ -12,6 +12,6 @@ mod shared;
 
 pub use iscsi_protocol::login::Credentials;
 pub use iscsi_protocol::name::check as check_name;
-pub use options::Options;
+pub use options::{ChapUser, Options};
 pub use server::{Server, ServerStats, SessionStats};
 pub use session::SlowCommand;

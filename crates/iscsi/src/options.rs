@@ -11,8 +11,8 @@ pub struct Options {
     pub announce: Vec<String>,
     /// Who may log in.
     pub access: AccessList,
-    /// What they have to know, if anything.
-    pub credentials: Option<Credentials>,
+    /// What they prove their names with; none: a name is believed.
+    pub chap_users: Vec<ChapUser>,
     /// Sessions at once; past it a log-in is refused.
     pub sessions_max: usize,
     /// Connections that are not logged in at once; past it the oldest of them is closed.
@@ -39,7 +39,7 @@ impl Default for Options {
         Options {
             announce: Vec::new(),
             access: AccessList::default(),
-            credentials: None,
+            chap_users: Vec::new(),
             sessions_max: 256,
             logins_max: 64,
             login_timeout: Nanos::from_secs(15),
@@ -49,6 +49,34 @@ impl Default for Options {
             payload_bytes_max: 64 << 20,
             ping_after: Nanos::from_secs(30),
         }
+    }
+}
+
+/// What initiators prove their names with.
+#[derive(Clone, Debug)]
+pub struct ChapUser {
+    /// A name and a secret.
+    pub credentials: Credentials,
+    /// The initiators that these prove; empty: all that no other user is bound to.
+    pub initiators: AccessList,
+}
+
+impl ChapUser {
+    /// One that is bound to no initiator.
+    pub fn of_all(credentials: Credentials) -> ChapUser {
+        ChapUser { credentials, initiators: AccessList::default() }
+    }
+}
+
+impl Options {
+    /// What proves the initiator of that name: credentials that are bound to it, and where there are none, those that are bound to no
+    /// initiator. So a name that is bound cannot be claimed with the secret of another.
+    pub(crate) fn credentials_of(&self, initiator: &str) -> Vec<&Credentials> {
+        let is_its = |user: &&ChapUser| !user.initiators.is_empty() && user.initiators.admits(initiator);
+        let bound: Vec<_> = self.chap_users.iter().filter(is_its).collect();
+        let unbound = || self.chap_users.iter().filter(|user| user.initiators.is_empty()).collect();
+        let users = if bound.is_empty() { unbound() } else { bound };
+        users.into_iter().map(|user| &user.credentials).collect()
     }
 }
 
@@ -66,3 +94,28 @@ pub(crate) const HELD_BYTES_MIN: usize = 256 << 10;
 pub(crate) const IMMEDIATE_MAX: usize = 16;
 /// What a PDU costs in simulated time, besides the unit's part: decoding, encoding, and its part of two system calls.
 pub(crate) const PDU_COST: Nanos = Nanos(2_000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bound_initiator_is_proved_by_no_other_users_secret() {
+        let user = |name: &str, initiators: &[&str]| ChapUser {
+            credentials: Credentials { user: name.to_owned(), secret: name.into(), mutual: None },
+            initiators: AccessList::new(initiators),
+        };
+        let chap_users = vec![
+            user("esx", &["iqn.1998-01.com.vmware:*"]),
+            user("esx1", &["iqn.1998-01.com.vmware:esx1"]),
+            user("hyper", &["iqn.1991-05.com.microsoft:a", "iqn.1991-05.com.microsoft:b"]),
+            user("lab", &[]),
+        ];
+        let options = Options { chap_users, ..Options::default() };
+        let of = |name: &str| options.credentials_of(name).iter().map(|one| one.user.as_str()).collect::<Vec<_>>();
+        assert_eq!(of("iqn.1998-01.com.vmware:esx2"), ["esx"]);
+        assert_eq!(of("iqn.1998-01.com.VMware:esx1"), ["esx", "esx1"]);
+        assert_eq!(of("iqn.1991-05.com.microsoft:b"), ["hyper"]);
+        assert_eq!(of("iqn.1991-05.com.microsoft:c"), ["lab"]);
+    }
+}

@@ -184,11 +184,13 @@ impl<S: Seam> Server<S> {
     ) -> Result<Listed<S>, LoginError> {
         let shared = &self.0.shared;
         let options = &shared.options;
+        let of = |initiator: &str| options.credentials_of(initiator);
+        let must_prove = !options.chap_users.is_empty();
         let rules = Rules {
             target: shared.target.name(),
             portal_group: PORTAL_GROUP,
             admits: &|name| options.access.admits(name),
-            credentials: options.credentials.as_ref(),
+            credentials: must_prove.then_some(&of),
         };
         let logged_in = log_in(&shared.seam, incoming, writer, &rules).await?;
         let listed = match self.admit(&logged_in, portal, control).await {

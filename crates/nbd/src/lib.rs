@@ -7,6 +7,7 @@
 mod connection;
 mod errno;
 mod exports;
+mod half_open;
 mod handover;
 mod handshake;
 mod negotiation;

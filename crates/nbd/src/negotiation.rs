@@ -6,7 +6,7 @@ use nbd_protocol::option::push_option_reply;
 use nbd_protocol::{OptionHeader, OptionKind, OptionReplyKind, flags, greeting};
 use seam::Seam;
 
-use crate::options::{REQUEST_BYTES_MAX, WHOLE_READ_BYTES_MAX};
+use crate::options::REQUEST_BYTES_MAX;
 use crate::{Export, Exports};
 
 /// The number of `base:allocation` on every connection.
@@ -135,11 +135,13 @@ impl Negotiation {
             push_option_reply(out, kind, OptionReplyKind::ErrUnknown, no_such_export(request.name).as_bytes());
             return Next::Continue;
         };
-        let max = if self.structured { REQUEST_BYTES_MAX } else { WHOLE_READ_BYTES_MAX };
-        let mut facts = vec![
-            Info::Export { size_bytes: export.volume.size_bytes(), flags: self.export_flags(&export) },
-            Info::BlockSize { min: seam::SECTOR_BYTES as u32, preferred: seam::BLOCK_BYTES as u32, max },
-        ];
+        let (size_bytes, flags) = (export.volume.size_bytes(), self.export_flags(&export));
+        let mut facts = vec![Info::Export { size_bytes, flags }];
+        // Told to a client that will keep to it; any other may ask for any bytes.
+        if request.wants_block_size {
+            let (min, preferred) = (seam::SECTOR_BYTES as u32, seam::BLOCK_BYTES as u32);
+            facts.push(Info::BlockSize { min, preferred, max: REQUEST_BYTES_MAX });
+        }
         if request.wants_name {
             facts.push(Info::Name(&export.name));
         }

@@ -7,8 +7,12 @@ use crate::Tls;
 /// A server's limits. The defaults fit a daemon that serves some hundred clients.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Clients at once; past it a new one is sent away.
+    /// Clients at once that have chosen an export; past it a new one is sent away.
     pub connections_max: usize,
+    /// Of those, how many places are kept for clients on this machine (Unix sockets).
+    pub local_connections: usize,
+    /// Clients at once that have chosen none yet, of those on this machine and of others each; past it the oldest silent one is closed.
+    pub handshakes_max: usize,
     /// Time that a client has to choose an export.
     pub handshake_timeout: Nanos,
     /// Requests of one client that are under way at once; past it its socket is not read.
@@ -29,6 +33,8 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             connections_max: 1024,
+            local_connections: 64,
+            handshakes_max: 128,
             handshake_timeout: Nanos::from_secs(30),
             requests_max: 256,
             held_bytes_max: 4 << 20,
@@ -41,8 +47,8 @@ impl Default for Options {
 
 /// Longest read or write that a client may send, in bytes.
 pub(crate) const REQUEST_BYTES_MAX: u32 = nbd_protocol::limits::DATA_BYTES_MAX;
-/// Longest read that is answered in one piece (a simple reply, or one that must not be fragmented), in bytes: it is held
-/// whole before its head is sent.
+/// Longest read that is held whole before its head is sent, in bytes, where the answer is in one piece. A longer simple reply leaves
+/// piece by piece; a longer chunk that must not be fragmented is refused.
 pub(crate) const WHOLE_READ_BYTES_MAX: u32 = 4 << 20;
 /// A longer read is answered in pieces of this many bytes.
 pub(crate) const READ_PIECE_BYTES: usize = 256 << 10;

@@ -8,6 +8,7 @@ use front::{Control, Stop};
 use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWriter};
 
 use crate::connection::Connection;
+use crate::half_open::{HalfOpen, InHandshake};
 use crate::handover::{Handed, NoWay, Terms};
 use crate::handshake::{self, HANDSHAKE_BYTES, HandshakeError, Outcome};
 use crate::negotiation::{Agreed, TlsState};
@@ -23,7 +24,7 @@ const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 /// What a server has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerStats {
-    /// Clients now.
+    /// Clients now, those in their handshake included.
     pub connections: u64,
     /// Clients so far.
     pub accepted: u64,
@@ -39,6 +40,7 @@ struct Inner<S: Seam> {
     shares: Rc<Shares>,
     /// Which clients use which export, by their numbers.
     users: RefCell<BTreeMap<u64, (String, Rc<Control>)>>,
+    half_open: HalfOpen,
     stats: Cell<ServerStats>,
     stopping: Cell<bool>,
     /// Clients that a successor may go on with.
@@ -58,12 +60,14 @@ impl<S: Seam> Clone for Server<S> {
 impl<S: Seam> Server<S> {
     /// A server for `exports`.
     pub fn new(seam: S, exports: impl Exports<S>, options: Options) -> Self {
+        let half_open = HalfOpen::new(options.handshakes_max);
         let shares = Rc::new(Shares::new(options, seam.blocks_total() * seam::BLOCK_BYTES));
         Server(Rc::new(Inner {
             seam,
             exports: Rc::new(exports),
             shares,
             users: RefCell::default(),
+            half_open,
             stats: Cell::default(),
             stopping: Cell::new(false),
             handed: RefCell::default(),
@@ -73,7 +77,7 @@ impl<S: Seam> Server<S> {
 
     /// Counters.
     pub fn stats(&self) -> ServerStats {
-        ServerStats { connections: self.0.shares.clients.count() as u64, ..self.0.stats.get() }
+        ServerStats { connections: self.connections() as u64, ..self.0.stats.get() }
     }
 
     /// Clients that use the export of that name now.
@@ -102,14 +106,27 @@ impl<S: Seam> Server<S> {
 
     /// Serves one client until it leaves.
     pub async fn serve(&self, stream: S::Stream) {
-        let full = self.0.shares.clients.count() >= self.0.shares.options.connections_max;
+        let is_local = stream.local_address().is_none();
+        let full = self.is_full(is_local);
         self.count(|stats| if full { stats.refused += 1 } else { stats.accepted += 1 });
         if full || self.0.stopping.get() {
             return drop(stream.split());
         }
-        let (id, control) = self.enter();
-        self.talk(stream, id, &control).await;
+        let id = self.0.stats.get().accepted;
+        self.talk(stream, id, is_local, &Rc::default()).await;
         self.leave(id);
+    }
+
+    /// True while no further client is let in.
+    fn is_full(&self, is_local: bool) -> bool {
+        let options = &self.0.shares.options;
+        let kept = if is_local { 0 } else { options.local_connections.min(options.connections_max / 2) };
+        self.0.shares.clients.count() >= options.connections_max - kept
+    }
+
+    /// Clients now.
+    fn connections(&self) -> usize {
+        self.0.shares.clients.count() + self.0.half_open.count()
     }
 
     /// Goes on with a client of a predecessor, on a task of its own, or hangs up on it.
@@ -122,7 +139,8 @@ impl<S: Seam> Server<S> {
             }
         };
         self.count(|stats| stats.accepted += 1);
-        let (server, (id, control)) = (self.clone(), self.enter());
+        let (server, id, control) = (self.clone(), self.0.stats.get().accepted, Rc::default());
+        self.0.shares.clients.add(id, &control);
         self.0.seam.spawn(async move {
             let (reader, writer) = client.stream.split();
             let incoming = Incoming::new(reader, RECEIVE_BYTES);
@@ -130,13 +148,6 @@ impl<S: Seam> Server<S> {
             server.leave(id);
         });
         Ok(())
-    }
-
-    /// A client, counted as accepted, is there from now on.
-    fn enter(&self) -> (u64, Rc<Control>) {
-        let (id, control) = (self.0.stats.get().accepted, Rc::new(Control::default()));
-        self.0.shares.clients.add(id, &control);
-        (id, control)
     }
 
     fn leave(&self, id: u64) {
@@ -177,17 +188,20 @@ impl<S: Seam> Server<S> {
         self.0.stopping.set(true);
         self.0.listeners.borrow().iter().for_each(|listener| listener.ask(Stop::Drain));
         let deadline = self.0.seam.now() + patience;
+        // A client that has chosen no export has nothing to lose.
+        self.0.half_open.end();
         self.0.shares.clients.ask_all(how);
-        while self.0.shares.clients.count() > 0 && self.0.seam.now() < deadline {
+        while self.connections() > 0 && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }
         self.0.shares.clients.ask_all(Stop::Now);
-        while self.0.shares.clients.count() > 0 || !self.0.listeners.borrow().is_empty() {
+        while self.connections() > 0 || !self.0.listeners.borrow().is_empty() {
             self.0.seam.sleep(STOP_POLL).await;
         }
     }
 
-    async fn talk(&self, stream: S::Stream, id: u64, control: &Rc<Control>) {
+    async fn talk(&self, stream: S::Stream, id: u64, is_local: bool, control: &Rc<Control>) {
+        let shaking = self.0.half_open.enter(control, is_local);
         let (reader, mut writer) = stream.split();
         let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
         let tls = self.0.shares.options.tls.clone();
@@ -198,7 +212,7 @@ impl<S: Seam> Server<S> {
             Some(tls) if tls.is_required() => TlsState::Required,
             Some(_) => TlsState::Offered,
         };
-        let negotiated = self.negotiate(&mut incoming, &mut writer, offered);
+        let negotiated = self.negotiate(&mut incoming, &mut writer, offered, &shaking);
         let outcome = control.until(self.0.seam.sleep_until(deadline), negotiated).await;
         let (no_zeroes, outcome) = match outcome {
             Some(Ok(done)) => done,
@@ -206,8 +220,11 @@ impl<S: Seam> Server<S> {
         };
         let tls = match (outcome, tls) {
             (Outcome::Transmit(agreed), _) => {
-                incoming.grow(RECEIVE_BYTES);
-                return self.transmit_or_hand_over(agreed, incoming, writer, id, control).await;
+                if self.begin(shaking, id, is_local, control) {
+                    incoming.grow(RECEIVE_BYTES);
+                    self.transmit_or_hand_over(agreed, incoming, writer, id, control).await;
+                }
+                return;
             }
             (Outcome::StartTls, Some(tls)) => tls,
             (Outcome::StartTls, None) | (Outcome::Closed, _) => return,
@@ -226,13 +243,26 @@ impl<S: Seam> Server<S> {
         };
         match control.until(self.0.seam.sleep_until(deadline), secured).await {
             Some(Ok((Outcome::Transmit(agreed), mut incoming, writer))) => {
-                incoming.grow(RECEIVE_BYTES);
-                // What is encrypted ends here: a successor lacks the keys.
-                drop(self.transmit(agreed, incoming, writer, id, control).await);
+                if self.begin(shaking, id, is_local, control) {
+                    incoming.grow(RECEIVE_BYTES);
+                    // What is encrypted ends here: a successor lacks the keys.
+                    drop(self.transmit(agreed, incoming, writer, id, control).await);
+                }
             }
             Some(Ok(_)) => (),
             Some(Err(_)) | None => self.count(|stats| stats.failed_handshakes += 1),
         }
+    }
+
+    /// A handshake becomes a session, where there is room for it.
+    fn begin(&self, shaking: InHandshake<'_>, id: u64, is_local: bool, control: &Rc<Control>) -> bool {
+        drop(shaking);
+        let has_room = !self.is_full(is_local);
+        match has_room {
+            true => self.0.shares.clients.add(id, control),
+            false => self.count(|stats| stats.refused += 1),
+        }
+        has_room
     }
 
     async fn negotiate<R: StreamReader<S>, W: StreamWriter<S>>(
@@ -240,8 +270,10 @@ impl<S: Seam> Server<S> {
         incoming: &mut Incoming<S, R>,
         writer: &mut W,
         tls: TlsState,
+        shaking: &InHandshake<'_>,
     ) -> Result<(bool, Outcome<S>), HandshakeError> {
         let no_zeroes = handshake::greet(incoming, writer).await?;
+        shaking.has_spoken();
         Ok((no_zeroes, handshake::options(incoming, writer, &*self.0.exports, no_zeroes, tls).await?))
     }
 

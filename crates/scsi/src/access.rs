@@ -10,6 +10,11 @@ impl AccessList {
         AccessList(patterns.into_iter().map(|pattern| pattern.as_ref().to_ascii_lowercase()).collect())
     }
 
+    /// True when it names nobody, and so lets everybody in.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// True when `name` may come in.
     pub fn admits(&self, name: &str) -> bool {
         // Asked with every command: the names of those that are logged in are in lower case already.

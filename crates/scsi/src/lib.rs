@@ -12,7 +12,6 @@ mod commands;
 mod exchange;
 mod failure;
 mod identity;
-mod lock;
 mod lun;
 mod nexus;
 mod opcodes;

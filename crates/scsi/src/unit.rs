@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::Volume;
+use engine::{RangeLocks, Volume};
 use seam::{SECTOR_BYTES, Seam};
 
 use crate::access::AccessList;
@@ -12,7 +12,6 @@ use crate::attention::{Attention, Attentions};
 use crate::commands::Copies;
 use crate::failure::Failure;
 use crate::identity::Identity;
-use crate::lock::Locks;
 use crate::lun::Lun;
 use crate::nexus::Nexus;
 use crate::reservations::{RecordError, Reservations};
@@ -77,7 +76,7 @@ pub struct Unit<S: Seam> {
     /// The backing was declared lost: it will not come back, and paths to it are given up.
     pub lost: Cell<bool>,
     pub provisioned: Cell<Option<Provisioned>>,
-    pub locks: Locks,
+    pub locks: RangeLocks,
     pub tasks: Rc<Tasks>,
     pub reservations: Reservations,
     pub copies: Copies,
@@ -98,7 +97,7 @@ impl<S: Seam> Unit<S> {
             mode: Cell::new(Mode::DEFAULT),
             lost: Cell::new(false),
             provisioned: Cell::new(None),
-            locks: Locks::default(),
+            locks: RangeLocks::default(),
             tasks: Rc::default(),
             reservations: Reservations::restore(spec.kept)?,
             copies: Copies::default(),

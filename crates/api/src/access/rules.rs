@@ -1,7 +1,8 @@
 //! The rules, in one place: a request either passes, with who asks as far as that is known, or is told why not.
 //!
 //! 1. The `Host` is loopback or one of `[api] names`, on every connection.
-//! 2. A connection from loopback may read without a token, unless the request was forwarded: then it speaks for somebody else.
+//! 2. A connection from loopback may read without a token if its `Host` is loopback, too, and no header says that it was forwarded: a
+//!    reverse proxy on this machine connects from loopback for clients of any other.
 //! 3. Everything else needs a token or a session; what changes something needs one always, with the role for it.
 //! 4. A session's cookie is sent by browsers unasked, so with one what changes something must come from a page of our own.
 //! 5. A token that is unknown is refused even where none was needed: whoever sends one believes that it counts.
@@ -18,8 +19,26 @@ use crate::problem::Problem;
 
 /// Name of the session's cookie.
 pub const COOKIE: &str = "hotset_session";
-/// Headers that say that somebody else asked first.
-const FORWARDED: [&str; 5] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
+/// Headers by which proxies and load balancers say that they forward a request, besides all that begin with [`FORWARDED_PREFIX`].
+const FORWARDED: [&str; 15] = [
+    "cf-connecting-ip",
+    "client-ip",
+    "cluster-client-ip",
+    "fastly-client-ip",
+    "forwarded",
+    "proxy-connection",
+    "true-client-ip",
+    "via",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-envoy-external-address",
+    "x-original-forwarded-for",
+    "x-original-host",
+    "x-proxyuser-ip",
+    "x-real-ip",
+];
+/// Begins the names of most of those headers.
+const FORWARDED_PREFIX: &str = "x-forwarded";
 
 /// Where one logs in: open to everybody, for nobody can have logged in before.
 pub const LOGIN: [(Method, &str); 2] = [(Method::POST, "/api/v1/login"), (Method::GET, "/login")];
@@ -93,10 +112,13 @@ pub fn judge(access: &Access, ours: Ours<'_>, parts: &Parts, peer: SocketAddr) -
 }
 
 fn check_anonymous(parts: &Parts, peer: SocketAddr) -> Result<(), Problem> {
-    let is_local = peer.ip().to_canonical().is_loopback() && !is_forwarded(&parts.headers);
+    let is_local = peer.ip().to_canonical().is_loopback();
+    let for_loopback = names_asked(parts).all(|name| is_ours(name, &[])) && !is_forwarded(&parts.headers);
     let why = match is_safe(&parts.method) {
-        true if is_local => return Ok(()),
-        true => "from another machine, or forwarded by a proxy, nothing is shown without a token",
+        true if is_local && for_loopback => return Ok(()),
+        true => {
+            "from another machine, under another name than loopback's, or through a proxy, nothing is shown without a token"
+        }
         false => "nothing is changed without a token",
     };
     let text = format!("{why}; make one with `hotset token create` and send it as Authorization: Bearer …");
@@ -105,7 +127,13 @@ fn check_anonymous(parts: &Parts, peer: SocketAddr) -> Result<(), Problem> {
 
 /// True when the request was somebody else's before it was the peer's.
 pub fn is_forwarded(headers: &HeaderMap) -> bool {
-    FORWARDED.iter().any(|name| headers.contains_key(*name))
+    headers.keys().any(|name| FORWARDED.contains(&name.as_str()) || name.as_str().starts_with(FORWARDED_PREFIX))
+}
+
+/// The names under which a request asks: its `Host` headers, and the host in its target where there is one.
+fn names_asked(parts: &Parts) -> impl Iterator<Item = &str> {
+    let hosts = parts.headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
+    hosts.chain(parts.uri.authority().map(|authority| authority.as_str()))
 }
 
 fn check_host<'a>(parts: &'a Parts, names: &[String]) -> Result<&'a str, Problem> {
@@ -113,9 +141,7 @@ fn check_host<'a>(parts: &'a Parts, names: &[String]) -> Result<&'a str, Problem
     let (Some(Ok(host)), None) = (hosts.next().map(|host| host.to_str()), hosts.next()) else {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "a request has one Host header, in plain characters"));
     };
-    let asked = parts.uri.authority().map(|authority| authority.as_str());
-    let all = std::iter::once(host).chain(asked);
-    if let Some(foreign) = all.into_iter().find(|host| !is_ours(host, names)) {
+    if let Some(foreign) = names_asked(parts).find(|host| !is_ours(host, names)) {
         let text = format!(
             "this is not \"{foreign}\"; ask for it by a loopback name, or list the name in [api] names and restart"
         );

@@ -123,6 +123,8 @@ fn label(text: &mut String, name: &str, value: &str) {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
+            // A viewer of the page may be a terminal.
+            c if control::is_control(c) => write!(text, "\\\\u{{{:x}}}", u32::from(c)).expect("a text grows"),
             c => text.push(c),
         }
     }
@@ -145,4 +147,17 @@ fn number(text: &mut String, value: f64) {
         write!(text, "{value}")
     };
     written.expect("a text grows");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_in_a_label_are_spelled_out() {
+        let mut lines = Lines::default();
+        let labels = Labels::default().with("initiator", "a\u{1b}[2J\"\\\n\u{202e}ü");
+        lines.sample(&labels, &[], 1.0);
+        assert_eq!(lines.into_text(), "{initiator=\"a\\\\u{1b}[2J\\\"\\\\\\n\\\\u{202e}ü\"} 1\n");
+    }
 }

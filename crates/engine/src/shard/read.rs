@@ -71,6 +71,17 @@ impl<S: Seam> Shard<S> {
         result
     }
 
+    /// Appends the range to `out` for a write that changes a part of it; not counted as a read.
+    pub async fn read_to_change(
+        self: &ShardRef<S>,
+        at: u64,
+        len: usize,
+        out: &mut Vec<Piece<S::Block>>,
+        steps: &Steps,
+    ) -> Result<(), RequestError> {
+        self.read_noting(at, len, out, true, steps, &mut Served::default()).await
+    }
+
     async fn read_noting(
         self: &ShardRef<S>,
         at: u64,

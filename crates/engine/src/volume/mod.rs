@@ -1,8 +1,10 @@
 //! A volume's entry: bounds, the gate for administrators, and what a front end may ask of it.
 
+mod bytes;
 mod gate;
 pub mod heat;
 mod limit;
+pub mod range_lock;
 pub mod tap;
 
 use std::cell::{Cell, RefCell};
@@ -29,6 +31,7 @@ use crate::{
 use gate::Gate;
 use heat::{Heat, HeatStats};
 use limit::Entry;
+use range_lock::RangeLocks;
 use tap::{Taken, Tap};
 
 /// Longest prefetch that one request may ask for, in bytes; more is left out.
@@ -40,6 +43,8 @@ struct Inner<S: Seam> {
     entry: Rc<Entry>,
     qos: Cell<Qos>,
     gate: Gate,
+    /// Ranges under writes, in bytes.
+    locks: RangeLocks,
     tap: Tap,
     heat: Heat,
     since: Nanos,
@@ -47,7 +52,7 @@ struct Inner<S: Seam> {
 
 /// A block device that clients see. A clone is another handle to the same; it stays on its core.
 ///
-/// Offsets and lengths are in bytes and multiples of 512. The `_now` calls never wait: they do the whole request or
+/// Offsets and lengths are in bytes and multiples of 512; the `_bytes` calls take any. The `_now` calls never wait: they do the whole request or
 /// nothing and say which.
 pub struct Volume<S: Seam>(Rc<Inner<S>>);
 
@@ -110,8 +115,8 @@ impl<S: Seam> Volume<S> {
         heat.turn(since, geometry.size_bytes);
         let entry = Rc::new(Entry::default());
         entry.set_limits(spec.qos.limits, since);
-        let (gate, tap, qos) = (Gate::default(), Tap::default(), Cell::new(spec.qos));
-        let volume = Volume(Rc::new(Inner { spec, shard, entry, qos, gate, tap, heat, since }));
+        let (gate, locks, tap, qos) = (Gate::default(), RangeLocks::default(), Tap::default(), Cell::new(spec.qos));
+        let volume = Volume(Rc::new(Inner { spec, shard, entry, qos, gate, locks, tap, heat, since }));
         volume.set_datastore(&volume.spec().datastore);
         volume
     }
@@ -290,7 +295,8 @@ impl<S: Seam> Volume<S> {
 
     /// Writes if that needs no waiting, else returns false; the caller then makes the same write by [`Volume::write`].
     pub fn write_now(&self, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
-        self.is_free() && self.check_write(at, len as u64).is_ok() && self.0.shard.write_now(at, len, source)
+        let may = self.is_free() && self.check_write(at, len as u64).is_ok();
+        may && self.0.locks.is_open(&(at..at + len as u64)) && self.0.shard.write_now(at, len, source)
     }
 
     /// Writes `len` bytes at `at`.
@@ -305,6 +311,7 @@ impl<S: Seam> Volume<S> {
         self.keep_to_limit(len as u64, &steps).await;
         let _inside = self.enter().await?;
         self.check_write(at, len as u64)?;
+        let _beside_others = self.0.locks.write(at..at + len as u64).await;
         steps.passed(Step::Gate, self.now());
         let result = self.0.shard.write(at, len, flags, source, &steps).await;
         self.0.shard.slow.ended(&steps, Asked::Write, at, len as u64, self.now());
@@ -329,6 +336,7 @@ impl<S: Seam> Volume<S> {
         self.keep_to_limit(0, &Steps::new(self.now())).await;
         let _inside = self.enter().await?;
         self.check_write(at, len)?;
+        let _beside_others = self.0.locks.write(at..at + len).await;
         let result = self.0.shard.zero(at, len, flags).await;
         self.count(result)
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::{EXIT_USAGE, Failure};
-use crate::config::{Config, FromRule, Problem, Problems};
+use crate::config::{Config, FromRule, Problem, Problems, read_chap};
 use crate::serve::override_reports;
 use crate::units::show_bytes;
 use state::StateDir;
@@ -19,8 +19,8 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     let checked = Config::load(file).and_then(devices).and_then(minima_fit).and_then(secrets_are_there);
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
     let by_rule = checked.as_ref().map(by_rule).unwrap_or_default();
-    let chap = checked.as_ref().ok().and_then(|config| config.iscsi.as_ref()?.chap.as_ref());
-    let warnings = chap.map(|chap| chap.warnings()).unwrap_or_default();
+    let iscsi = checked.as_ref().ok().and_then(|config| config.iscsi.as_ref());
+    let warnings: Vec<_> = iscsi.into_iter().flat_map(|iscsi| &iscsi.chap).flat_map(|chap| chap.warnings()).collect();
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();
@@ -68,8 +68,7 @@ fn minima_fit(config: Config) -> Result<Config, Problems> {
 
 /// Whoever has to prove what is not there never gets in, and the daemon would not start.
 fn secrets_are_there(config: Config) -> Result<Config, Problems> {
-    let chap = config.iscsi.as_ref().and_then(|iscsi| iscsi.chap.as_ref());
-    let Some(Err(error)) = chap.map(|chap| chap.read()) else { return Ok(config) };
+    let Some(Err(error)) = config.iscsi.as_ref().map(|iscsi| read_chap(&iscsi.chap)) else { return Ok(config) };
     let (what, remedy) = error.split_once("; ").expect("it says what to do");
     let problem = Problem { line: 0, column: 0, what: what.to_owned(), remedy: remedy.to_owned() };
     Err(Problems { file: config.file, problems: vec![problem] })

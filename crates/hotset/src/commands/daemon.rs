@@ -61,7 +61,7 @@ impl Shown {
             0 => format!("{} dirty", show_bytes(progress.dirty_bytes)),
             total => format!("{} of {}", show_bytes(progress.done_bytes), show_bytes(total)),
         };
-        let text = format!("{}: {far}", progress.what);
+        let text = format!("{}: {far}", control::plain(&progress.what));
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K{text}");
             // A terminal that does not take it shows nothing, and that is all.

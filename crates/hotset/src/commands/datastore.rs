@@ -28,7 +28,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
     let style = Style::of_stdout();
     match action {
         Action::List if json => print_json(&datastores)?,
-        Action::List => print!("{}", table(&datastores, style)),
+        Action::List => crate::render::print(&table(&datastores, style)),
         Action::Show { name } => {
             let none = || format!("there is no datastore named \"{name}\"; `hotset datastore list` shows them");
             let found = datastores.iter().find(|datastore| datastore.name == name);
@@ -36,7 +36,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             if json {
                 return print_json(datastore);
             }
-            print!("{}", page(datastore, style));
+            crate::render::print(&page(datastore, style));
         }
     }
     Ok(())

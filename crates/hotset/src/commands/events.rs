@@ -89,10 +89,10 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
 fn show(page: &EventsPage, json: bool) -> Result<Option<u64>, Failure> {
     let line = |event: &EventReport| match json {
         true => serde_json::to_string(event).map_err(|error| Failure::failed(error.to_string())),
-        false => Ok(events::line(event, Style::of_stdout())),
+        false => Ok(events::line(event, Style::of_stdout()).replace('\n', " ")),
     };
     for event in page.events.iter().rev() {
-        println!("{}", line(event)?);
+        crate::render::print(&(line(event)? + "\n"));
     }
     std::io::stdout().flush().map_err(|error| Failure::failed(error.to_string()))?;
     Ok(page.events.first().map(|event| event.number))

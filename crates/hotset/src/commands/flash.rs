@@ -123,8 +123,8 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
         return print_json(&report);
     }
     let style = Style::of_stdout();
-    print!("{}", screen::flash(&report, style));
-    print!("{}", wear(&report));
+    crate::render::print(&screen::flash(&report, style));
+    crate::render::print(&wear(&report));
     if !report.volumes.is_empty() {
         println!("         holds data of {}", report.volumes.join(", "));
     }

@@ -35,11 +35,11 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Answer::Said(said) if json => print_json(&said),
         Answer::Flash(report) if json => print_json(&report),
         Answer::Jobs(jobs) => {
-            print!("{}", table(&jobs, Style::of_stdout()));
+            crate::render::print(&table(&jobs, Style::of_stdout()));
             Ok(())
         }
         Answer::Said(said) => {
-            said.iter().for_each(|line| println!("{line}"));
+            said.iter().for_each(|line| println!("{}", control::plain(line)));
             Ok(())
         }
         // The devices are as before, and `flash list` shows them.

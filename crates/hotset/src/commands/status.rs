@@ -23,7 +23,7 @@ pub fn run(socket: Option<&Path>, json: bool) -> Result<(), Failure> {
     if json {
         print_json(&status)
     } else {
-        print!("{}", screen::status(&status, None, Style::of_stdout()));
+        crate::render::print(&screen::status(&status, None, Style::of_stdout()));
         Ok(())
     }
 }

@@ -214,33 +214,33 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Answer::Volume(volume) if json => print_json(&volume),
         Answer::Said(said) if json => print_json(&said),
         Answer::History(history) if csv => {
-            print!("{}", history.to_csv());
+            crate::render::print(&history.to_csv());
             Ok(())
         }
         Answer::History(history) if json => print_json(&history),
         Answer::History(history) => {
-            print!("{}", past::table(&history, style));
+            crate::render::print(&past::table(&history, style));
             Ok(())
         }
         Answer::Slow(slow) if json => print_json(&slow),
         Answer::Slow(slow) => {
-            print!("{}", volume::slow(&slow, style));
+            crate::render::print(&volume::slow(&slow, style));
             Ok(())
         }
         Answer::Volumes(volumes) => {
-            print!("{}", screen::volumes(&volumes, None, style));
+            crate::render::print(&screen::volumes(&volumes, None, style));
             Ok(())
         }
         Answer::Volume(volume) if whole_page => {
-            print!("{}", volume::page(&volume, style));
+            crate::render::print(&volume::page(&volume, style));
             Ok(())
         }
         Answer::Volume(volume) => {
-            print!("{}", screen::volumes(std::slice::from_ref(&volume), None, style));
+            crate::render::print(&screen::volumes(std::slice::from_ref(&volume), None, style));
             Ok(())
         }
         Answer::Said(said) => {
-            said.iter().for_each(|line| println!("{line}"));
+            said.iter().for_each(|line| println!("{}", control::plain(line)));
             Ok(())
         }
         _ => Err(unexpected()),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use scsi::AccessList;
 use seam::Address;
 use toml::de::DeValue;
 
@@ -23,8 +24,8 @@ pub struct IscsiConfig {
     pub target: String,
     /// Portals that discovery names; none: the one that was connected to.
     pub announce: Vec<String>,
-    /// What initiators have to know.
-    pub chap: Option<ChapConfig>,
+    /// What initiators prove their names with; none: a name is believed.
+    pub chap: Vec<ChapConfig>,
     /// Who may log in.
     pub acl: Vec<String>,
 }
@@ -38,6 +39,34 @@ pub struct ChapConfig {
     pub secret_file: PathBuf,
     /// The target's own name and the file with its secret.
     pub mutual: Option<(String, PathBuf)>,
+    /// The initiators that it proves; none: all to which no other is bound.
+    pub initiators: Vec<String>,
+}
+
+/// Reads the secrets of all users; the error says what is wrong with which file, and what to do.
+pub fn read_chap(users: &[ChapConfig]) -> Result<Vec<iscsi::ChapUser>, String> {
+    let mut read: Vec<iscsi::ChapUser> = Vec::new();
+    for user in users {
+        let credentials = user.read()?;
+        if let Some(other) = read.iter().find(|other| other.credentials.secret == credentials.secret) {
+            return Err(format!(
+                "chap: \"{}\" and \"{}\" have the same secret, so each could claim the other's initiators; give each its own",
+                other.credentials.user, user.user
+            ));
+        }
+        read.push(iscsi::ChapUser { credentials, initiators: AccessList::new(&user.initiators) });
+    }
+    let own = read.iter().filter_map(|user| user.credentials.mutual.as_ref());
+    for (name, secret) in own {
+        // An initiator could have the target answer the question that the target has put to it.
+        if let Some(user) = read.iter().find(|user| user.credentials.secret == *secret) {
+            return Err(format!(
+                "chap: the target proves itself as \"{name}\" with the secret of \"{}\"; give each its own",
+                user.credentials.user
+            ));
+        }
+    }
+    Ok(read)
 }
 
 impl ChapConfig {
@@ -91,7 +120,8 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
     let listen = section.require::<Vec<At<String>>>("listen", source);
     let target = section.require::<String>("target", source);
     let announce = portals(section.get("announce", source).map_or(Vec::new(), |list: At<Vec<_>>| list.value), source);
-    let chap = section.get::<Chap>("chap", source).map(|chap| chap.value);
+    let chap = section.get::<Chaps>("chap", source).map_or(Vec::new(), |chap| chap.value.0);
+    check_chap(&chap, source);
     let acl = read_acl(section, source);
     if let Some(At { value: list, span }) = &listen
         && list.is_empty()
@@ -114,11 +144,7 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
         listen: listen.into_iter().map(|(host, port)| Address::Tcp(host, port)).collect(),
         target: target?.value,
         announce,
-        chap: chap.map(|chap| ChapConfig {
-            user: chap.user,
-            secret_file: folder.join(chap.secret_file),
-            mutual: chap.mutual.map(|(user, file)| (user, folder.join(file))),
-        }),
+        chap: chap.into_iter().map(|chap| chap.value.in_folder(folder)).collect(),
         acl,
     })
 }
@@ -148,7 +174,12 @@ fn portals(list: Vec<At<String>>, source: &mut Source<'_>) -> Vec<(String, u16)>
 /// Reads the key `acl` of any table.
 pub(super) fn read_acl(section: &Section<'_>, source: &mut Source<'_>) -> Vec<String> {
     let list = section.get::<Vec<At<String>>>("acl", source).map_or(Vec::new(), |list| list.value);
-    for At { value, span } in &list {
+    check_initiators(&list, source);
+    list.into_iter().map(|entry| entry.value).collect()
+}
+
+fn check_initiators(list: &[At<String>], source: &mut Source<'_>) {
+    for At { value, span } in list {
         // A star may stand for any part of a name, its beginning included.
         let as_name = value.replace('*', "x");
         if !value.contains('*') && iscsi::check_name(value).is_err()
@@ -159,20 +190,61 @@ pub(super) fn read_acl(section: &Section<'_>, source: &mut Source<'_>) -> Vec<St
             source.problem(span, format!("\"{value}\" is no name of an initiator"), remedy);
         }
     }
-    list.into_iter().map(|entry| entry.value).collect()
 }
 
-/// `chap` as it stands in the file.
+/// Several users are told apart by their names.
+fn check_chap(users: &[At<Chap>], source: &mut Source<'_>) {
+    for (at, user) in users.iter().enumerate() {
+        check_initiators(&user.value.initiators, source);
+        if users[..at].iter().any(|other| other.value.user == user.value.user) {
+            let what = format!("two users of chap are called \"{}\"", user.value.user);
+            source.problem(&user.span, what, "give each a name of its own");
+        }
+    }
+}
+
+/// An entry of `chap` as it stands in the file.
 struct Chap {
     user: String,
     secret_file: String,
     mutual: Option<(String, String)>,
+    initiators: Vec<At<String>>,
+}
+
+impl Chap {
+    fn in_folder(self, folder: &Path) -> ChapConfig {
+        ChapConfig {
+            user: self.user,
+            secret_file: folder.join(self.secret_file),
+            mutual: self.mutual.map(|(user, file)| (user, folder.join(file))),
+            initiators: self.initiators.into_iter().map(|entry| entry.value).collect(),
+        }
+    }
+}
+
+/// `chap`: one table, or a list of them.
+struct Chaps(Vec<At<Chap>>);
+
+impl Setting for Chaps {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let Some(list) = value.as_array() else { return Ok(Chaps(vec![At { value: Chap::read(value)?, span: 0..0 }])) };
+        if list.is_empty() {
+            let remedy = "name a user, or remove the key: then a name is believed".to_owned();
+            return Err(Wrong::Value("chap has no user".to_owned(), remedy));
+        }
+        let one = |entry: &toml::Spanned<DeValue<'_>>| match Chap::read(entry.get_ref()) {
+            Ok(value) => Ok(At { value, span: entry.span() }),
+            Err(Wrong::Value(what, remedy)) => Err(Wrong::Part(entry.span(), what, remedy)),
+            Err(wrong) => Err(wrong),
+        };
+        list.iter().map(one).collect::<Result<_, _>>().map(Chaps)
+    }
 }
 
 impl Setting for Chap {
     fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
         let table = value.as_table().ok_or(Wrong::Type("a table: { user = \"…\", secret_file = \"…\" }"))?;
-        let known = ["user", "secret_file", "mutual_user", "mutual_secret_file"];
+        let known = ["user", "secret_file", "mutual_user", "mutual_secret_file", "initiators"];
         if let Some(key) = table.keys().find(|key| !known.contains(&key.get_ref().as_ref())) {
             let what = format!("chap knows no \"{}\"", key.get_ref());
             return Err(Wrong::Part(key.span(), what, format!("it has {}", known.join(", "))));
@@ -197,7 +269,18 @@ impl Setting for Chap {
             let what = "initiators have nothing to prove themselves with".to_owned();
             Wrong::Value(what, "give user and secret_file".to_owned())
         })?;
-        Ok(Chap { user, secret_file, mutual })
+        let initiators = match table.get("initiators") {
+            None => Vec::new(),
+            Some(list) => Vec::<At<String>>::read(list.get_ref()).map_err(|_| {
+                let remedy = "write initiators = [\"iqn.…\"]".to_owned();
+                Wrong::Part(list.span(), "\"initiators\" must be a list of names".to_owned(), remedy)
+            })?,
+        };
+        if table.contains_key("initiators") && initiators.is_empty() {
+            let remedy = "name some, or remove the key: then it proves all to which no other user is bound".to_owned();
+            return Err(Wrong::Value(format!("\"{user}\" is bound to no initiator"), remedy));
+        }
+        Ok(Chap { user, secret_file, mutual, initiators })
     }
 }
 
@@ -219,6 +302,7 @@ mod tests {
             user: "esx".to_owned(),
             secret_file: secret.clone(),
             mutual: mutual.map(|file| ("hotset".to_owned(), file.clone())),
+            initiators: Vec::new(),
         };
         assert_eq!(chap(&good, None).read().expect("readable").secret, b"fourteen bytes");
         assert_eq!(chap(&good, None).warnings(), Vec::<String>::new());
@@ -226,6 +310,9 @@ mod tests {
         assert!(warnings.len() == 1 && warnings[0].contains("short has 5 bytes"), "{warnings:?}");
         assert!(chap(&good, Some(&good)).read().expect_err("the same").contains("the same secret"));
         assert!(chap(&file("empty", "\n"), None).read().expect_err("empty").contains("0 bytes"));
+        let both = [chap(&good, None), ChapConfig { user: "hyper".to_owned(), ..chap(&good, None) }];
+        let told = read_chap(&both).expect_err("the same");
+        assert!(told.contains("\"esx\" and \"hyper\" have the same secret"), "{told}");
         assert!(chap(&folder.path().join("none"), None).read().expect_err("missing").contains("cannot be read"));
     }
 }

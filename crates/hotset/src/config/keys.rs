@@ -50,6 +50,8 @@ pub enum Shape {
     Labels,
     /// A table with these texts: the first ones are required, the others may be there.
     Record(&'static [&'static str], &'static [&'static str]),
+    /// A table with these texts, required and not, and these lists of texts; or a list of such tables.
+    Records(&'static [&'static str], &'static [&'static str], &'static [&'static str]),
     /// One of these texts, or a whole number from the one to the other.
     ChoiceOrCount(&'static [&'static str], u32, u32),
     /// One of these texts, or a list of whole numbers.
@@ -223,8 +225,8 @@ pub const KEYS: &[Key] = &[
         "chap",
         r#"{ user = "esx", secret_file = "/etc/hotset/chap.secret" }"#,
         "none",
-        "Initiators have to prove that they know the secret in that file; with `mutual_user` and `mutual_secret_file` the target proves itself to them as well.",
-    ).shape(Shape::Record(&["user", "secret_file"], &["mutual_user", "mutual_secret_file"])),
+        "Initiators have to prove that they know the secret in that file; with `mutual_user` and `mutual_secret_file` the target proves itself to them as well. A list of such tables, or `[[iscsi.chap]]`, has several users; `initiators` binds one to names, which then prove themselves with it alone ([iscsi.md](iscsi.md#who-may-see-it)).",
+    ).shape(Shape::Records(&["user", "secret_file"], &["mutual_user", "mutual_secret_file"], &["initiators"])),
     key(
         "iscsi",
         "acl",

@@ -31,7 +31,7 @@ pub use api::ApiConfig;
 pub use array::{default_array, show_array};
 pub use backing::{BackingSpec, is_device};
 pub use history::HistoryConfig;
-pub use iscsi::{IscsiConfig, show_portal};
+pub use iscsi::{IscsiConfig, read_chap, show_portal};
 pub use problem::{Problem, Problems};
 pub use qos::{FromRule, QosRule};
 use qos::{from_rules, qos_by_rules};

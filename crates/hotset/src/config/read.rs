@@ -183,7 +183,11 @@ fn show_type(value: &DeValue<'_>) -> &'static str {
 
 impl Setting for String {
     fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
-        value.as_str().map(str::to_owned).ok_or(Wrong::Type("text in quotes"))
+        let text = value.as_str().ok_or(Wrong::Type("text in quotes"))?;
+        if text.chars().any(control::is_control) {
+            return Err(odd_text());
+        }
+        Ok(text.to_owned())
     }
 }
 
@@ -258,7 +262,11 @@ impl Setting for BTreeMap<String, String> {
                 let what = format!("the label \"{name}\" must be text");
                 Wrong::Part(value.span(), what, format!("write {name} = \"…\""))
             };
-            Ok((name.to_string(), value.get_ref().as_str().ok_or_else(wrong)?.to_owned()))
+            let text = value.get_ref().as_str().ok_or_else(wrong)?;
+            if name.chars().chain(text.chars()).any(control::is_control) {
+                return Err(odd_text());
+            }
+            Ok((name.to_string(), text.to_owned()))
         };
         table.iter().map(pair).collect()
     }
@@ -276,10 +284,18 @@ impl Setting for Vec<At<String>> {
                     "put it in quotes".to_owned(),
                 )
             })?;
+            if text.chars().any(control::is_control) {
+                return Err(odd_text());
+            }
             Ok(At { value: text.to_owned(), span: entry.span() })
         };
         array.iter().map(entry).collect()
     }
+}
+
+/// What a terminal would obey where it is shown.
+fn odd_text() -> Wrong {
+    Wrong::Value("the text holds control characters".to_owned(), "write it without \\u, \\e and line ends".to_owned())
 }
 
 /// A message of the form `what; remedy` as its two halves.

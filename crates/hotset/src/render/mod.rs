@@ -10,5 +10,12 @@ pub mod style;
 pub mod table;
 pub mod volume;
 
+use style::only_own_codes;
+
+/// Prints a page to standard output. Whatever text it was made of: a terminal obeys nothing in it but our own colours.
+pub fn print(page: &str) {
+    print!("{}", only_own_codes(page));
+}
+
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,24 @@
 
 use std::io::IsTerminal;
 
+/// All codes that text is set off with, and the one that ends it.
+const CODES: [&str; 6] = ["0", "1", "2", "31", "32", "33"];
+
+/// `text` with everything that a terminal would obey spelled out, but for line ends and [`CODES`].
+pub fn only_own_codes(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for (at, part) in text.split('\u{1b}').enumerate() {
+        let own = CODES.iter().find(|code| {
+            part.strip_prefix('[').and_then(|part| part.strip_prefix(**code)).is_some_and(|rest| rest.starts_with('m'))
+        });
+        if at > 0 {
+            shown.push_str(if own.is_some() { "\u{1b}" } else { "\\u{1b}" });
+        }
+        shown.push_str(&control::plain_lines(part));
+    }
+    shown
+}
+
 /// How text is set off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
@@ -20,7 +38,8 @@ impl Style {
         Style { colours: wanted && able && std::io::stdout().is_terminal() }
     }
 
-    fn set(self, code: &str, text: &str) -> String {
+    fn set(self, code: &'static str, text: &str) -> String {
+        debug_assert!(CODES.contains(&code), "a code that is printed is listed");
         if self.colours && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
@@ -47,5 +66,19 @@ impl Style {
     /// Wrong.
     pub fn bad(self, text: &str) -> String {
         self.set("31", text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_colours_reach_the_terminal() {
+        let style = Style { colours: true };
+        let own = format!("{} {}\n{}", style.bold("a"), style.bad("b"), style.dim("c"));
+        assert_eq!(only_own_codes(&own), own);
+        let foreign = "x\u{1b}[2J\u{1b}]0;title\u{7}\u{1b}[31;5m\r\u{9b}m\u{1b}";
+        assert_eq!(only_own_codes(foreign), r"x\u{1b}[2J\u{1b}]0;title\u{7}\u{1b}[31;5m\u{d}\u{9b}m\u{1b}");
     }
 }

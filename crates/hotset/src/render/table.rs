@@ -23,10 +23,10 @@ impl Table {
         Table { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Appends a row, a text a column.
+    /// Appends a row, a text a column; what a terminal would obey in one is spelled out.
     pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.columns.len(), "a row has as many cells as the table has columns");
-        self.rows.push(cells);
+        self.rows.push(cells.into_iter().map(|cell| control::plain(&cell).into_owned()).collect());
     }
 
     /// The whole, each line ended.
@@ -50,5 +50,19 @@ impl Table {
             text += &(line(&cells) + "\n");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escape_sequences_in_a_cell_are_spelled_out_and_counted() {
+        let mut table = Table::new(&[("name", Side::Left), ("count", Side::Right)]);
+        table.row(vec!["a\u{1b}[31mb\nc".to_owned(), "1".to_owned()]);
+        let text = table.render(Style::PLAIN);
+        assert!(!text.contains('\u{1b}') && text.lines().count() == 2, "{text:?}");
+        assert!(text.contains(r"a\u{1b}[31mb\u{a}c      1"), "{text}");
     }
 }

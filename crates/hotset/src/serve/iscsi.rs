@@ -16,7 +16,7 @@ use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
 use super::status::CORE_PATIENCE;
 use crate::cli;
-use crate::config::{IscsiConfig, VolumeConfig};
+use crate::config::{IscsiConfig, VolumeConfig, read_chap};
 use crate::log;
 use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
 
@@ -84,15 +84,14 @@ impl UnitPlan {
 pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping), cli::Failure> {
     let (keeper, keeping) = mpsc::unbounded_channel();
     let Some(config) = config else { return Ok((None, keeping)) };
-    let credentials = config.chap.as_ref().map(|chap| chap.read()).transpose();
-    let credentials = credentials.map_err(|error| cli::Failure::failed(format!("[iscsi] {error}")))?;
+    let chap_users = read_chap(&config.chap).map_err(|error| cli::Failure::failed(format!("[iscsi] {error}")))?;
     for warning in config.chap.iter().flat_map(|chap| chap.warnings()) {
         log::warn(warning);
     }
     let options = Options {
         announce: config.announce.clone(),
         access: AccessList::new(&config.acl),
-        credentials,
+        chap_users,
         ..Options::default()
     };
     Ok((Some(IscsiSpec { target: config.target.clone(), options, keeper }), keeping))

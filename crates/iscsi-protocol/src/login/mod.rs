@@ -95,8 +95,8 @@ pub struct Rules<'a> {
     pub portal_group: u16,
     /// Whether the initiator of that name may.
     pub admits: &'a dyn Fn(&str) -> bool,
-    /// What it has to know, if anything.
-    pub credentials: Option<&'a Credentials>,
+    /// With which of some credentials the initiator of that name may prove who it is; `None`: it need not.
+    pub credentials: Option<&'a dyn Fn(&str) -> Vec<&'a Credentials>>,
 }
 
 /// What was agreed on with an initiator.
@@ -220,6 +220,7 @@ impl Login {
             self.introduce(rules, &pairs, out)?;
         }
         let credentials = rules.credentials.filter(|_| self.must_authenticate(&pairs));
+        let credentials = credentials.zip(self.initiator.as_ref()).map(|(of, initiator)| of(&initiator.name));
         for pair in &pairs {
             if matches!(pair.value, "NotUnderstood" | "Irrelevant" | "Reject") {
                 continue;
@@ -237,7 +238,7 @@ impl Login {
             }
         }
         if self.stage == SECURITY {
-            self.security.answer(credentials, random, out)?;
+            self.security.answer(credentials.as_deref(), random, out)?;
         }
         if self.stage == OPERATIONAL || request.transit && request.next_stage == FULL_FEATURE {
             self.negotiation.declare(out);

@@ -86,9 +86,9 @@ impl Security {
     }
 
     /// Answers what the request at hand held.
-    pub(super) fn answer(
+    pub(super) fn answer<'a>(
         &mut self,
-        credentials: Option<&Credentials>,
+        credentials: Option<&[&'a Credentials]>,
         random: &mut dyn FnMut() -> u64,
         out: &mut Vec<u8>,
     ) -> Result<(), Refusal> {
@@ -112,10 +112,11 @@ impl Security {
         match (self.name.take(), self.proof.take()) {
             (Some(name), Some(proof)) => {
                 let State::Challenged(challenge) = &self.state else { return Err(Refusal::InitiatorError) };
-                let credentials = credentials.ok_or(Refusal::Authentication)?;
-                if !challenge.is_met(credentials, &name, &proof) {
-                    return Err(Refusal::Authentication);
-                }
+                // All of them are tried, so that the time does not tell which one it is.
+                let met =
+                    |met, one: &&'a Credentials| if challenge.is_met(one, &name, &proof) { Some(*one) } else { met };
+                let met = credentials.unwrap_or_default().iter().fold(None, met);
+                let credentials = met.ok_or(Refusal::Authentication)?;
                 if let Some((identifier, asked)) = asked {
                     challenge.prove(credentials, identifier, &asked, out).ok_or(Refusal::Authentication)?;
                 }

@@ -23,25 +23,31 @@ fn request(transit: bool, stage: u8, next_stage: u8) -> LoginRequest {
 
 struct Talk {
     login: Login,
-    credentials: Option<Credentials>,
+    credentials: Vec<Credentials>,
     admits: bool,
     drawn: u64,
 }
 
 impl Talk {
     fn open() -> Talk {
-        Talk { login: Login::default(), credentials: None, admits: true, drawn: 0 }
+        Talk { login: Login::default(), credentials: Vec::new(), admits: true, drawn: 0 }
     }
 
     fn chap(mutual: bool) -> Talk {
         let mutual = mutual.then(|| ("target".to_owned(), b"targets secret".to_vec()));
         let credentials = Credentials { user: "esx".to_owned(), secret: b"initiators one".to_vec(), mutual };
-        Talk { credentials: Some(credentials), ..Talk::open() }
+        Talk { credentials: vec![credentials], ..Talk::open() }
     }
 
     fn say(&mut self, request: LoginRequest, text: &str) -> Answer {
         let admits = |_: &str| self.admits;
-        let rules = Rules { target: TARGET, portal_group: 1, admits: &admits, credentials: self.credentials.as_ref() };
+        // Of several each is for the initiator whose name ends in its user.
+        let of = |name: &str| {
+            let one = |known: &&Credentials| self.credentials.len() == 1 || name.ends_with(&known.user);
+            self.credentials.iter().filter(one).collect()
+        };
+        let credentials = (!self.credentials.is_empty()).then_some(&of as &dyn Fn(&str) -> Vec<_>);
+        let rules = Rules { target: TARGET, portal_group: 1, admits: &admits, credentials };
         let drawn = &mut self.drawn;
         self.login.step(&rules, &request, text.as_bytes(), &mut || {
             *drawn += 1;
@@ -223,6 +229,43 @@ fn challenged(talk: &mut Talk, algorithms: &str, wanted: &str) -> (u8, Vec<u8>) 
 
 fn proof(algorithm: Algorithm, identifier: u8, challenge: &[u8]) -> String {
     text::hex(&algorithm.proof(identifier, b"initiators one", challenge))
+}
+
+#[test]
+fn initiator_proves_its_name_with_credentials_bound_to_it_alone() {
+    let known = |user: &str, secret: &str| Credentials { user: user.into(), secret: secret.into(), mutual: None };
+    let of = |name: &str, user: &str, secret: &str| {
+        let credentials =
+            vec![known("esx", "initiators one"), known("hyper", "initiators two"), known("x", "of esx too")];
+        let mut talk = Talk { credentials, ..Talk::open() };
+        let names = format!("InitiatorName=iqn.a:{name}\0TargetName={TARGET}\0");
+        let answer = talk.say(request(true, 0, 1), &format!("{names}AuthMethod=CHAP\0CHAP_A=7\0"));
+        let challenge = text::binary(value(&answer, "CHAP_C"), 64).expect("a challenge");
+        let identifier = value(&answer, "CHAP_I").parse().expect("a number");
+        let proof = text::hex(&Algorithm::Sha256.proof(identifier, secret.as_bytes(), &challenge));
+        let answer = talk.say(request(true, 0, 1), &format!("CHAP_N={user}\0CHAP_R={proof}\0"));
+        refused(&answer)
+    };
+    assert_eq!(of("esx", "esx", "initiators one"), None);
+    assert_eq!(of("esx", "x", "of esx too"), None, "either of two that are bound to it");
+    assert_eq!(of("hyper", "hyper", "initiators two"), None);
+    let wrong = Some(Refusal::Authentication);
+    assert_eq!(of("hyper", "esx", "initiators one"), wrong, "another's name and its own secret");
+    assert_eq!(of("hyper", "hyper", "initiators one"), wrong);
+    assert_eq!(of("stranger", "esx", "initiators one"), wrong, "a name to which nothing is bound");
+}
+
+#[test]
+fn text_with_control_characters_is_refused() {
+    for odd in ["\u{1b}[2J", "two\nlines", "\u{7f}", "\u{9b}31m", "\u{202e}txt", "\u{2028}", "\u{feff}"] {
+        for text in [format!("{NAMES}InitiatorAlias=host{odd}\0"), format!("{NAMES}X-com.example.{odd}=1\0")] {
+            let answer = Talk::open().say(request(true, 1, 3), &text);
+            assert_eq!(refused(&answer), Some(Refusal::InitiatorError), "{text:?}");
+        }
+        assert!(name::check(&format!("iqn.a:{odd}")).is_err(), "{odd:?}");
+    }
+    let answer = Talk::open().say(request(true, 1, 3), &format!("{NAMES}InitiatorAlias=Büro 2, \"left\"\0"));
+    assert!(matches!(answer.next, Next::Done(agreed) if agreed.alias == "Büro 2, \"left\""));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Log-ins: who gets in, whom a new session replaces, and what initiators are told of the target.
 
-use iscsi::{Credentials, Options};
+use iscsi::{ChapUser, Credentials, Options};
 use iscsi_protocol::{NO_TAG, RequestBody, ResponseBody};
 use scsi::AccessList;
 use seam::{Nanos, Seam};
@@ -62,10 +62,14 @@ fn who_is_in_no_list_stays_out() {
 #[test]
 fn without_the_secret_nobody_gets_in() {
     let credentials = Credentials { user: "esx".into(), secret: b"fourteen bytes".to_vec(), mutual: None };
-    with_server(5, Options { credentials: Some(credentials), ..Options::default() }, async |seam, server, _| {
-        assert_eq!(Client::log_in(&seam, &Manner::default()).await.err(), Some(Some((2, 1))));
-        assert_eq!(server.stats().sessions, 0);
-    });
+    with_server(
+        5,
+        Options { chap_users: vec![ChapUser::of_all(credentials)], ..Options::default() },
+        async |seam, server, _| {
+            assert_eq!(Client::log_in(&seam, &Manner::default()).await.err(), Some(Some((2, 1))));
+            assert_eq!(server.stats().sessions, 0);
+        },
+    );
 }
 
 #[test]

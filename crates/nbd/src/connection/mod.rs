@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use engine::Volume;
 use front::{Account, Control, Stop};
@@ -51,6 +51,10 @@ pub(crate) struct Connection<S: Seam> {
     account: Account,
     /// Tasks under way.
     requests: Cell<usize>,
+    /// A long simple reply is being made: no further request is taken before its end.
+    is_streaming: Cell<bool>,
+    /// Wakes a task that waits to be the last one under way.
+    last_one: RefCell<Option<Waker>>,
     /// Bytes that those will need for their replies.
     held_bytes: Cell<usize>,
     /// Bytes that those write.
@@ -74,6 +78,8 @@ impl<S: Seam> Connection<S> {
             out: RefCell::default(),
             sending: Cell::new(0),
             requests: Cell::new(0),
+            is_streaming: Cell::new(false),
+            last_one: RefCell::default(),
             held_bytes: Cell::new(0),
             payload_bytes: Cell::new(0),
             waits: Cell::new(Waits::Socket),
@@ -146,7 +152,8 @@ impl<S: Seam> Connection<S> {
 
     /// True while no further request is taken.
     fn is_full(&self) -> bool {
-        self.requests.get() >= self.shares.options.requests_max
+        self.is_streaming.get()
+            || self.requests.get() >= self.shares.options.requests_max
             || self.queued_bytes() + self.held_bytes.get() >= self.shares.held_bytes()
             || self.is_full_of_payload()
     }

@@ -91,6 +91,27 @@ impl<S: Seam> Connection<S> {
         self.account.queue(lent_bytes);
     }
 
+    /// Queues a part of the data of a simple reply that is too long to be held, with the reply's head before the first part. Their
+    /// buffers were borrowed, `lent_bytes` of them.
+    pub(super) fn answer_part(
+        &self,
+        request: &Request,
+        is_first: bool,
+        data: &mut Vec<Piece<S::Block>>,
+        lent_bytes: usize,
+    ) {
+        if self.account.has_ended() {
+            data.clear();
+            return self.account.give_back(lent_bytes);
+        }
+        let mut out = self.out.borrow_mut();
+        if is_first {
+            out.push_bytes(&reply::simple(request.cookie, None));
+        }
+        data.drain(..).for_each(|piece| out.push_piece(piece));
+        self.account.queue(lent_bytes);
+    }
+
     /// Queues bytes; drops them when nothing is sent any more.
     pub(super) fn queue(&self, bytes: &[u8]) {
         if !self.account.has_ended() {

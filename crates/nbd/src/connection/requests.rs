@@ -7,7 +7,7 @@ use engine::pages::slow::Asked;
 use engine::{GivenBlocks, HINTS_MAX};
 use front::buffer_bytes;
 use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
-use seam::{BLOCK_BYTES, Incoming, Piece, SECTOR_BYTES, Seam, StreamReader};
+use seam::{BLOCK_BYTES, Incoming, Piece, Seam, StreamReader};
 
 use super::Connection;
 use super::slow::{LargeWrite, UnderWay};
@@ -105,7 +105,7 @@ impl<S: Seam> Connection<S> {
         if request.command == Command::Read && len <= READ_PIECE_BYTES {
             let lent_bytes = buffer_bytes(request.offset, len);
             if self.account.borrow_now(lent_bytes) {
-                if self.volume.read_now(request.offset, len, pieces) {
+                if self.volume.read_bytes_now(request.offset, len, pieces) {
                     self.volume.asked(Asked::Read, request.offset, len as u64);
                     return self.answer_data(request, request.offset, true, pieces, lent_bytes);
                 }
@@ -241,7 +241,7 @@ impl<S: Seam> Connection<S> {
 
     /// What is wrong with a request on a range, before the engine sees it.
     fn check(&self, request: &Request) -> Result<(), Errno> {
-        let (len, sector) = (u64::from(request.len), SECTOR_BYTES as u64);
+        let len = u64::from(request.len);
         let changes = matches!(request.command, Command::Write | Command::Trim | Command::WriteZeroes);
         let moves_data = matches!(request.command, Command::Write | Command::Read);
         if matches!(request.command, Command::Unknown(_)) || request.flags & !request.command.flags_allowed() != 0 {
@@ -250,22 +250,15 @@ impl<S: Seam> Connection<S> {
         if changes && self.volume.spec().read_only {
             return Err(Errno::Perm);
         }
-        if len == 0 || !len.is_multiple_of(sector) || !request.offset.is_multiple_of(sector) {
-            return Err(Errno::Inval);
-        }
-        if moves_data && request.len > REQUEST_BYTES_MAX {
+        if len == 0 || moves_data && request.len > REQUEST_BYTES_MAX {
             return Err(Errno::Inval);
         }
         if request.offset.checked_add(len).is_none_or(|end| end > self.volume.size_bytes()) {
             let grows = matches!(request.command, Command::Write | Command::WriteZeroes);
             return Err(if grows { Errno::NoSpace } else { Errno::Inval });
         }
-        if request.command == Command::Read && request.len > WHOLE_READ_BYTES_MAX {
-            match request.flags & command::DF {
-                0 if self.structured => (),
-                0 => return Err(Errno::Inval),
-                _ => return Err(Errno::Overflow),
-            }
+        if request.flags & command::DF != 0 && request.len > WHOLE_READ_BYTES_MAX {
+            return Err(Errno::Overflow);
         }
         if request.command == Command::BlockStatus && !self.allocation {
             return Err(Errno::Inval);

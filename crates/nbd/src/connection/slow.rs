@@ -1,10 +1,12 @@
 //! Requests that have to wait: a task each, bounded by what the connection may hold.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 use engine::{GivenBlocks, WriteFlags, ZeroFlags};
-use front::{Loan, buffer_bytes};
+use front::{Stop, buffer_bytes};
 use nbd_protocol::reply::{push_error_chunk, push_status_chunk};
 use nbd_protocol::{Errno, Request, command, flags};
 use seam::{AllocationExtent, BLOCK_BYTES, Seam};
@@ -12,7 +14,18 @@ use seam::{AllocationExtent, BLOCK_BYTES, Seam};
 use super::Connection;
 use crate::errno::errno;
 use crate::negotiation::ALLOCATION_CONTEXT;
-use crate::options::{EXTENTS_MAX, READ_PIECE_BYTES};
+use crate::options::{EXTENTS_MAX, READ_PIECE_BYTES, WHOLE_READ_BYTES_MAX};
+
+/// How the answer to a read leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// In one piece, which is held until it is whole.
+    Whole,
+    /// As chunks of a structured reply.
+    Chunks,
+    /// As one simple reply that is too long to be held: piece by piece, with no other reply in between.
+    Stream,
+}
 
 /// A request under way; gives back what it holds, and wakes the connection, when it ends.
 pub(super) struct UnderWay<S: Seam> {
@@ -48,6 +61,9 @@ impl<S: Seam> Drop for UnderWay<S> {
         subtract(&self.connection.held_bytes, self.held_bytes);
         subtract(&self.connection.payload_bytes, self.payload_bytes);
         self.connection.account.give_back(self.lent_bytes);
+        if let Some(last_one) = self.connection.last_one.take() {
+            last_one.wake();
+        }
         self.connection.control.wake();
     }
 }
@@ -73,14 +89,14 @@ impl<S: Seam> Connection<S> {
     pub(super) fn prefetch_later(self: &Rc<Self>, request: &Request) {
         let (offset, len) = (request.offset, request.len.into());
         self.later(request, move |this| async move {
-            this.volume.prefetch(offset, len).await.map_err(|error| errno(&error))
+            this.volume.prefetch_bytes(offset, len).await.map_err(|error| errno(&error))
         });
     }
 
     pub(super) fn trim_later(self: &Rc<Self>, request: &Request) {
         let (offset, len, flags) = (request.offset, request.len.into(), write_flags(request));
         self.later(request, move |this| async move {
-            this.volume.discard(offset, len, flags).await.map_err(|error| errno(&error))
+            this.volume.discard_bytes(offset, len, flags).await.map_err(|error| errno(&error))
         });
     }
 
@@ -92,7 +108,7 @@ impl<S: Seam> Connection<S> {
             fast_only: request.flags & command::FAST_ZERO != 0,
         };
         self.later(request, move |this| async move {
-            this.volume.zero(offset, len, flags).await.map_err(|error| errno(&error))
+            this.volume.zero_bytes(offset, len, flags).await.map_err(|error| errno(&error))
         });
     }
 
@@ -100,8 +116,7 @@ impl<S: Seam> Connection<S> {
         let (under_way, request, payload) = (UnderWay::new(self, 0, payload.len()), *request, payload.to_vec());
         self.seam.spawn(async move {
             let this = &under_way.connection;
-            let result =
-                this.volume.write(request.offset, payload.len(), write_flags(&request), &mut &payload[..]).await;
+            let result = this.volume.write_bytes(request.offset, &payload, write_flags(&request)).await;
             this.answer(&request, result.err().map(|error| errno(&error)));
         });
     }
@@ -123,45 +138,77 @@ impl<S: Seam> Connection<S> {
     }
 
     pub(super) fn read_later(self: &Rc<Self>, request: &Request) {
-        let whole = !self.structured || request.flags & command::DF != 0;
-        let held_bytes = if whole { request.len as usize } else { READ_PIECE_BYTES.min(request.len as usize) };
+        let shape = match request.len {
+            _ if self.structured && request.flags & command::DF == 0 => Shape::Chunks,
+            ..=WHOLE_READ_BYTES_MAX => Shape::Whole,
+            _ => Shape::Stream,
+        };
+        let len = request.len as usize;
+        let held_bytes = if shape == Shape::Whole { len } else { READ_PIECE_BYTES.min(len) };
         let (under_way, request) = (UnderWay::new(self, held_bytes, 0), *request);
-        self.seam.spawn(async move { under_way.connection.read(&request, whole).await });
+        self.is_streaming.set(shape == Shape::Stream);
+        self.seam.spawn(async move {
+            let this = &under_way.connection;
+            match shape {
+                Shape::Whole => this.read_whole(&request).await,
+                Shape::Chunks => this.read_in_pieces(&request, shape).await,
+                Shape::Stream => {
+                    this.others_ended().await;
+                    this.read_in_pieces(&request, shape).await;
+                    this.is_streaming.set(false);
+                }
+            }
+        });
     }
 
-    /// Reads piece by piece; the pieces leave as they come, or together where the answer has to be whole.
-    async fn read(&self, request: &Request, whole: bool) {
-        let end = request.offset + u64::from(request.len);
-        let (mut at, mut data) = (request.offset, Vec::new());
-        let mut loan = match whole {
-            true => self.account.borrow(&self.seam, buffer_bytes(at, request.len as usize), || true).await,
-            false => None,
-        };
-        // No longer than the connection's share, within which it waits for nobody.
-        let share = self.shares.clients.share_bytes() / BLOCK_BYTES * BLOCK_BYTES;
-        let piece_bytes = if whole { READ_PIECE_BYTES } else { share.clamp(BLOCK_BYTES, READ_PIECE_BYTES) };
+    /// Reads all before anything is sent.
+    async fn read_whole(&self, request: &Request) {
+        let (end, mut at, mut data) = (request.offset + u64::from(request.len), request.offset, Vec::new());
+        let lent_bytes = buffer_bytes(at, request.len as usize);
+        let Some(loan) = self.account.borrow(&self.seam, lent_bytes, || true).await else { return };
         while at < end {
-            let piece = piece_bytes - (at % piece_bytes as u64) as usize;
-            let len = piece.min((end - at) as usize);
-            if !whole {
-                loan = self.account.borrow(&self.seam, buffer_bytes(at, len), || true).await;
-            }
-            if loan.is_none() {
-                return;
-            }
-            if let Err(error) = self.volume.read(at, len, &mut data).await {
+            let len = (READ_PIECE_BYTES - (at % READ_PIECE_BYTES as u64) as usize).min((end - at) as usize);
+            if let Err(error) = self.volume.read_bytes(at, len, &mut data).await {
                 return self.answer_failed_read(request, at, errno(&error));
             }
             at += len as u64;
-            if !whole {
-                let lent_bytes = loan.take().map_or(0, Loan::into_bytes);
-                self.answer_data(request, at - len as u64, at == end, &mut data, lent_bytes);
-                self.control.wake();
+        }
+        self.answer_data(request, request.offset, true, &mut data, loan.into_bytes());
+    }
+
+    /// Reads piece by piece; the pieces leave as they come, so that no more than one of them need be held.
+    async fn read_in_pieces(&self, request: &Request, shape: Shape) {
+        let (end, mut at, mut data) = (request.offset + u64::from(request.len), request.offset, Vec::new());
+        // No longer than the connection's share, within which it waits for no other client.
+        let share = self.shares.clients.share_bytes() / BLOCK_BYTES * BLOCK_BYTES;
+        let piece_bytes = share.clamp(BLOCK_BYTES, READ_PIECE_BYTES);
+        while at < end {
+            let len = (piece_bytes - (at % piece_bytes as u64) as usize).min((end - at) as usize);
+            let Some(loan) = self.account.borrow(&self.seam, buffer_bytes(at, len), || true).await else { return };
+            let result = self.volume.read_bytes(at, len, &mut data).await;
+            let is_first = at == request.offset;
+            match (result, shape) {
+                (Ok(()), Shape::Stream) => self.answer_part(request, is_first, &mut data, loan.into_bytes()),
+                (Ok(()), _) => self.answer_data(request, at, at + len as u64 == end, &mut data, loan.into_bytes()),
+                // The head of a simple reply has said that there is no error: the protocol wants the connection to end.
+                (Err(_), Shape::Stream) if !is_first => return self.control.ask(Stop::Now),
+                (Err(error), _) => return self.answer_failed_read(request, at, errno(&error)),
             }
+            at += len as u64;
+            self.control.wake();
         }
-        if let Some(loan) = loan {
-            self.answer_data(request, request.offset, true, &mut data, loan.into_bytes());
-        }
+    }
+
+    /// Waits until no request but the caller's is under way: nothing may come between the parts of a simple reply.
+    async fn others_ended(&self) {
+        poll_fn(|context| {
+            if self.requests.get() == 1 {
+                return Poll::Ready(());
+            }
+            *self.last_one.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
     }
 
     fn answer_failed_read(&self, request: &Request, at: u64, error: Errno) {
@@ -194,7 +241,7 @@ impl<S: Seam> Connection<S> {
         let only_one = request.flags & command::REQ_ONE != 0;
         let (mut at, mut extents) = (request.offset, Vec::<(u32, u32)>::new());
         while at < end && extents.len() <= EXTENTS_MAX {
-            let runs = self.volume.allocation(at, end - at).await.map_err(|error| errno(&error))?;
+            let runs = self.volume.allocation_bytes(at, end - at).await.map_err(|error| errno(&error))?;
             let before = at;
             for run in runs {
                 let len = run.len_bytes.min(end - at) as u32;
@@ -242,7 +289,7 @@ impl<S: Seam> LargeWrite<S> {
         write.left.set(write.left.get() + 1);
         self.under_way.connection.seam.spawn(async move {
             let flags = write_flags(&write.request);
-            let result = piece.connection.volume.write(at, payload.len(), flags, &mut &payload[..]).await;
+            let result = piece.connection.volume.write_bytes(at, &payload, flags).await;
             if let Err(error) = result {
                 write.error.set(Some(errno(&error)));
             }

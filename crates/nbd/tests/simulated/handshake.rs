@@ -144,11 +144,12 @@ fn a_client_that_stalls_half_way_is_sent_away_in_time() {
 fn past_the_bound_clients_are_sent_away_and_come_back_later() {
     let options = Options { connections_max: 2, ..Options::default() };
     with_server(8, options, async |seam, server| {
-        let (mut first, second) = (connect(&seam).await, connect(&seam).await);
+        let (mut first, mut second) = (connect(&seam).await, connect(&seam).await);
+        first.go("vm1").await;
+        second.go("vm1").await;
         let mut third = crate::client::Client::silent(&seam, &crate::setting::address()).await;
         assert!(third.is_closed().await);
         assert_eq!(server.stats().refused, 1);
-        first.go("vm1").await;
         drop(second);
         seam.sleep(Nanos::from_millis(10)).await;
         connect(&seam).await.go("vm1").await;

@@ -4,8 +4,11 @@
 mod backing;
 mod bounds;
 mod client;
+mod crowds;
 mod handover;
 mod handshake;
+mod long_reads;
 mod odd_servers;
 mod setting;
 mod transmission;
+mod unaligned;

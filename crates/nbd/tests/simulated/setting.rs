@@ -17,14 +17,18 @@ pub fn address() -> Address {
 
 /// A world whose tasks run in a random order and whose wires deliver in small pieces.
 pub fn world(seed: u64) -> World {
-    let world =
-        World::new(WorldSpec { order: TaskOrder::Seeded, time_max: Nanos::from_secs(3600), ..WorldSpec::new(seed) });
+    world_with(SimDiskSpec::new(SIZE), WorldSpec::new(seed))
+}
+
+/// As [`world`], with another disk, and the buffers of `spec`.
+pub fn world_with(disk: SimDiskSpec, spec: WorldSpec) -> World {
+    let world = World::new(WorldSpec { order: TaskOrder::Seeded, time_max: Nanos::from_secs(3600), ..spec });
     world.set_wires(WireSpec {
         delay: Latency::between(Nanos::from_micros(1), Nanos::from_micros(200)),
         chunk_bytes_max: 9_000,
         window_bytes: 64 << 10,
     });
-    world.add_disk("/disk", SimDiskSpec::new(SIZE));
+    world.add_disk("/disk", disk);
     world
 }
 

@@ -14,8 +14,9 @@ pub use record::{RecordError, check_kept};
 pub use report::{capabilities, full, keys, reservation};
 pub use state::{Events, State, Type};
 
+use engine::RangeLocks;
+
 use crate::failure::Failure;
-use crate::lock::Locks;
 use crate::nexus::{Initiator, Nexus};
 use crate::opcodes::Reserved;
 
@@ -45,7 +46,7 @@ pub struct Reservations {
     /// What is kept for after a restart, as it was written last.
     kept: RefCell<Vec<u8>>,
     /// Changes are made one after the other: each waits for the disk.
-    pub turns: Locks,
+    pub turns: RangeLocks,
 }
 
 impl Reservations {

@@ -1,6 +1,7 @@
 //! Starts, stops and what comes between: locks, drains, reloads.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use e2e::client::Client;
@@ -191,4 +192,15 @@ fn a_command_without_a_daemon_says_so() {
     let output = e2e::daemon::hotset(&["status", "--socket", &socket.to_string_lossy()]);
     assert_eq!(output.status.code(), Some(1), "{}", text_of(&output));
     assert!(text_of(&output).contains("nobody.sock"), "{}", text_of(&output));
+}
+
+#[test]
+fn idle_control_connections_hold_up_neither_commands_nor_the_stop() {
+    let site = Site::with_volume(4 * MIB);
+    let daemon = site.start();
+    let socket = site.folder.join("control.sock");
+    let idle: Vec<_> = (0..80).map(|_| UnixStream::connect(&socket).expect("the daemon listens")).collect();
+    assert!(daemon.command(&["status"]).contains('v'));
+    daemon.stop();
+    drop(idle);
 }

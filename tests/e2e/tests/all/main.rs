@@ -2,6 +2,7 @@
 
 mod absent;
 mod advice;
+mod any_byte;
 mod api;
 mod attach_guest;
 mod block_device;

@@ -52,7 +52,8 @@ fn every_role_may_what_it_may_from_everywhere_and_no_more() {
                 for (request, need) in needs {
                     let mut headers = vec![("host", host)];
                     headers.extend(forwarded.map(|name| (name, "for=127.0.0.1")));
-                    let free = loopback && forwarded.is_none() && need == Role::Read;
+                    let local = loopback && matches!(host, OURS | "localhost");
+                    let free = local && forwarded.is_none() && need == Role::Read;
                     let expected = if !ours {
                         421
                     } else if free {
@@ -84,6 +85,26 @@ fn every_role_may_what_it_may_from_everywhere_and_no_more() {
         }
     }
     assert_eq!(asked, 5 * 5 * 3 * 3 * 4);
+}
+
+#[test]
+fn proxy_on_this_machine_shows_nothing_without_a_token() {
+    let world = World::new();
+    let token = format!("Bearer {}", world.tokens[0].1);
+    let listed = FORWARDED.iter().copied();
+    for name in listed.chain(["Via", "X-Forwarded-Server", "X-Forwarded-Port", "x-forwarded", "X-FORWARDED-FOR"]) {
+        let forwarded = [("host", OURS), (name, "1.1 proxy")];
+        assert_eq!(world.ask(READ, "127.0.0.1", &forwarded), 401, "{name}");
+        let known = [("host", OURS), (name, "1.1 proxy"), ("authorization", token.as_str())];
+        assert_eq!(world.ask(READ, "127.0.0.1", &known), 200, "{name}");
+    }
+    // A proxy that passes the name on and adds nothing.
+    assert_eq!(world.ask(READ, "127.0.0.1", &[("host", "cache.example")]), 401);
+    let target = ("GET", "http://cache.example/api/v1/status");
+    assert_eq!(world.ask(target, "127.0.0.1", &[("host", OURS)]), 401);
+    for host in ["localhost:7400", "[::1]:7400", "127.0.0.2"] {
+        assert_eq!(world.ask(READ, "::1", &[("host", host)]), 200, "{host}");
+    }
 }
 
 #[test]

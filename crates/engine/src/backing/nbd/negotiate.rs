@@ -156,7 +156,8 @@ async fn answer<S: Seam, R: StreamReader<S>>(
         }
         let payload = &incoming.bytes()[..len];
         note(header.kind, payload)?;
-        let text = String::from_utf8_lossy(payload).into_owned();
+        // The other server's words end in our log and on terminals.
+        let text = String::from_utf8_lossy(payload).replace(char::is_control, " ");
         incoming.consume(len);
         if header.kind == OptionReplyKind::Ack || header.kind.is_error() {
             return Ok((header.kind, text));

@@ -99,7 +99,7 @@ fn why(told: &Value) -> String {
 }
 
 fn short(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect()
+    text.chars().filter(|c| !control::is_control(*c)).take(TEXT_MAX).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Ranges of a unit's blocks under writes. Writes go beside each other; COMPARE AND WRITE and its like want their range for themselves,
-//! so that nothing is written between their reading and their writing.
+//! Locks of a volume's ranges under writes. Writes go beside each other; what reads before it writes (COMPARE AND WRITE, a write of a
+//! part of a sector) takes its range alone, so that nothing is written between its reading and its writing.
 //!
-//! Whoever waits has its place in line: a range is granted when nothing that it overlaps, and of which one side wants to be alone, was
-//! there before it, granted or waiting. So nobody waits for ever, and what is granted is never taken back.
+//! Each request has its place in line: a range is granted when no earlier entry, granted or waiting, overlaps it with one of both being
+//! exclusive. So no request waits for ever, and what is granted is never taken back.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,46 +10,46 @@ use std::future::poll_fn;
 use std::ops::Range;
 use std::task::{Poll, Waker};
 
-/// The ranges of a unit that are being written.
+/// The ranges that are being written, in units of the caller's choice (bytes, blocks).
 #[derive(Default)]
-pub struct Locks {
+pub struct RangeLocks {
     line: RefCell<BTreeMap<u64, Entry>>,
-    /// Of those in line, the ones that want to be alone: while there are none, nobody has to look.
+    /// Exclusive entries in line: while there are none, no request has to look.
     alone: Cell<usize>,
     next: Cell<u64>,
 }
 
 struct Entry {
-    blocks: Range<u64>,
+    range: Range<u64>,
     alone: bool,
     waker: Option<Waker>,
 }
 
-impl Locks {
-    /// True when a write of these blocks would wait for nobody.
-    pub fn is_open(&self, blocks: &Range<u64>) -> bool {
-        !self.is_blocked(u64::MAX, blocks, false)
+impl RangeLocks {
+    /// True when a write of this range would not wait.
+    pub fn is_open(&self, range: &Range<u64>) -> bool {
+        !self.is_blocked(u64::MAX, range, false)
     }
 
-    /// Waits until the blocks may be written beside other writes.
-    pub async fn write(&self, blocks: Range<u64>) -> Guard<'_> {
-        self.enter(blocks, false).await
+    /// Waits until the range may be written beside other writes.
+    pub async fn write(&self, range: Range<u64>) -> Guard<'_> {
+        self.enter(range, false).await
     }
 
-    /// Waits until nobody else writes any of the blocks.
-    pub async fn alone(&self, blocks: Range<u64>) -> Guard<'_> {
-        self.enter(blocks, true).await
+    /// Waits until no other write overlaps the range.
+    pub async fn alone(&self, range: Range<u64>) -> Guard<'_> {
+        self.enter(range, true).await
     }
 
-    async fn enter(&self, blocks: Range<u64>, alone: bool) -> Guard<'_> {
+    async fn enter(&self, range: Range<u64>, alone: bool) -> Guard<'_> {
         let number = self.next.get();
         self.next.set(number + 1);
         self.alone.set(self.alone.get() + usize::from(alone));
-        self.line.borrow_mut().insert(number, Entry { blocks: blocks.clone(), alone, waker: None });
-        // Leaves the line even if nobody waits any more.
+        self.line.borrow_mut().insert(number, Entry { range: range.clone(), alone, waker: None });
+        // Leaves the line even if the caller stops waiting.
         let guard = Guard { locks: self, number };
         poll_fn(|context| {
-            if !self.is_blocked(number, &blocks, alone) {
+            if !self.is_blocked(number, &range, alone) {
                 return Poll::Ready(());
             }
             let mut line = self.line.borrow_mut();
@@ -60,12 +60,12 @@ impl Locks {
         guard
     }
 
-    fn is_blocked(&self, number: u64, blocks: &Range<u64>, alone: bool) -> bool {
+    fn is_blocked(&self, number: u64, range: &Range<u64>, alone: bool) -> bool {
         if self.alone.get() == 0 {
             return false;
         }
         let line = self.line.borrow();
-        line.range(..number).any(|(_, before)| (before.alone || alone) && overlap(&before.blocks, blocks))
+        line.range(..number).any(|(_, before)| (before.alone || alone) && overlap(&before.range, range))
     }
 }
 
@@ -75,7 +75,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 
 /// The right to write; ends when it is dropped.
 pub struct Guard<'a> {
-    locks: &'a Locks,
+    locks: &'a RangeLocks,
     number: u64,
 }
 
@@ -87,7 +87,7 @@ impl Drop for Guard<'_> {
             self.locks.alone.set(self.locks.alone.get() - 1);
         }
         for (_, after) in line.range_mut(self.number..) {
-            if overlap(&after.blocks, &left.blocks)
+            if overlap(&after.range, &left.range)
                 && let Some(waker) = after.waker.take()
             {
                 waker.wake();
@@ -111,8 +111,8 @@ mod tests {
     }
 
     #[test]
-    fn writes_go_beside_each_other_and_whoever_wants_to_be_alone_waits_for_those_it_overlaps() {
-        let locks = Locks::default();
+    fn exclusive_range_waits_for_the_writes_it_overlaps() {
+        let locks = RangeLocks::default();
         let first = is_ready(pin!(locks.write(0..10))).expect("nobody else is there");
         let second = is_ready(pin!(locks.write(5..15))).expect("beside the first");
         assert!(is_ready(pin!(locks.alone(20..30))).is_some());
@@ -125,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn a_write_does_not_overtake_whoever_waits_to_be_alone() {
-        let locks = Locks::default();
+    fn write_does_not_overtake_a_waiting_exclusive_range() {
+        let locks = RangeLocks::default();
         let first = is_ready(pin!(locks.write(0..10))).expect("nobody else is there");
         {
             let mut alone = pin!(locks.alone(0..10));
@@ -143,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_up_waiting_blocks_nobody() {
-        let locks = Locks::default();
+    fn abandoned_wait_holds_up_no_write() {
+        let locks = RangeLocks::default();
         let first = is_ready(pin!(locks.write(0..10))).expect("nobody else is there");
         {
             assert!(is_ready(pin!(locks.alone(0..10))).is_none());

@@ -1,0 +1,93 @@
+//! Crowds of connections: what keeps one client out, and what does not.
+
+use nbd::{Options, Server};
+use seam::sim::SimSeam;
+use seam::{Address, Nanos, Seam};
+
+use crate::client::{Client, sectors};
+use crate::setting::{connect, with_server};
+
+/// Connections of a crowd: more than a server lets in.
+const CROWD: usize = 1100;
+
+/// Lets the server listen on a network, too.
+async fn listen_on_a_network(seam: &SimSeam, server: &Server<SimSeam>) -> Address {
+    let address = Address::Tcp("10.0.0.1".to_owned(), 10_809);
+    let (listener, server) = (seam.listen(&address).await.expect("the address is free"), server.clone());
+    seam.spawn(async move { server.accept(listener).await });
+    address
+}
+
+async fn is_served(client: &mut Client) {
+    client.go("vm1").await;
+    client.write(0, &sectors(1, 8)).await.expect("written");
+    assert_eq!(client.read(0, 4096).await, Ok(sectors(1, 8)));
+}
+
+#[test]
+fn silent_network_connections_keep_no_client_out() {
+    with_server(91, Options::default(), async |seam, server| {
+        let address = listen_on_a_network(&seam, &server).await;
+        let mut silent = Vec::new();
+        for _ in 0..CROWD {
+            silent.push(Client::silent(&seam, &address).await);
+        }
+        let before = seam.now();
+        is_served(&mut connect(&seam).await).await;
+        is_served(&mut Client::connect(&seam, &address).await).await;
+        assert!(seam.now().since(before) < Nanos::from_millis(200), "virtual time, the same on every machine");
+        assert!(silent[0].take(nbd_protocol::greeting::decode_greeting).await.is_some());
+        assert!(silent[0].is_closed().await, "the oldest silent one made room");
+        let last = silent.last_mut().expect("a crowd");
+        assert!(last.take(nbd_protocol::greeting::decode_greeting).await.is_some());
+        is_served_after_greeting(last).await;
+    });
+}
+
+/// As [`is_served`], for a client that has taken its greeting and said nothing.
+async fn is_served_after_greeting(client: &mut Client) {
+    client.send(&[0, 0, 0, 3]).await;
+    is_served(client).await;
+}
+
+#[test]
+fn sessions_from_a_network_leave_places_for_clients_on_this_machine() {
+    with_server(92, Options { connections_max: 40, ..Options::default() }, async |seam, server| {
+        let address = listen_on_a_network(&seam, &server).await;
+        let mut remote = Vec::new();
+        for _ in 0..20 {
+            let mut client = Client::connect(&seam, &address).await;
+            client.go("vm1").await;
+            remote.push(client);
+        }
+        let mut late = Client::silent(&seam, &address).await;
+        assert!(late.is_closed().await);
+        let mut local = Vec::new();
+        for _ in 0..20 {
+            let mut client = connect(&seam).await;
+            is_served(&mut client).await;
+            local.push(client);
+        }
+        let address = crate::setting::address();
+        assert!(Client::silent(&seam, &address).await.is_closed().await, "forty are forty");
+        assert_eq!((server.stats().connections, server.stats().refused), (40, 2));
+    });
+}
+
+#[test]
+fn silent_connections_are_counted_and_hold_up_no_stop() {
+    with_server(93, Options::default(), async |seam, server| {
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(Client::silent(&seam, &crate::setting::address()).await);
+        }
+        // Until all are accepted.
+        seam.sleep(Nanos::from_millis(10)).await;
+        assert_eq!((server.stats().connections, server.clients_of("vm1")), (101, 1));
+        server.stop(Nanos::from_secs(5)).await;
+        assert_eq!(server.stats().connections, 0, "none is waited for");
+        drop(silent);
+    });
+}

@@ -1,0 +1,80 @@
+//! Reads without structured replies that are too long to be held.
+
+use nbd::Options;
+use nbd_protocol::{Command, Errno};
+use seam::BLOCK_BYTES;
+use seam::sim::{Rule, SimDiskSpec, WorldSpec};
+
+use crate::client::{Part, sectors};
+use crate::setting::{SIZE, connect, disk, plain, serve, with_server, world, world_with};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn simple_reads_of_any_length_are_served_inside_a_small_pool() {
+    let blocks = (8 * MIB) as usize / BLOCK_BYTES;
+    let world = world_with(SimDiskSpec::new(SIZE), WorldSpec { blocks, ..WorldSpec::new(13) });
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let mut client = connect(&seam).await;
+        client.go_simple("vm1").await;
+        for at in [0, 5 * MIB, 17 * MIB - 4096, 40 * MIB] {
+            let cookie = client.ask(Command::Write, 0, at, 4096, &sectors(at + 1, 8)).await;
+            assert_eq!(client.part(0).await, Some((cookie, Part::Done, true)));
+        }
+        for (offset, len) in [(0, 4 * MIB), (0, 17 * MIB), (4096, 32 * MIB), (0, SIZE)] {
+            let cookie = client.ask(Command::Read, 0, offset, len as u32, b"").await;
+            let Some((of, Part::Data(_, data), true)) = client.part(len as usize).await else { panic!("no data") };
+            assert_eq!(of, cookie);
+            for at in [0, 5 * MIB, 17 * MIB - 4096, 40 * MIB] {
+                if (offset..offset + len).contains(&at) {
+                    assert_eq!(data[(at - offset) as usize..][..4096], sectors(at + 1, 8), "{offset}+{len}: {at}");
+                }
+            }
+        }
+    });
+    assert_eq!(world.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn replies_before_and_after_a_long_simple_read_do_not_mix_with_it() {
+    with_server(14, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        client.go_simple("vm1").await;
+        client.ask(Command::Write, 0, 0, 1024, &sectors(6, 2)).await;
+        client.ask(Command::Flush, 0, 0, 0, b"").await;
+        client.ask(Command::Read, 0, 0, 20 << 20, b"").await;
+        client.ask(Command::Write, 0, 4096, 512, &sectors(7, 1)).await;
+        client.ask(Command::Read, 0, 0, 18 << 20, b"").await;
+        client.ask(Command::Flush, 0, 0, 0, b"").await;
+        for cookie in 1..=6 {
+            let len = [0, 0, 0, 20 << 20, 0, 18 << 20, 0][cookie as usize];
+            // What was asked before or after it is answered in any order there, but never inside.
+            let (of, part, _) = client.part(len).await.expect("an answer");
+            assert!(if cookie < 3 { of < 3 } else { of == cookie }, "{of} instead of {cookie}");
+            if let Part::Data(_, data) = part {
+                assert_eq!(data[..1024], sectors(6, 2));
+                assert_eq!(data[4096..4608], sectors(if cookie == 3 { 0 } else { 7 }, 1));
+            }
+        }
+    });
+}
+
+#[test]
+fn error_inside_a_long_simple_read_ends_its_connection_alone() {
+    let world = world(19);
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let (mut client, mut other) = (connect(&seam).await, connect(&seam).await);
+        client.go_simple("vm1").await;
+        other.go("vm1").await;
+        disk(&world).add_fault(Rule::medium_error(9 * MIB..9 * MIB + 4096));
+        client.ask(Command::Read, 0, 9 * MIB, 20 << 20, b"").await;
+        assert_eq!(client.part(0).await, Some((1, Part::Failed(Errno::Io), true)), "nothing was sent before it");
+        client.ask(Command::Read, 0, 0, 20 << 20, b"").await;
+        assert_eq!(client.part(20 << 20).await, None, "half an answer cannot be taken back");
+        assert_eq!(other.read(0, 512).await, Ok(sectors(0, 1)));
+    });
+}

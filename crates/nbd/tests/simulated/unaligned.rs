@@ -1,0 +1,200 @@
+//! Requests of any offset and length, from clients that asked for no block size.
+
+use engine::{VolumeSpec, WritePolicy};
+use nbd::Options;
+use nbd_protocol::info::{Info, InfoRequest};
+use nbd_protocol::{Command, Errno, OptionKind, OptionReplyKind, command};
+use seam::sim::{Latency, Rng, SimDiskSpec, TaskOrder, WorldSpec};
+use seam::{Geometry, Nanos};
+
+use crate::client::{Part, sectors};
+use crate::setting::{SIZE, connect, plain, serve, with_server, world_with};
+
+/// Bytes that the random requests touch.
+const AREA: usize = 600_000;
+
+fn disk_of(logical_block: u32) -> SimDiskSpec {
+    let spec = SimDiskSpec::new(SIZE);
+    SimDiskSpec { geometry: Geometry { logical_block, physical_block: logical_block, ..spec.geometry }, ..spec }
+}
+
+#[test]
+fn requests_at_any_byte_behave_as_an_array_of_bytes() {
+    let policies = [WritePolicy::None, WritePolicy::WriteThrough, WritePolicy::WriteBack];
+    for (seed, logical_block) in [(61, 512), (62, 4096)] {
+        for policy in policies {
+            let world = world_with(disk_of(logical_block), WorldSpec::new(seed));
+            let seam = world.seam();
+            world.block_on(async {
+                serve(&seam, VolumeSpec { policy, ..plain() }, Options::default()).await;
+                let mut client = connect(&seam).await;
+                client.go("vm1").await;
+                let (rng, mut array) = (Rng::new(seed, 1), vec![0; AREA]);
+                for number in 1..400 {
+                    let most = if number % 50 == 0 { 300_000 } else { 5000 };
+                    let len = 1 + rng.below(most) as usize;
+                    let at = rng.below((AREA - len) as u64) as usize;
+                    let range = at..at + len;
+                    match rng.below(5) {
+                        0 | 1 => {
+                            array[range].fill(number as u8);
+                            let flags = if rng.coin() { command::FUA } else { 0 };
+                            let data = vec![number as u8; len];
+                            let answer = client.call(Command::Write, flags, at as u64, len as u32, &data).await;
+                            assert_eq!(answer, [Part::Done], "write {at}+{len}");
+                        }
+                        2 => {
+                            array[range].fill(0);
+                            let flags = if rng.coin() { command::NO_HOLE } else { 0 };
+                            let answer = client.call(Command::WriteZeroes, flags, at as u64, len as u32, b"").await;
+                            assert_eq!(answer, [Part::Done], "zeroes {at}+{len}");
+                        }
+                        3 => {
+                            // Whole sectors read as zeroes then; a part of one stays.
+                            let (first, last) = (at.next_multiple_of(512), (at + len) / 512 * 512);
+                            array[first.min(last)..last].fill(0);
+                            let answer = client.call(Command::Trim, 0, at as u64, len as u32, b"").await;
+                            assert_eq!(answer, [Part::Done], "trim {at}+{len}");
+                        }
+                        _ => {
+                            let cached = client.call(Command::Cache, 0, at as u64, len as u32, b"").await;
+                            assert_eq!(cached, [Part::Done], "cache {at}+{len}");
+                        }
+                    }
+                    let len = 1 + rng.below(5000) as usize;
+                    let at = rng.below((AREA - len) as u64) as usize;
+                    let read = client.read(at as u64, len as u32).await;
+                    assert!(read.as_deref() == Ok(&array[at..at + len]), "{policy:?} {number}: read {at}+{len}");
+                }
+                assert!(client.read(0, AREA as u32).await == Ok(array), "{policy:?} on {logical_block}");
+            });
+            assert_eq!(world.violations(), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn writes_of_parts_of_one_sector_by_several_clients_lose_no_byte() {
+    for seed in 70..90 {
+        let policy = if seed % 2 == 0 { WritePolicy::WriteBack } else { WritePolicy::WriteThrough };
+        // A slow disk and little memory, which another client keeps dirty: a write waits between its reading and its writing.
+        let mut spec = disk_of(if seed % 4 < 2 { 512 } else { 4096 });
+        spec.timing.write = Latency::between(Nanos::from_micros(100), Nanos::from_millis(3));
+        let world = world_with(spec, WorldSpec { blocks: 512, ..WorldSpec::new(seed) });
+        let seam = world.seam();
+        world.block_on(async {
+            serve(&seam, VolumeSpec { policy, ..plain() }, Options::default()).await;
+            let mut clients = Vec::new();
+            for _ in 0..5 {
+                let mut client = connect(&seam).await;
+                client.go("vm1").await;
+                clients.push(client);
+            }
+            let mut flood = connect(&seam).await;
+            flood.go("vm1").await;
+            // One writes whole sectors, four write a hundred bytes each of the same ones, all at once.
+            for round in 0..20_u64 {
+                let at = round / 4 * 4608;
+                for number in 0..8 {
+                    flood.ask(Command::Write, 0, (32 << 20) + (number << 17), 1 << 17, &sectors(round, 256)).await;
+                }
+                let whole = client_byte(round, 4);
+                clients[4].ask(Command::Write, 0, at, 512, &[whole; 512]).await;
+                for (number, client) in (0..4).zip(&mut clients) {
+                    let part = [client_byte(round, number); 100];
+                    client.ask(Command::Write, 0, at + 100 * number, 100, &part).await;
+                }
+                for client in &mut clients {
+                    assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
+                }
+                for _ in 0..8 {
+                    assert_eq!(flood.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
+                }
+                let sector = clients[0].read(at, 512).await.expect("it reads");
+                for number in 0..4 {
+                    let part = &sector[100 * number as usize..][..100];
+                    let one = |byte| part.iter().all(|other| *other == byte);
+                    assert!(one(whole) || one(client_byte(round, number)), "seed {seed} round {round}: {part:?}");
+                }
+                assert!(sector[400..] == [whole; 112], "seed {seed} round {round}: the whole write's own bytes");
+            }
+        });
+        assert_eq!(world.violations(), Vec::<String>::new());
+    }
+}
+
+fn client_byte(round: u64, number: u64) -> u8 {
+    (1 + round * 5 + number) as u8
+}
+
+#[test]
+fn block_status_with_odd_edges_covers_the_bytes_asked_for() {
+    with_server(63, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        client.write(1 << 20, &sectors(1, 2048)).await.expect("written");
+        for (at, len) in [(1, 1), (511, 2), ((1 << 20) - 700, 1400), (3, 4 << 20), ((2 << 20) - 1, 513)] {
+            let [Part::Status(extents)] = &client.call(Command::BlockStatus, 0, at, len, b"").await[..] else {
+                panic!("a status");
+            };
+            assert_eq!(extents.iter().map(|(len, _)| len).sum::<u32>(), len, "{at}+{len}: {extents:?}");
+            let mut here = at;
+            for (len, state) in extents {
+                let end = here + u64::from(*len);
+                let written = here < 2 << 20 && end > 1 << 20;
+                assert!(!written || *state == 0, "data is called {state:#x} in {here}..{end}");
+                here = end;
+            }
+        }
+    });
+}
+
+#[test]
+fn last_bytes_of_a_volume_are_written_and_none_after_them() {
+    with_server(64, Options::default(), async |seam, _| {
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        assert_eq!(client.write(SIZE - 3, b"end").await, Ok(()));
+        assert_eq!(client.read(SIZE - 5, 5).await, Ok(b"\0\0end".to_vec()));
+        assert_eq!(client.write(SIZE - 3, b"past").await, Err(Errno::NoSpace));
+        assert_eq!(client.read(SIZE - 3, 4).await, Err(Errno::Inval));
+        let zeroes = client.call(Command::WriteZeroes, 0, SIZE - 3, 4, b"").await;
+        assert_eq!(zeroes, [Part::Failed(Errno::NoSpace)]);
+        assert_eq!(client.read(SIZE - 3, 3).await, Ok(b"end".to_vec()));
+    });
+}
+
+#[test]
+fn block_sizes_are_told_to_a_client_that_asks_for_them() {
+    with_server(65, Options::default(), async |seam, _| {
+        for wants_block_size in [true, false] {
+            let mut client = connect(&seam).await;
+            let request = InfoRequest { name: "vm1", wants_block_size, wants_name: false, wants_description: false };
+            let answers = client.option(OptionKind::Info, &request.encode()).await;
+            let facts = answers.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info);
+            let facts: Vec<_> = facts.map(|(_, payload)| Info::parse(payload).expect("a fact")).collect();
+            let told = facts.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 });
+            assert_eq!(told, wants_block_size, "{facts:?}");
+        }
+    });
+}
+
+#[test]
+fn unaligned_write_waits_for_its_sector_in_a_world_of_fixed_order() {
+    let spec = WorldSpec { order: TaskOrder::Fifo, ..WorldSpec::new(66) };
+    let world = world_with(disk_of(4096), spec);
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let mut client = connect(&seam).await;
+        client.go("vm1").await;
+        // The old content comes from the disk; both requests are on their way at once.
+        let (first, second) = (b"first".to_vec(), b"second".to_vec());
+        client.ask(Command::Write, 0, 10, 5, &first).await;
+        client.ask(Command::Write, 0, 15, 6, &second).await;
+        for _ in 0..2 {
+            assert_eq!(client.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
+        }
+        assert_eq!(client.read(9, 13).await, Ok(b"\0firstsecond\0".to_vec()));
+    });
+}

@@ -1,0 +1,146 @@
+//! NBD clients that asked for no block size: any offset and length, reads as long as clients ask for without structured replies.
+
+use std::io::Write;
+
+use e2e::client::{Client, FUA, Op};
+use e2e::loop_device::LoopDevice;
+use e2e::random::Random;
+use e2e::site::Site;
+
+const MIB: u64 = 1 << 20;
+const VOLUME_BYTES: u64 = 48 * MIB;
+
+/// A site with a volume `v` on a loop device of that sector; none, with a word on the terminal, where none may be made.
+fn site_on(sector: u32) -> Option<(Site, LoopDevice)> {
+    let mut site = Site::new();
+    // Less memory than volume: blocks are evicted and read again from the device.
+    site.memory = "20 MiB".to_owned();
+    match LoopDevice::attach(&site.folder.join("device.img"), VOLUME_BYTES, sector) {
+        Ok(device) => {
+            site.volume_on("v", &device.path().to_string_lossy(), "");
+            Some((site, device))
+        }
+        Err(reason) => {
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: requests of any byte on {sector}-byte sectors: no loop device can be made ({reason})"
+            );
+            None
+        }
+    }
+}
+
+/// Random requests of any offset and length, held against an array; a restart in between.
+fn behaves_as_an_array(site: &Site) {
+    let mut random = Random::new(24);
+    let mut array = vec![0; VOLUME_BYTES as usize];
+    for _ in 0..2 {
+        let daemon = site.start();
+        let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+        assert!(client.read(0, array.len()).expect("it reads") == array, "all of it, after a start");
+        for number in 0..600 {
+            let most = if number % 40 == 0 { 2 * MIB } else { 9000 };
+            let len = 1 + random.below(most) as usize;
+            let at = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
+            let (range, flags) = (at..at + len, if random.below(8) == 0 { FUA } else { 0 });
+            let done = match random.below(4) {
+                0 | 1 => {
+                    let data: Vec<u8> = (0..len).map(|_| random.draw() as u8).collect();
+                    array[range].copy_from_slice(&data);
+                    client.call(Op::Write, flags, at as u64, len, &data)
+                }
+                2 => {
+                    array[range].fill(0);
+                    client.call(Op::WriteZeroes, flags, at as u64, len, &[])
+                }
+                _ => {
+                    // Whole sectors read as zeroes then; a part of one stays.
+                    let (first, last) = (at.next_multiple_of(512), (at + len) / 512 * 512);
+                    array[first.min(last)..last].fill(0);
+                    client.call(Op::Trim, flags, at as u64, len, &[])
+                }
+            };
+            done.unwrap_or_else(|error| panic!("request {number}, {at}+{len}: {error}"));
+            let len = 1 + random.below(9000) as usize;
+            let at = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
+            let read = client.read(at as u64, len).expect("it reads");
+            assert!(read == array[at..at + len], "{at}+{len} after request {number}");
+        }
+        drop(client);
+        daemon.stop();
+    }
+}
+
+#[test]
+fn requests_of_any_byte_on_512_byte_sectors_behave_as_an_array() {
+    if let Some((site, _device)) = site_on(512) {
+        behaves_as_an_array(&site);
+    }
+}
+
+#[test]
+fn requests_of_any_byte_on_4096_byte_sectors_behave_as_an_array() {
+    if let Some((site, _device)) = site_on(4096) {
+        behaves_as_an_array(&site);
+    }
+}
+
+#[test]
+fn clients_that_write_parts_of_the_same_sectors_lose_no_byte() {
+    const CLIENTS: u64 = 4;
+    let mut site = Site::new();
+    site.volume("v", 4 * MIB, "policy = \"write-through\"");
+    let daemon = site.start();
+    // A client's bytes of each sector are its own: a hundred that no other client writes.
+    std::thread::scope(|scope| {
+        for number in 0..CLIENTS {
+            let endpoint = site.endpoint();
+            scope.spawn(move || {
+                let mut client = Client::connect(&endpoint, "v").expect("the daemon serves");
+                for round in 1..=40 {
+                    for sector in 0..32 {
+                        let at = sector * 512 + number * 128 + 14;
+                        client.send(Op::Write, 0, at, 100, &[round; 100]).expect("it sends");
+                    }
+                    for _ in 0..32 {
+                        assert_eq!(client.receive().expect("an answer").error, 0);
+                    }
+                    for sector in 0..32 {
+                        let at = sector * 512 + number * 128 + 14;
+                        assert_eq!(client.read(at, 100).expect("it reads"), [round; 100], "sector {sector}");
+                    }
+                }
+            });
+        }
+    });
+    let image = Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads");
+    for part in image[..32 * 512].chunks(128) {
+        assert!(part[..14] == [0; 14] && part[14..114] == [40; 100] && part[114..] == [0; 14], "{part:?}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn simple_reads_of_32_mib_are_served_inside_the_memory_bound() {
+    let mut site = Site::with_volume(96 * MIB);
+    site.memory = "20 MiB".to_owned();
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("the daemon serves");
+    for at in (0..96).map(|index| index * MIB) {
+        client.write(at, &[(at / MIB) as u8 + 1; 4096]).expect("it writes");
+    }
+    let lengths = [1_048_590, 17_000_000, 32 * MIB as usize, 64 * MIB as usize];
+    for (len, at) in lengths.into_iter().flat_map(|len| [(len, 0), (len, 1), (len, 30 * MIB)]) {
+        let data = client.read(at, len).unwrap_or_else(|error| panic!("a read of {len} bytes at {at}: {error}"));
+        let first = at.next_multiple_of(MIB);
+        for mark in (first..at + len as u64 - 4096).step_by(MIB as usize) {
+            let place = (mark - at) as usize;
+            assert!(data[place..place + 4096] == [(mark / MIB) as u8 + 1; 4096], "{len} at {at}: {mark}");
+        }
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("the daemon runs");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel tells");
+    let peak_kib: u64 = peak.trim().trim_end_matches(" kB").trim().parse().expect("a number");
+    assert!(peak_kib <= (20 + 64) * 1024, "{peak_kib} KiB for 20 MiB of memory");
+    daemon.stop();
+}
