@@ -180,7 +180,7 @@ impl Daemon {
                 holders.map(|volume| (volume.name().to_owned(), volume.stats().flash_dirty_bytes)).collect();
             let (pages, members) = pages_report(&local);
             let unclaimed = local.engine.unclaimed().len();
-            let under_way = (log.job(), log.scrub_stats(), log.lost());
+            let under_way = (log.job(), log.scrub_stats(), log.lost(), log.unnoted());
             let volumes = local.engine.volumes();
             let content = volumes
                 .iter()
@@ -198,7 +198,7 @@ impl Daemon {
             unclaimed,
             pages,
             (written, content),
-            (job, scrub, lost),
+            (job, scrub, lost, unnoted),
         )))) = asked
         else {
             report.alerts.push("its data core does not answer".to_owned());
@@ -225,6 +225,12 @@ impl Daemon {
             repaired: scrub.repaired,
             lost: scrub.lost,
         };
+        if let Some(why) = unnoted {
+            report.alerts.push(format!(
+                "flushes fail: a flash device is out of service, and the state directory could not note that ({why}); make it writable, and \
+                 they are answered again"
+            ));
+        }
         if scrub.lost > 0 {
             report.alerts.push(format!(
                 "the scrub found {} blocks of which no copy on flash is good; those that were not overwritten since cannot be read",
@@ -322,15 +328,16 @@ impl Daemon {
     }
 }
 
-/// Notes each generation of the members that the log's core tells of, and says so when that is durable: flushes wait for it.
+/// Notes each generation of the members that the log's core tells of, and says whether that is durable: no flush is answered before.
 async fn note_generations(daemon: Weak<Daemon>, store: String, mut notes: mpsc::UnboundedReceiver<open::NoteThis>) {
     while let Some((generation, done)) = notes.recv().await {
         let Some(daemon) = daemon.upgrade() else { return };
-        if let Err(failure) = daemon.note_generation(&store, generation) {
-            log::error(failure.message);
+        let noted = daemon.note_generation(&store, generation).map_err(|failure| failure.message);
+        if let Err(why) = &noted {
+            log::error(format!("flushes are not answered: a flash device is out of service, and {why}"));
         }
-        // Who asked may have lost patience.
-        let _ = done.send(());
+        // The store may have lost patience.
+        let _ = done.send(noted);
     }
 }
 

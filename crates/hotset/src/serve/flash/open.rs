@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use flash::{FormatOptions, OpenOptions, Recovered, Store, StoreError};
 use seam::real::{RealDisk, RealSeam};
-use seam::{Disk, DiskOpen, Nanos, Seam};
+use seam::{Disk, DiskOpen, Seam};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::data_core::Local;
@@ -15,11 +15,8 @@ use state::FlashRecord;
 /// How long a start waits for a killed predecessor's last I/O, in milliseconds.
 const LOCK_WAIT_MS: u64 = 10_000;
 
-/// A state directory that takes longer to note a generation holds up flushes no more.
-const NOTE_PATIENCE: Nanos = Nanos::from_secs(5);
-
-/// A generation that is to be noted in the state directory, and who waits for that.
-pub type NoteThis = (u64, oneshot::Sender<()>);
+/// A generation that is to be noted in the state directory, and where it is told how that went.
+pub type NoteThis = (u64, oneshot::Sender<Result<(), String>>);
 
 /// A flash log that was opened.
 #[derive(Clone, Debug)]
@@ -98,17 +95,13 @@ pub async fn open(
         store.pages().distrust();
     }
     store.set_scrub(config.scrub);
-    let seam = local.seam.clone();
     store.note_generations(move |generation| {
-        let (noter, seam) = (noter.clone(), seam.clone());
+        let noter = noter.clone();
         Box::pin(async move {
             let (done, is_done) = oneshot::channel();
-            if noter.send((generation, done)).is_ok() {
-                tokio::select! {
-                    _ = is_done => {}
-                    () = seam.sleep(NOTE_PATIENCE) => {}
-                }
-            }
+            let gone = || "the daemon is going down".to_owned();
+            noter.send((generation, done)).map_err(|_| gone())?;
+            is_done.await.unwrap_or_else(|_| Err(gone()))
         })
     });
     local.engine.open_log(store, found);
