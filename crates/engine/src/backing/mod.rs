@@ -75,6 +75,10 @@ impl<S: Seam> Disk<S> for AnyDisk<S> {
         each!(self, disk => disk.identity())
     }
 
+    fn former_identities(&self) -> Vec<String> {
+        each!(self, disk => disk.former_identities())
+    }
+
     fn incarnation(&self) -> u64 {
         each!(self, disk => disk.incarnation())
     }

@@ -22,6 +22,7 @@ mod kept;
 mod listen;
 pub(crate) mod notify;
 mod open;
+mod overlap;
 mod qos;
 mod reload;
 mod sabotage;

@@ -54,7 +54,8 @@ impl Daemon {
         config.devices = self.flash_devices();
         let seen = self.state.borrow().state().flash.clone();
         let (noter, notes) = mpsc::unbounded_channel();
-        let open = async move |local: Rc<Local>| open::open(&local, config, seen, noter).await;
+        let own = self.own_volumes();
+        let open = async move |local: Rc<Local>| open::open(&local, config, seen, noter, &own).await;
         let opened = self.flash_core().call(open).await;
         let flash = match opened.map_err(core_gone)? {
             Ok(opened) => {
@@ -66,6 +67,7 @@ impl Daemon {
                 };
                 log::info(format!("flash log {} is in use{made}{of}", opened.store));
                 self.note_generation(&opened.store, opened.generation)?;
+                self.rename_devices(&opened.renamed)?;
                 opened.absent.iter().for_each(|absent| log::error(format!("flash: {absent}")));
                 self.begin_wear();
                 tokio::task::spawn_local(note_generations(Rc::downgrade(self), opened.store.clone(), notes));
@@ -87,6 +89,25 @@ impl Daemon {
             let map_void = before.as_ref().is_some_and(|record| record.store == store && record.map_void);
             let written = before.map(|record| record.written).unwrap_or_default();
             state.flash = Some(FlashRecord { store: store.to_owned(), generation, map_void, written });
+        };
+        self.state.borrow_mut().change(change).map_err(state_failed)
+    }
+
+    /// What is kept of devices under names that earlier versions gave them goes by their present ones.
+    fn rename_devices(&self, renamed: &[(String, String)]) -> Result<(), Failure> {
+        let known = |former: &String| {
+            self.state.borrow().state().flash.as_ref().is_some_and(|record| record.written.contains_key(former))
+        };
+        if !renamed.iter().any(|(former, _)| known(former)) {
+            return Ok(());
+        }
+        let change = |state: &mut State| {
+            let Some(record) = &mut state.flash else { return };
+            for (former, now) in renamed {
+                if let Some(written) = record.written.remove(former) {
+                    record.written.entry(now.clone()).or_insert(written);
+                }
+            }
         };
         self.state.borrow_mut().change(change).map_err(state_failed)
     }
@@ -204,6 +225,12 @@ impl Daemon {
             report.alerts.push("its data core does not answer".to_owned());
             return Some(report);
         };
+        if let Some(why) = unnoted {
+            report.alerts.push(format!(
+                "flushes fail: a flash device is out of service, and the state directory could not note that ({why}); make it writable, and \
+                 they are answered again"
+            ));
+        }
         if let Some(why) = &pages.dropped {
             report.alerts.push(format!("the clean pages from before the start were dropped: {why}"));
         }
@@ -225,12 +252,6 @@ impl Daemon {
             repaired: scrub.repaired,
             lost: scrub.lost,
         };
-        if let Some(why) = unnoted {
-            report.alerts.push(format!(
-                "flushes fail: a flash device is out of service, and the state directory could not note that ({why}); make it writable, and \
-                 they are answered again"
-            ));
-        }
         if scrub.lost > 0 {
             report.alerts.push(format!(
                 "the scrub found {} blocks of which no copy on flash is good; those that were not overwritten since cannot be read",

@@ -8,6 +8,7 @@ use seam::{Disk, DiskOpen, Seam};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::data_core::Local;
+use super::super::overlap::OwnVolumes;
 use super::super::sabotage;
 use crate::config::FlashConfig;
 use state::FlashRecord;
@@ -27,6 +28,8 @@ pub struct Opened {
     pub generation: u64,
     /// What each device calls itself, and the path that people know it by.
     pub names: Names,
+    /// What earlier versions called devices, and what they call themselves now.
+    pub renamed: Vec<(String, String)>,
     /// The devices were empty, and hold a store now.
     pub formatted: bool,
     /// Configured devices that are no part of it, and why.
@@ -58,6 +61,7 @@ pub async fn open(
     config: FlashConfig,
     seen: Option<FlashRecord>,
     noter: mpsc::UnboundedSender<NoteThis>,
+    own: &OwnVolumes,
 ) -> Result<Opened, String> {
     if config.devices.len() < 2 && !config.allow_single_copy {
         return Err(
@@ -65,10 +69,12 @@ pub async fn open(
         );
     }
     let (mut disks, mut names, mut absent, mut device_bytes) = (Vec::new(), Names::default(), Vec::new(), 0u128);
+    let mut renamed = Vec::new();
     for path in &config.devices {
-        match open_device(local, &config, path.clone()).await {
+        match open_device(local, &config, path.clone(), own).await {
             Ok(disk) => {
                 names.add(disk.identity(), path);
+                renamed.extend(disk.former_identities().into_iter().map(|former| (former, disk.identity())));
                 device_bytes += u128::from(disk.geometry().size_bytes);
                 disks.push(disk);
             }
@@ -87,6 +93,7 @@ pub async fn open(
         generation: store.generation(),
         store: store.uuid().iter().map(|byte| format!("{byte:02x}")).collect(),
         names,
+        renamed,
         formatted,
         absent,
         owners: 0,
@@ -114,14 +121,32 @@ fn uuid_of(text: &str) -> Option<[u8; 16]> {
     u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
 }
 
-pub async fn open_device(local: &Local, config: &FlashConfig, path: PathBuf) -> Result<RealDisk, String> {
+pub async fn open_device(
+    local: &Local,
+    config: &FlashConfig,
+    path: PathBuf,
+    own: &OwnVolumes,
+) -> Result<RealDisk, String> {
+    let shown = path.display().to_string();
     if let Some((what, remedy)) = config.missing(&path) {
         return Err(format!("{what}; {remedy}"));
     }
     let create_bytes = config.create_bytes(&path);
+    let existed = std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
     let opened =
         local.seam.open_disk(&DiskOpen { path, create_bytes, read_only: false, lock_wait_ms: LOCK_WAIT_MS }).await;
     let disk = opened.map_err(|error| error.to_string())?;
+    own.check(&shown, disk.nbd_under())?;
+    // A modelled device is one for show.
+    if config.ssd.is_none()
+        && let Err(error) = disk.reserve(Path::new(&shown)).await
+    {
+        if !existed {
+            // It was made just now, and holds nothing. One that cannot be removed is refused at the next start as well.
+            let _ = std::fs::remove_file(&shown);
+        }
+        return Err(error.to_string());
+    }
     Ok(match config.ssd {
         Some(ssd) => disk.with_time_of(ssd),
         None => disk,
