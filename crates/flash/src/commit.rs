@@ -10,7 +10,7 @@ use seam::{BLOCK_BYTES, Block, DiskError, DiskResult, Nanos, Seam};
 use crate::device::{block_of, place};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, data_seed};
-use crate::membership::{failures_of, give_back, save_tail, take_out};
+use crate::membership::{failures_of, give_back, have_noted, save_tail, take_out_unnoted};
 use crate::pages::share::reclaim;
 use crate::record::{Content, Position};
 use crate::slow::{GRACE, InLine, batch_took};
@@ -134,7 +134,11 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
     drop(blocks);
     give_back(inner, header_block);
     match result {
-        Ok(()) => committed(inner, &header, checksum, requests),
+        Ok(()) => {
+            let noted = have_noted(inner).await;
+            committed(inner, &header, checksum);
+            acknowledge(&header, &requests, noted.err());
+        }
         Err(error) => requests.into_iter().for_each(|request| request.answer.give(Err(error.clone()))),
     }
 }
@@ -191,7 +195,7 @@ async fn write<S: Seam>(
             let place = InLine::new(inner, device.member, blocks.len());
             let result = device.write_durably(at, blocks.to_vec(), flush).await;
             if early == Some(device.member) && result.is_ok() {
-                acknowledge(header, requests);
+                acknowledge(header, requests, None);
             }
             result.map(|()| place.share())
         });
@@ -210,11 +214,11 @@ async fn write<S: Seam>(
     let bytes = (blocks.len() * BLOCK_BYTES) as u64;
     took.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.of(*member).log_bytes += bytes);
     if inner.sabotage == Sabotage::AckBeforeMembership && failures.len() < devices.len() {
-        acknowledge(header, requests);
+        acknowledge(header, requests, None);
         // As long as a survivor's flush takes, or longer.
         inner.seam.sleep(seam::Nanos::from_millis(5)).await;
     }
-    take_out(inner, failures).await
+    take_out_unnoted(inner, failures).await
 }
 
 /// What a device is taken out with that has a batch long after its mirror.
@@ -222,28 +226,30 @@ fn out_of_patience<T>() -> DiskResult<T> {
     Err(DiskError::Io(format!("no answer to a write for {GRACE} after its mirror's")))
 }
 
-fn committed<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32, requests: Vec<Request<S>>) {
-    {
-        let mut state = inner.state.borrow_mut();
-        state.next = header.sequence + 1;
-        state.previous = checksum;
-        let segments = &mut state.segments;
-        if header.offset == 0 {
-            // Recovery looks at the first batch of each segment before it follows the log: what only a later one says of the tail
-            // it would learn too late.
-            segments.durable_tail = segments.durable_tail.max(header.tail);
-        }
-        segments.get_mut(header.segment).last = header.sequence;
-        let open = segments.open.as_mut().expect("the segment stays open while a batch is written");
-        open.offset += header.blocks();
+fn committed<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
+    let mut state = inner.state.borrow_mut();
+    state.next = header.sequence + 1;
+    state.previous = checksum;
+    let segments = &mut state.segments;
+    if header.offset == 0 {
+        // Recovery looks at the first batch of each segment before it follows the log: what only a later one says of the tail
+        // it would learn too late.
+        segments.durable_tail = segments.durable_tail.max(header.tail);
     }
-    acknowledge(header, &requests);
+    segments.get_mut(header.segment).last = header.sequence;
+    let open = segments.open.as_mut().expect("the segment stays open while a batch is written");
+    open.offset += header.blocks();
 }
 
-fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[Request<S>]) {
+/// Answers a batch that lies where it has to. Where the members that have it are not noted (`unnoted` says why), that is no promise yet.
+fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[Request<S>], unnoted: Option<String>) {
     let mut positions = positions(header).into_iter();
     for request in requests {
-        request.answer.give(Ok(positions.by_ref().take(request.records.len()).collect()));
+        let positions = positions.by_ref().take(request.records.len()).collect();
+        request.answer.give(match &unnoted {
+            Some(why) => Err(StoreError::Unnoted { why: why.clone(), positions }),
+            None => Ok(positions),
+        });
     }
 }
 

@@ -2,6 +2,8 @@
 
 use seam::DiskError;
 
+use crate::record::Position;
+
 /// Why the store refuses or fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -13,6 +15,18 @@ pub enum StoreError {
         "no flash device is left in service ({0}): nothing more is acknowledged; replace the devices and open the store again"
     )]
     Failed(String),
+    /// The batch lies on every device in service, and the owner has not noted that others are out of service: nothing that relies on fewer
+    /// copies is acknowledged before it has.
+    #[error(
+        "a flash device was taken out of service, and that could not be noted ({why}): flushes are answered again when it is; look after \
+         the state directory"
+    )]
+    Unnoted {
+        /// Why not.
+        why: String,
+        /// Where the records lie.
+        positions: Vec<Position>,
+    },
     /// No copy of a block is good.
     #[error("block {block} of volume {incarnation:016x} has no good copy on flash: its newest content is lost")]
     Lost {

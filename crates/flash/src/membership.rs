@@ -2,7 +2,11 @@
 //!
 //! A change of the members is written to both places of every survivor, so that no single damaged block can bring the old members back.
 
-use seam::{DiskError, DiskResult, Seam};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use seam::{DiskError, DiskResult, Nanos, Seam};
 
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
@@ -13,11 +17,23 @@ use crate::wait::{Boxed, join};
 /// A member that did not take what it had to, and what it said.
 pub type Failure = (u32, DiskError);
 
-/// Takes members out and returns when all survivors durably know, of these and of whatever else has changed. Fails when none is left
-/// that carries the log.
+/// Pause between two attempts to have a generation noted.
+const NOTE_PAUSE: Nanos = Nanos::from_secs(1);
+/// Time that the owner has to note one.
+const NOTE_PATIENCE: Nanos = Nanos::from_secs(5);
+
+/// Takes members out and returns when all survivors durably know, of these and of whatever else has changed, and it is noted. Fails when
+/// none is left that carries the log.
 pub async fn take_out<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+    take_out_unnoted(inner, failures).await?;
+    wait_until_noted(inner).await;
+    Ok(())
+}
+
+/// As [`take_out`], for what the owner's note does not matter to, or that waits for it by itself.
+pub async fn take_out_unnoted<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
     mark_lost(inner, failures)?;
-    settle(inner, None).await
+    tell_members(inner, None).await
 }
 
 /// Takes members out in memory: nothing that relies on that may be acknowledged before [`settle`] has returned.
@@ -36,12 +52,13 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
         (entry.state, entry.since) = (MemberState::Lost, since);
         inner.pages.borrow_mut().lose_member(*member);
         let report = state.reports.iter_mut().find(|report| report.member == *member);
-        report.expect("every member has a report").status = MemberStatus::Lost(error.to_string());
+        report.expect("every member has a report").status = MemberStatus::Lost(reason(error));
     }
     state.superblock.generation += u64::from(changed);
     let left = (0..).zip(&state.superblock.members).any(|(member, _)| state.superblock.carries_log(member));
     if !left && state.failed.is_none() {
-        let why: Vec<_> = failures.iter().map(|(member, error)| format!("number {member}: {error}")).collect();
+        let why: Vec<_> =
+            failures.iter().map(|(member, error)| format!("number {member}: {}", reason(error))).collect();
         state.failed = Some(StoreError::Failed(why.join(", ")));
     }
     drop(state);
@@ -54,8 +71,24 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
     }
 }
 
-/// Returns when every member in service durably knows the membership of this moment. `newcomer` is told after all others.
+/// Why a member failed, for people.
+fn reason(error: &DiskError) -> String {
+    match error {
+        DiskError::NoSpace => {
+            "no space is left on the file system under the flash file: free some there, then replace the device by itself".to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+/// Returns when every member in service durably knows the membership of this moment, and it is noted. `newcomer` is told after all others.
 pub async fn settle<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Result<(), StoreError> {
+    tell_members(inner, newcomer).await?;
+    wait_until_noted(inner).await;
+    Ok(())
+}
+
+async fn tell_members<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Result<(), StoreError> {
     loop {
         let is_durable = |inner: &Inner<S>| {
             let state = inner.state.borrow();
@@ -84,13 +117,73 @@ pub async fn settle<S: Seam>(inner: &Inner<S>, newcomer: Option<u32>) -> Result<
             mark_lost(inner, failures)?;
             continue;
         }
-        let note = inner.state.borrow().note.clone();
-        if let Some(note) = note {
-            note(generation).await;
-        }
         let mut state = inner.state.borrow_mut();
         state.durable_generation = state.durable_generation.max(generation);
     }
+}
+
+/// Has the owner note what the members durably know. Where that has failed before, a task of its own tries it again, and this fails at once.
+pub async fn have_noted<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
+    let known = inner.state.borrow().unnoted.clone();
+    match known {
+        Some(why) => Err(why),
+        None => try_note(inner).await,
+    }
+}
+
+async fn wait_until_noted<S: Seam>(inner: &Inner<S>) {
+    while have_noted(inner).await.is_err() {
+        inner.seam.sleep(NOTE_PAUSE).await;
+    }
+}
+
+async fn try_note<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
+    let (note, generation) = {
+        let mut state = inner.state.borrow_mut();
+        let generation = state.durable_generation;
+        if state.noted_generation >= generation {
+            state.unnoted = None;
+            return Ok(());
+        }
+        (state.note.clone(), generation)
+    };
+    let noted = match note {
+        Some(note) => within(inner, note(generation)).await,
+        None => Ok(()),
+    };
+    let mut state = inner.state.borrow_mut();
+    match &noted {
+        Ok(()) => {
+            state.noted_generation = state.noted_generation.max(generation);
+            state.unnoted = None;
+        }
+        Err(why) if state.unnoted.is_none() => {
+            state.unnoted = Some(why.clone());
+            let me = inner.me.clone();
+            let seam = inner.seam.clone();
+            inner.seam.spawn(async move {
+                loop {
+                    seam.sleep(NOTE_PAUSE).await;
+                    let Some(inner) = me.upgrade() else { return };
+                    if try_note(&inner).await.is_ok() {
+                        return;
+                    }
+                }
+            });
+        }
+        Err(why) => state.unnoted = Some(why.clone()),
+    }
+    noted
+}
+
+/// What the owner says, or that it says nothing.
+async fn within<S: Seam>(inner: &Inner<S>, note: Boxed<'static, Result<(), String>>) -> Result<(), String> {
+    let (mut note, mut limit) = (note, pin!(inner.seam.sleep(NOTE_PATIENCE)));
+    poll_fn(|context| match note.as_mut().poll(context) {
+        Poll::Ready(noted) => Poll::Ready(noted),
+        Poll::Pending => limit.as_mut().poll(context).map(|()| Err(format!("it was not noted within {NOTE_PATIENCE}"))),
+    })
+    .await
 }
 
 /// Makes the tail of this moment durable on every member in service.
@@ -106,7 +199,7 @@ pub async fn save_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
         let _inside = inner.change.enter().await;
         write_superblocks(inner, |_| true).await
     };
-    take_out(inner, failures).await?;
+    take_out_unnoted(inner, failures).await?;
     inner.state.borrow_mut().segments.durable_tail = tail;
     Ok(())
 }

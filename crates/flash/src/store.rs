@@ -88,8 +88,8 @@ pub struct MemberReport {
     pub status: MemberStatus,
 }
 
-/// Notes a generation of the members; what relies on it waits for that.
-pub(crate) type Note = dyn Fn(u64) -> Boxed<'static, ()>;
+/// Notes a generation of the members durably; the error says why it could not.
+pub(crate) type Note = dyn Fn(u64) -> Boxed<'static, Result<(), String>>;
 
 /// An append that waits for its batch.
 pub(crate) struct Request<S: Seam> {
@@ -130,6 +130,10 @@ pub(crate) struct State<S: Seam> {
     pub(crate) idle: Vec<Answer<()>>,
     /// The generation of the membership that every member in service durably knows.
     pub(crate) durable_generation: u64,
+    /// The generation that the owner has noted.
+    pub(crate) noted_generation: u64,
+    /// Why the owner could not note the newest one, since it failed.
+    pub(crate) unnoted: Option<String>,
     /// The device that is becoming a log member: it takes every batch, and nothing relies on it yet.
     pub(crate) joining: Option<Device<S>>,
     /// Buffers for copying and scrubbing, so that a full pool stops neither.
@@ -390,9 +394,14 @@ impl<S: Seam> Store<S> {
     }
 
     /// From now on `note` is called with each new generation of the members, when all of them durably know it, and nothing that relies
-    /// on it is acknowledged before the future is done (R10). It must end, also when it fails.
-    pub fn note_generations(&self, note: impl Fn(u64) -> Boxed<'static, ()> + 'static) {
+    /// on it is acknowledged before it has succeeded (R10). It is called again where it fails or does not end in time; appends fail meanwhile.
+    pub fn note_generations(&self, note: impl Fn(u64) -> Boxed<'static, Result<(), String>> + 'static) {
         self.0.state.borrow_mut().note = Some(Rc::new(note));
+    }
+
+    /// Why the newest generation of the members is not noted, while flushes fail for that.
+    pub fn unnoted(&self) -> Option<String> {
+        self.0.state.borrow().unnoted.clone()
     }
 
     /// The oldest segments of the log, an eighth of it and two at least: what holds them holds everything behind them, too.

@@ -115,7 +115,7 @@ fn a_target_has_a_name_and_portals_and_no_two_volumes_have_one_lun() {
         (listen.join(" "), iscsi.announce.join(" ")),
         ("tcp:10.0.0.5:3260 tcp:[2001:db8::5]:861".into(), "203.0.113.5:3260".into())
     );
-    let chap = iscsi.chap.expect("it is there");
+    let chap = iscsi.chap.into_iter().next().expect("it is there");
     assert_eq!(
         (chap.secret_file, chap.mutual),
         ("/etc/hotset/chap.secret".into(), Some(("us".to_owned(), "/m".into())))

@@ -29,6 +29,19 @@ pub enum DiskError {
     /// Somebody else holds the disk.
     #[error("in use by another process ({0}); stop it first, two daemons on one backing destroy its data")]
     Busy(String),
+    /// It reaches storage that another open disk reaches.
+    #[error(
+        "{} and {} lie on the same storage ({on}), and the second is open already: give each volume and each flash device storage of its own",
+        path.display(), other.display()
+    )]
+    Shared {
+        /// What was to be opened.
+        path: PathBuf,
+        /// What is open.
+        other: PathBuf,
+        /// What both reach.
+        on: String,
+    },
     /// It cannot be opened as what it was asked to be.
     #[error("{0}")]
     Open(String),
@@ -95,6 +108,11 @@ pub trait Disk<S: Seam>: Clone + 'static {
     /// Tells this attachment of a device from every other one of the same boot; `None` where nothing does.
     fn instance(&self) -> Option<String> {
         None
+    }
+
+    /// What earlier versions called it where they called it something else: what they have noted under such a name is this disk's.
+    fn former_identities(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Changes whenever the disk may have lost what was written and not flushed (a reconnect): such data counts as dirty again.

@@ -36,6 +36,11 @@ pub trait ByteStream<S: Seam>: Sized + 'static {
     /// Where the client connected to, as this end knows it; `None` where that has no host and port.
     fn local_address(&self) -> Option<Address>;
 
+    /// True when this process itself is the server at the other end, as far as the world can tell.
+    fn leads_home(&self) -> bool {
+        false
+    }
+
     /// The two directions.
     fn split(self) -> (Self::Reader, Self::Writer);
 

@@ -46,13 +46,40 @@ fn a_second_opener_is_refused_and_told_who_holds_the_disk() {
     let folder = folder();
     let path = folder.path().join("disk");
     core(|seam| async move {
-        let first = opened(&seam, &path).await;
-        let DiskError::Busy(holder) = seam.open_disk(&what(&path, None)).await.err().expect("locked") else {
+        drop(opened(&seam, &path).await);
+        let holder = std::fs::File::open(&path).expect("it was made");
+        holder.lock().expect("nothing else has it");
+        let DiskError::Busy(text) = seam.open_disk(&what(&path, None)).await.err().expect("locked") else {
             panic!("the lock is the reason")
         };
-        assert!(holder.contains(&format!("pid {}", std::process::id())), "{holder}");
+        assert!(text.contains(&format!("pid {}", std::process::id())), "{text}");
+        drop(holder);
+        seam.open_disk(&what(&path, None)).await.expect("the lock went with the holder");
+    });
+}
+
+#[test]
+fn second_path_to_an_open_disk_is_refused_with_both_names() {
+    let folder = folder();
+    let path = folder.path().join("disk");
+    let names = ["hard", "soft"].map(|name| folder.path().join(name));
+    core(|seam| async move {
+        let first = opened(&seam, &path).await;
+        std::fs::hard_link(&path, &names[0]).expect("one folder");
+        std::os::unix::fs::symlink(&path, &names[1]).expect("one folder");
+        for other in names.iter().chain([&path]) {
+            let error = seam.open_disk(&what(other, None)).await.err().expect("it is open already");
+            let DiskError::Shared { path: second, other: holder, .. } = &error else { panic!("{error}") };
+            assert_eq!((second, holder), (other, &path));
+        }
         drop(first);
-        seam.open_disk(&what(&path, None)).await.expect("the lock went with the disk");
+        let read = DiskOpen { read_only: true, ..what(&path, None) };
+        let reader = seam.open_disk(&read).await.expect("nothing has it open");
+        let second = seam.open_disk(&DiskOpen { path: names[0].clone(), ..read }).await.expect("both only read");
+        let error = seam.open_disk(&what(&names[0], None)).await.err().expect("one that writes is alone");
+        assert!(matches!(error, DiskError::Shared { .. }), "{error}");
+        drop((reader, second));
+        seam.open_disk(&what(&names[1], None)).await.expect("nothing has it open");
     });
 }
 

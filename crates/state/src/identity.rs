@@ -265,6 +265,18 @@ impl State {
         }
     }
 
+    /// A backing that is noted under a name which earlier versions gave it goes by its present one.
+    pub fn rename_backing(&mut self, former: &[String], identity: &str) {
+        if self.volumes.iter().any(|record| record.backing_identity == identity) {
+            return;
+        }
+        // Names are tried the newest first; of two records of one name the first was always the one that counted.
+        let places = former.iter().filter_map(|name| self.volumes.iter().position(|one| one.backing_identity == *name));
+        if let Some(at) = places.into_iter().next() {
+            self.volumes[at].backing_identity = identity.to_owned();
+        }
+    }
+
     /// Notes that the volume was cleanly stopped: everything acknowledged is on its backing.
     pub fn mark_clean(&mut self, incarnation: u64) {
         if let Some(record) = self.by_incarnation_mut(incarnation) {

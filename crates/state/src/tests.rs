@@ -47,6 +47,18 @@ fn case_16_the_same_name_on_another_backing_is_refused_until_it_is_adopted() {
 }
 
 #[test]
+fn backing_noted_under_a_former_name_is_the_same_volume_s() {
+    let mut state = State::default();
+    let first = identified(&mut state, "web", "old-1", 7).expect("new");
+    identified(&mut state, "other", "old-2", 8).expect("new");
+    state.rename_backing(&["older-1".to_owned(), "old-1".to_owned()], "new-1");
+    assert_eq!(identified(&mut state, "web", "new-1", 9), Ok(first));
+    state.rename_backing(&["old-2".to_owned()], "new-1");
+    let known: Vec<_> = state.volumes.iter().map(|record| record.backing_identity.as_str()).collect();
+    assert_eq!(known, ["new-1", "old-2"], "a name that is taken is not given twice");
+}
+
+#[test]
 fn swapped_names_are_told_by_their_backings() {
     let mut state = State::default();
     let a = identified(&mut state, "a", "disk-1", 1).expect("new");

@@ -15,6 +15,11 @@ impl LoopDevice {
     pub fn attach(file: &Path, bytes: u64, sector: u32) -> Result<LoopDevice, String> {
         let made = File::create(file).and_then(|file| file.set_len(bytes));
         made.map_err(|error| format!("{}: {error}", file.display()))?;
+        LoopDevice::of(file, sector)
+    }
+
+    /// Makes one of a file that is there.
+    pub fn of(file: &Path, sector: u32) -> Result<LoopDevice, String> {
         let mut command = losetup();
         command.args(["--find", "--show", "--sector-size", &sector.to_string()]).arg(file);
         let output = command.output().map_err(|error| format!("losetup: {error}"))?;

@@ -83,6 +83,10 @@ impl<S: Seam> Disk<S> for AnyDisk<S> {
         each!(self, disk => disk.instance())
     }
 
+    fn former_identities(&self) -> Vec<String> {
+        each!(self, disk => disk.former_identities())
+    }
+
     fn incarnation(&self) -> u64 {
         each!(self, disk => disk.incarnation())
     }

@@ -232,7 +232,13 @@ impl<S: Seam> Shard<S> {
                 self.with(|state, _| taken.into_iter().flatten().for_each(|block| state.ledger.not_logged(block)));
                 return Ok(Reached::This);
             }
-            let result = store.append(records).await;
+            // Records of a batch that is no promise yet lie in the log all the same.
+            let (result, unnoted) = match store.append(records).await {
+                Err(StoreError::Unnoted { why, positions }) => {
+                    (Ok(positions), Some(StoreError::Unnoted { why, positions: Vec::new() }))
+                }
+                result => (result, None),
+            };
             if result.is_ok() {
                 let blocks = taken.iter().flatten().count() as u64;
                 self.counters.add(&self.counters.logged_bytes, blocks * BLOCK_BYTES as u64);
@@ -255,7 +261,7 @@ impl<S: Seam> Shard<S> {
             });
             self.let_go();
             match result {
-                Ok(_) => return Ok(Reached::This),
+                Ok(_) => return unnoted.map_or(Ok(Reached::This), |error| Err(failed(&error))),
                 Err(StoreError::Full) if tried < FULL_TRIES && !self.core.log_stays_full() => {
                     // What is on the backing needs no room in the log.
                     self.make_log_room(tried > 0).await?;

@@ -2,6 +2,7 @@
 //! its header and all its data carry the right checksums.
 
 use super::bytes::{get, get_u32, get_u64, put};
+use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
 
 /// Records that a header has room for.
@@ -10,6 +11,8 @@ pub const RECORDS_MAX: usize = 99;
 const MAGIC: [u8; 8] = *b"HOTSETLB";
 const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 40;
+/// No block of a volume has this number or a higher one: its byte would not fit a file's offset.
+pub const BLOCKS_END: u64 = 1 << 51;
 /// The only kind of segment yet.
 const KIND_LOG: u32 = 1;
 
@@ -144,7 +147,10 @@ impl BatchHeader {
             journal: get_u64(raw, 80),
             records: records.collect::<Option<_>>()?,
         };
-        let sane = header.first <= header.sequence && header.tail <= header.sequence;
+        let counters = [header.boot, header.sequence, header.journal];
+        let sane = header.first <= header.sequence
+            && header.tail <= header.sequence
+            && counters.iter().all(|counter| *counter < COUNTER_MAX);
         sane.then_some((header, checksum))
     }
 }
@@ -157,7 +163,7 @@ fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
         [3, _] => RecordKind::Retire,
         _ => return None,
     };
-    block.checked_add(u64::from(blocks))?;
+    (block < BLOCKS_END && block + u64::from(blocks) <= BLOCKS_END).then_some(())?;
     (blocks > 0).then_some(())?;
     Some(RecordEntry { incarnation: get_u64(raw, at), block, epoch: get_u64(raw, at + 16), blocks, kind })
 }
@@ -216,6 +222,23 @@ mod tests {
             let mut damaged = raw.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(BatchHeader::decode(&damaged), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_nothing_counts_to_make_no_header() {
+        let forged: [fn(&mut BatchHeader); 6] = [
+            |header| header.sequence = u64::MAX,
+            |header| header.boot = u64::MAX,
+            |header| header.journal = u64::MAX,
+            |header| header.tail = header.sequence + 1,
+            |header| header.records[0].block = BLOCKS_END,
+            |header| header.records[1] = RecordEntry { block: BLOCKS_END - 1, blocks: 2, ..header.records[1] },
+        ];
+        for (index, forge) in forged.into_iter().enumerate() {
+            let mut header = sample(7);
+            forge(&mut header);
+            assert_eq!(BatchHeader::decode(&header.encode().0), None, "number {index}");
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::bytes::{get, get_u32, get_u64, put};
 use super::page::Writes;
+use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, is_sealed, seal};
 
 /// Records that a block has room for.
@@ -269,7 +270,8 @@ impl JournalHeader {
             complete: raw[64] != 0,
             more: raw[65] != 0,
         };
-        Some((header, checksum))
+        let counters = [header.boot, header.generation, header.sequence];
+        counters.iter().all(|counter| *counter < COUNTER_MAX).then_some((header, checksum))
     }
 
     /// The records of a block that [`JournalHeader::decode`] has found sound; `None` when one of them is nothing that this version

@@ -8,6 +8,13 @@ pub const PLACES: [u64; 2] = [0, 64 << 10];
 /// Members that the format has room for.
 pub const MEMBERS_MAX: usize = 8;
 
+/// Bytes of the smallest map journal.
+pub const JOURNAL_BYTES_MIN: u64 = 10 * seam::BLOCK_BYTES as u64;
+/// No counter that was ever counted comes near: one that says so was forged, and would overflow.
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
+/// The same for the members' generation, of which entries keep 32 bits.
+const GENERATION_MAX: u64 = 1 << 31;
+
 const MAGIC: [u8; 8] = *b"HOTSETFL";
 const MEMBERS_AT: usize = 128;
 const EPOCH_AT: usize = 112;
@@ -192,13 +199,19 @@ impl Superblock {
         let count = get_u32(raw, 60) as usize;
         let (segment_bytes, segments) = (get_u64(raw, 72), get_u64(raw, 80));
         let member = get_u32(raw, 56);
-        let journal_end = get_u64(raw, JOURNAL_AT + 8).saturating_add(super::journal::JOURNAL_AT);
+        let journal_bytes = get_u64(raw, JOURNAL_AT + 8);
+        let journal_end = journal_bytes.saturating_add(super::journal::JOURNAL_AT);
+        // Revision, boot, tail, begin, the journal's last commit.
+        let counters = [48, 96, 104, 120, JOURNAL_AT].map(|at| get_u64(raw, at));
         let sane = (1..=MEMBERS_MAX).contains(&count)
             && (member as usize) < count
             && segment_bytes.is_power_of_two()
             && (8 << 10..=1 << 30).contains(&segment_bytes)
             && (1..=u64::from(u32::MAX)).contains(&segments)
             && get_u64(raw, 88) == FIRST_SEGMENT_BYTES
+            && counters.iter().all(|counter| *counter < COUNTER_MAX)
+            && get_u64(raw, 64) < GENERATION_MAX
+            && journal_bytes >= JOURNAL_BYTES_MIN
             && journal_end <= segments.saturating_mul(segment_bytes).saturating_add(FIRST_SEGMENT_BYTES);
         if !sane {
             return Err(NoSuperblock::Unknown("fields out of their ranges under a sound checksum".to_owned()));
@@ -237,7 +250,7 @@ impl Superblock {
                 life: get_u64(raw, LIFE_AT),
             },
             begin: get_u64(raw, 120),
-            journal_bytes: get_u64(raw, JOURNAL_AT + 8),
+            journal_bytes,
             journal: get_u64(raw, JOURNAL_AT),
         })
     }

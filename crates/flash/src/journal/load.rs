@@ -110,12 +110,13 @@ fn decode<S: Seam>(inner: &Inner<S>, raw: &Raw) -> Option<(JournalHeader, u32)> 
 
 /// Reads a half from its first block, whose checksum is `first.previous`, to its end.
 async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -> Half {
+    let rooms = inner.state.borrow().superblock.members.iter().map(|entry| entry.segments).collect();
     let (per_frame, blocks, ring_max) = {
         let state = inner.pages.borrow();
         (state.table.per_frame(), state.journal.blocks, state.journal.ring_max())
     };
     let mut half = Half {
-        replay: Replay::new(per_frame, ring_max),
+        replay: Replay::new(per_frame, ring_max, rooms),
         head: Head { previous: 0, ..first },
         sequence: 0,
         complete: false,

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::marks::Region;
 use super::ring::Rings;
 use crate::format::Uuid;
+use crate::format::batch::BLOCKS_END;
 use crate::format::journal::Record;
+use crate::pages::REGION_BLOCKS;
 use crate::pages::table::{SlotId, Table, key_of, page_of};
 
 /// A map as far as its records have been read.
@@ -24,11 +26,14 @@ pub struct Replay {
     pub rings: Rings,
     /// The identity under which each member's pages were written.
     pub members: BTreeMap<u32, Uuid>,
+    rooms: Vec<u32>,
 }
 
 impl Replay {
     /// Nothing was read yet.
-    pub fn new(per_frame: u32, rings_max: usize) -> Replay {
+    ///
+    /// `rooms` are the segments that each member has room for: what is said of others belongs to a device that is gone, or was forged.
+    pub fn new(per_frame: u32, rings_max: usize, rooms: Vec<u32>) -> Replay {
         let mut rings = Rings::default();
         rings.set_max(rings_max);
         Replay {
@@ -39,6 +44,7 @@ impl Replay {
             flux: BTreeSet::new(),
             rings,
             members: BTreeMap::new(),
+            rooms,
         }
     }
 
@@ -57,6 +63,9 @@ impl Replay {
             }
             Record::Segment { member, segment, life } => {
                 self.free_segment(u32::from(member), segment);
+                if self.rooms.get(usize::from(member)).is_none_or(|room| segment >= *room) {
+                    return;
+                }
                 let frame = self.table.add_frame(u32::from(member), segment, life);
                 self.frames.insert((u32::from(member), segment), frame);
             }
@@ -75,6 +84,9 @@ impl Replay {
                 }
             }
             Record::MemberGone { member } => self.drop_member(u32::from(member)),
+            // Past the end of any volume.
+            Record::Flux { region, .. } if region >= BLOCKS_END / REGION_BLOCKS => {}
+            Record::Destaged { block, .. } | Record::Undestaged { block, .. } if block >= BLOCKS_END => {}
             Record::Flux { volume, region, on } => {
                 if on {
                     self.flux.insert((volume, region));
@@ -117,5 +129,26 @@ impl Replay {
         for slot in slots.filter(of_volume).collect::<Vec<_>>() {
             self.table.restore(slot, None, self.table.generation(slot));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_what_no_member_has_room_for_cost_nothing() {
+        let mut replay = Replay::new(1 << 14, 10, vec![4, 8]);
+        for segment in [3, 4, 1 << 20, u32::MAX] {
+            replay.apply(Record::Segment { member: 0, segment, life: 1 });
+            replay.apply(Record::Segment { member: 7, segment, life: 1 });
+        }
+        assert_eq!(replay.frames.keys().collect::<Vec<_>>(), [&(0, 3)]);
+        for at in [BLOCKS_END, u64::MAX] {
+            replay.apply(Record::Flux { volume: 1, region: at, on: true });
+            replay.apply(Record::Destaged { volume: 1, block: at, checksum: 1 });
+            replay.apply(Record::Undestaged { volume: 1, block: at });
+        }
+        assert!(replay.flux.is_empty());
     }
 }

@@ -2,10 +2,11 @@
 
 use seam::Seam;
 
+use crate::create::{SEGMENTS_MIN, segments_of};
 use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::Uuid;
-use crate::format::superblock::{MemberEntry, MemberState, NoSuperblock, PLACES, Superblock};
+use crate::format::superblock::{MemberEntry, MemberState, NoSuperblock, PLACES, Role, Superblock};
 use crate::recovery::OpenOptions;
 
 /// The members of a store as the newest superblock has them.
@@ -62,6 +63,11 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
         if superblock.store != newest.store {
             return Err(StoreError::OtherStore { device: device.name() });
         }
+        // No change of the members changes these.
+        let fixed = |one: &Superblock| (one.segment_bytes, one.journal_bytes);
+        if fixed(superblock) != fixed(&newest) {
+            return Err(StoreError::Diverged);
+        }
         let uuid = identity(superblock);
         if found[..index].iter().any(|(_, other)| identity(other) == uuid) {
             return Err(StoreError::OtherStore { device: device.name() });
@@ -110,15 +116,33 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
                 return Err(StoreError::MemberMissing { member: member as u32 });
             }
             newest.members[member].state = MemberState::Lost;
-            newest.members[member].since = newest.generation as u32 + 1;
+            newest.members[member].since = (newest.generation + 1) as u32;
             changed = true;
         }
     }
     newest.generation += u64::from(changed);
+    let rooms = devices.iter().chain(&stale).map(|device| segments_of(device, newest.segment_bytes));
+    let largest = rooms.max().unwrap_or(0);
+    for device in &devices {
+        let claimed = newest.members[device.member as usize].segments;
+        let room = segments_of(device, newest.segment_bytes);
+        if claimed > room {
+            let why = format!("the store's newest superblock gives it {claimed} segments, and it has room for {room}");
+            return Err(StoreError::NoStore { device: device.name(), why });
+        }
+    }
     // A smaller device that carried the log may be gone: numbers past its end hold nothing that counts.
     let log = (0..).zip(&newest.members).filter(|(member, _)| newest.carries_log(*member));
     if let Some(room) = log.map(|(_, entry)| entry.segments).min() {
         newest.segments = room;
+    }
+    newest.segments = newest.segments.min(largest);
+    let least = u64::from(newest.journal_segments()) + SEGMENTS_MIN;
+    if u64::from(newest.segments) < least
+        && let Some(device) = devices.first().or(stale.first())
+    {
+        let why = format!("its {} segments do not hold the map journal and a log, which take {least}", newest.segments);
+        return Err(StoreError::NoStore { device: device.name(), why });
     }
     Ok(Members { devices, stale, superblock: newest, next_places })
 }
@@ -132,6 +156,19 @@ fn own(superblock: &Superblock) -> &MemberEntry {
     &superblock.members[superblock.member as usize]
 }
 
+/// What a superblock claims that its device has no room for.
+fn too_large<S: Seam>(device: &Device<S>, superblock: &Superblock) -> Option<String> {
+    let (room, entry) = (segments_of(device, superblock.segment_bytes), own(superblock));
+    let log = if entry.role == Role::Log && entry.state == MemberState::InService { superblock.segments } else { 0 };
+    let claimed = entry.segments.max(log);
+    let kib = superblock.segment_bytes >> 10;
+    (claimed > room).then(|| {
+        format!(
+            "its superblock speaks of {claimed} segments of {kib} KiB, and it has room for {room}: it shrank, or was copied from a larger device"
+        )
+    })
+}
+
 /// The newer of a device's two superblocks, and its place.
 pub async fn read_superblock<S: Seam>(
     source: &impl BufferSource<S>,
@@ -142,10 +179,14 @@ pub async fn read_superblock<S: Seam>(
     for (place, at) in PLACES.into_iter().enumerate() {
         match device.read_raw(source, at).await {
             Ok(raw) => match Superblock::decode(&raw) {
-                Ok(superblock) if best.as_ref().is_none_or(|(best, _)| superblock.revision > best.revision) => {
-                    best = Some((superblock, place));
-                }
-                Ok(_) | Err(NoSuperblock::Other) => {}
+                Ok(superblock) => match too_large(device, &superblock) {
+                    Some(claim) => why = claim,
+                    None if best.as_ref().is_none_or(|(best, _)| superblock.revision > best.revision) => {
+                        best = Some((superblock, place));
+                    }
+                    None => {}
+                },
+                Err(NoSuperblock::Other) => {}
                 Err(NoSuperblock::Unknown(what)) => why = what,
             },
             Err(error) => why = error.to_string(),

@@ -167,6 +167,8 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
         spare: Vec::new(),
         idle: Vec::new(),
         durable_generation: generation,
+        noted_generation: generation,
+        unnoted: None,
         joining: None,
         speeds: BTreeMap::new(),
         scrub: Scrub::default(),

@@ -2,6 +2,7 @@
 
 mod changes;
 mod cuts;
+mod forged;
 mod inspect;
 mod life;
 mod members;

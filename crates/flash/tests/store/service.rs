@@ -1,6 +1,6 @@
 //! Devices that turn slow, and damage that nobody has read yet.
 
-use flash::{Content, MemberStatus, OpenOptions, Owner, Position, Record, Store};
+use flash::{Content, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError};
 use seam::sim::{Fault, Ops, Rule, SimSeam, Timing, When, World};
 use seam::{BlockMut, Nanos, Seam};
 
@@ -189,6 +189,7 @@ fn nothing_relies_on_fewer_copies_before_the_owner_has_noted_that() {
             Box::pin(async move {
                 seam.sleep(Nanos::from_millis(700)).await;
                 flag.set(generation);
+                Ok(())
             })
         });
         world.disk(NAMES[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
@@ -196,5 +197,69 @@ fn nothing_relies_on_fewer_copies_before_the_owner_has_noted_that() {
         append(&seam, &store, 1).await;
         assert_eq!((store.copies(), noted.get()), (1, store.generation()));
         assert!(seam.now().since(begun) >= Nanos::from_millis(700));
+    });
+}
+
+/// A store of which a device fails with the next batch, and whose owner notes that as `note` does.
+async fn losing_a_device(
+    world: &World,
+    seam: &SimSeam,
+    note: impl Fn(u64) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> + 'static,
+) -> Store<SimSeam> {
+    let store = opened(world, seam).await;
+    store.note_generations(note);
+    world.disk(NAMES[0]).unwrap().add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
+    store
+}
+
+/// What becomes of an append.
+async fn try_append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Result<Vec<Position>, StoreError> {
+    let mut buffer = seam.alloc().expect("the pool has room");
+    (0..8).for_each(|sector| buffer.set_tag(sector, block));
+    let owner = Owner { incarnation: 5, block };
+    store.append(vec![Record { owner, epoch: 1, content: Content::Data(buffer.freeze()) }]).await
+}
+
+#[test]
+fn failed_note_keeps_appends_unacknowledged_until_one_succeeds() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let noted = std::rc::Rc::new(std::cell::Cell::new(Err("the disk is full".to_owned())));
+        let answer = std::rc::Rc::clone(&noted);
+        let note = move |_| {
+            let now = answer.replace(Ok(()));
+            answer.set(now.clone());
+            let noted: std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> = Box::pin(std::future::ready(now));
+            noted
+        };
+        let store = losing_a_device(&world, &seam, note).await;
+        for block in 0..3 {
+            let error = try_append(&seam, &store, block).await.expect_err("one copy, and the owner does not know");
+            let StoreError::Unnoted { why, positions } = &error else { panic!("{error}") };
+            assert_eq!((why.as_str(), positions.len(), store.copies()), ("the disk is full", 1, 1));
+            assert_eq!(store.unnoted().as_deref(), Some("the disk is full"));
+            seam.sleep(Nanos::from_secs(3)).await;
+        }
+        noted.set(Ok(()));
+        seam.sleep(Nanos::from_secs(2)).await;
+        assert_eq!(store.unnoted(), None);
+        let positions = try_append(&seam, &store, 9).await.expect("the owner knows");
+        assert_eq!(positions.len(), 1);
+    });
+}
+
+#[test]
+fn note_that_never_ends_fails_appends_and_holds_none_forever() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let store = losing_a_device(&world, &seam, |_| Box::pin(std::future::pending())).await;
+        let begun = seam.now();
+        for block in 0..3 {
+            let error = try_append(&seam, &store, block).await.expect_err("the owner does not answer");
+            assert!(matches!(error, StoreError::Unnoted { .. }), "{error}");
+        }
+        assert!(seam.now().since(begun) < Nanos::from_secs(20), "one attempt at a time is waited for");
     });
 }

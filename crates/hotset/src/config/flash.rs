@@ -88,7 +88,7 @@ impl FlashConfig {
         let what = format!("the flash device {path} {}", if device.exists() { "is empty" } else { "does not exist" });
         let remedy = match device.starts_with("/dev") {
             true => "attach it, or correct the path".to_owned(),
-            false => format!("create it (truncate -s 16G {path}), or add size = \"16 GiB\" to [flash]"),
+            false => format!("create it (fallocate -l 16G {path}), or add size = \"16 GiB\" to [flash]"),
         };
         Some((what, remedy))
     }

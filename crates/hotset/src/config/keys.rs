@@ -125,7 +125,7 @@ pub const KEYS: &[Key] = &[
         "size",
         r#""16 GiB""#,
         "none",
-        "Create files among `devices` that do not exist, sparse, with this size.",
+        "Create files among `devices` that do not exist, with this size, all of it allocated.",
     ),
     key(
         "flash",

@@ -120,7 +120,7 @@ impl Daemon {
             let called = core.call(async move |local: Rc<Local>| open_here(&local, plans).await).await;
             match called {
                 Ok(each) => results.extend(places.into_iter().zip(each).map(|(at, found)| {
-                    let found = found.map_err(|error| self.unopened(&wanted[at].0, &error));
+                    let found = found.map_err(|error| self.open_failure(&wanted[at].0, &error, wanted));
                     (at, found.map(|(number, facts)| Opened { core: core.index(), number, facts }))
                 })),
                 Err(gone) => {
@@ -129,8 +129,19 @@ impl Daemon {
                 }
             }
         }
-        let planned = opened.into_iter().enumerate();
-        planned.map(|(at, plan)| plan.and_then(|_| results.remove(&at).expect("every volume has a core"))).collect()
+        let own = self.own_volumes();
+        let mut each = Vec::with_capacity(wanted.len());
+        for (at, plan) in opened.into_iter().enumerate() {
+            let found = plan.and_then(|_| results.remove(&at).expect("every volume has a core"));
+            each.push(match found {
+                Ok(opened) => match own.check(&wanted[at].0.backing, &opened.facts.nbd_under) {
+                    Err(text) => Err(self.close(&opened, Failure::new(ErrorKind::Conflict, text)).await),
+                    Ok(()) => Ok(opened),
+                },
+                Err(failure) => Err(failure),
+            });
+        }
+        each
     }
 
     /// Attaches what is known to be each volume's own, and closes the rest.
@@ -245,7 +256,7 @@ impl Daemon {
     }
 
     /// Why a backing could not be opened, and what to do about it.
-    fn unopened(&self, config: &VolumeConfig, error: &DiskError) -> Failure {
+    pub(super) fn unopened(&self, config: &VolumeConfig, error: &DiskError) -> Failure {
         let is_known = self.state.borrow().state().by_name(&config.name).is_some();
         let text = match error {
             // The holder has to go first, and the error says so.
@@ -266,7 +277,10 @@ impl Daemon {
         };
         let backing = match &config.backing {
             BackingSpec::Path(path) => OpenBacking::Path(path.clone()),
-            BackingSpec::Nbd(target) => OpenBacking::Nbd(target.clone()),
+            BackingSpec::Nbd(target) => {
+                self.check_target(target)?;
+                OpenBacking::Nbd(target.clone())
+            }
             BackingSpec::Sim(array, _) => OpenBacking::OwnArray { array: *array, content: content()? },
             BackingSpec::SimArray(name) => {
                 let arrays = &self.config.borrow().arrays;
@@ -321,7 +335,8 @@ impl Daemon {
             let (state, store) = (self.state.borrow(), self.flash_store());
             let subject = |opened: &Result<Opened, Failure>| {
                 let Opened { core, number, facts } = opened.as_ref().ok()?;
-                let is_it = |identity: &String| *identity == facts.identity || facts.aliases.contains(identity);
+                let is_it =
+                    |identity: &String| *identity == facts.identity || facts.former_identities.contains(identity);
                 let record = state.state().volumes.iter().find(|record| is_it(&record.backing_identity));
                 let cached_on = record.and_then(|record| record.cached_on.as_ref());
                 Some(Subject {
@@ -357,6 +372,7 @@ impl Daemon {
             let each = wanted.iter().zip(opened).zip(&found.evidence).map(|(((config, _), opened), evidence)| {
                 let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
                 let evidence = evidence.as_ref().map(Result::as_ref).transpose().map_err(Failure::clone)?;
+                state.rename_backing(&facts.former_identities, &facts.identity);
                 let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
                 let whole = self.whole.borrow();
                 // Of this daemon nothing is lost that it has acknowledged, however often it began to serve the volume.
@@ -406,7 +422,7 @@ impl Daemon {
         let claim = Claim {
             name: &config.name,
             identity: &facts.identity,
-            aliases: &facts.aliases,
+            aliases: &facts.former_identities,
             served,
             store: store.as_deref(),
             why_unused: &|store| self.why_no_flash(store),
@@ -623,7 +639,7 @@ async fn release(local: &Local, unit: Option<&(Lun, Removed<RealSeam>)>) {
 /// volumes on one the first has it.
 async fn open_here(local: &Local, plans: Vec<OpenPlan>) -> Vec<Result<(u64, OpenFacts), DiskError>> {
     let mut of_one_place: BTreeMap<String, Vec<(usize, OpenPlan)>> = BTreeMap::new();
-    for (at, plan) in plans.into_iter().enumerate() {
+    for (at, plan) in plans.iter().cloned().enumerate() {
         of_one_place.entry(plan.backing.to_string()).or_default().push((at, plan));
     }
     let open = async |plans: Vec<(usize, OpenPlan)>| {
@@ -636,7 +652,25 @@ async fn open_here(local: &Local, plans: Vec<OpenPlan>) -> Vec<Result<(u64, Open
     let opening = stream::iter(of_one_place.into_values()).map(open).buffer_unordered(OPENS_AT_ONCE);
     let mut opened: Vec<_> = opening.collect::<Vec<_>>().await.into_iter().flatten().collect();
     opened.sort_by_key(|(at, _)| *at);
-    opened.into_iter().map(|(_, result)| result).collect()
+    let mut opened: Vec<_> = opened.into_iter().map(|(_, result)| result).collect();
+    first_has_it(local, &plans, &mut opened).await;
+    opened
+}
+
+/// Of two paths to one disk the later volume's may have been opened sooner: it is closed again, so that every start decides alike.
+async fn first_has_it(local: &Local, plans: &[OpenPlan], opened: &mut [Result<(u64, OpenFacts), DiskError>]) {
+    for at in 0..plans.len() {
+        let Err(DiskError::Shared { path, other, on }) = &opened[at] else { continue };
+        let is_holder = |later: &usize| matches!(&plans[*later].backing, OpenBacking::Path(path) if path == other);
+        let Some(later) = (at + 1..plans.len()).find(|later| opened[*later].is_ok() && is_holder(later)) else {
+            continue;
+        };
+        let refused = DiskError::Shared { path: other.clone(), other: path.clone(), on: on.clone() };
+        if let Ok((number, _)) = std::mem::replace(&mut opened[later], Err(refused)) {
+            drop(local.opened.borrow_mut().remove(&number));
+        }
+        opened[at] = open_in_time(local, &plans[at]).await;
+    }
 }
 
 async fn open_in_time(local: &Local, plan: &OpenPlan) -> Result<(u64, OpenFacts), DiskError> {

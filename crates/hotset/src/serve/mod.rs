@@ -23,6 +23,7 @@ mod kept;
 mod listen;
 pub(crate) mod notify;
 mod open;
+mod overlap;
 mod qos;
 mod reload;
 mod sabotage;

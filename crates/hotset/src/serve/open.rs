@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use engine::Backing;
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use seam::model::{ArraySpec, ModelledDisk, SharedArray};
-use seam::real::{RealDisk, RealSeam};
+use seam::real::{NbdUnder, RealDisk, RealSeam};
 use seam::{Disk, DiskError, DiskOpen, Geometry, Seam};
 
 use super::data_core::Local;
@@ -67,15 +67,22 @@ pub struct OpenFacts {
     /// Names the storage itself.
     pub identity: String,
     /// What earlier versions called it.
-    pub aliases: Vec<String>,
+    pub former_identities: Vec<String>,
     /// Its fixed facts.
     pub geometry: Geometry,
+    /// The kernel's NBD devices that it lies on.
+    pub nbd_under: Vec<NbdUnder>,
 }
 
 /// Opens what `plan` describes on this core.
 pub async fn open_backing(local: &Local, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
+    let mut nbd_under = Vec::new();
     let backing = match &plan.backing {
-        OpenBacking::Path(path) => Backing::plain(open_path(&local.seam, plan, path.clone()).await?),
+        OpenBacking::Path(path) => {
+            let disk = open_path(&local.seam, plan, path.clone()).await?;
+            nbd_under = disk.nbd_under().to_vec();
+            Backing::plain(disk)
+        }
         OpenBacking::Nbd(target) => {
             let options = NbdOptions { read_only: plan.read_only, ..NbdOptions::default() };
             Backing::nbd(NbdDisk::open(&local.seam, target.clone(), options).await?)
@@ -102,7 +109,13 @@ pub async fn open_backing(local: &Local, plan: &OpenPlan) -> Result<(Backing<Rea
             on_array(&array, content)?
         }
     };
-    let facts = OpenFacts { identity: backing.disk.identity(), aliases: Vec::new(), geometry: backing.disk.geometry() };
+    let former_identities = backing.disk.former_identities();
+    let facts = OpenFacts {
+        identity: backing.disk.identity(),
+        former_identities,
+        geometry: backing.disk.geometry(),
+        nbd_under,
+    };
     Ok((backing, facts))
 }
 

@@ -111,6 +111,37 @@ fn case_13_a_device_pulled_at_depth_128_fails_nobody_and_comes_back_as_stale() {
     check(&rig, &volume, 20, "after it came back");
 }
 
+/// Without the note the device that is out, alone at the next start, would pass for the last one in service.
+#[test]
+fn flushes_fail_until_the_owner_has_noted_that_a_device_is_out() {
+    let (rig, volume, store) = first_life(3, &[40, 40]);
+    let (noted, may_note) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+    let (note, may) = (Rc::clone(&noted), Rc::clone(&may_note));
+    store.note_generations(move |generation| {
+        let may = may.get();
+        note.set(if may { generation } else { note.get() });
+        Box::pin(async move { if may { Ok(()) } else { Err("the disk is full".to_owned()) } })
+    });
+    rig.world.block_on(async {
+        write_all(&volume, 1).await;
+        rig.world.disk("flash0").unwrap().vanish();
+        for generation in 2..5 {
+            write(&volume, 0, 8, generation).await.expect("memory takes it");
+            let error = volume.flush().await.expect_err("one copy, and the owner does not know").to_string();
+            assert!(error.contains("could not be noted (the disk is full)"), "{error}");
+        }
+        assert_eq!((noted.get(), store.copies()), (0, 1));
+        may_note.set(true);
+        rig.seam.sleep(Nanos::from_secs(2)).await;
+        write_all(&volume, 5).await;
+        assert_eq!(noted.get(), store.generation());
+    });
+    drop((volume, store));
+    let rig = rig.crash(CrashMode::LoseAll, spec(4));
+    let (volume, _) = rig.world.block_on(serve(&rig, &["flash0", "flash1"]));
+    check(&rig, &volume, 5, "after the crash");
+}
+
 /// Lets `change` be made under writes, cut at every so many requests, until a cut comes too late.
 fn cut_everywhere(segments: &[u64], every: usize, change: impl AsyncFn(&Rig, &Store<SimSeam>)) {
     for (number, cut) in (0..).step_by(every).enumerate() {

@@ -297,6 +297,10 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
         self.0.content.instance()
     }
 
+    fn former_identities(&self) -> Vec<String> {
+        self.0.content.former_identities()
+    }
+
     fn incarnation(&self) -> u64 {
         self.0.content.incarnation()
     }

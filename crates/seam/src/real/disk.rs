@@ -7,11 +7,15 @@ use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::rc::Rc;
 
+use super::claims::Claim;
 use super::core::Core;
 use super::disk_open::{Kind, Opened, failed, open_blocking, size_of_file};
+use super::footprint::NbdUnder;
 use super::op::{Action, IOV_MAX, Operation, submit_detached};
+use super::reserve::reserve;
 use super::{RealBlock, RealBlockMut, RealSeam};
 use crate::block::pieces_len;
 use crate::model::{Access, Ssd, SsdSpec};
@@ -32,11 +36,12 @@ pub struct RealDisk {
 struct Inner {
     file: File,
     kind: Kind,
-    identity: String,
+    identities: Vec<String>,
     is_unique: bool,
     instance: Option<String>,
     note: Option<String>,
     geometry: Cell<Geometry>,
+    claim: Claim,
 }
 
 /// What a panicking helper thread becomes.
@@ -48,9 +53,10 @@ impl RealDisk {
     pub(super) async fn open(seam: &RealSeam, what: &DiskOpen) -> DiskResult<RealDisk> {
         let what = what.clone();
         let opened = compio::runtime::spawn_blocking(move || open_blocking(&what));
-        let Opened { file, kind, identity, is_unique, instance, note, geometry } =
+        let Opened { file, kind, identities, is_unique, instance, note, geometry, claim } =
             opened.await.map_err(helper_failed)??;
-        let inner = Rc::new(Inner { file, kind, identity, is_unique, instance, note, geometry: Cell::new(geometry) });
+        let geometry = Cell::new(geometry);
+        let inner = Rc::new(Inner { file, kind, identities, is_unique, instance, note, geometry, claim });
         Ok(RealDisk { core: seam.core.clone(), inner, ssd: None })
     }
 
@@ -77,6 +83,21 @@ impl RealDisk {
     /// What the operator should know about how it had to be opened (no direct I/O), if anything.
     pub fn note(&self) -> Option<&str> {
         self.inner.note.as_deref()
+    }
+
+    /// Gives a file all blocks of its size, so that no write to it wants more. A block device has them.
+    pub async fn reserve(&self, path: &Path) -> DiskResult<()> {
+        if self.inner.kind == Kind::Device {
+            return Ok(());
+        }
+        let (file, path) = (self.inner.file.try_clone().map_err(|error| failed(&error))?, path.to_owned());
+        let reserving = compio::runtime::spawn_blocking(move || reserve(&file, &path));
+        reserving.await.map_err(helper_failed)?
+    }
+
+    /// The kernel's NBD devices that it lies on.
+    pub fn nbd_under(&self) -> &[NbdUnder] {
+        &self.inner.claim.nbd
     }
 
     /// Runs one operation on the disk's descriptor to its end.
@@ -157,7 +178,11 @@ impl Disk<RealSeam> for RealDisk {
     }
 
     fn identity(&self) -> String {
-        self.inner.identity.clone()
+        self.inner.identities[0].clone()
+    }
+
+    fn former_identities(&self) -> Vec<String> {
+        self.inner.identities[1..].to_vec()
     }
 
     fn is_identity_unique(&self) -> bool {
@@ -263,7 +288,7 @@ impl Disk<RealSeam> for RealDisk {
 }
 
 /// Data and holes of a file from `at` on, at most [`MOST_RUNS`] of them. Past the end of the file is a hole.
-fn allocation_of(file: &File, at: u64, len: u64) -> io::Result<Vec<AllocationExtent>> {
+pub(super) fn allocation_of(file: &File, at: u64, len: u64) -> io::Result<Vec<AllocationExtent>> {
     let end = at + len;
     // Where the next run of that kind begins; `end` if there is none before it.
     let seek = |from: u64, whence: i32| {

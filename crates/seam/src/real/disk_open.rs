@@ -10,6 +10,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::claims::{Claim, claim};
+use super::file_identity::file_identities;
+use super::footprint::Footprint;
 use crate::{DiskError, DiskOpen, DiskResult, Geometry, SECTOR_BYTES};
 
 /// Pause between two attempts at a lock.
@@ -28,13 +31,16 @@ pub(super) enum Kind {
 pub(super) struct Opened {
     pub(super) file: File,
     pub(super) kind: Kind,
-    pub(super) identity: String,
+    /// What names it, the newest form first.
+    pub(super) identities: Vec<String>,
     /// The identity lies in the storage itself.
     pub(super) is_unique: bool,
     /// Tells this attachment of a device from every other one.
     pub(super) instance: Option<String>,
     pub(super) note: Option<String>,
     pub(super) geometry: Geometry,
+    /// Keeps disks that overlap from being opened.
+    pub(super) claim: Claim,
 }
 
 /// What an error of the kernel means for a disk.
@@ -78,6 +84,7 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
         kind if kind.is_block_device() => Kind::Device,
         _ => return Err(refused("is neither a regular file nor a block device".into())),
     };
+    let claim = claim(path, Footprint::of(&file), what.read_only, deadline)?;
     lock(&file, what, deadline)?;
     let stat = statx(&file).map_err(|error| refused(error.to_string()))?;
     let size_bytes = size_of_file(&file, kind).map_err(|error| refused(error.to_string()))?;
@@ -118,16 +125,16 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
             Kind::File => zeroes_ranges(&file),
         },
     };
-    let identity = match kind {
-        Kind::File => file_identity(&file, &stat),
-        Kind::Device => queue.identity(stat.stx_rdev_major, stat.stx_rdev_minor),
+    let identities = match kind {
+        Kind::File => file_identities(&file, &stat),
+        Kind::Device => vec![queue.identity(stat.stx_rdev_major, stat.stx_rdev_minor)],
     };
     let (is_unique, instance) = match kind {
         // Without the time of birth an inode's number may be another file's by now.
         Kind::File => (stat.stx_mask & libc::STATX_BTIME != 0, None),
         Kind::Device => (queue.name().is_some(), queue.instance()),
     };
-    Ok(Opened { file, kind, identity, is_unique, instance, note, geometry })
+    Ok(Opened { file, kind, identities, is_unique, instance, note, geometry, claim })
 }
 
 /// Creates a sparse file. An empty file counts as missing: it is what a crash between the two steps leaves behind.
@@ -240,7 +247,12 @@ fn statx(file: &File) -> io::Result<libc::statx> {
     Ok(unsafe { stat.assume_init() })
 }
 
-fn statfs(file: &File) -> Option<libc::statfs> {
+/// Bytes that a file system has left for this user.
+pub(super) fn free_bytes(file: &File) -> Option<u64> {
+    statfs(file).map(|stat| (stat.f_bavail as u64).saturating_mul(stat.f_bsize as u64))
+}
+
+pub(super) fn statfs(file: &File) -> Option<libc::statfs> {
     let mut stat = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the result is valid for writing; on success the kernel has filled it.
     unsafe { (libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
@@ -253,19 +265,6 @@ fn zeroes_ranges(file: &File) -> bool {
     statfs(file).is_some_and(|stat| {
         [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC, F2FS].contains(&(stat.f_type as _))
     })
-}
-
-/// Filesystem, inode and time of birth: a copy of the file differs, a rename does not.
-fn file_identity(file: &File, stat: &libc::statx) -> String {
-    // The filesystem's own identifier survives a restart; device numbers need not. It is two ints whose fields libc hides.
-    let filesystem = statfs(file).map_or([0u8; 8], |stat| {
-        // SAFETY: `fsid_t` is eight bytes without padding.
-        unsafe { std::mem::transmute::<libc::fsid_t, [u8; 8]>(stat.f_fsid) }
-    });
-    let filesystem = u64::from_ne_bytes(filesystem);
-    let birth =
-        if stat.stx_mask & libc::STATX_BTIME == 0 { (0, 0) } else { (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) };
-    format!("file:{filesystem:016x}:{}:{}.{:09}", stat.stx_ino, birth.0, birth.1)
 }
 
 /// What sysfs says of a block device.

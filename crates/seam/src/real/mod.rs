@@ -6,14 +6,19 @@
 
 mod bell;
 mod block;
+mod claims;
 mod core;
 mod disk;
 mod disk_open;
+mod file_identity;
+mod footprint;
+mod home;
 mod inherited;
 mod kept;
 mod listen;
 mod op;
 mod pool;
+mod reserve;
 mod spin;
 mod stream;
 
@@ -24,6 +29,8 @@ pub use self::bell::RealBell;
 pub use self::block::{RealBlock, RealBlockMut};
 pub use self::core::{RealCoreSpec, SPIN_NS, run_core};
 pub use self::disk::RealDisk;
+pub use self::footprint::NbdUnder;
+pub use self::home::has_client;
 pub use self::inherited::inherited;
 pub use self::kept::{KeptFile, LeftBehind, room_in_memory};
 pub use self::listen::RealListener;

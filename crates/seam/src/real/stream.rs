@@ -11,6 +11,7 @@ use std::rc::Rc;
 use compio::BufResult;
 use compio::runtime::Runtime;
 
+use super::home::leads_home;
 use super::op::{Action, IOV_MAX, Operation, submit};
 use super::{RealBlockMut, RealSeam};
 use crate::{Address, ByteStream, Gather, Part, PieceMut, StreamReader, StreamWriter};
@@ -23,6 +24,7 @@ const TURN: u32 = 16;
 /// A connected socket.
 pub struct RealStream {
     socket: OwnedFd,
+    leads_home: bool,
 }
 
 impl RealStream {
@@ -39,7 +41,7 @@ impl RealStream {
                 size_of::<libc::c_int>() as u32,
             )
         };
-        RealStream { socket }
+        RealStream { socket, leads_home: false }
     }
 
     /// The socket itself, for a protocol that passes descriptors.
@@ -58,6 +60,10 @@ impl ByteStream<RealSeam> for RealStream {
         Some(Address::Tcp(address.ip().to_canonical().to_string(), address.port()))
     }
 
+    fn leads_home(&self) -> bool {
+        self.leads_home
+    }
+
     fn split(self) -> (RealReader, RealWriter) {
         let socket = Rc::new(self.socket);
         let reader = RealReader { socket: socket.clone(), iov: Vec::new(), turn: 0, doubt: 0, last_doubt: 0 };
@@ -68,20 +74,23 @@ impl ByteStream<RealSeam> for RealStream {
         assert!(Rc::ptr_eq(&reader.socket, &writer.socket), "two directions of one stream");
         let socket = writer.socket.try_clone()?;
         writer.goes_on = true;
-        Ok(RealStream { socket })
+        Ok(RealStream { socket, leads_home: false })
     }
 }
 
 /// Connects on a thread of its own, since both name resolution and a full backlog block.
 pub(super) async fn connect(to: &Address) -> io::Result<RealStream> {
     let to = to.clone();
-    let connected = compio::runtime::spawn_blocking(move || -> io::Result<OwnedFd> {
-        Ok(match to {
+    let connected = compio::runtime::spawn_blocking(move || -> io::Result<(OwnedFd, bool)> {
+        let socket = match to {
             Address::Unix(path) => std::os::unix::net::UnixStream::connect(path)?.into(),
             Address::Tcp(host, port) => std::net::TcpStream::connect((host.as_str(), port))?.into(),
-        })
+        };
+        let leads_home = leads_home(&socket);
+        Ok((socket, leads_home))
     });
-    Ok(RealStream::from_fd(connected.await??))
+    let (socket, leads_home) = connected.await??;
+    Ok(RealStream { leads_home, ..RealStream::from_fd(socket) })
 }
 
 /// `result` of a system call as a count.

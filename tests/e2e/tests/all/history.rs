@@ -215,8 +215,14 @@ pub struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
     pub fn mount(place: &Path) -> Option<SmallDisk> {
+        SmallDisk::of(place, "1m")
+    }
+
+    /// One of that size, as `mount` takes it.
+    pub fn of(place: &Path, size: &str) -> Option<SmallDisk> {
         std::fs::create_dir_all(place).expect("the folder can be made");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(place).output();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(place).output();
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
             return Some(SmallDisk(place.to_owned()));
         }

@@ -17,10 +17,10 @@ const MIB: u64 = 1 << 20;
 const REFUSAL: &str = "cannot write its file: Is a directory";
 
 /// A folder in place of the state's spare file: root as well fails to write it, as on a disk that is full and has no spare.
-struct Obstacle(PathBuf);
+pub struct Obstacle(PathBuf);
 
 impl Obstacle {
-    fn put(site: &Site) -> Obstacle {
+    pub fn put(site: &Site) -> Obstacle {
         let path = site.folder.join("state/state.new");
         // The spare, once there is one.
         let _ = fs::remove_file(&path);
@@ -28,7 +28,7 @@ impl Obstacle {
         Obstacle(path)
     }
 
-    fn clear(self) {
+    pub fn clear(self) {
         fs::remove_dir(self.0).expect("nobody has put anything into it");
     }
 }

@@ -23,6 +23,8 @@ pub(super) enum NegotiateError {
     Refused { export: String, reason: String },
     #[error("the server takes requests of {min} to {max} bytes; 4096 must be among them")]
     BlockSize { min: u32, max: u32 },
+    #[error("that is an export of this daemon itself; name the volume's own storage as its backing")]
+    Own,
     #[error("the export's size of {0} bytes is no multiple of its block size")]
     Size(u64),
 }

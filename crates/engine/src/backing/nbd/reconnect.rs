@@ -9,7 +9,7 @@ use seam::{ByteStream, DiskError, DiskResult, Incoming, Nanos, Seam};
 
 use super::disk::Shared;
 use super::link::Link;
-use super::negotiate::negotiate;
+use super::negotiate::{NegotiateError, negotiate};
 use super::{NbdOptions, NbdTarget};
 
 /// Bytes taken from the socket at once.
@@ -24,10 +24,13 @@ pub(super) type SeamLink<S> = Link<S, Reader<S>, Writer<S>>;
 pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &NbdOptions) -> DiskResult<SeamLink<S>> {
     let attempt = async {
         let stream = seam.connect(&target.address).await?;
+        if stream.leads_home() {
+            return Err(NegotiateError::Own);
+        }
         let (reader, mut writer) = stream.split();
         let mut incoming = Incoming::new(reader, RECEIVE_BYTES);
         let facts = negotiate(&mut incoming, &mut writer, &target.export).await?;
-        Ok::<_, super::negotiate::NegotiateError>(Link { incoming, writer, facts })
+        Ok(Link { incoming, writer, facts })
     };
     let failed = |reason: &dyn std::fmt::Display| Err(DiskError::Open(format!("cannot connect to {target}: {reason}")));
     let (mut attempt, mut limit) = (pin!(attempt), pin!(seam.sleep(options.attempt_timeout)));

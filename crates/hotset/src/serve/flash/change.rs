@@ -197,10 +197,10 @@ impl Daemon {
         F: Future<Output = Result<u32, StoreError>> + 'static,
     {
         let (opened, config) = self.opened_flash()?;
-        let own = path.to_owned();
+        let (device, own) = (path.to_owned(), self.own_volumes());
         let call = async move |local: Rc<Local>| {
             // What cannot be opened is what was named.
-            let opened = open_device(&local, &config, own).await;
+            let opened = open_device(&local, &config, device, &own).await;
             let disk = match opened {
                 Ok(disk) => disk,
                 Err(text) => return (None, Err(StoreError::Refused(text))),

@@ -72,6 +72,7 @@ impl Daemon {
                     owners => format!(", with data of {owners} volumes"),
                 };
                 log::info(format!("flash log {} is in use{made}{of}", opened.store));
+                self.rename_devices(&opened.renamed)?;
                 opened.absent.iter().for_each(|absent| log::error(format!("flash: {absent}")));
                 self.begin_wear();
                 Flash::Open(opened)
@@ -87,8 +88,9 @@ impl Daemon {
 
     /// Finds the store, judges it by the records, notes what is about to be, and only then opens it.
     async fn find_and_open(self: &Rc<Self>, config: FlashConfig) -> Result<Result<Opened, Unused>, Failure> {
-        let of_devices = config.clone();
-        let found = self.flash_core().call(async move |local: Rc<Local>| open::find(&local, of_devices).await).await;
+        let (of_devices, own) = (config.clone(), self.own_volumes());
+        let find = async move |local: Rc<Local>| open::find(&local, of_devices, &own).await;
+        let found = self.flash_core().call(find).await;
         let found = match found.map_err(core_gone)? {
             Ok(found) => found,
             Err(why) => return Ok(Err(Unused { why, ..Unused::default() })),
@@ -154,6 +156,22 @@ impl Daemon {
     /// Notes how far the store's members have come, so that one that was taken out is never taken for the last one in service.
     fn note_generation(&self, store: &str, generation: u64) -> Result<(), Failure> {
         let change = |state: &mut State| state.store_mut(store).generation = generation;
+        self.state.borrow_mut().change(change).map_err(state_failed)
+    }
+
+    /// What is kept of devices under names that earlier versions gave them goes by their present ones.
+    fn rename_devices(&self, renamed: &[(String, String)]) -> Result<(), Failure> {
+        let known = |former: &String| self.state.borrow().state().wear.contains_key(former);
+        if !renamed.iter().any(|(former, _)| known(former)) {
+            return Ok(());
+        }
+        let change = |state: &mut State| {
+            for (former, now) in renamed {
+                if let Some(written) = state.wear.remove(former) {
+                    state.wear.entry(now.clone()).or_insert(written);
+                }
+            }
+        };
         self.state.borrow_mut().change(change).map_err(state_failed)
     }
 
@@ -299,7 +317,7 @@ impl Daemon {
                 holders.map(|volume| (volume.name().to_owned(), volume.stats().flash_dirty_bytes)).collect();
             let (pages, members) = pages_report(&local);
             let unclaimed = local.engine.unclaimed().len();
-            let under_way = (log.job(), log.scrub_stats(), log.lost());
+            let under_way = (log.job(), log.scrub_stats(), log.lost(), log.unnoted());
             let volumes = local.engine.volumes();
             let content = volumes
                 .iter()
@@ -317,12 +335,18 @@ impl Daemon {
             unclaimed,
             pages,
             (written, content),
-            (job, scrub, lost),
+            (job, scrub, lost, unnoted),
         )))) = asked
         else {
             report.alerts.push("its data core does not answer".to_owned());
             return Some(report);
         };
+        if let Some(why) = unnoted {
+            report.alerts.push(format!(
+                "flushes fail: a flash device is out of service, and the state directory could not note that ({why}); make it writable, and \
+                 they are answered again"
+            ));
+        }
         if let Some(why) = &pages.dropped {
             report.alerts.push(format!("the clean pages from before the start were dropped: {why}"));
         }
@@ -441,15 +465,16 @@ impl Daemon {
     }
 }
 
-/// Notes each generation of the members that the log's core tells of, and says so when that is durable: flushes wait for it.
+/// Notes each generation of the members that the log's core tells of, and says whether that is durable: no flush is answered before.
 async fn note_generations(daemon: Weak<Daemon>, store: String, mut notes: mpsc::UnboundedReceiver<open::NoteThis>) {
     while let Some((generation, done)) = notes.recv().await {
         let Some(daemon) = daemon.upgrade() else { return };
-        if let Err(failure) = daemon.note_generation(&store, generation) {
-            log::error(failure.message);
+        let noted = daemon.note_generation(&store, generation).map_err(|failure| failure.message);
+        if let Err(why) = &noted {
+            log::error(format!("flushes are not answered: a flash device is out of service, and {why}"));
         }
-        // Who asked may have lost patience.
-        let _ = done.send(());
+        // The store may have lost patience.
+        let _ = done.send(noted);
     }
 }
 

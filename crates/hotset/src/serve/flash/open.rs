@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError, StoreIdentity};
 use seam::real::{RealDisk, RealSeam};
-use seam::{Disk, DiskOpen, Nanos, Seam};
+use seam::{Disk, DiskOpen, Seam};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::data_core::Local;
+use super::super::overlap::OwnVolumes;
 use super::super::sabotage;
 use crate::config::FlashConfig;
 use state::show_uuid;
@@ -15,11 +16,8 @@ use state::show_uuid;
 /// How long a start waits for a killed predecessor's last I/O, in milliseconds.
 const LOCK_WAIT_MS: u64 = 10_000;
 
-/// A state directory that takes longer to note a generation holds up flushes no more.
-const NOTE_PATIENCE: Nanos = Nanos::from_secs(5);
-
-/// A generation that is to be noted in the state directory, and who waits for that.
-pub type NoteThis = (u64, oneshot::Sender<()>);
+/// A generation that is to be noted in the state directory, and where it is told how that went.
+pub type NoteThis = (u64, oneshot::Sender<Result<(), String>>);
 
 /// A flash log that was opened.
 #[derive(Clone, Debug)]
@@ -30,6 +28,8 @@ pub struct Opened {
     pub generation: u64,
     /// What each device calls itself, and the path that people know it by.
     pub names: Names,
+    /// What earlier versions called devices, and what they call themselves now.
+    pub renamed: Vec<(String, String)>,
     /// The devices were empty, and hold a store now.
     pub formatted: bool,
     /// Configured devices that are no part of it, and why.
@@ -62,6 +62,8 @@ pub struct FoundStore {
     pub identity: StoreIdentity,
     /// What each device calls itself, and the path that people know it by.
     names: Names,
+    /// What earlier versions called devices, and what they call themselves now.
+    renamed: Vec<(String, String)>,
     /// The devices were empty, and hold a store now.
     formatted: bool,
     /// Configured devices that are no part of it, and why.
@@ -86,17 +88,19 @@ pub struct Grant {
 
 /// Finds out which store lies on `config`'s devices, or makes one where all of them are there and empty. The error says why there is none to
 /// be used. The devices stay open for [`open`].
-pub async fn find(local: &Local, config: FlashConfig) -> Result<FoundStore, String> {
+pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Result<FoundStore, String> {
     if config.devices.len() < 2 && !config.allow_single_copy {
         return Err(
             "[flash] names one device, and allow_single_copy is not set; name a second one, or set it".to_owned()
         );
     }
     let (mut disks, mut names, mut absent, mut device_bytes) = (Vec::new(), Names::default(), Vec::new(), 0u128);
+    let mut renamed = Vec::new();
     for path in &config.devices {
-        match open_device(local, &config, path.clone()).await {
+        match open_device(local, &config, path.clone(), own).await {
             Ok(disk) => {
                 names.add(disk.identity(), path);
+                renamed.extend(disk.former_identities().into_iter().map(|former| (former, disk.identity())));
                 device_bytes += u128::from(disk.geometry().size_bytes);
                 disks.push(disk);
             }
@@ -109,7 +113,7 @@ pub async fn find(local: &Local, config: FlashConfig) -> Result<FoundStore, Stri
     let accept_missing = config.devices.len() == 1;
     let (identity, formatted) = identify_store(&local.seam, &mut disks, accept_missing, &names, &mut absent).await?;
     *local.flash_devices.borrow_mut() = disks;
-    Ok(FoundStore { identity, names, formatted, absent, device_bytes, accept_missing })
+    Ok(FoundStore { identity, names, renamed, formatted, absent, device_bytes, accept_missing })
 }
 
 /// True when the log of the store that was found holds data, or cannot be read to say so.
@@ -130,7 +134,7 @@ pub async fn open(
     noter: mpsc::UnboundedSender<NoteThis>,
 ) -> Result<Opened, String> {
     let disks = std::mem::take(&mut *local.flash_devices.borrow_mut());
-    let FoundStore { identity, names, formatted, absent, device_bytes, accept_missing } = found;
+    let FoundStore { identity, names, renamed, formatted, absent, device_bytes, accept_missing } = found;
     let options = OpenOptions {
         accept_missing,
         seen: Some((identity.store, grant.generation)),
@@ -140,23 +144,19 @@ pub async fn open(
     };
     let opened = Store::open(&local.seam, &disks, options).await;
     let (store, found) = opened.map_err(|error| say(&error, &names, &absent))?;
-    let opened =
-        Opened { generation: store.generation(), store: show_uuid(&store.uuid()), names, formatted, absent, owners: 0 };
+    let (generation, uuid) = (store.generation(), show_uuid(&store.uuid()));
+    let opened = Opened { generation, store: uuid, names, renamed, formatted, absent, owners: 0 };
     if grant.map_void {
         store.pages().distrust();
     }
     store.set_scrub(config.scrub);
-    let seam = local.seam.clone();
     store.note_generations(move |generation| {
-        let (noter, seam) = (noter.clone(), seam.clone());
+        let noter = noter.clone();
         Box::pin(async move {
             let (done, is_done) = oneshot::channel();
-            if noter.send((generation, done)).is_ok() {
-                tokio::select! {
-                    _ = is_done => {}
-                    () = seam.sleep(NOTE_PATIENCE) => {}
-                }
-            }
+            let gone = || "the daemon is going down".to_owned();
+            noter.send((generation, done)).map_err(|_| gone())?;
+            is_done.await.unwrap_or_else(|_| Err(gone()))
         })
     });
     local.engine.open_log(store, found);
@@ -164,14 +164,32 @@ pub async fn open(
     Ok(Opened { owners: local.engine.unclaimed().len(), ..opened })
 }
 
-pub async fn open_device(local: &Local, config: &FlashConfig, path: PathBuf) -> Result<RealDisk, String> {
+pub async fn open_device(
+    local: &Local,
+    config: &FlashConfig,
+    path: PathBuf,
+    own: &OwnVolumes,
+) -> Result<RealDisk, String> {
+    let shown = path.display().to_string();
     if let Some((what, remedy)) = config.missing(&path) {
         return Err(format!("{what}; {remedy}"));
     }
     let create_bytes = config.create_bytes(&path);
+    let existed = std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
     let opened =
         local.seam.open_disk(&DiskOpen { path, create_bytes, read_only: false, lock_wait_ms: LOCK_WAIT_MS }).await;
     let disk = opened.map_err(|error| error.to_string())?;
+    own.check(&shown, disk.nbd_under())?;
+    // A modelled device is one for show.
+    if config.ssd.is_none()
+        && let Err(error) = disk.reserve(Path::new(&shown)).await
+    {
+        if !existed {
+            // It was made just now, and holds nothing. One that cannot be removed is refused at the next start as well.
+            let _ = std::fs::remove_file(&shown);
+        }
+        return Err(error.to_string());
+    }
     Ok(match config.ssd {
         Some(ssd) => disk.with_time_of(ssd),
         None => disk,

@@ -1,0 +1,76 @@
+//! Numbers that only a forger writes, under right checksums: each is refused before it is used.
+
+use flash::format::FIRST_SEGMENT_BYTES;
+use flash::format::superblock::{PLACES, Superblock};
+use flash::{OpenOptions, StoreError, inspect};
+use seam::sim::{SimDisk, SimSeam};
+use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
+
+use crate::world::{NAMES, SMALL, disks, formatted};
+
+/// Writes another superblock to both places of a device.
+async fn forge(seam: &SimSeam, disk: &SimDisk, forge: fn(&mut Superblock)) {
+    for at in PLACES {
+        let buffer = Piece::whole(seam.alloc().expect("the pool has room"));
+        let (result, mut pieces) = disk.read(at, vec![buffer]).await;
+        result.expect("it reads");
+        let block = pieces.pop().expect("one was read").block.freeze();
+        let mut raw = [0; BLOCK_BYTES];
+        block.read_bytes(0, &mut raw);
+        let mut superblock = Superblock::decode(&raw).expect("it was formatted");
+        forge(&mut superblock);
+        let mut buffer = seam.alloc().expect("the pool has room");
+        buffer.write_metadata(0, &*superblock.encode());
+        disk.write(at, vec![Piece::whole(buffer.freeze())]).await.expect("it writes");
+    }
+}
+
+#[test]
+fn every_forged_number_of_a_superblock_is_refused() {
+    let forged: [(&str, fn(&mut Superblock)); 12] = [
+        ("segments", |superblock| superblock.segments = u32::MAX),
+        ("a member's segments", |superblock| superblock.members.iter_mut().for_each(|one| one.segments = u32::MAX)),
+        ("both", |superblock| {
+            superblock.segments = u32::MAX;
+            superblock.members.iter_mut().for_each(|one| one.segments = u32::MAX);
+        }),
+        ("larger segments", |superblock| superblock.segment_bytes = 1 << 30),
+        ("no journal", |superblock| superblock.journal_bytes = 0),
+        ("a journal of a block", |superblock| superblock.journal_bytes = 4096),
+        ("a journal as large as the log", |superblock| superblock.journal_bytes = FIRST_SEGMENT_BYTES),
+        ("a revision", |superblock| superblock.revision = u64::MAX),
+        ("a generation", |superblock| superblock.generation = u64::MAX),
+        ("a boot", |superblock| superblock.boot = u64::MAX),
+        ("a tail", |superblock| superblock.tail = u64::MAX),
+        ("a commit of the journal", |superblock| superblock.journal = u64::MAX),
+    ];
+    for (what, change) in forged {
+        let world = formatted(1, SMALL);
+        let seam = world.seam();
+        world.block_on(async {
+            let disks = disks(&seam, &NAMES).await;
+            for disk in &disks {
+                forge(&seam, disk, change).await;
+            }
+            for accept_missing in [false, true] {
+                let options = OpenOptions { accept_missing, ..OpenOptions::default() };
+                let error = flash::Store::open(&seam, &disks, options).await.err();
+                assert!(matches!(error, Some(StoreError::NoStore { .. })), "{what}: {error:?}");
+            }
+            let (found, store) = inspect(&seam, &disks).await;
+            assert!(store.is_err() && found.len() == disks.len(), "{what}");
+        });
+    }
+}
+
+#[test]
+fn members_that_disagree_on_what_never_changes_are_refused() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let disks = disks(&seam, &NAMES).await;
+        forge(&seam, &disks[1], |superblock| superblock.journal_bytes += 4096).await;
+        let error = flash::Store::open(&seam, &disks, OpenOptions::default()).await.err();
+        assert_eq!(error, Some(StoreError::Diverged));
+    });
+}

@@ -1,0 +1,69 @@
+//! The disks that this process has open, with what they lie on: of two that overlap the second is refused.
+//!
+//! A lock on the file does not tell: a file and a loop device of it are two inodes with a lock each.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::footprint::{Footprint, NbdUnder};
+use crate::{DiskError, DiskResult};
+
+/// Longest time that a disk which is being closed keeps its place: requests under way hold it.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(10);
+
+struct Held {
+    number: u64,
+    path: PathBuf,
+    read_only: bool,
+    footprint: Footprint,
+}
+
+/// The open disks, and the number of the next.
+static HELD: Mutex<(Vec<Held>, u64)> = Mutex::new((Vec::new(), 0));
+
+/// A disk's place among the open ones, given up when dropped.
+pub(super) struct Claim {
+    number: u64,
+    pub(super) nbd: Vec<NbdUnder>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        held().0.retain(|held| held.number != self.number);
+    }
+}
+
+fn held() -> MutexGuard<'static, (Vec<Held>, u64)> {
+    // The list is whole between any two of its changes.
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Claims the storage of the disk at `path`, and waits a moment for one that is being closed, but not past `deadline`. Disks that
+/// are only read may share theirs.
+pub(super) fn claim(path: &Path, footprint: Footprint, read_only: bool, deadline: Instant) -> DiskResult<Claim> {
+    let end = deadline.min(Instant::now() + CLOSING_PATIENCE);
+    loop {
+        {
+            let mut held = held();
+            let writes = |other: &&Held| !(read_only && other.read_only);
+            let meets =
+                |other: &Held| footprint.overlap(&other.footprint).map(|on| (other.path.clone(), on.to_owned()));
+            match held.0.iter().filter(writes).find_map(meets) {
+                None => {
+                    held.1 += 1;
+                    let number = held.1;
+                    let nbd = footprint.nbd.clone();
+                    held.0.push(Held { number, path: path.to_owned(), read_only, footprint });
+                    return Ok(Claim { number, nbd });
+                }
+                Some((other, on)) if Instant::now() >= end => {
+                    return Err(DiskError::Shared { path: path.to_owned(), other, on });
+                }
+                Some(_) => {}
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,99 @@
+//! What names a file as storage: its file system, its inode and its time of birth. A copy of the file differs, a rename does not.
+
+use std::ffi::c_ulong;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+
+use super::disk_open::statfs;
+
+type Uuid = [u8; 16];
+
+/// Names of an open file: the one that counts, then those that earlier versions would have given it.
+///
+/// The file system's UUID names it, for the number that `statfs` gives is the device's number on XFS, F2FS and others, and another one
+/// after a restart. Btrfs keeps that number: there it tells subvolumes apart, of which several may have one inode of one time of birth.
+pub(super) fn file_identities(file: &File, stat: &libc::statx) -> Vec<String> {
+    let known = statfs(file);
+    let is_btrfs = known.is_some_and(|stat| stat.f_type as u64 == libc::BTRFS_SUPER_MAGIC as u64);
+    // It is two ints whose fields libc hides.
+    let number = known.map_or([0u8; 8], |stat| {
+        // SAFETY: `fsid_t` is eight bytes without padding.
+        unsafe { std::mem::transmute::<libc::fsid_t, [u8; 8]>(stat.f_fsid) }
+    });
+    let uuid = if is_btrfs { None } else { uuid_of(file) };
+    let birth =
+        if stat.stx_mask & libc::STATX_BTIME == 0 { (0, 0) } else { (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) };
+    names(uuid, u64::from_ne_bytes(number), stat.stx_ino, birth)
+}
+
+fn names(uuid: Option<Uuid>, number: u64, inode: u64, birth: (i64, u32)) -> Vec<String> {
+    let of = |filesystem: String| format!("file:{filesystem}:{inode}:{}.{:09}", birth.0, birth.1);
+    let by_uuid = uuid.map(|uuid| of(uuid.iter().map(|byte| format!("{byte:02x}")).collect()));
+    by_uuid.into_iter().chain([of(format!("{number:016x}"))]).collect()
+}
+
+/// The UUID of the file system that a file lies on.
+fn uuid_of(file: &File) -> Option<Uuid> {
+    let asked = asked(file).or_else(|| listed(file.metadata().ok()?.dev()));
+    asked.filter(|uuid| *uuid != Uuid::default())
+}
+
+/// What the file system itself says: since Linux 6.9 any that has one, before that each in a way of its own.
+fn asked(file: &File) -> Option<Uuid> {
+    // Request, where the UUID lies in the answer, and what the answer begins with.
+    const FS_IOC_GETFSUUID: c_ulong = 0x8011_1500;
+    const EXT4_IOC_GETFSUUID: c_ulong = 0x8008_662c;
+    const XFS_IOC_FSGEOMETRY_V1: c_ulong = 0x8070_5864;
+    let ways: [(c_ulong, usize, u8); 3] =
+        [(FS_IOC_GETFSUUID, 1, 0), (EXT4_IOC_GETFSUUID, 8, 16), (XFS_IOC_FSGEOMETRY_V1, 64, 0)];
+    ways.into_iter().find_map(|(request, at, first)| {
+        let mut answer = Answer { bytes: [0; 256] };
+        answer.bytes[0] = first;
+        // SAFETY: each of the requests writes at most 112 bytes, which the answer has, aligned as each of them wants it.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, &raw mut answer) };
+        let sound = done == 0 && (request != FS_IOC_GETFSUUID || answer.bytes[0] == 16);
+        sound.then(|| answer.bytes[at..at + 16].try_into().expect("sixteen bytes"))
+    })
+}
+
+#[repr(C, align(8))]
+struct Answer {
+    bytes: [u8; 256],
+}
+
+/// What udev has found on the device of that number.
+fn listed(device: u64) -> Option<Uuid> {
+    let links = std::fs::read_dir("/dev/disk/by-uuid").ok()?;
+    let link = links.flatten().find(|link| std::fs::metadata(link.path()).is_ok_and(|meta| meta.rdev() == device))?;
+    parse(link.file_name().to_str()?)
+}
+
+fn parse(text: &str) -> Option<Uuid> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32)?;
+    Some(number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuid_names_a_file_and_the_number_is_its_former_name() {
+        let uuid = parse("0123abcd-0123-4567-89ab-0123456789ab");
+        let new = "file:0123abcd0123456789ab0123456789ab:7:5.000000009";
+        assert_eq!(names(uuid, 0x801, 7, (5, 9)), [new, "file:0000000000000801:7:5.000000009"]);
+        assert_eq!(names(uuid, 0x811, 7, (5, 9))[0], new, "another device number is no other file");
+        assert_eq!(names(None, 0x801, 7, (5, 9)), ["file:0000000000000801:7:5.000000009"]);
+        assert_eq!(parse("ABCD-1234"), None, "no UUID of 16 bytes");
+    }
+
+    #[test]
+    fn file_system_tells_its_uuid_or_none_and_the_same_one_twice() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        let told = uuid_of(&file);
+        assert_eq!(told, uuid_of(&tempfile::tempfile().expect("another one")));
+        assert_ne!(told, Some(Uuid::default()));
+    }
+}

@@ -1,0 +1,260 @@
+//! The storage that a disk lies on: loop devices, partitions, device mapper, md and file systems resolved to ranges of files and devices,
+//! so that two paths to one disk are seen before both are written.
+//!
+//! 1. An *exact* part is the disk's own bytes at a known place. Any other part says only that the disk lies somewhere inside it.
+//! 2. Two disks overlap where two of their parts do and at least one is exact. Two logical volumes of one group, or two files of one
+//!    file system, meet only in parts that are not exact, and are two disks.
+
+use std::fs::{self, File, OpenOptions};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Layers that are followed; more is a loop or nonsense.
+const DEPTH_MAX: u32 = 16;
+/// Parts that are kept of one disk.
+const PARTS_MAX: usize = 256;
+/// The unit of sizes in sysfs.
+const SYSFS_SECTOR_BYTES: u64 = 512;
+
+/// Something that holds bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    /// A file, by its file system's device number and its inode.
+    File { device: (u32, u32), inode: u64 },
+    /// A block device, by number.
+    Device((u32, u32)),
+    /// A disk by the name that the hardware has for it, whichever path leads there.
+    Wwid(String),
+}
+
+/// Bytes of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    node: Node,
+    span: Range<u64>,
+    exact: bool,
+    /// What people call the node.
+    name: String,
+}
+
+/// A kernel's NBD device under a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdUnder {
+    /// Its name in the kernel.
+    pub name: String,
+    /// What the program that connected it wrote there.
+    pub backend: Option<String>,
+    /// The process that connected it.
+    pub pid: Option<u32>,
+}
+
+/// Everything that a disk lies on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Footprint {
+    parts: Vec<Part>,
+    pub(super) nbd: Vec<NbdUnder>,
+}
+
+impl Footprint {
+    /// What an open file or device lies on. What cannot be resolved is left out.
+    pub(super) fn of(file: &File) -> Footprint {
+        file.metadata().map(|meta| Kernel::real().footprint(&meta, mount_of(file))).unwrap_or_default()
+    }
+
+    /// The name of the storage that both reach, if they overlap.
+    pub(super) fn overlap<'a>(&'a self, other: &Footprint) -> Option<&'a str> {
+        let meet = |a: &Part, b: &Part| {
+            let same = a.node == b.node && (a.exact || b.exact);
+            same && a.span.start < b.span.end && b.span.start < a.span.end
+        };
+        let both = self.parts.iter().find(|part| other.parts.iter().any(|of_other| meet(part, of_other)));
+        both.map(|part| part.name.as_str())
+    }
+}
+
+/// Where the kernel tells of devices: folders, so that a test can make some up.
+struct Kernel {
+    sys: PathBuf,
+    dev: PathBuf,
+    mounts: PathBuf,
+}
+
+/// Where a file is.
+#[derive(Clone, Copy)]
+struct FileAt {
+    device: (u32, u32),
+    inode: u64,
+    /// The mount by which it was opened.
+    mount: Option<u64>,
+}
+
+/// What a loop device lies on.
+struct LoopStatus {
+    file: FileAt,
+    /// The block device, where it is none of a file.
+    block: Option<(u32, u32)>,
+    offset: u64,
+    limit: u64,
+}
+
+impl Kernel {
+    fn real() -> Kernel {
+        Kernel { sys: "/sys".into(), dev: "/dev".into(), mounts: "/proc/self/mountinfo".into() }
+    }
+
+    fn footprint(&self, meta: &fs::Metadata, mount: Option<u64>) -> Footprint {
+        let mut found = Footprint::default();
+        if meta.is_file() {
+            let at = FileAt { device: number_of(meta.dev()), inode: meta.ino(), mount };
+            self.file(at, 0..meta.len().max(1), true, &mut found, 0);
+        } else {
+            self.device(number_of(meta.rdev()), 0..u64::MAX, true, &mut found, 0);
+        }
+        found
+    }
+
+    fn file(&self, at: FileAt, span: Range<u64>, exact: bool, found: &mut Footprint, depth: u32) {
+        let FileAt { device, inode, mount } = at;
+        let name = format!("one file, inode {inode} of the file system {}:{}", device.0, device.1);
+        if !add(found, Part { node: Node::File { device, inode }, span, exact, name }, depth) {
+            return;
+        }
+        // A file system that has no device number of its own tells by its mount what it lies on.
+        let below = if device.0 != 0 { Some(device) } else { self.mounted_from(device, mount) };
+        if let Some(below) = below {
+            self.device(below, 0..u64::MAX, false, found, depth + 1);
+        }
+    }
+
+    fn device(&self, number: (u32, u32), span: Range<u64>, exact: bool, found: &mut Footprint, depth: u32) {
+        let folder = self.sys.join(format!("dev/block/{}:{}", number.0, number.1));
+        let folder = folder.canonicalize().unwrap_or(folder);
+        let bytes = count(&folder.join("size")).map_or(u64::MAX, |sectors| sectors.saturating_mul(SYSFS_SECTOR_BYTES));
+        let span = span.start..span.end.min(bytes);
+        let known = folder.file_name().map(|name| name.to_string_lossy().replace('!', "/"));
+        let known = known.unwrap_or_else(|| format!("{}:{}", number.0, number.1));
+        let name = format!("/dev/{known}");
+        if !add(found, Part { node: Node::Device(number), span: span.clone(), exact, name: name.clone() }, depth) {
+            return;
+        }
+        if known.starts_with("nbd") && folder.join("pid").exists() {
+            let backend = text(&folder.join("backend"));
+            let pid = count(&folder.join("pid")).and_then(|pid| u32::try_from(pid).ok());
+            found.nbd.push(NbdUnder { name: known.clone(), backend, pid });
+        }
+        if folder.join("partition").exists() {
+            let start = count(&folder.join("start")).unwrap_or(0).saturating_mul(SYSFS_SECTOR_BYTES);
+            let disk = folder.parent().and_then(|disk| device_number(&text(&disk.join("dev"))?));
+            if let Some(disk) = disk {
+                self.device(disk, shifted(&span, start, 0), exact, found, depth + 1);
+            }
+            return;
+        }
+        if let Some(status) = self.loop_status(&known, &folder) {
+            let below = shifted(&span, status.offset, status.limit);
+            match status.block {
+                Some(block) => self.device(block, below, exact, found, depth + 1),
+                None => self.file(status.file, below, exact, found, depth + 1),
+            }
+            return;
+        }
+        let slaves = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
+        let slaves: Vec<_> = slaves.filter_map(|slave| device_number(&text(&slave.path().join("dev"))?)).collect();
+        for slave in &slaves {
+            self.device(*slave, 0..u64::MAX, false, found, depth + 1);
+        }
+        let wwid = text(&folder.join("wwid")).or_else(|| text(&folder.join("device/wwid")));
+        if let Some(wwid) = wwid.filter(|_| slaves.is_empty()) {
+            add(found, Part { node: Node::Wwid(wwid), span, exact, name }, depth);
+        }
+    }
+
+    /// Asks the loop device itself, which knows the very inode, and else sysfs, which has a path.
+    fn loop_status(&self, name: &str, folder: &Path) -> Option<LoopStatus> {
+        let path = text(&folder.join("loop/backing_file"))?;
+        if let Some(status) = ask_loop(&self.dev.join(name)) {
+            return Some(status);
+        }
+        let meta = fs::metadata(path).ok()?;
+        Some(LoopStatus {
+            file: FileAt { device: number_of(meta.dev()), inode: meta.ino(), mount: None },
+            block: (!meta.is_file()).then(|| number_of(meta.rdev())),
+            offset: count(&folder.join("loop/offset")).unwrap_or(0),
+            limit: count(&folder.join("loop/sizelimit")).unwrap_or(0),
+        })
+    }
+
+    /// The block device from which the file system of that number, or of that mount, is mounted.
+    fn mounted_from(&self, device: (u32, u32), mount: Option<u64>) -> Option<(u32, u32)> {
+        let mounts = fs::read_to_string(&self.mounts).ok()?;
+        let (device, mount) = (format!("{}:{}", device.0, device.1), mount.map(|mount| mount.to_string()));
+        let is = |line: &&str| {
+            let mut fields = line.split(' ');
+            fields.next() == mount.as_deref() || fields.nth(1) == Some(&device)
+        };
+        let source = mounts.lines().find(is)?.split_once(" - ")?.1.split(' ').nth(1)?;
+        let meta = fs::metadata(source).ok().filter(|_| source.starts_with('/'))?;
+        (meta.rdev() != 0).then(|| number_of(meta.rdev()))
+    }
+}
+
+/// The mount by which a file was opened.
+fn mount_of(file: &File) -> Option<u64> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+}
+
+/// Keeps a part; false where it is known already, or where there are too many.
+fn add(found: &mut Footprint, part: Part, depth: u32) -> bool {
+    let is_new = depth < DEPTH_MAX && found.parts.len() < PARTS_MAX && !found.parts.contains(&part);
+    if is_new {
+        found.parts.push(part);
+    }
+    is_new
+}
+
+/// `span` of something that begins at `start` of what it lies on, and has `limit` bytes there; 0 is no limit.
+fn shifted(span: &Range<u64>, start: u64, limit: u64) -> Range<u64> {
+    let end = if limit == 0 { span.end } else { span.end.min(limit) };
+    span.start.saturating_add(start)..end.saturating_add(start)
+}
+
+fn number_of(device: u64) -> (u32, u32) {
+    (libc::major(device), libc::minor(device))
+}
+
+fn device_number(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn text(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn count(path: &Path) -> Option<u64> {
+    text(path)?.parse().ok()
+}
+
+/// LOOP_GET_STATUS64 of the device with that node.
+fn ask_loop(node: &Path) -> Option<LoopStatus> {
+    const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
+    let device = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(node).ok()?;
+    // `loop_info64`: device, inode, rdevice, offset, size limit, then what is of no use here.
+    let mut info = [0u64; 29];
+    // SAFETY: the request writes a `loop_info64`, which has 232 bytes and the alignment of a u64.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) };
+    (done == 0).then(|| LoopStatus {
+        file: FileAt { device: number_of(info[0]), inode: info[1], mount: None },
+        block: (info[2] != 0).then(|| number_of(info[2])),
+        offset: info[3],
+        limit: info[4],
+    })
+}
+
+#[cfg(test)]
+mod tests;

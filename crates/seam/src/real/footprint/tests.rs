@@ -1,0 +1,196 @@
+//! Resolution over made-up device trees.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A folder that looks like `/sys`.
+struct Tree {
+    folder: tempfile::TempDir,
+}
+
+impl Tree {
+    fn new() -> Tree {
+        let tree = Tree { folder: tempfile::tempdir().expect("a temporary directory") };
+        fs::create_dir_all(tree.folder.path().join("sys/dev/block")).expect("the folder can be written");
+        tree
+    }
+
+    fn kernel(&self) -> Kernel {
+        let at = |name: &str| self.folder.path().join(name);
+        Kernel { sys: at("sys"), dev: at("dev"), mounts: at("mountinfo") }
+    }
+
+    /// Adds a device of `bytes`; `path` is its folder under `block`, its parent the disk of a partition.
+    fn device(&self, path: &str, number: (u32, u32), bytes: u64, files: &[(&str, &str)]) -> Range<u64> {
+        let folder = self.folder.path().join("sys/block").join(path);
+        fs::create_dir_all(&folder).expect("the folder can be written");
+        let text = format!("{}:{}", number.0, number.1);
+        symlink(&folder, self.folder.path().join("sys/dev/block").join(&text)).expect("the folder can be written");
+        let size = (bytes / SYSFS_SECTOR_BYTES).to_string();
+        for (name, content) in [("dev", text.as_str()), ("size", size.as_str())].iter().chain(files) {
+            let file = folder.join(name);
+            fs::create_dir_all(file.parent().expect("a file lies in a folder")).expect("the folder can be written");
+            fs::write(file, content).expect("the folder can be written");
+        }
+        0..bytes
+    }
+
+    /// Says that `upper` lies on `lower`.
+    fn slave(&self, upper: &str, lower: &str) {
+        let block = self.folder.path().join("sys/block");
+        let slaves = block.join(upper).join("slaves");
+        fs::create_dir_all(&slaves).expect("the folder can be written");
+        symlink(block.join(lower), slaves.join(lower.replace('/', "-"))).expect("the folder can be written");
+    }
+
+    /// Adds a file of a MiB.
+    fn file(&self, name: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        File::create(&path).and_then(|file| file.set_len(MIB)).expect("the folder can be written");
+        path
+    }
+
+    fn of_device(&self, number: (u32, u32)) -> Footprint {
+        let mut found = Footprint::default();
+        self.kernel().device(number, 0..u64::MAX, true, &mut found, 0);
+        found
+    }
+
+    fn of_file(&self, path: &Path) -> Footprint {
+        self.kernel().footprint(&fs::metadata(path).expect("it is there"), None)
+    }
+
+    /// A file of a file system on the device of that number.
+    fn on_file_system(&self, device: (u32, u32), inode: u64) -> Footprint {
+        let mut found = Footprint::default();
+        self.kernel().file(FileAt { device, inode, mount: None }, 0..MIB, true, &mut found, 0);
+        found
+    }
+}
+
+/// True when the two overlap, whichever is asked.
+fn overlap(a: &Footprint, b: &Footprint) -> bool {
+    assert_eq!(a.overlap(b).is_some(), b.overlap(a).is_some(), "an overlap is one from both sides: {a:?} {b:?}");
+    a.overlap(b).is_some()
+}
+
+#[test]
+fn partitions_overlap_their_disk_and_not_each_other() {
+    let tree = Tree::new();
+    tree.device("sda", (8, 0), 100 * MIB, &[]);
+    tree.device("sda/sda1", (8, 1), 10 * MIB, &[("partition", "1"), ("start", "2048")]);
+    tree.device("sda/sda2", (8, 2), 89 * MIB, &[("partition", "2"), ("start", "22528")]);
+    tree.device("sdb", (8, 16), 100 * MIB, &[]);
+    let [disk, first, second, other] = [(8, 0), (8, 1), (8, 2), (8, 16)].map(|number| tree.of_device(number));
+    assert!(overlap(&disk, &first) && overlap(&disk, &second) && overlap(&first, &first));
+    assert!(!overlap(&first, &second) && !overlap(&disk, &other));
+    assert_eq!(second.overlap(&disk), Some("/dev/sda"));
+}
+
+#[test]
+fn loop_device_overlaps_its_file_and_the_bytes_it_maps_alone() {
+    let tree = Tree::new();
+    let file = tree.file("a.img");
+    let path = file.to_str().expect("a plain name");
+    tree.device("loop0", (7, 0), MIB, &[("loop/backing_file", path), ("loop/offset", "0"), ("loop/sizelimit", "0")]);
+    let half = (MIB / 2).to_string();
+    let parts = [("loop/offset", "0", 1), ("loop/offset", half.as_str(), 2)];
+    for (key, offset, minor) in parts {
+        let files = [("loop/backing_file", path), (key, offset), ("loop/sizelimit", half.as_str())];
+        tree.device(&format!("loop{minor}"), (7, minor), MIB / 2, &files);
+    }
+    let [whole, low, high] = [0, 1, 2].map(|minor| tree.of_device((7, minor)));
+    let file = tree.of_file(&file);
+    for device in [&whole, &low, &high] {
+        assert!(overlap(device, &file), "{device:?}");
+    }
+    assert!(overlap(&whole, &low) && overlap(&whole, &high) && !overlap(&low, &high));
+    assert!(!overlap(&whole, &tree.of_file(&tree.file("b.img"))));
+}
+
+#[test]
+fn two_logical_volumes_of_one_disk_are_two_disks() {
+    let tree = Tree::new();
+    tree.device("sda", (8, 0), 100 * MIB, &[("device/wwid", "naa.5000")]);
+    tree.device("dm-0", (253, 0), 10 * MIB, &[("dm/name", "vg-a")]);
+    tree.device("dm-1", (253, 1), 10 * MIB, &[("dm/name", "vg-b")]);
+    tree.device("dm-2", (253, 2), 10 * MIB, &[("dm/name", "crypt-a")]);
+    [("dm-0", "sda"), ("dm-1", "sda"), ("dm-2", "dm-0")].iter().for_each(|(upper, lower)| tree.slave(upper, lower));
+    let [disk, a, b, crypt] = [(8, 0), (253, 0), (253, 1), (253, 2)].map(|number| tree.of_device(number));
+    assert!(!overlap(&a, &b) && !overlap(&crypt, &b));
+    assert!(overlap(&a, &disk) && overlap(&crypt, &disk) && overlap(&crypt, &a));
+    // A file of the file system on one volume, too.
+    let file = tree.on_file_system((253, 0), 12);
+    assert!(overlap(&file, &a) && overlap(&file, &disk) && !overlap(&file, &b));
+    assert!(!overlap(&file, &tree.on_file_system((253, 0), 13)), "two files of one file system");
+}
+
+#[test]
+fn members_of_an_array_and_paths_of_one_disk_overlap_what_is_made_of_them() {
+    let tree = Tree::new();
+    for (disk, minor, wwid) in [("sda", 0, "naa.1"), ("sdb", 16, "naa.2"), ("sdc", 32, "naa.3"), ("sdd", 48, "naa.3")] {
+        tree.device(disk, (8, minor), 100 * MIB, &[("device/wwid", wwid)]);
+    }
+    tree.device("md0", (9, 0), 100 * MIB, &[("md/uuid", "1")]);
+    tree.device("md0/md0p1", (259, 0), 10 * MIB, &[("partition", "1"), ("start", "2048")]);
+    tree.device("dm-0", (253, 0), 100 * MIB, &[("dm/name", "mpatha")]);
+    for (upper, lower) in [("md0", "sda"), ("md0", "sdb"), ("dm-0", "sdc"), ("dm-0", "sdd")] {
+        tree.slave(upper, lower);
+    }
+    let [a, b, c, d] = [0, 16, 32, 48].map(|minor| tree.of_device((8, minor)));
+    let [array, part, multipath] = [(9, 0), (259, 0), (253, 0)].map(|number| tree.of_device(number));
+    assert!([&a, &b].iter().all(|member| overlap(member, &array) && overlap(member, &part)));
+    assert!([&c, &d].iter().all(|path| overlap(path, &multipath)) && overlap(&c, &d));
+    assert!(!overlap(&a, &b) && !overlap(&array, &multipath) && !overlap(&a, &c));
+}
+
+#[test]
+fn loop_device_of_a_file_overlaps_the_device_under_its_file_system() {
+    let tree = Tree::new();
+    let file = tree.file("a.img");
+    let device = number_of(fs::metadata(&file).expect("it is there").dev());
+    // The file system of the test's folder, as if it lay on a partition.
+    tree.device("sda", (8, 0), 100 * MIB, &[]);
+    tree.device("sda/sda1", (8, 1), 50 * MIB, &[("partition", "1"), ("start", "0")]);
+    tree.device("sda/sda2", (8, 2), 50 * MIB, &[("partition", "2"), ("start", "102400")]);
+    let (sda1, mounts) = (tree.folder.path().join("sys/block/sda/sda1"), tree.folder.path().join("mountinfo"));
+    if device.0 != 0 {
+        let text = format!("{}:{}", device.0, device.1);
+        symlink(&sda1, tree.folder.path().join("sys/dev/block").join(&text)).expect("the folder can be written");
+    } else {
+        fs::write(mounts, format!("9 1 {}:{} / / rw - btrfs none rw\n", device.0, device.1))
+            .expect("it can be written");
+    }
+    let backing = [("loop/backing_file", file.to_str().expect("a plain name"))];
+    tree.device("loop0", (7, 0), MIB, &backing);
+    let (mapped, disk, other) = (tree.of_device((7, 0)), tree.of_device((8, 0)), tree.of_device((8, 2)));
+    assert_eq!(overlap(&mapped, &disk), device.0 != 0, "a temporary folder in memory lies on no device");
+    assert!(!overlap(&mapped, &other));
+}
+
+#[test]
+fn nbd_devices_under_a_disk_are_told_with_what_connected_them() {
+    let tree = Tree::new();
+    let files = [("pid", "4242"), ("backend", "hotset:00000000000000ab/vm1\n")];
+    tree.device("nbd3", (43, 3), MIB, &files);
+    tree.device("nbd4", (43, 4), 0, &[]);
+    tree.device("dm-0", (253, 0), MIB, &[]);
+    tree.slave("dm-0", "nbd3");
+    let backend = Some("hotset:00000000000000ab/vm1".to_owned());
+    assert_eq!(tree.of_device((253, 0)).nbd, [NbdUnder { name: "nbd3".to_owned(), backend, pid: Some(4242) }]);
+    assert_eq!(tree.of_device((43, 4)).nbd, [], "it is not connected");
+}
+
+#[test]
+fn devices_that_lie_on_each_other_in_a_circle_come_to_an_end() {
+    let tree = Tree::new();
+    tree.device("dm-0", (253, 0), MIB, &[]);
+    tree.device("dm-1", (253, 1), MIB, &[]);
+    tree.slave("dm-0", "dm-1");
+    tree.slave("dm-1", "dm-0");
+    let found = tree.of_device((253, 0));
+    assert!(found.parts.len() <= PARTS_MAX && overlap(&found, &tree.of_device((253, 1))));
+}

@@ -1,0 +1,125 @@
+//! All blocks of a file, asked of its file system before they are needed: a write into a hole fails when the file system is full.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use super::disk::allocation_of;
+use super::disk_open::{failed, free_bytes};
+use crate::{DiskError, DiskResult};
+
+/// The unit of a file's blocks.
+const STAT_BLOCK_BYTES: u64 = 512;
+/// Zeroes that are written at once where the file system cannot allocate.
+const ZERO_BYTES: usize = 1 << 20;
+
+/// Gives the file at `path` the blocks that it lacks. Refuses, and leaves it as it is, where the file system has no room for them.
+pub(super) fn reserve(file: &File, path: &Path) -> DiskResult<()> {
+    let meta = file.metadata().map_err(|error| failed(&error))?;
+    let missing = meta.len().saturating_sub(meta.blocks() * STAT_BLOCK_BYTES);
+    if missing == 0 {
+        return Ok(());
+    }
+    if let Some(free) = free_bytes(file).filter(|free| *free < missing) {
+        return Err(DiskError::Open(format!(
+            "{} lacks {missing} of its {} bytes, and its file system has {free} left: all of a flash file is allocated before it is used, \
+             or writes to it would fail once the file system is full; free space there, or use a smaller file",
+            path.display(),
+            meta.len()
+        )));
+    }
+    let allocated = match allocate(file, meta.len()) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => fill_holes(path, meta.len()),
+        result => result,
+    };
+    allocated.and_then(|()| file.sync_all()).map_err(|error| {
+        DiskError::Open(format!("the {missing} bytes that {} lacks cannot be allocated ({error})", path.display()))
+    })
+}
+
+/// Holes get blocks; what is there stays.
+fn allocate(file: &File, len: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: a system call on a descriptor that we own.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Writes zeroes where there are holes, through the page cache, which aligns what it writes.
+fn fill_holes(path: &Path, len: u64) -> io::Result<()> {
+    let file = File::options().read(true).write(true).open(path)?;
+    let zeroes = vec![0; ZERO_BYTES];
+    let mut from = 0;
+    while from < len {
+        for run in allocation_of(&file, from, len - from)? {
+            let (mut at, end) = (from, from + run.len_bytes);
+            while run.hole && at < end {
+                let bytes = (end - at).min(ZERO_BYTES as u64);
+                file.write_all_at(&zeroes[..bytes as usize], at)?;
+                at += bytes;
+            }
+            from = end;
+        }
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u64 = 8 << 20;
+
+    fn sparse() -> (tempfile::TempDir, File) {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(folder.path().join("f"));
+        let file = file.expect("the folder can be written");
+        file.set_len(LEN).expect("a sparse file can be made");
+        file.write_all_at(&[7; 4096], 1 << 20).expect("there is room");
+        (folder, file)
+    }
+
+    fn holds(file: &File) -> Vec<u8> {
+        let mut bytes = vec![1; LEN as usize];
+        file.read_exact_at(&mut bytes, 0).expect("it reads");
+        bytes
+    }
+
+    #[test]
+    fn sparse_file_gets_all_of_its_blocks_and_keeps_its_content() {
+        for by_zeroes in [false, true] {
+            let (folder, file) = sparse();
+            let path = folder.path().join("f");
+            let before = holds(&file);
+            match by_zeroes {
+                true => fill_holes(&path, LEN).expect("there is room"),
+                false => reserve(&file, &path).expect("there is room"),
+            }
+            let meta = file.metadata().expect("it is open");
+            assert!(meta.blocks() * STAT_BLOCK_BYTES >= LEN, "{} blocks", meta.blocks());
+            assert!(holds(&file) == before && meta.len() == LEN);
+        }
+    }
+
+    #[test]
+    fn file_that_its_file_system_has_no_room_for_is_refused_and_left_alone() {
+        let (folder, file) = sparse();
+        // A sparse file may be larger than all that is left.
+        let len = 1 << 43;
+        if file.set_len(len).is_err() || free_bytes(&file).is_none_or(|free| free > len) {
+            return;
+        }
+        let before = file.metadata().expect("it is open").blocks();
+        let error = reserve(&file, &folder.path().join("f")).expect_err("there is no room").to_string();
+        assert!(error.contains("free space there"), "{error}");
+        assert_eq!(file.metadata().expect("it is open").blocks(), before);
+    }
+}

@@ -1,0 +1,78 @@
+//! A file on a file system whose device has another number than before is the same backing.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use e2e::client::Client;
+use e2e::loop_device::LoopDevice;
+use e2e::site::Site;
+
+const MIB: u64 = 1 << 20;
+
+/// A mounted file system, unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn of(device: &Path, place: &Path) -> Option<Mounted> {
+        std::fs::create_dir_all(place).expect("the folder can be made");
+        run(Command::new("mount").arg(device).arg(place)).then(|| Mounted(place.to_owned()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Nothing can be done about one that stays.
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+fn run(command: &mut Command) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("/usr/sbin:/sbin:{path}")).output().is_ok_and(|output| output.status.success())
+}
+
+/// An XFS file system in a file, on a loop device and mounted; none, with a word on the terminal, where that cannot be.
+fn xfs(site: &Site, file: &Path, place: &Path) -> Option<(LoopDevice, Mounted)> {
+    // The smallest that `mkfs.xfs` makes.
+    let made = LoopDevice::attach(file, 320 * MIB, 512).ok();
+    let made = made.filter(|device| run(Command::new("mkfs.xfs").arg("-q").arg(device.path())));
+    let mounted = made.and_then(|device| Mounted::of(device.path(), place).map(|mounted| (device, mounted)));
+    if mounted.is_none() {
+        let folder = site.folder.path().display();
+        let _ =
+            writeln!(std::io::stderr(), "SKIPPED: a backing on XFS: no such file system can be mounted in {folder}");
+    }
+    mounted
+}
+
+#[test]
+fn file_on_xfs_is_the_same_backing_on_another_device_number() {
+    let mut site = Site::new();
+    let (image, place) = (site.folder.join("xfs.img"), site.folder.join("mounted"));
+    let Some((device, mounted)) = xfs(&site, &image, &place) else { return };
+    let backing = place.join("v.img");
+    File::create(&backing).and_then(|file| file.set_len(MIB)).expect("the file system can be written");
+    site.volume_on("v", &backing.display().to_string(), "");
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.write(0, &[7; 4096]).expect("it writes");
+    client.flush().expect("it flushes");
+    drop(client);
+    daemon.stop();
+    drop(mounted);
+    let first = device.path().to_owned();
+    drop(device);
+    // Something else has the device's number when the file system comes back.
+    let other = LoopDevice::attach(&site.folder.join("other.img"), MIB, 512).expect("one could be made before");
+    let device = LoopDevice::of(&image, 512).expect("one could be made before");
+    assert!(other.path() == first || device.path() != first, "the number is another one");
+    let _mounted = Mounted::of(device.path(), &place).expect("it could be mounted before");
+    let daemon = site.start();
+    let mut client =
+        Client::connect(&site.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));
+    assert_eq!(client.read(0, 4096).expect("it reads"), [7; 4096]);
+    drop(client);
+    daemon.stop();
+}

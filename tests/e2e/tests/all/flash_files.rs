@@ -1,0 +1,91 @@
+//! Flash files and the file systems that they lie on.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use e2e::client::Client;
+use e2e::daemon::{text_of, wait_for};
+use e2e::site::Site;
+
+use crate::flash::{failing, flash_on};
+use crate::history::SmallDisk;
+use crate::state::Obstacle;
+
+const MIB: u64 = 1 << 20;
+const FLASH_BYTES: u64 = 64 * MIB;
+
+fn allocated(path: &Path) -> u64 {
+    fs::metadata(path).expect("it is there").blocks() * 512
+}
+
+#[test]
+fn sparse_flash_files_get_all_of_their_blocks() {
+    let mut site = Site::with_volume(MIB);
+    let paths = ["made", "sparse", "added"].map(|name| site.folder.join(name));
+    for path in &paths[1..] {
+        File::create(path).and_then(|file| file.set_len(FLASH_BYTES)).expect("the folder can be written");
+        assert_eq!(allocated(path), 0, "the file system makes sparse files");
+    }
+    flash_on(&mut site, &[&paths[0], &paths[1]]);
+    let daemon = site.start();
+    daemon.command(&["flash", "add", &paths[2].display().to_string()]);
+    for path in &paths {
+        assert!(allocated(path) >= FLASH_BYTES, "{}: {} bytes", path.display(), allocated(path));
+    }
+    daemon.stop();
+}
+
+#[test]
+fn flash_file_that_its_file_system_cannot_hold_is_refused_before_a_write_fails() {
+    let mut site = Site::with_volume(MIB);
+    let place = site.folder.join("small");
+    let Some(_small) = SmallDisk::of(&place, "48m") else { return };
+    let (new, sparse, whole) = (place.join("new"), place.join("sparse"), site.folder.join("whole"));
+    File::create(&sparse).and_then(|file| file.set_len(FLASH_BYTES)).expect("it can be written");
+    flash_on(&mut site, &[&whole, &sparse]);
+    let daemon = site.start();
+    let log = daemon.log();
+    let line =
+        log.lines().find(|line| line.contains("flash is not used") || line.contains("flash: ")).unwrap_or_default();
+    assert!(line.contains(&sparse.display().to_string()) && line.contains("free space there"), "{log}");
+    assert_eq!(allocated(&sparse), 0, "the file system is not filled in vain");
+    daemon.stop();
+    flash_on(&mut site, &[&new]);
+    site.tables += "allow_single_copy = true\n";
+    let daemon = site.start();
+    assert!(daemon.log().contains("free space there"), "{}", daemon.log());
+    assert!(!new.exists(), "a file that cannot be used is not left behind");
+    let added = daemon.try_command(&["flash", "list"]);
+    assert!(text_of(&added).contains("free space there"), "{}", text_of(&added));
+    daemon.stop();
+}
+
+#[test]
+fn flush_on_one_copy_fails_until_the_state_directory_has_noted_that() {
+    let mut site = Site::with_volume(16 * MIB);
+    let Some(devices) = failing(&site, &["l0", "l1"]) else { return };
+    flash_on(&mut site, &[devices[0].path(), devices[1].path()]);
+    site.tables += "allow_single_copy = true\n";
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.write(0, &[1; 4096]).expect("it writes");
+    client.flush().expect("two copies");
+    let obstacle = Obstacle::put(&site);
+    devices[0].fail();
+    client.write(0, &[2; 4096]).expect("it is taken into memory");
+    assert!(client.flush().is_err(), "one copy, and the next start would not know:\n{}", daemon.log());
+    let list = daemon.command(&["flash", "list"]);
+    assert!(list.contains("flushes fail"), "{list}");
+    obstacle.clear();
+    wait_for("flushes to be answered again", || client.flush().ok());
+    assert!(!daemon.command(&["flash", "list"]).contains("flushes fail"), "{}", daemon.log());
+    drop(client);
+    daemon.kill();
+    let daemon = site.start();
+    let mut client =
+        Client::connect(&site.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));
+    assert_eq!(client.read(0, 4096).expect("it reads"), [2; 4096]);
+    drop(client);
+    daemon.stop();
+}

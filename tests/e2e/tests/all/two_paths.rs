@@ -1,0 +1,139 @@
+//! Two paths to one disk, and volumes on exports of their own daemon: refused, with both names.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::Path;
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, text_of};
+use e2e::loop_device::LoopDevice;
+use e2e::site::Site;
+
+use crate::flash::flash_on;
+
+const MIB: u64 = 1 << 20;
+const VOLUME_BYTES: u64 = 64 * MIB;
+
+/// A file in the site's folder and a loop device of it; none, with a word on the terminal, where none may be made.
+fn looped(site: &Site) -> Option<(std::path::PathBuf, LoopDevice)> {
+    let file = site.folder.join("shared.img");
+    match LoopDevice::attach(&file, VOLUME_BYTES, 512) {
+        Ok(device) => Some((file, device)),
+        Err(reason) => {
+            let _ =
+                writeln!(std::io::stderr(), "SKIPPED: two paths to one disk: no loop device can be made ({reason})");
+            None
+        }
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// What the daemon's log says of a volume that it does not serve.
+fn refusal(daemon: &Daemon, volume: &str) -> String {
+    let begin = format!("volume {volume} is not served: ");
+    let log = daemon.log();
+    let line = log.lines().find(|line| line.contains(&begin));
+    line.unwrap_or_else(|| panic!("{volume} is served:\n{log}")).to_owned()
+}
+
+#[test]
+fn loop_device_of_a_backing_is_no_second_backing() {
+    let mut site = Site::new();
+    let Some((file, device)) = looped(&site) else { return };
+    site.volume_on("a", &shown(&file), "");
+    site.volume_on("b", &shown(device.path()), "");
+    let daemon = site.start();
+    let line = refusal(&daemon, "b");
+    assert!(line.contains(&shown(&file)) && line.contains(&shown(device.path())), "{line}");
+    assert!(line.contains("which volume a has"), "{line}");
+    let added = daemon.try_command(&["volume", "add", "c", "--backing", &shown(device.path())]);
+    assert!(!added.status.success() && text_of(&added).contains("which volume a has"), "{}", text_of(&added));
+    // When the first is gone the second may have it.
+    daemon.command(&["volume", "remove", "a"]);
+    daemon.command(&["reload"]);
+    Client::connect(&site.endpoint(), "b").expect("nothing else has its storage");
+    daemon.stop();
+}
+
+#[test]
+fn loop_device_of_a_backing_is_no_flash_device() {
+    let mut site = Site::new();
+    let Some((file, device)) = looped(&site) else { return };
+    let other = site.folder.join("other");
+    flash_on(&mut site, &[device.path(), &other]);
+    site.volume_on("a", &shown(&file), "");
+    site.volume("b", MIB, "");
+    let daemon = site.start();
+    let line = refusal(&daemon, "a");
+    assert!(line.contains(&shown(device.path())) && line.contains("which the flash log has"), "{line}");
+    // By command, too, a backing does not become a flash device.
+    let added = daemon.try_command(&["flash", "add", &shown(&site.backing("b"))]);
+    let text = text_of(&added);
+    assert!(!added.status.success() && text.contains("on the same storage"), "{text}");
+    daemon.stop();
+}
+
+#[test]
+fn second_name_of_a_backing_is_refused_at_once() {
+    let mut site = Site::new();
+    site.volume("a", MIB, "");
+    let (hard, soft) = (site.folder.join("hard"), site.folder.join("soft"));
+    fs::hard_link(site.backing("a"), &hard).expect("both are in one folder");
+    std::os::unix::fs::symlink(site.backing("a"), &soft).expect("both are in one folder");
+    site.volume_on("b", &shown(&hard), "");
+    let daemon = site.start();
+    let line = refusal(&daemon, "b");
+    assert!(line.contains("which volume a has"), "{line}");
+    let added = daemon.try_command(&["volume", "add", "c", "--backing", &shown(&soft)]);
+    assert!(!added.status.success() && text_of(&added).contains("which volume a has"), "{}", text_of(&added));
+    daemon.stop();
+}
+
+#[test]
+fn two_files_and_two_loop_devices_are_four_disks() {
+    let mut site = Site::new();
+    let Some((_, first)) = looped(&site) else { return };
+    let Ok(second) = LoopDevice::attach(&site.folder.join("second.img"), VOLUME_BYTES, 512) else { return };
+    site.volume("a", MIB, "");
+    site.volume("b", MIB, "");
+    site.volume_on("c", &shown(first.path()), "");
+    site.volume_on("d", &shown(second.path()), "");
+    let daemon = site.start();
+    for volume in ["a", "b", "c", "d"] {
+        Client::connect(&site.endpoint(), volume)
+            .unwrap_or_else(|error| panic!("{volume}: {error}:\n{}", daemon.log()));
+    }
+    daemon.stop();
+}
+
+#[test]
+fn volume_on_an_export_of_its_own_daemon_is_refused() {
+    let own = "export of this daemon itself";
+    let mut site = Site::new();
+    let port =
+        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port is free").port();
+    site.listen.push(format!("tcp:0.0.0.0:{port}"));
+    site.volume("a", MIB, "");
+    let (link, twin) = (site.folder.join("link.sock"), site.folder.join("twin.sock"));
+    std::os::unix::fs::symlink(site.socket(), &link).expect("the folder can be written");
+    for (name, backing) in [
+        ("b", site.uri("a")),
+        ("c", format!("nbd+unix:///a?socket={}", link.display())),
+        ("d", format!("nbd://localhost:{port}/a")),
+    ] {
+        site.volume_on(name, &backing, "");
+    }
+    let daemon = site.start();
+    ["b", "c"].iter().for_each(|name| assert!(refusal(&daemon, name).contains(own), "{}", daemon.log()));
+    assert!(refusal(&daemon, "d").contains(own), "{}", daemon.log());
+    // Another name of the very socket: the connection itself tells.
+    fs::hard_link(site.socket(), &twin).expect("the folder can be written");
+    let uri = format!("nbd+unix:///a?socket={}", twin.display());
+    let added = daemon.try_command(&["volume", "add", "e", "--backing", &uri]);
+    assert!(!added.status.success() && text_of(&added).contains(own), "{}", text_of(&added));
+    daemon.stop();
+}
