@@ -120,7 +120,7 @@ impl State {
     }
 
     /// What is dirty of a volume and on no backing.
-    fn loss_of(&self, record: &VolumeRecord, claim: &Claim<'_>) -> Option<Loss> {
+    fn loss_of(&self, record: &VolumeRecord, claim: &Claim<'_>) -> Option<Box<Loss>> {
         let waiting = claim.waiting.get(&record.incarnation).copied().unwrap_or_default();
         let elsewhere = record.dirty_on_flash.as_deref().filter(|store| Some(*store) != claim.store);
         if elsewhere.is_none() && waiting == Waiting::default() {
@@ -128,12 +128,12 @@ impl State {
         }
         let bytes = (waiting.in_log + waiting.in_memory) * 4096;
         let in_log = claim.store.filter(|_| waiting.in_log > 0);
-        Some(Loss {
+        Some(Box::new(Loss {
             incarnation: show_incarnation(record.incarnation),
             volume: record.name.clone(),
             store: elsewhere.or(in_log).map(str::to_owned),
             bytes: elsewhere.is_none().then_some(bytes),
-        })
+        }))
     }
 
     /// Holds the volume's dirty data, the store that may have it and the backing against each other. True when that data is given up.

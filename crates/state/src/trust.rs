@@ -81,7 +81,7 @@ pub enum Refusal {
         /// The old one was cleanly stopped.
         clean: bool,
         /// What is given up by taking the new one.
-        loss: Option<Loss>,
+        loss: Option<Box<Loss>>,
     },
     /// The backing belongs to a volume that is served under another name right now.
     BackingTaken {
@@ -95,14 +95,14 @@ pub enum Refusal {
         /// Why that log is not in use.
         why: String,
         /// What is given up by going on without.
-        loss: Loss,
+        loss: Box<Loss>,
     },
     /// The flash log holds data of the volume, and by the state directory there can be none.
     LogUnexpected {
         /// The volume.
         name: String,
         /// What that log holds.
-        loss: Loss,
+        loss: Box<Loss>,
     },
     /// The backing is not as the dirty data that waits for it left it.
     ContentDiffers {
@@ -111,7 +111,7 @@ pub enum Refusal {
         /// Blocks that were destaged last and are not there.
         missing: u64,
         /// What waits.
-        loss: Loss,
+        loss: Box<Loss>,
     },
     /// Dirty data waits for a backing that cannot prove that it is the same disk.
     ContentUnproven {
@@ -120,7 +120,7 @@ pub enum Refusal {
         /// How the backing is known.
         identity: String,
         /// What waits.
-        loss: Loss,
+        loss: Box<Loss>,
     },
     /// The backing is smaller than it was, and dirty data lies past its end.
     BackingShrank {

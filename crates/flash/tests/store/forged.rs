@@ -27,7 +27,8 @@ async fn forge(seam: &SimSeam, disk: &SimDisk, forge: fn(&mut Superblock)) {
 
 #[test]
 fn every_forged_number_of_a_superblock_is_refused() {
-    let forged: [(&str, fn(&mut Superblock)); 12] = [
+    type Forge = fn(&mut Superblock);
+    let forged: [(&str, Forge); 12] = [
         ("segments", |superblock| superblock.segments = u32::MAX),
         ("a member's segments", |superblock| superblock.members.iter_mut().for_each(|one| one.segments = u32::MAX)),
         ("both", |superblock| {

@@ -87,6 +87,9 @@ pub enum SessionType {
     Discovery,
 }
 
+/// The credentials of the users whose initiators may have that name.
+pub type CredentialsOf<'a> = &'a dyn Fn(&str) -> Vec<&'a Credentials>;
+
 /// Who may log in to what, and how.
 pub struct Rules<'a> {
     /// The target's name.
@@ -96,7 +99,7 @@ pub struct Rules<'a> {
     /// Whether the initiator of that name may.
     pub admits: &'a dyn Fn(&str) -> bool,
     /// With which of some credentials the initiator of that name may prove who it is; `None`: it need not.
-    pub credentials: Option<&'a dyn Fn(&str) -> Vec<&'a Credentials>>,
+    pub credentials: Option<CredentialsOf<'a>>,
 }
 
 /// What was agreed on with an initiator.

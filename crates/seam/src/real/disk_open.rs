@@ -249,7 +249,7 @@ fn statx(file: &File) -> io::Result<libc::statx> {
 
 /// Bytes that a file system has left for this user.
 pub(super) fn free_bytes(file: &File) -> Option<u64> {
-    statfs(file).map(|stat| (stat.f_bavail as u64).saturating_mul(stat.f_bsize as u64))
+    statfs(file).map(|stat| stat.f_bavail.saturating_mul(stat.f_bsize as u64))
 }
 
 pub(super) fn statfs(file: &File) -> Option<libc::statfs> {
