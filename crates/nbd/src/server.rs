@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use engine::UnflushedLoss;
 use front::{Control, Stop};
 use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWriter};
 
@@ -83,6 +84,15 @@ impl<S: Seam> Server<S> {
 
     /// Takes clients from `listener`, a task each, until the server is stopped.
     pub async fn accept(&self, listener: S::Listener) {
+        self.accept_from(listener, true).await;
+    }
+
+    /// As [`Server::accept`], for a listener that only clients of this machine reach: none of them outlives it.
+    pub async fn accept_local(&self, listener: S::Listener) {
+        self.accept_from(listener, false).await;
+    }
+
+    async fn accept_from(&self, listener: S::Listener, is_remote: bool) {
         let control = Rc::new(Control::default());
         self.0.listeners.borrow_mut().push(Rc::clone(&control));
         while !self.0.stopping.get() {
@@ -90,7 +100,7 @@ impl<S: Seam> Server<S> {
             match accepted {
                 Some(Ok(stream)) => {
                     let server = self.clone();
-                    self.0.seam.spawn(async move { server.serve(stream).await });
+                    self.0.seam.spawn(async move { server.serve_from(stream, is_remote).await });
                 }
                 Some(Err(_)) => self.0.seam.sleep(ACCEPT_PAUSE).await,
                 None => break,
@@ -100,15 +110,19 @@ impl<S: Seam> Server<S> {
         self.0.listeners.borrow_mut().retain(|other| !Rc::ptr_eq(other, &control));
     }
 
-    /// Serves one client until it leaves.
+    /// Serves one client until it leaves, wherever it is.
     pub async fn serve(&self, stream: S::Stream) {
+        self.serve_from(stream, true).await;
+    }
+
+    async fn serve_from(&self, stream: S::Stream, is_remote: bool) {
         let full = self.0.shares.clients.count() >= self.0.shares.options.connections_max;
         self.count(|stats| if full { stats.refused += 1 } else { stats.accepted += 1 });
         if full || self.0.stopping.get() {
             return drop(stream.split());
         }
         let (id, control) = self.enter();
-        self.talk(stream, id, &control).await;
+        self.talk(stream, id, &control, is_remote).await;
         self.leave(id);
     }
 
@@ -126,7 +140,8 @@ impl<S: Seam> Server<S> {
         self.0.seam.spawn(async move {
             let (reader, writer) = client.stream.split();
             let incoming = Incoming::new(reader, RECEIVE_BYTES);
-            server.transmit_or_hand_over(agreed, incoming, writer, id, &control).await;
+            let untold_loss = client.terms.untold_loss;
+            server.transmit_or_hand_over(agreed, incoming, writer, (id, &control, untold_loss)).await;
             server.leave(id);
         });
         Ok(())
@@ -187,7 +202,7 @@ impl<S: Seam> Server<S> {
         }
     }
 
-    async fn talk(&self, stream: S::Stream, id: u64, control: &Rc<Control>) {
+    async fn talk(&self, stream: S::Stream, id: u64, control: &Rc<Control>, is_remote: bool) {
         let (reader, mut writer) = stream.split();
         let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
         let tls = self.0.shares.options.tls.clone();
@@ -207,7 +222,8 @@ impl<S: Seam> Server<S> {
         let tls = match (outcome, tls) {
             (Outcome::Transmit(agreed), _) => {
                 incoming.grow(RECEIVE_BYTES);
-                return self.transmit_or_hand_over(agreed, incoming, writer, id, control).await;
+                let untold_loss = has_untold_loss(&agreed, is_remote);
+                return self.transmit_or_hand_over(agreed, incoming, writer, (id, control, untold_loss)).await;
             }
             (Outcome::StartTls, Some(tls)) => tls,
             (Outcome::StartTls, None) | (Outcome::Closed, _) => return,
@@ -228,7 +244,8 @@ impl<S: Seam> Server<S> {
             Some(Ok((Outcome::Transmit(agreed), mut incoming, writer))) => {
                 incoming.grow(RECEIVE_BYTES);
                 // What is encrypted ends here: a successor lacks the keys.
-                drop(self.transmit(agreed, incoming, writer, id, control).await);
+                let untold_loss = has_untold_loss(&agreed, is_remote);
+                drop(self.transmit(agreed, incoming, writer, (id, control, untold_loss)).await);
             }
             Some(Ok(_)) => (),
             Some(Err(_)) | None => self.count(|stats| stats.failed_handshakes += 1),
@@ -250,12 +267,13 @@ impl<S: Seam> Server<S> {
         agreed: Agreed<S>,
         incoming: Incoming<S, R>,
         writer: W,
-        id: u64,
-        control: &Rc<Control>,
-    ) -> Option<(R, W)> {
+        (id, control, untold_loss): (u64, &Rc<Control>, bool),
+    ) -> Option<(R, W, bool)> {
         self.0.users.borrow_mut().insert(id, (agreed.export.name.clone(), Rc::clone(control)));
         let shares = Rc::clone(&self.0.shares);
-        Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), shares).run(incoming, writer).await
+        let connection = Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), shares, untold_loss);
+        let (reader, writer) = Rc::clone(&connection).run(incoming, writer).await?;
+        Some((reader, writer, connection.has_untold_loss()))
     }
 
     async fn transmit_or_hand_over(
@@ -263,11 +281,12 @@ impl<S: Seam> Server<S> {
         agreed: Agreed<S>,
         incoming: Incoming<S, <S::Stream as ByteStream<S>>::Reader>,
         writer: <S::Stream as ByteStream<S>>::Writer,
-        id: u64,
-        control: &Rc<Control>,
+        (id, control, untold_loss): (u64, &Rc<Control>, bool),
     ) {
-        let terms = Terms::of(&agreed);
-        let Some((reader, writer)) = self.transmit(agreed, incoming, writer, id, control).await else { return };
+        let terms = Terms::of(&agreed, untold_loss);
+        let transmitted = self.transmit(agreed, incoming, writer, (id, control, untold_loss)).await;
+        let Some((reader, writer, untold_loss)) = transmitted else { return };
+        let terms = Terms { untold_loss, ..terms };
         // Of a stream that cannot be put together again both directions have ended.
         if control.stop() == Stop::HandOver
             && let Ok(stream) = S::Stream::join(reader, writer)
@@ -280,5 +299,14 @@ impl<S: Seam> Server<S> {
         let mut stats = self.0.stats.get();
         change(&mut stats);
         self.0.stats.set(stats);
+    }
+}
+
+/// True for a client that may have outlived a daemon whose acknowledged writes are lost: nothing tells it from a new one.
+fn has_untold_loss<S: Seam>(agreed: &Agreed<S>, is_remote: bool) -> bool {
+    match agreed.export.volume.spec().unflushed_loss {
+        UnflushedLoss::None => false,
+        UnflushedLoss::RemoteClients => is_remote,
+        UnflushedLoss::AllClients => true,
     }
 }

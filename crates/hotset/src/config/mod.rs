@@ -58,7 +58,7 @@ pub enum Cores {
 /// Where memory lies that outlives the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeepIn {
-    /// Where memory is, if the daemon's clients go on without it.
+    /// In `/dev/shm`, if it has room.
     Auto,
     /// It goes with the daemon.
     Nowhere,

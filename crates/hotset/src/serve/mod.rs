@@ -21,6 +21,7 @@ mod iscsi;
 mod jobs;
 mod kept;
 mod listen;
+mod loss;
 pub(crate) mod notify;
 mod open;
 mod qos;
@@ -126,7 +127,12 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     let (identity, life) = draw_identity()
         .and_then(|identity| Ok((identity, draw_incarnation()?)))
         .map_err(|error| Failure::failed(format!("cannot draw an identity from /dev/urandom: {error}")))?;
-    state.change(|state| state.begin_life(identity, life)).map_err(|error| failed(&error))?;
+    state
+        .change(|state| {
+            state.begin_life(identity, life);
+            loss::note_boot(state);
+        })
+        .map_err(|error| failed(&error))?;
     let (ended, mut has_ended) = mpsc::unbounded_channel();
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
     let (tls, shown) = tls.unzip();

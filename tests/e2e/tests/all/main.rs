@@ -31,6 +31,7 @@ mod kept;
 mod kill;
 mod libvirt;
 mod lifecycle;
+mod loss;
 mod memory;
 mod package_guest;
 mod powercut;
