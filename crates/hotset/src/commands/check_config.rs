@@ -20,7 +20,8 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
     let by_rule = checked.as_ref().map(by_rule).unwrap_or_default();
     let chap = checked.as_ref().ok().and_then(|config| config.iscsi.as_ref()?.chap.as_ref());
-    let warnings = chap.map(|chap| chap.warnings()).unwrap_or_default();
+    let mut warnings = chap.map(|chap| chap.warnings()).unwrap_or_default();
+    warnings.extend(checked.as_ref().map(Config::exposed_secrets).unwrap_or_default());
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();

@@ -174,6 +174,13 @@ pub const KEYS: &[Key] = &[
         "whoever runs the daemon",
         "User that may connect to the Unix sockets of `listen`: their owner, or named in their access control list where the daemon may not give them away.",
     ),
+    key(
+        "nbd",
+        "socket_group",
+        r#""hotset-volumes""#,
+        "hotset-volumes where the daemon is a member of it, else the daemon's own",
+        "Group that the Unix sockets of `listen` belong to. Whoever may connect may read and write volumes; the control socket stays with the daemon's own group.",
+    ),
     key("nbd", "socket_mode", r#""0660""#, r#""0660""#, "Permissions of the Unix sockets of `listen`, octal."),
     key(
         "nbd",
@@ -309,6 +316,13 @@ pub const KEYS: &[Key] = &[
         r#""libvirt-qemu""#,
         "whoever runs the daemon",
         "User that may connect to these sockets, as in `[nbd]`. Whoever may connect to one may read and write the volume.",
+    ),
+    key(
+        "vhost_user",
+        "socket_group",
+        r#""hotset-volumes""#,
+        "hotset-volumes where the daemon is a member of it, else the daemon's own",
+        "Group that these sockets belong to.",
     ),
     key("vhost_user", "socket_mode", r#""0660""#, r#""0660""#, "Permissions of these sockets, octal."),
     key(

@@ -12,6 +12,7 @@ mod load;
 pub mod problem;
 pub mod qos;
 mod read;
+mod secrets;
 mod vhost_user;
 mod volumes;
 pub mod written;
@@ -94,6 +95,8 @@ pub struct NbdConfig {
     pub listen: Vec<Address>,
     /// User that owns the Unix sockets.
     pub socket_owner: Option<String>,
+    /// Group that the Unix sockets belong to.
+    pub socket_group: Option<String>,
     /// Permissions of the Unix sockets.
     pub socket_mode: u32,
     /// TLS for clients.

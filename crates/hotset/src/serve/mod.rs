@@ -29,6 +29,7 @@ mod reload;
 mod sabotage;
 mod sample;
 mod shares;
+mod socket_access;
 mod status;
 mod stop;
 mod tokens;
@@ -72,6 +73,7 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 pub fn run(file: &Path) -> Result<(), Failure> {
     let inherited = handover::inherited();
     let config = Config::load(file).map_err(|problems| Failure::usage(problems.to_string()))?;
+    config.exposed_secrets().iter().for_each(log::warn);
     raise_open_files();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

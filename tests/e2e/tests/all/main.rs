@@ -38,6 +38,7 @@ mod powercut;
 mod prometheus;
 mod protocol;
 mod qos;
+mod sockets;
 mod state;
 mod support;
 mod tls;
