@@ -1,9 +1,17 @@
-//! Users of this machine, as far as its own list has them: names and numbers.
+//! Users and groups of this machine, as far as its own lists have them: names and numbers.
 
 use std::io;
 
 /// The list. Users of other directories than the machine's own do not stand there.
 pub const LIST: &str = "/etc/passwd";
+
+/// The list of groups, whose lines begin as those of users do.
+pub const GROUPS: &str = "/etc/group";
+
+/// What the list of groups says.
+pub fn read_groups() -> io::Result<String> {
+    std::fs::read_to_string(GROUPS)
+}
 
 /// What the list says.
 pub fn read() -> io::Result<String> {

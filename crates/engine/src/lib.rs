@@ -28,8 +28,8 @@ pub use memory::{HINTS_MAX, pool_bytes_for};
 pub use qos::{Limits, Threshold};
 pub use request::{GivenBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
 pub use spec::{
-    AdmissionRule, CacheMode, CoreSpec, DatastoreSpec, FLASH_DATASTORE, FlashShare, MemoryShare, Qos, VolumeSpec,
-    WritePolicy,
+    AdmissionRule, CacheMode, CoreSpec, DatastoreSpec, FLASH_DATASTORE, FlashShare, MemoryShare, Qos, UnflushedLoss,
+    VolumeSpec, WritePolicy,
 };
 pub use stats::{
     BackingCount, CoreStats, FlashStats, LatencyCounts, LatencySummary, PromotionStats, QosStats, VolumeStats,

@@ -229,6 +229,21 @@ pub struct VolumeSpec {
     pub qos: Qos,
     /// Its clean pages on flash may be old: they are dropped before any is served.
     pub drops_pages: bool,
+    /// Which clients have to hear that acknowledged writes are lost.
+    pub unflushed_loss: UnflushedLoss,
+}
+
+/// Which clients may still rely on writes that were acknowledged, that no flush covered, and that ended with an earlier daemon. Front ends
+/// fail the first flush of each, once: a flush that succeeds would say that those writes are durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnflushedLoss {
+    /// Nothing is lost.
+    #[default]
+    None,
+    /// The machine was started anew since: clients on it ended too, others may have outlived it.
+    RemoteClients,
+    /// The daemon alone ended: any client may have outlived it.
+    AllClients,
 }
 
 /// What a volume is entitled to beside others, and held to.
@@ -304,6 +319,7 @@ impl VolumeSpec {
             flash: FlashShare::default(),
             qos: Qos::default(),
             drops_pages: false,
+            unflushed_loss: UnflushedLoss::None,
         }
     }
 }

@@ -40,7 +40,7 @@ impl Site {
 
     fn write(&self, volumes: &str) {
         let text = format!(
-            "[state]\ndirectory = \"state\"\n[memory]\nsize = \"16 MiB\"\n[control]\nsocket = \"control.sock\"\n\
+            "[state]\ndirectory = \"state\"\n[memory]\nsize = \"16 MiB\"\nkeep_in = \"none\"\n[control]\nsocket = \"control.sock\"\n\
              [nbd]\nlisten = [\"unix:nbd.sock\"]\n{volumes}"
         );
         fs::write(self.path("hotset.toml"), text).expect("the folder can be written");

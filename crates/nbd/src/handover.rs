@@ -29,6 +29,8 @@ pub struct Terms {
     pub structured: bool,
     /// It may ask for block status.
     pub allocation: bool,
+    /// It has yet to hear that acknowledged writes are lost.
+    pub untold_loss: bool,
 }
 
 /// Why a client cannot go on where it was.
@@ -50,10 +52,11 @@ impl Terms {
     pub const FORMAT: &str = "nbd1";
 
     /// What was agreed.
-    pub(crate) fn of<S: Seam>(agreed: &Agreed<S>) -> Terms {
+    pub(crate) fn of<S: Seam>(agreed: &Agreed<S>, untold_loss: bool) -> Terms {
         let (spec, size_bytes) = (agreed.export.volume.spec(), agreed.export.volume.size_bytes());
         let (incarnation, read_only) = (spec.incarnation, spec.read_only);
-        Terms { incarnation, size_bytes, read_only, structured: agreed.structured, allocation: agreed.allocation }
+        let (structured, allocation) = (agreed.structured, agreed.allocation);
+        Terms { incarnation, size_bytes, read_only, structured, allocation, untold_loss }
     }
 
     /// The same agreement with the volume as it is served now.
@@ -73,7 +76,9 @@ impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags = [self.read_only, self.structured, self.allocation].map(u8::from);
         write!(f, "{}-{:016x}-{:x}-", Terms::FORMAT, self.incarnation, self.size_bytes)?;
-        flags.iter().try_for_each(|flag| write!(f, "{flag}"))
+        flags.iter().try_for_each(|flag| write!(f, "{flag}"))?;
+        // Left out where there is none: a version that knows nothing of it reads the rest.
+        if self.untold_loss { f.write_str("1") } else { Ok(()) }
     }
 }
 
@@ -93,10 +98,15 @@ impl FromStr for Terms {
             b'1' => Ok(true),
             _ => Err(NoTerms),
         };
-        let [read_only, structured, allocation] = *flags.as_bytes() else { return Err(NoTerms) };
+        let (flags, untold_loss) = match *flags.as_bytes() {
+            [read_only, structured, allocation] => ([read_only, structured, allocation], false),
+            [read_only, structured, allocation, b'1'] => ([read_only, structured, allocation], true),
+            _ => return Err(NoTerms),
+        };
+        let [read_only, structured, allocation] = flags;
         let (incarnation, size_bytes) = (number(incarnation)?, number(size)?);
         let (read_only, structured, allocation) = (flag(read_only)?, flag(structured)?, flag(allocation)?);
-        Ok(Terms { incarnation, size_bytes, read_only, structured, allocation })
+        Ok(Terms { incarnation, size_bytes, read_only, structured, allocation, untold_loss })
     }
 }
 
@@ -106,10 +116,10 @@ mod tests {
 
     #[test]
     fn terms_are_read_as_they_were_written_and_nothing_else_is() {
-        for bits in 0..8u8 {
-            let [read_only, structured, allocation] = [1, 2, 4].map(|bit| bits & bit != 0);
-            let (incarnation, size_bytes) = (u64::MAX - u64::from(bits), 1 << (50 + bits));
-            let terms = Terms { incarnation, size_bytes, read_only, structured, allocation };
+        for bits in 0..16u8 {
+            let [read_only, structured, allocation, untold_loss] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+            let (incarnation, size_bytes) = (u64::MAX - u64::from(bits), 1 << (40 + bits));
+            let terms = Terms { incarnation, size_bytes, read_only, structured, allocation, untold_loss };
             assert_eq!(terms.to_string().parse(), Ok(terms));
         }
         let sound = "nbd1-00000000000000ff-4000-010";

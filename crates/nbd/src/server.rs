@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use engine::UnflushedLoss;
 use front::{Control, Stop};
 use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWriter};
 
@@ -87,6 +88,15 @@ impl<S: Seam> Server<S> {
 
     /// Takes clients from `listener`, a task each, until the server is stopped.
     pub async fn accept(&self, listener: S::Listener) {
+        self.accept_from(listener, true).await;
+    }
+
+    /// As [`Server::accept`], for a listener that only clients of this machine reach: none of them outlives it.
+    pub async fn accept_local(&self, listener: S::Listener) {
+        self.accept_from(listener, false).await;
+    }
+
+    async fn accept_from(&self, listener: S::Listener, is_remote: bool) {
         let control = Rc::new(Control::default());
         self.0.listeners.borrow_mut().push(Rc::clone(&control));
         while !self.0.stopping.get() {
@@ -94,7 +104,7 @@ impl<S: Seam> Server<S> {
             match accepted {
                 Some(Ok(stream)) => {
                     let server = self.clone();
-                    self.0.seam.spawn(async move { server.serve(stream).await });
+                    self.0.seam.spawn(async move { server.serve_from(stream, is_remote).await });
                 }
                 Some(Err(_)) => self.0.seam.sleep(ACCEPT_PAUSE).await,
                 None => break,
@@ -104,8 +114,12 @@ impl<S: Seam> Server<S> {
         self.0.listeners.borrow_mut().retain(|other| !Rc::ptr_eq(other, &control));
     }
 
-    /// Serves one client until it leaves.
+    /// Serves one client until it leaves, wherever it is.
     pub async fn serve(&self, stream: S::Stream) {
+        self.serve_from(stream, true).await;
+    }
+
+    async fn serve_from(&self, stream: S::Stream, is_remote: bool) {
         let is_local = stream.local_address().is_none();
         let full = self.is_full(is_local);
         self.count(|stats| if full { stats.refused += 1 } else { stats.accepted += 1 });
@@ -113,7 +127,7 @@ impl<S: Seam> Server<S> {
             return drop(stream.split());
         }
         let id = self.0.stats.get().accepted;
-        self.talk(stream, id, is_local, &Rc::default()).await;
+        self.talk(stream, id, (is_local, is_remote), &Rc::default()).await;
         self.leave(id);
     }
 
@@ -144,7 +158,8 @@ impl<S: Seam> Server<S> {
         self.0.seam.spawn(async move {
             let (reader, writer) = client.stream.split();
             let incoming = Incoming::new(reader, RECEIVE_BYTES);
-            server.transmit_or_hand_over(agreed, incoming, writer, id, &control).await;
+            let untold_loss = client.terms.untold_loss;
+            server.transmit_or_hand_over(agreed, incoming, writer, (id, &control, untold_loss)).await;
             server.leave(id);
         });
         Ok(())
@@ -200,7 +215,7 @@ impl<S: Seam> Server<S> {
         }
     }
 
-    async fn talk(&self, stream: S::Stream, id: u64, is_local: bool, control: &Rc<Control>) {
+    async fn talk(&self, stream: S::Stream, id: u64, (is_local, is_remote): (bool, bool), control: &Rc<Control>) {
         let shaking = self.0.half_open.enter(control, is_local);
         let (reader, mut writer) = stream.split();
         let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
@@ -222,7 +237,8 @@ impl<S: Seam> Server<S> {
             (Outcome::Transmit(agreed), _) => {
                 if self.begin(shaking, id, is_local, control) {
                     incoming.grow(RECEIVE_BYTES);
-                    self.transmit_or_hand_over(agreed, incoming, writer, id, control).await;
+                    let untold_loss = has_untold_loss(&agreed, is_remote);
+                    self.transmit_or_hand_over(agreed, incoming, writer, (id, control, untold_loss)).await;
                 }
                 return;
             }
@@ -246,7 +262,8 @@ impl<S: Seam> Server<S> {
                 if self.begin(shaking, id, is_local, control) {
                     incoming.grow(RECEIVE_BYTES);
                     // What is encrypted ends here: a successor lacks the keys.
-                    drop(self.transmit(agreed, incoming, writer, id, control).await);
+                    let untold_loss = has_untold_loss(&agreed, is_remote);
+                    drop(self.transmit(agreed, incoming, writer, (id, control, untold_loss)).await);
                 }
             }
             Some(Ok(_)) => (),
@@ -282,12 +299,13 @@ impl<S: Seam> Server<S> {
         agreed: Agreed<S>,
         incoming: Incoming<S, R>,
         writer: W,
-        id: u64,
-        control: &Rc<Control>,
-    ) -> Option<(R, W)> {
+        (id, control, untold_loss): (u64, &Rc<Control>, bool),
+    ) -> Option<(R, W, bool)> {
         self.0.users.borrow_mut().insert(id, (agreed.export.name.clone(), Rc::clone(control)));
         let shares = Rc::clone(&self.0.shares);
-        Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), shares).run(incoming, writer).await
+        let connection = Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), shares, untold_loss);
+        let (reader, writer) = Rc::clone(&connection).run(incoming, writer).await?;
+        Some((reader, writer, connection.has_untold_loss()))
     }
 
     async fn transmit_or_hand_over(
@@ -295,11 +313,12 @@ impl<S: Seam> Server<S> {
         agreed: Agreed<S>,
         incoming: Incoming<S, <S::Stream as ByteStream<S>>::Reader>,
         writer: <S::Stream as ByteStream<S>>::Writer,
-        id: u64,
-        control: &Rc<Control>,
+        (id, control, untold_loss): (u64, &Rc<Control>, bool),
     ) {
-        let terms = Terms::of(&agreed);
-        let Some((reader, writer)) = self.transmit(agreed, incoming, writer, id, control).await else { return };
+        let terms = Terms::of(&agreed, untold_loss);
+        let transmitted = self.transmit(agreed, incoming, writer, (id, control, untold_loss)).await;
+        let Some((reader, writer, untold_loss)) = transmitted else { return };
+        let terms = Terms { untold_loss, ..terms };
         // Of a stream that cannot be put together again both directions have ended.
         if control.stop() == Stop::HandOver
             && let Ok(stream) = S::Stream::join(reader, writer)
@@ -312,5 +331,14 @@ impl<S: Seam> Server<S> {
         let mut stats = self.0.stats.get();
         change(&mut stats);
         self.0.stats.set(stats);
+    }
+}
+
+/// True for a client that may have outlived a daemon whose acknowledged writes are lost: nothing tells it from a new one.
+fn has_untold_loss<S: Seam>(agreed: &Agreed<S>, is_remote: bool) -> bool {
+    match agreed.export.volume.spec().unflushed_loss {
+        UnflushedLoss::None => false,
+        UnflushedLoss::RemoteClients => is_remote,
+        UnflushedLoss::AllClients => true,
     }
 }

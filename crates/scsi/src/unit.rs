@@ -1,10 +1,10 @@
 //! A logical unit: a volume, what initiators know it by, and what they have set and yet have to be told.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use engine::{RangeLocks, Volume};
+use engine::{RangeLocks, UnflushedLoss, Volume};
 use seam::{SECTOR_BYTES, Seam};
 
 use crate::access::AccessList;
@@ -83,6 +83,8 @@ pub struct Unit<S: Seam> {
     /// Its clones are hints that the cache works on.
     prefetching: Rc<()>,
     attentions: RefCell<BTreeMap<u64, Attentions>>,
+    /// Initiators that have heard of writes which ended with an earlier daemon.
+    told_of_loss: RefCell<BTreeSet<u64>>,
 }
 
 impl<S: Seam> Unit<S> {
@@ -103,6 +105,7 @@ impl<S: Seam> Unit<S> {
             copies: Copies::default(),
             prefetching: Rc::default(),
             attentions: RefCell::default(),
+            told_of_loss: RefCell::default(),
         })
     }
 
@@ -189,6 +192,16 @@ impl<S: Seam> Unit<S> {
         }
     }
 
+    /// Fails the first command of each initiator that asks for durability, where acknowledged writes ended with an earlier daemon. Not as a
+    /// unit attention, nor as a medium error: initiators repeat those commands by themselves, and would believe the second answer.
+    pub fn tell_loss(&self, nexus: &Nexus) -> Result<(), Failure> {
+        let is_lost = self.volume.spec().unflushed_loss != UnflushedLoss::None;
+        if is_lost && self.told_of_loss.borrow_mut().insert(nexus.0.number) {
+            return Err(Sense::new(Key::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE).into());
+        }
+        Ok(())
+    }
+
     /// A place for a hint that nobody waits for, held until it is dropped; none past the most.
     pub fn prefetch(&self) -> Option<Rc<()>> {
         (Rc::strong_count(&self.prefetching) <= PREFETCHING_MAX).then(|| Rc::clone(&self.prefetching))
@@ -198,6 +211,7 @@ impl<S: Seam> Unit<S> {
     pub fn keep_only(&self, nexuses: &BTreeMap<u64, Nexus>) {
         let is_here = |number: &u64| nexuses.contains_key(number);
         self.attentions.borrow_mut().retain(|number, _| is_here(number));
+        self.told_of_loss.borrow_mut().retain(is_here);
         self.reservations.keep_only(is_here);
         self.copies.keep_only(is_here);
     }
@@ -205,6 +219,7 @@ impl<S: Seam> Unit<S> {
     /// An initiator is gone.
     pub fn leave(&self, nexus: &Nexus) {
         self.attentions.borrow_mut().remove(&nexus.0.number);
+        self.told_of_loss.borrow_mut().remove(&nexus.0.number);
         self.reservations.leave(nexus);
         self.copies.leave(nexus);
     }

@@ -31,7 +31,8 @@ pub use overrides::{
     effective_policy,
 };
 pub use record::{
-    AddedVolume, DeviceWear, FlashDevices, KeptRecord, Override, STATE_VERSION, State, TokenRecord, VolumeRecord,
+    AddedVolume, BootRecord, DeviceWear, FlashDevices, KeptRecord, LossRecord, Override, STATE_VERSION, State,
+    TokenRecord, VolumeRecord,
 };
 pub use replace::Step;
 pub use stores::{StoreFound, StoreRecord, StoreUse, show_incarnation, show_uuid, uuid_of};

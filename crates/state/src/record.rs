@@ -44,6 +44,9 @@ pub struct State {
     /// Files in memory that daemons on this directory have had for what outlives them, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptRecord>,
+    /// The machine's last start that a daemon saw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<BootRecord>,
     /// Volumes that were ever served and not removed.
     pub volumes: Vec<VolumeRecord>,
     /// Names of volumes of the file that were removed by command, with the entry that each had then: it stays removed until the
@@ -69,6 +72,24 @@ pub struct State {
 
 pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// A start of the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootRecord {
+    /// What the kernel calls it.
+    pub id: String,
+    /// The first generation of it.
+    pub generation: u64,
+}
+
+/// Acknowledged writes that no flush had covered, and that ended with a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossRecord {
+    /// The generation in which clients are told.
+    pub generation: u64,
+    /// The machine was started anew since: its own clients ended too.
+    pub remote_clients: bool,
 }
 
 /// What is kept of a token: not the token itself.
@@ -157,6 +178,12 @@ pub struct VolumeRecord {
     /// What daemons before this generation acknowledged, and nobody had flushed, may be lost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost_before: u64,
+    /// What clients have to be told, in the generation that it names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<LossRecord>,
+    /// True when the generation that last served it acknowledged nothing before it was on the backing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub durable_writes: bool,
     /// Changes made by command, by key.
     #[serde(default)]
     pub overrides: BTreeMap<String, Override>,

@@ -20,7 +20,9 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
     let by_rule = checked.as_ref().map(by_rule).unwrap_or_default();
     let iscsi = checked.as_ref().ok().and_then(|config| config.iscsi.as_ref());
-    let warnings: Vec<_> = iscsi.into_iter().flat_map(|iscsi| &iscsi.chap).flat_map(|chap| chap.warnings()).collect();
+    let chap = iscsi.into_iter().flat_map(|iscsi| &iscsi.chap);
+    let mut warnings: Vec<_> = chap.flat_map(|chap| chap.warnings()).collect();
+    warnings.extend(checked.as_ref().map(Config::exposed_secrets).unwrap_or_default());
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();

@@ -111,7 +111,7 @@ pub const KEYS: &[Key] = &[
         "keep_in",
         r#""auto", "none" or "/dev/shm""#,
         r#""auto""#,
-        "Where the memory cache lies, so that it outlives the daemon: a directory in a file system in memory (tmpfs). What was acknowledged and is not on the backing yet is then taken back by the next start after a crash or a kill; a power cut takes it along. `\"auto\"`: `/dev/shm` where there is `[vhost_user]`, for guests go on while the daemon is away; `\"none\"`: nowhere ([vhost-user.md](vhost-user.md#restarts-of-the-daemon)).",
+        "Where the memory cache lies, so that it outlives the daemon: a directory in a file system in memory (tmpfs). What was acknowledged and is not on the backing yet is then taken back by the next start after a crash or a kill; a power cut takes it along. `\"auto\"`: `/dev/shm`, if there is room for `[memory] size`, else nowhere, with a warning; `\"none\"`: nowhere. Where it goes with the daemon, clients that connect after a kill find that their [first flush fails](vhost-user.md#restarts-of-the-daemon).",
     ),
     key(
         "flash",
@@ -174,7 +174,14 @@ pub const KEYS: &[Key] = &[
         "socket_owner",
         r#""libvirt-qemu""#,
         "whoever runs the daemon",
-        "User that owns the Unix sockets of `listen`.",
+        "User that may connect to the Unix sockets of `listen`: their owner, or named in their access control list where the daemon may not give them away.",
+    ),
+    key(
+        "nbd",
+        "socket_group",
+        r#""hotset-volumes""#,
+        "hotset-volumes where the daemon is a member of it, else the daemon's own",
+        "Group that the Unix sockets of `listen` belong to. Whoever may connect may read and write volumes; the control socket stays with the daemon's own group.",
     ),
     key("nbd", "socket_mode", r#""0660""#, r#""0660""#, "Permissions of the Unix sockets of `listen`, octal."),
     key(
@@ -310,7 +317,14 @@ pub const KEYS: &[Key] = &[
         "socket_owner",
         r#""libvirt-qemu""#,
         "whoever runs the daemon",
-        "User that owns these sockets. Whoever may connect to one may read and write the volume.",
+        "User that may connect to these sockets, as in `[nbd]`. Whoever may connect to one may read and write the volume.",
+    ),
+    key(
+        "vhost_user",
+        "socket_group",
+        r#""hotset-volumes""#,
+        "hotset-volumes where the daemon is a member of it, else the daemon's own",
+        "Group that these sockets belong to.",
     ),
     key("vhost_user", "socket_mode", r#""0660""#, r#""0660""#, "Permissions of these sockets, octal."),
     key(

@@ -209,12 +209,18 @@ fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Nb
         }
     };
     let (socket_owner, socket_mode) = (read_owner(section, source), read_socket_mode(section, source));
-    NbdConfig { listen, socket_owner, socket_mode, tls: read_tls(section, folder, source) }
+    let socket_group = read_group(section, source);
+    NbdConfig { listen, socket_owner, socket_group, socket_mode, tls: read_tls(section, folder, source) }
 }
 
 /// Who is to own the Unix sockets of any table.
 pub(super) fn read_owner(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
     section.get::<String>("socket_owner", source).map(|owner| owner.value)
+}
+
+/// The group that is to have the Unix sockets of any table.
+pub(super) fn read_group(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
+    section.get::<String>("socket_group", source).map(|group| group.value)
 }
 
 /// The permissions of the Unix sockets of any table.

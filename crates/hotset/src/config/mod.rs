@@ -12,6 +12,7 @@ mod load;
 pub mod problem;
 pub mod qos;
 mod read;
+mod secrets;
 mod vhost_user;
 mod volumes;
 pub mod written;
@@ -58,7 +59,7 @@ pub enum Cores {
 /// Where memory lies that outlives the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeepIn {
-    /// Where memory is, if the daemon's clients go on without it.
+    /// In `/dev/shm`, if it has room.
     Auto,
     /// It goes with the daemon.
     Nowhere,
@@ -94,6 +95,8 @@ pub struct NbdConfig {
     pub listen: Vec<Address>,
     /// User that owns the Unix sockets.
     pub socket_owner: Option<String>,
+    /// Group that the Unix sockets belong to.
+    pub socket_group: Option<String>,
     /// Permissions of the Unix sockets.
     pub socket_mode: u32,
     /// TLS for clients.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::load::{read_owner, read_socket_mode};
+use super::load::{read_group, read_owner, read_socket_mode};
 use super::problem::Source;
 use super::read::Section;
 
@@ -16,6 +16,8 @@ pub struct VhostUserConfig {
     pub directory: PathBuf,
     /// User that owns them.
     pub socket_owner: Option<String>,
+    /// Group that they belong to.
+    pub socket_group: Option<String>,
     /// Their permissions.
     pub socket_mode: u32,
 }
@@ -32,6 +34,7 @@ pub(super) fn read_vhost_user(
     Some(VhostUserConfig {
         directory: directory.unwrap_or_else(|| DEFAULT_DIRECTORY.into()),
         socket_owner,
+        socket_group: read_group(section, source),
         socket_mode,
     })
 }

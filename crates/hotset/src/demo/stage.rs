@@ -33,7 +33,7 @@ fn configuration() -> String {
         format!("[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\npolicy = \"{policy}\"\n")
     };
     format!(
-        "[state]\ndirectory = \"state\"\n[memory]\nsize = \"{}\"\n[flash]\ndevices = [\"flash-0\", \"flash-1\"]\nsize = \"{}\"\n[control]\nsocket = \"control.sock\"\n\
+        "[state]\ndirectory = \"state\"\n[memory]\nsize = \"{}\"\nkeep_in = \"none\"\n[flash]\ndevices = [\"flash-0\", \"flash-1\"]\nsize = \"{}\"\n[control]\nsocket = \"control.sock\"\n\
          [api]\nlisten = \"127.0.0.1:0\"\n[nbd]\nlisten = [\"unix:nbd.sock\"]\nsocket_mode = \"0600\"\n{}{}",
         exact_bytes(MEMORY_BYTES),
         exact_bytes(FLASH_BYTES),

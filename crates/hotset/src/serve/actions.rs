@@ -117,6 +117,9 @@ impl Daemon {
         if policy == WritePolicy::WriteBack {
             self.note_policy_on_flash(placed, policy, read_only)?;
         }
+        if policy.defers_writes() && !read_only {
+            self.note_deferring(placed)?;
+        }
         let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
         self.on_volume(name, placed, "changing the policy", progress, work).await?;
         self.note_policy_on_flash(placed, policy, read_only)

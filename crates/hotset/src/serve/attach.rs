@@ -18,6 +18,7 @@ use super::data_core::Local;
 use super::evidence::Subject;
 use super::iscsi::UnitPlan;
 use super::kept::{self, is_left};
+use super::loss;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::qos::qos_of;
 use super::shares::{memory_share_of, share_of};
@@ -243,6 +244,7 @@ impl Daemon {
             memory: memory_share_of(record, config, self.config.borrow().memory_bytes),
             flash: share_of(record, config),
             qos: qos_of(record, config.qos).of_engine(),
+            unflushed_loss: loss::unflushed_loss(record, state.state().generation),
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, incarnation)
         }
@@ -379,12 +381,20 @@ impl Daemon {
                 let generation = state.generation;
                 let is_known_whole = |of: u64| of == generation || whole.contains(&of);
                 let is_unclean = known.is_some_and(|record| !record.clean && !is_known_whole(record.generation));
+                let loss = loss::owed(state, known, is_unclean);
+                if let Some(refused) =
+                    known.filter(|_| is_unclean && !accept.adopt).and_then(|one| self.withheld_in(one))
+                {
+                    return Err(refused);
+                }
                 let admission = self.identify(state, config, facts, (&found, evidence), accept, &served)?;
                 served.push(config.name.clone());
+                let policy = effective_policy(state.by_incarnation(admission.incarnation), config.policy);
+                let record = state.by_incarnation_mut(admission.incarnation).expect("it was just noted");
+                (record.loss, record.durable_writes) = (loss, config.read_only || !policy.defers_writes());
                 if is_unclean {
                     unclean.push(&config.name);
-                    let record = state.by_incarnation_mut(admission.incarnation);
-                    record.expect("it was just noted").lost_before = generation;
+                    record.lost_before = generation;
                 }
                 Ok(admission)
             });

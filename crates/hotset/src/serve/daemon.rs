@@ -19,6 +19,7 @@ use super::data_core::{CoreGone, DataCore};
 use super::events::Journal;
 use super::flash::{Before, Drives, Flash};
 use super::jobs::Jobs;
+use super::kept::Unreadable;
 use super::notify::Notifier;
 use super::stop::Stop;
 use crate::config::{Config, VolumeConfig};
@@ -74,6 +75,8 @@ pub struct Daemon {
     pub(super) kept: Option<KeptFile>,
     /// Generations of earlier daemons of which all is there that they had acknowledged.
     pub(super) whole: RefCell<Vec<u64>>,
+    /// Memory of earlier daemons that cannot be read.
+    pub(super) unreadable: RefCell<Vec<Unreadable>>,
     /// The data cores.
     pub cores: Vec<DataCore>,
     /// The flash log.
@@ -153,6 +156,7 @@ impl Daemon {
         Daemon {
             kept,
             whole: RefCell::default(),
+            unreadable: RefCell::default(),
             fixed_luns,
             config: RefCell::new(config),
             state: RefCell::new(state),

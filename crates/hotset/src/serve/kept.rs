@@ -5,6 +5,7 @@
 //! it: younger ones have of it what a start took back that came no further, and forget it first. A file goes when nothing in it counts
 //! any more.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use super::data_core::Local;
 use crate::config::{Config, KeepIn};
 use crate::log;
 use crate::units::show_bytes;
-use state::{KeptRecord, StateDir, StateError, draw_incarnation};
+use state::{KeptRecord, StateDir, StateError, VolumeRecord, draw_incarnation};
 
 /// Where memory lies unless something else is said.
 const DIRECTORY: &str = "/dev/shm";
@@ -34,11 +35,13 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Option<KeptFile>, S
     let wanted = config.memory_bytes.saturating_sub(left).max(LEAST_BYTES);
     let directory = match &config.keep_in {
         KeepIn::Nowhere => return Ok(None),
-        KeepIn::Auto if config.vhost_user.is_none() => return Ok(None),
-        KeepIn::Auto => match check(Path::new(DIRECTORY), wanted) {
+        KeepIn::Auto => match check(Path::new(DIRECTORY), wanted).and_then(|()| try_file(Path::new(DIRECTORY))) {
             Ok(()) => Path::new(DIRECTORY),
             Err(error) => {
-                log::warn(format!("{error}: what guests wrote and did not flush is lost if this daemon is killed"));
+                log::warn(format!(
+                    "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of each \
+                     fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
+                ));
                 return Ok(None);
             }
         },
@@ -54,6 +57,12 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<Option<KeptFile>, S
     Ok(Some(KeptFile { path, id }))
 }
 
+/// Where a file can be made, one for memory can be made too.
+fn try_file(directory: &Path) -> Result<(), String> {
+    let made = tempfile::NamedTempFile::new_in(directory);
+    made.map(drop).map_err(|error| format!("{} cannot be written ({error})", directory.display()))
+}
+
 fn check(directory: &Path, bytes: u64) -> Result<(), String> {
     let shown = directory.display();
     match room_in_memory(directory) {
@@ -65,6 +74,13 @@ fn check(directory: &Path, bytes: u64) -> Result<(), String> {
         }
         Ok(Some(_)) => Ok(()),
     }
+}
+
+/// A file that an earlier daemon left and that cannot be read: what it holds, and of which volumes, is not known.
+#[derive(Clone, Debug)]
+pub struct Unreadable {
+    record: KeptRecord,
+    why: String,
 }
 
 /// A block's content.
@@ -118,25 +134,57 @@ impl Daemon {
         let of = async move |local: Rc<Local>| {
             let left = local.left.borrow();
             let files = left.iter().filter(|file| has_content(file, owner));
-            files.map(|file| file.file().path.display().to_string()).collect()
+            files.map(|file| file.file().path.display().to_string()).collect::<Vec<_>>()
         };
-        self.cores[0].call(of).await.map_err(core_gone)
+        let mut files = self.cores[0].call(of).await.map_err(core_gone)?;
+        let state = self.state.borrow();
+        let record = state.state().by_name(name).filter(|record| !record.clean && !self.is_whole(record.generation));
+        let unreadable = record.and_then(|record| self.unreadable_of(record));
+        files.extend(unreadable.map(|file| file.record.path.display().to_string()));
+        Ok(files)
     }
 
-    /// Opens what earlier daemons left. Returns the generations of those of which nothing is lost.
+    /// True when everything is there that the daemon of that generation acknowledged.
+    pub(super) fn is_whole(&self, generation: u64) -> bool {
+        // Of this daemon nothing is lost, however often it began to serve a volume.
+        generation == self.state.borrow().state().generation || self.whole.borrow().contains(&generation)
+    }
+
+    /// An unreadable file that may hold content of a volume: one of the daemon that last served it, or of an earlier one.
+    fn unreadable_of(&self, record: &VolumeRecord) -> Option<Unreadable> {
+        self.unreadable.borrow().iter().find(|file| file.record.generation <= record.generation).cloned()
+    }
+
+    /// Why a volume that was not cleanly stopped is not served, where what is left of it cannot be read.
+    pub(super) fn withheld_in(&self, record: &VolumeRecord) -> Option<Failure> {
+        let Unreadable { record: file, why } = self.unreadable_of(record)?;
+        let (name, path) = (&record.name, file.path.display());
+        let text = format!(
+            "it was not cleanly stopped, and {path}, which may hold what its clients were told is written, cannot be read: {why}. Start the \
+             version of hotset that made that file and stop it, then this one again; or, accepting that this data is lost, say so: \
+             hotset volume adopt {name}"
+        );
+        Some(Failure::new(ErrorKind::Conflict, text))
+    }
+
+    /// Opens what earlier daemons left. Returns the generations of those of which nothing is lost. A file that cannot be read stays where it
+    /// is, and keeps those volumes from being served of which it may hold content.
     pub(super) async fn open_left_behind(&self) -> Result<Vec<u64>, Failure> {
         let records = self.state.borrow().state().kept.clone();
         let files: Vec<_> = records.iter().map(|one| KeptFile { path: one.path.clone(), id: one.id }).collect();
         let files: Vec<_> = files.into_iter().filter(|file| self.kept.as_ref() != Some(file)).collect();
         let known: Vec<u64> = self.state.borrow().state().volumes.iter().map(|record| record.incarnation).collect();
         let open = async move |local: Rc<Local>| {
-            let mut whole = Vec::new();
+            let (mut whole, mut unreadable) = (Vec::new(), Vec::new());
             for file in files {
-                let opened = LeftBehind::open(&file).map_err(|error| {
-                    let path = file.path.display();
-                    format!("{path}, which holds what a killed daemon had acknowledged, cannot be read: {error}; remove it to give that up")
-                })?;
-                let Some(opened) = opened else { continue };
+                let opened = match LeftBehind::open(&file) {
+                    Ok(Some(opened)) => opened,
+                    Ok(None) => continue,
+                    Err(error) => {
+                        unreadable.push((file.id, error.to_string()));
+                        continue;
+                    }
+                };
                 opened
                     .owners()
                     .into_iter()
@@ -147,10 +195,18 @@ impl Daemon {
                 }
                 local.left.borrow_mut().push(Rc::new(opened));
             }
-            Ok(whole)
+            (whole, unreadable)
         };
-        let whole = self.cores[0].call(open).await.map_err(core_gone)?;
-        let whole = whole.map_err(|text: String| Failure::new(ErrorKind::Failed, text))?;
+        let (whole, unreadable) = self.cores[0].call(open).await.map_err(core_gone)?;
+        for (id, why) in unreadable {
+            let record = records.iter().find(|record| record.id == id).expect("it is one of those opened").clone();
+            log::error(format!(
+                "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, and volumes of which it \
+                 may hold content are not served",
+                record.path.display()
+            ));
+            self.unreadable.borrow_mut().push(Unreadable { record, why });
+        }
         let of = |record: &&KeptRecord| whole.contains(&record.id);
         Ok(records.iter().filter(of).map(|record| record.generation).collect())
     }
@@ -163,7 +219,9 @@ impl Daemon {
         };
         let left = self.cores[0].call(sort).await.map_err(core_gone)?;
         let own = self.kept.as_ref().map(|kept| kept.id);
-        self.forget_kept(|record| Some(record.id) != own && !left.contains(&record.id)).map_err(state_failed)
+        let unreadable: Vec<u64> = self.unreadable.borrow().iter().map(|file| file.record.id).collect();
+        let is_over = |id: u64| Some(id) != own && !left.contains(&id) && !unreadable.contains(&id);
+        self.forget_kept(|record| is_over(record.id)).map_err(state_failed)
     }
 
     /// Everything is on the backings: this daemon's own file is not needed.
@@ -184,6 +242,14 @@ impl Daemon {
                 log::warn(format!("{} is not needed any more and cannot be removed: {error}", record.path.display()));
             }
         }
-        self.state.borrow_mut().change(|state| state.kept.retain(|record| !gone.contains(record)))
+        let whole = self.whole.borrow();
+        self.state.borrow_mut().change(|state| {
+            state.kept.retain(|record| !gone.contains(record));
+            // A whole memory without content of a volume proves that nothing of it was lost, and is the only proof.
+            let whole = gone.iter().filter(|record| whole.contains(&record.generation)).map(|record| record.generation);
+            let proven: BTreeSet<u64> = whole.collect();
+            let complete = state.volumes.iter_mut().filter(|volume| proven.contains(&volume.generation));
+            complete.for_each(|volume| volume.clean = true);
+        })
     }
 }

@@ -21,6 +21,7 @@ mod iscsi;
 mod jobs;
 mod kept;
 mod listen;
+mod loss;
 pub(crate) mod notify;
 mod open;
 mod overlap;
@@ -29,6 +30,7 @@ mod reload;
 mod sabotage;
 mod sample;
 mod shares;
+mod socket_access;
 mod status;
 mod stop;
 mod tokens;
@@ -72,6 +74,7 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 pub fn run(file: &Path) -> Result<(), Failure> {
     let inherited = handover::inherited();
     let config = Config::load(file).map_err(|problems| Failure::usage(problems.to_string()))?;
+    config.exposed_secrets().iter().for_each(log::warn);
     raise_open_files();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -127,7 +130,12 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     let (identity, life) = draw_identity()
         .and_then(|identity| Ok((identity, draw_incarnation()?)))
         .map_err(|error| Failure::failed(format!("cannot draw an identity from /dev/urandom: {error}")))?;
-    state.change(|state| state.begin_life(identity, life)).map_err(|error| failed(&error))?;
+    state
+        .change(|state| {
+            state.begin_life(identity, life);
+            loss::note_boot(state);
+        })
+        .map_err(|error| failed(&error))?;
     let (ended, mut has_ended) = mpsc::unbounded_channel();
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
     let (tls, shown) = tls.unzip();

@@ -13,7 +13,8 @@ use vhost_user::Server;
 
 use super::daemon::{Daemon, Placed, core_gone};
 use super::data_core::Local;
-use super::listen::{find_user, patiently, set_access};
+use super::listen::patiently;
+use super::socket_access::SocketAccess;
 use crate::config::VhostUserConfig;
 use crate::log;
 
@@ -36,8 +37,7 @@ const PATH_BYTES_MAX: usize = 107;
 /// Where sockets are made, and whose they are.
 pub struct VhostUserSpec {
     directory: PathBuf,
-    owner: Option<u32>,
-    mode: u32,
+    access: SocketAccess,
     generation: u64,
 }
 
@@ -51,9 +51,10 @@ pub fn plan(config: Option<&VhostUserConfig>, generation: u64) -> Result<Option<
         // Whoever owns a socket has to get there, whatever the process's mask leaves to others; the sockets themselves say who may connect.
         std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).map_err(cannot)?;
     }
-    let owner = config.socket_owner.as_deref().map(find_user).transpose();
-    let owner = owner.map_err(|error| format!("[vhost_user] {error}"))?;
-    Ok(Some(VhostUserSpec { directory, owner, mode: config.socket_mode, generation }))
+    let (owner, group) = (config.socket_owner.as_deref(), config.socket_group.as_deref());
+    let access =
+        SocketAccess::find(owner, group, config.socket_mode).map_err(|error| format!("[vhost_user] {error}"))?;
+    Ok(Some(VhostUserSpec { directory, access, generation }))
 }
 
 /// The server of a core and its sockets.
@@ -88,7 +89,7 @@ impl VhostUser {
         }
         let listener = patiently(seam, &Address::Unix(path.clone())).await;
         let listener = listener.map_err(|error| format!("{}: {error}", path.display()))?;
-        set_access(&path, self.spec.owner, self.spec.mode)?;
+        self.spec.access.set(&path)?;
         self.server.add(volume, listener, lost_before);
         Ok(())
     }

@@ -62,11 +62,19 @@ pub(crate) struct Connection<S: Seam> {
     waits: Cell<Waits>,
     /// The reading half has ended.
     draining: Cell<bool>,
+    /// Its next flush fails: acknowledged writes ended with an earlier daemon.
+    untold_loss: Cell<bool>,
 }
 
 impl<S: Seam> Connection<S> {
     /// A connection that was agreed on.
-    pub(crate) fn new(seam: S, agreed: Agreed<S>, control: Rc<Control>, shares: Rc<Shares>) -> Rc<Self> {
+    pub(crate) fn new(
+        seam: S,
+        agreed: Agreed<S>,
+        control: Rc<Control>,
+        shares: Rc<Shares>,
+        untold_loss: bool,
+    ) -> Rc<Self> {
         Rc::new(Connection {
             seam,
             volume: agreed.export.volume,
@@ -84,7 +92,13 @@ impl<S: Seam> Connection<S> {
             payload_bytes: Cell::new(0),
             waits: Cell::new(Waits::Socket),
             draining: Cell::new(false),
+            untold_loss: Cell::new(untold_loss),
         })
+    }
+
+    /// True while its client has yet to hear of a loss.
+    pub(crate) fn has_untold_loss(&self) -> bool {
+        self.untold_loss.get()
     }
 
     /// Serves until the client leaves, breaks the protocol, or the connection is asked to end. Where it is to be handed over and stands

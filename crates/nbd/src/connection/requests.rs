@@ -114,6 +114,9 @@ impl<S: Seam> Connection<S> {
         }
         if request.command == Command::Flush {
             self.volume.asked(Asked::Flush, 0, 0);
+            if self.untold_loss.take() {
+                return self.answer(request, Some(Errno::Io));
+            }
             return self.flush_later(request);
         }
         if let Err(error) = self.check(request) {
@@ -262,6 +265,10 @@ impl<S: Seam> Connection<S> {
         }
         if request.command == Command::BlockStatus && !self.allocation {
             return Err(Errno::Inval);
+        }
+        // Last, so that only a request that would be done tells it.
+        if changes && request.flags & command::FUA != 0 && self.untold_loss.take() {
+            return Err(Errno::Io);
         }
         Ok(())
     }

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use engine::{Core, VolumeSpec, WritePolicy};
+use engine::{Core, UnflushedLoss, VolumeSpec, WritePolicy};
 use nbd::{Handed, NoWay, Options, Server, Terms};
-use nbd_protocol::{Command, Request};
+use nbd_protocol::{Command, Errno, Request};
 use seam::sim::SimSeam;
 use seam::{Nanos, Seam};
 
@@ -94,7 +94,14 @@ fn an_idle_client_is_handed_over_at_once_with_what_was_agreed() {
         let began = seam.now();
         let handed = first.hand_over(PATIENCE).await;
         assert!(seam.now() < began + Nanos::from_millis(100), "it was waited for");
-        let agreed = Terms { incarnation: 1, size_bytes: SIZE, read_only: false, structured: true, allocation: true };
+        let agreed = Terms {
+            incarnation: 1,
+            size_bytes: SIZE,
+            read_only: false,
+            structured: true,
+            allocation: true,
+            untold_loss: false,
+        };
         assert_eq!(handed.iter().map(|client| client.terms).collect::<Vec<_>>(), [agreed]);
         let second = server_of(&seam, &core);
         // What it asks meanwhile is answered by whoever comes.
@@ -158,7 +165,14 @@ fn answers_that_nobody_takes_hold_a_hand_over_up_for_no_longer_than_its_patience
 
 #[test]
 fn who_finds_something_else_than_was_agreed_is_hung_up_on() {
-    let agreed = Terms { incarnation: 1, size_bytes: SIZE, read_only: false, structured: true, allocation: true };
+    let agreed = Terms {
+        incarnation: 1,
+        size_bytes: SIZE,
+        read_only: false,
+        structured: true,
+        allocation: true,
+        untold_loss: false,
+    };
     let others = [
         (Terms { incarnation: 2, ..agreed }, NoWay::NoVolume),
         (Terms { size_bytes: SIZE + 512, ..agreed }, NoWay::Smaller),
@@ -182,4 +196,30 @@ fn who_has_chosen_no_volume_yet_is_hung_up_on() {
         assert_eq!(first.hand_over(PATIENCE).await.len(), 1);
         assert!(undecided.is_closed().await);
     });
+}
+
+#[test]
+fn a_loss_is_told_once_to_each_client_however_many_servers_it_meets() {
+    let world = world(630);
+    let seam = world.seam();
+    world.block_on(async {
+        let lossy = VolumeSpec { unflushed_loss: UnflushedLoss::AllClients, ..plain() };
+        let core = core(&seam, lossy).await;
+        let first = server_of(&seam, &core);
+        listen(&seam, &first).await;
+        let (mut untold, mut told) = (connect(&seam).await, connect(&seam).await);
+        untold.go("vm1").await;
+        told.go("vm1").await;
+        untold.write(0, &sectors(1, 8)).await.expect("a write is no flush");
+        assert_eq!(told.call(Command::Flush, 0, 0, 0, b"").await, [Part::Failed(Errno::Io)]);
+        assert_eq!(told.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+        let handed = first.hand_over(PATIENCE).await;
+        assert_eq!(handed.iter().filter(|client| client.terms.untold_loss).count(), 1);
+        let second = server_of(&seam, &core);
+        handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
+        assert_eq!(told.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+        assert_eq!(untold.call(Command::Flush, 0, 0, 0, b"").await, [Part::Failed(Errno::Io)]);
+        assert_eq!(untold.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
+    });
+    assert_eq!(world.violations(), Vec::<String>::new());
 }

@@ -32,7 +32,7 @@ use engine::RequestError;
 use seam::block::pieces_len;
 use seam::{Piece, SECTOR_BYTES, Seam};
 
-use self::read::TRANSFER_BLOCKS_MAX;
+use self::read::{TRANSFER_BLOCKS_MAX, has_fua};
 use crate::absent::{Absent, not_ready};
 use crate::cdb::Cdb;
 use crate::exchange::{Cancel, Command, DataIn, DataOut, Expected};
@@ -132,6 +132,9 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         self.running = Some(unit.tasks.begin(self.nexus.0.number, self.cancel, changes));
         if needs_medium(opcode.kind) {
             unit.check_present()?;
+        }
+        if wants_durability(opcode.kind, &cdb) {
+            unit.tell_loss(self.nexus)?;
         }
         self.run_on(&unit, opcode.kind, cdb).await
     }
@@ -334,6 +337,15 @@ fn read_failed(error: &RequestError, at: u64) -> Failure {
 /// An error of the engine at a byte's offset, as a failure of a write.
 fn write_failed(error: &RequestError, at: u64) -> Failure {
     told(error, Doing::Write(at / BLOCK))
+}
+
+/// True for a command whose good end says that what it wrote, or all before it, is durable.
+fn wants_durability(kind: Kind, cdb: &Cdb<'_>) -> bool {
+    match kind {
+        Kind::SynchronizeCache | Kind::WriteAndVerify => true,
+        Kind::Write | Kind::OrWrite | Kind::CompareAndWrite => has_fua(cdb),
+        _ => false,
+    }
 }
 
 /// Refused once the backing is lost for good.

@@ -321,7 +321,7 @@ impl LeftBehind {
             return Ok(None);
         }
         if word(0) != MAGIC {
-            let text = "another version of hotset made it; start that one, and stop it, or remove the file to give up what is in it";
+            let text = "another version of hotset made it";
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let layout = Layout { capacity: word(2) as usize };

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 
-use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::daemon::{hotset, text_of, wait_for};
 use e2e::http::Http;
 use e2e::site::Site;
 use serde_json::{Value, json};
@@ -68,9 +68,9 @@ fn a_good_configuration_passes() {
 fn a_backing_that_cannot_be_opened_is_named() {
     let mut site = Site::new();
     site.volume_on("v", &site.folder.join("missing.img").to_string_lossy(), "");
-    let mut daemon = Daemon::launch(&site);
-    assert!(!daemon.wait().success());
+    let daemon = site.start();
     assert!(daemon.log().contains("missing.img"), "{}", daemon.log());
+    daemon.stop();
 }
 
 /// What is told of a key.

@@ -11,6 +11,7 @@ const MIB: u64 = 1 << 20;
 fn a_populated_file_system_comes_back_whole_after_a_restart() {
     let mut site = Site::with_volume(48 * MIB);
     site.memory = "24 MiB".to_owned();
+    site.keep_in = "none".to_owned();
     let image = site.folder.join("fs.img");
     let content = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join("crates");
     let mkfs = tool("mke2fs").args("-q -t ext4 -E root_owner=0:0 -d").arg(&content).arg(&image).arg("48M");

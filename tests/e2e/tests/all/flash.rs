@@ -26,6 +26,8 @@ const BLOCKS: u64 = 2048;
 /// A site with a volume on slow spindles, whose log lies on `devices` with further `lines`.
 fn slow(devices: &[&str], lines: &str) -> Site {
     let mut site = Site::new();
+    // With memory that outlives the daemon nothing would depend on the log.
+    site.keep_in = "none".to_owned();
     site.volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"128 MiB\"");
     flash(&mut site, devices, lines);
     site
@@ -293,6 +295,7 @@ pub fn flash_on(site: &mut Site, devices: &[&Path]) {
 fn fails_and_is_missing(random: &mut Random) -> bool {
     const BYTES: u64 = 16 * MIB;
     let mut site = Site::with_volume(BYTES);
+    site.keep_in = "none".to_owned();
     let Some(devices) = failing(&site, &["loop"]) else { return false };
     let file = path(&site, "f1");
     flash_on(&mut site, &[devices[0].path(), &file]);
@@ -370,6 +373,7 @@ fn names(list: &[(&str, &str)]) -> Vec<(String, String)> {
 fn devices_come_and_go_under_load_and_the_list_of_them_holds_over_a_kill() {
     const BYTES: u64 = 16 * MIB;
     let mut site = Site::with_volume(BYTES);
+    site.keep_in = "none".to_owned();
     flash(&mut site, &["f0", "f1"], "");
     let seed = seed("flash_devices_come_and_go");
     let (ledger, stop, endpoint) = (Mutex::new(Ledger::new(BYTES, false)), AtomicBool::new(false), site.endpoint());

@@ -110,6 +110,7 @@ fn nothing_synchronized_is_lost_when_the_daemon_is_killed_and_reservations_are_s
     const WRITE_EXCLUSIVE_REGISTRANTS_ONLY: u8 = 5;
     let mut site = Site::new();
     site.memory = "20 MiB".to_owned();
+    site.keep_in = "none".to_owned();
     site.volume("v", BYTES, "lun = 1");
     site.volume("held", 1 << 20, "lun = 0");
     let address = site.target("");

@@ -1,10 +1,11 @@
 //! Memory that outlives the daemon: a kill at any moment loses nothing that was acknowledged, flushed or not.
 
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use e2e::client::{Client, Op};
-use e2e::daemon::{Daemon, hotset, text_of};
+use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::random::{Random, seed};
 use e2e::site::Site;
 
@@ -172,4 +173,73 @@ fn where_memory_cannot_be_kept_is_said() {
     assert!(!output.status.success());
     let text = text_of(&output);
     assert!(text.contains("[memory] keep_in") && text.contains("no file system in memory"), "{text}");
+}
+
+/// The byte of a file's first word that says which version made it.
+const VERSION_AT: u64 = 7;
+
+fn set_version(file: &Path, version: u8) {
+    let file = std::fs::File::options().write(true).open(file).expect("it was left");
+    file.write_all_at(&[version], VERSION_AT).expect("it can be written");
+}
+
+#[test]
+fn memory_of_another_version_withholds_its_own_volumes_alone() {
+    let mut site = site("");
+    site.volume("whole", 1 << 20, "");
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    client.write(4096, &[7; 8192]).expect("written");
+    // A volume that is stopped cleanly before the kill.
+    let all = site.config_text();
+    let (before, _) = all.split_once("[[volume]]\nname = \"whole\"").expect("it is the last");
+    std::fs::write(site.config(), before).expect("the folder can be written");
+    daemon.signal("HUP");
+    wait_for("the removal", || daemon.log().contains("volume whole: removed").then_some(()));
+    daemon.kill();
+    let file = files(&site)[0].clone();
+    set_version(&file, 99);
+    let daemon = site.start();
+    let mut whole = Client::connect(&site.endpoint(), "whole").expect("it serves what was cleanly stopped");
+    whole.write(0, &[1; 512]).expect("written");
+    assert!(Client::connect(&site.endpoint(), "v").is_err(), "what may be lost is not served");
+    let shown = daemon.command(&["volume", "show", "v"]);
+    for word in [file.to_str().expect("plain"), "another version", "volume adopt v"] {
+        assert!(shown.contains(word), "{word} is missing in {shown}");
+    }
+    let refused = text_of(&daemon.try_command(&["volume", "remove", "v"]));
+    assert!(refused.contains("left data of it in memory"), "{refused}");
+    drop(whole);
+    daemon.stop();
+    assert!(file.exists(), "it is never removed by itself");
+    set_version(&file, 2);
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    assert_eq!(client.read(4096, 8192).expect("readable"), [7; 8192], "nothing is lost");
+    drop(client);
+    daemon.stop();
+    assert!(!file.exists(), "nothing of it is needed any more");
+}
+
+#[test]
+fn memory_of_another_version_is_given_up_in_explicit_words_alone() {
+    let site = site("");
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    client.write(4096, &[7; 8192]).expect("written");
+    daemon.kill();
+    let file = files(&site)[0].clone();
+    set_version(&file, 99);
+    let daemon = site.start();
+    daemon.command(&["volume", "adopt", "v"]);
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    assert_eq!(client.read(4096, 8192).expect("readable"), [0; 8192], "the backing is the volume's data now");
+    assert!(client.flush().is_err() && client.flush().is_ok(), "and its clients hear of it");
+    drop(client);
+    daemon.stop();
+    assert!(file.exists(), "it is never removed by itself");
+    std::fs::remove_file(&file).expect("an administrator may");
+    let daemon = site.start();
+    assert_eq!(files(&site).len(), 1, "its record goes with it");
+    daemon.stop();
 }

@@ -123,6 +123,7 @@ fn backing_rounds(site: &mut Site, rounds: u64, seed: u64) -> Vec<Fault> {
     let socket = site.folder.join("disk");
     let disk = CacheDisk::serve(&socket, BYTES as usize).expect("a socket can be made");
     site.memory = "18 MiB".to_owned();
+    site.keep_in = "none".to_owned();
     site.volume_on("v", &disk.uri(), "");
     let ledger = Mutex::new(Ledger::new(BYTES, true));
     let mut random = Random::new(seed);

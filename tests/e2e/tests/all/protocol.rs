@@ -68,7 +68,8 @@ assert len(status(16 << 20, 0, nbd.CMD_FLAG_REQ_ONE)) == 1
 
 #[test]
 fn trim_and_zero_read_as_zero_at_once_and_after_a_crash() {
-    let site = Site::with_volume(16 * MIB);
+    let mut site = Site::with_volume(16 * MIB);
+    site.keep_in = "none".to_owned();
     let daemon = site.start();
     nbdsh(
         &site,

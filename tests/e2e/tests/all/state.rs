@@ -54,11 +54,15 @@ fn state_of(daemon: &Daemon, volume: &str) -> Value {
 fn a_start_that_cannot_note_its_volumes_serves_none_and_says_why() {
     let mut site = Site::new();
     ["a", "b"].iter().for_each(|name| site.volume(name, 4 * MIB, ""));
+    // Where memory lies would be noted, too.
+    site.keep_in = "none".to_owned();
     // The start has noted its own number and waits for this one's lock: what it writes next is its volumes.
     let other = File::open(site.backing("b")).expect("it was made");
     other.lock().expect("nobody has it");
     let mut daemon = Daemon::launch(&site);
-    wait_for("its first note", || site.folder.join("state/state.json").exists().then_some(()));
+    // The spare is made last.
+    let is_noted = || ["state/state.json", "state/state.new"].iter().all(|name| site.folder.join(name).exists());
+    wait_for("its first note", || is_noted().then_some(()));
     let obstacle = Obstacle::put(&site);
     drop(other);
     assert!(!daemon.wait().success());

@@ -37,7 +37,7 @@ pub fn configuration(folder: &Path, plan: &Plan) -> Result<Config, Failure> {
 /// As its file would say it.
 fn text(plan: &Plan) -> String {
     let mut text = format!(
-        "[state]\ndirectory = \"state\"\n[memory]\nsize = \"{}\"\n[control]\nsocket = \"control.sock\"\n\
+        "[state]\ndirectory = \"state\"\n[memory]\nsize = \"{}\"\nkeep_in = \"none\"\n[control]\nsocket = \"control.sock\"\n\
          [api]\nlisten = \"127.0.0.1:0\"\n[nbd]\nlisten = [\"unix:nbd.sock\"]\nsocket_mode = \"0600\"\n",
         exact_bytes(memory_bytes(plan))
     );

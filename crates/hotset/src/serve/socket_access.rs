@@ -1,0 +1,138 @@
+//! Whose the sockets are through which volumes are read and written: their owner, group and permissions.
+//!
+//! The daemon needs no privilege for any of it. It may give a socket to a group that it is a member of, and grant a user access by an entry
+//! in the socket's access control list, where it may not make that user the owner.
+
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+
+use control::users;
+use rustix::fs::{XattrFlags, setxattr};
+use rustix::process::{getegid, geteuid, getgroups};
+
+/// The group of these sockets where nothing is said, if the machine has it and the daemon may give them to it: members of the daemon's own
+/// group use the control socket, and need no right to the data.
+pub const VOLUMES_GROUP: &str = "hotset-volumes";
+
+const ACL: &str = "system.posix_acl_access";
+const ACL_VERSION: u32 = 2;
+/// Tags of its entries, in the order that the kernel wants.
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP: u16 = 0x04;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
+/// Reading and writing.
+const READ_WRITE: u16 = 6;
+
+/// Who may connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketAccess {
+    owner: Option<u32>,
+    group: Option<u32>,
+    mode: u32,
+}
+
+impl SocketAccess {
+    /// As a table of the configuration says it.
+    pub fn find(owner: Option<&str>, group: Option<&str>, mode: u32) -> Result<SocketAccess, String> {
+        let group = match group {
+            Some(name) => Some(find_group(name)?),
+            None => find_group(VOLUMES_GROUP).ok().filter(|group| may_give_to(*group)),
+        };
+        Ok(SocketAccess { owner: owner.map(find_user).transpose()?, group, mode })
+    }
+
+    /// Gives a socket away.
+    pub fn set(self, path: &Path) -> Result<(), String> {
+        if let Some(group) = self.group {
+            chown(path, None, Some(group)).map_err(|error| {
+                format!(
+                    "cannot give the socket to socket_group ({error}); make the daemon's user a member of that group"
+                )
+            })?;
+        }
+        std::fs::set_permissions(path, Permissions::from_mode(self.mode)).map_err(|error| error.to_string())?;
+        let Some(owner) = self.owner else { return Ok(()) };
+        match chown(path, Some(owner), None) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let set = setxattr(path, ACL, &access_list(owner, self.mode), XattrFlags::empty());
+                set.map_err(|error| {
+                    format!(
+                        "cannot give the socket to socket_owner, nor an access control list ({error}); make that user a member of \
+                         socket_group instead"
+                    )
+                })
+            }
+            result => result.map_err(|error| format!("cannot give the socket to socket_owner ({error})")),
+        }
+    }
+}
+
+/// The permissions `mode`, and that one user more may connect.
+fn access_list(user: u32, mode: u32) -> Vec<u8> {
+    let bits = |shift: u32| (mode >> shift & 7) as u16;
+    let unnamed = u32::MAX;
+    let entries = [
+        (OWNER, bits(6), unnamed),
+        (USER, READ_WRITE, user),
+        (GROUP, bits(3), unnamed),
+        (MASK, bits(3) | READ_WRITE, unnamed),
+        (OTHERS, bits(0), unnamed),
+    ];
+    let mut bytes = ACL_VERSION.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+fn may_give_to(group: u32) -> bool {
+    let groups = getgroups().unwrap_or_default();
+    geteuid().is_root() || getegid().as_raw() == group || groups.iter().any(|own| own.as_raw() == group)
+}
+
+/// The number of a user, by name or as a number.
+fn find_user(name: &str) -> Result<u32, String> {
+    find(name, "socket_owner", "user", users::LIST, users::read())
+}
+
+/// The number of a group, by name or as a number.
+fn find_group(name: &str) -> Result<u32, String> {
+    find(name, "socket_group", "group", users::GROUPS, users::read_groups())
+}
+
+fn find(name: &str, key: &str, what: &str, file: &str, list: std::io::Result<String>) -> Result<u32, String> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let list = list.map_err(|error| format!("cannot read {file}: {error}"))?;
+    users::number_of(&list, name)
+        .ok_or_else(|| format!("{key} \"{name}\" is no {what} of this machine; name one of {file}, or its number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_are_found_by_name_and_number() {
+        assert_eq!((find_user("root"), find_group("root")), (Ok(0), Ok(0)));
+        assert_eq!((find_user("1234"), find_group("1234")), (Ok(1234), Ok(1234)));
+        assert!(find_user("no-such-user").expect_err("none").contains("socket_owner"));
+        assert!(find_group("no-such-group").expect_err("none").contains("socket_group"));
+    }
+
+    #[test]
+    fn an_access_list_names_its_user_and_keeps_the_mode() {
+        let list = access_list(64055, 0o640);
+        assert_eq!(list.len(), 4 + 5 * 8);
+        let entry = |at: usize| &list[4 + at * 8..][..8];
+        assert_eq!(entry(1), [[2, 0, 6, 0], 64055_u32.to_le_bytes()].concat());
+        assert_eq!((entry(0)[2], entry(2)[2], entry(3)[2], entry(4)[2]), (6, 4, 6, 0));
+    }
+}

@@ -1,0 +1,78 @@
+//! Who may connect where: members of the daemon's group ask the daemon, members of another read and write volumes; and files with secrets.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::process::Command;
+
+use e2e::daemon::{hotset, text_of};
+use e2e::site::Site;
+
+/// The daemon's user and group here, as the package's user `hotset` is.
+const DAEMON: u32 = 65_534;
+/// A group that it is a member of, as of `hotset-volumes`.
+const VOLUMES: u32 = 60;
+/// The user of the virtual machine monitor.
+const MONITOR: u32 = 64_055;
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0)
+}
+
+/// Whether a user without privileges can connect to the volume.
+fn connects(site: &Site, user: u32, group: u32) -> bool {
+    let ids = [format!("--reuid={user}"), format!("--regid={group}")];
+    let mut command = Command::new("setpriv");
+    command.args(ids).args(["--clear-groups", "timeout", "20", "nbdinfo", "--size"]).arg(site.uri("v"));
+    command.output().expect("setpriv runs").status.success()
+}
+
+#[test]
+fn the_group_that_may_ask_the_daemon_may_not_write_volumes() {
+    if !is_root() {
+        return println!("SKIPPED: only root becomes other users");
+    }
+    let mut site = Site::with_volume(4 << 20);
+    site.nbd = format!("socket_group = \"{VOLUMES}\"\nsocket_owner = \"{MONITOR}\"\n");
+    site.vhost_user();
+    site.tables += &format!("socket_group = \"{VOLUMES}\"\n");
+    // No capability is left to it, as in the package's unit.
+    let under = site.folder.join("under");
+    let ids = format!("--reuid={DAEMON} --regid={DAEMON} --groups={VOLUMES}");
+    let script = format!("#!/bin/sh\nexec setpriv {ids} --bounding-set=-all --inh-caps=-all \"$@\"\n");
+    fs::write(&under, script).expect("the folder can be written");
+    fs::set_permissions(&under, Permissions::from_mode(0o755)).expect("it is ours");
+    site.under = Some(under);
+    for path in [site.folder.path().to_owned(), site.backing("v")] {
+        chown(path, Some(DAEMON), Some(DAEMON)).expect("root may");
+    }
+    fs::set_permissions(site.folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
+    let daemon = site.start();
+    let group_of = |name: &str| fs::metadata(site.folder.join(name)).expect("it is there").gid();
+    assert_eq!(["control.sock", "nbd.sock", "vhost/v.sock"].map(group_of), [DAEMON, VOLUMES, VOLUMES]);
+    assert!(connects(&site, 1, VOLUMES), "members of the volumes' group");
+    assert!(connects(&site, MONITOR, MONITOR), "the user that the configuration names");
+    assert!(!connects(&site, 1, DAEMON), "members of the daemon's own group");
+    assert!(!connects(&site, 1, 1), "others");
+    daemon.stop();
+}
+
+#[test]
+fn secrets_that_others_can_read_are_told() {
+    let mut site = Site::with_volume(1 << 20);
+    let secret = site.folder.join("chap.secret");
+    fs::write(&secret, "0123456789abcd").expect("the folder can be written");
+    site.target(&format!("chap = {{ user = \"host\", secret_file = \"{}\" }}", secret.display()));
+    fs::write(site.config(), site.config_text()).expect("the folder can be written");
+    let said = format!("the CHAP secret in {} can be read by every user", secret.display());
+    for (mode, is_told) in [(0o644, true), (0o640, false)] {
+        fs::set_permissions(&secret, Permissions::from_mode(mode)).expect("it is ours");
+        let checked = hotset(&["check-config", &site.config().display().to_string()]);
+        assert_eq!(checked.status.code(), Some(0), "{}", text_of(&checked));
+        assert_eq!(text_of(&checked).contains(&said), is_told, "{mode:o}: {}", text_of(&checked));
+        let daemon = site.start();
+        let log = daemon.log();
+        let last = log.rsplit("stopped;").next().expect("there is one");
+        assert_eq!(last.contains(&said), is_told, "{mode:o}: {log}");
+        daemon.stop();
+    }
+}
