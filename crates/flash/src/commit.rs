@@ -13,7 +13,7 @@ use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, da
 use crate::membership::{failures_of, give_back, have_noted, save_tail, take_out_unnoted};
 use crate::pages::share::reclaim;
 use crate::record::{Content, Position};
-use crate::slow::{GRACE, InLine, batch_took};
+use crate::slow::{GRACE, InLine, Work, batch_took};
 use crate::store::{Inner, Request, Sabotage, State};
 use crate::wait::{Boxed, join_with_grace};
 
@@ -192,7 +192,7 @@ async fn write<S: Seam>(
     };
     let writes = devices.iter().chain(&joining).map(|device| {
         let write: Boxed<'_, DiskResult<Nanos>> = Box::pin(async move {
-            let place = InLine::new(inner, device.member, blocks.len());
+            let place = InLine::new(inner, device.member, Work::Program(blocks.len()));
             let result = device.write_durably(at, blocks.to_vec(), flush).await;
             if early == Some(device.member) && result.is_ok() {
                 acknowledge(header, requests, None);

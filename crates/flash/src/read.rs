@@ -8,7 +8,7 @@ use crate::device::{Device, place};
 use crate::error::StoreError;
 use crate::format::batch::data_seed;
 use crate::record::{Owner, Position};
-use crate::slow::{self, InLine};
+use crate::slow::{self, InLine, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{Boxed, join};
 
@@ -68,7 +68,7 @@ pub async fn read<S: Seam>(
     let mut bad = Vec::new();
     for device in order(inner, position.segment) {
         let read = device.disk.read(at, vec![Piece::whole(buffer)]);
-        let (result, mut pieces) = slow::read(inner, device.member, read).await;
+        let (result, mut pieces) = slow::read(inner, device.member, at, read).await;
         let block = pieces.pop().expect("a read gives its pieces back").block.freeze();
         let trusted = inner.sabotage == Sabotage::SkipChecksum;
         if result.is_ok() && (trusted || block.checksum(seed) == position.checksum) {
@@ -130,7 +130,7 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
     let (read, buffers) = match device {
         Some(device) => {
             // Not judged: it takes longer than the single blocks that a device's history is made of.
-            let _place = InLine::new(inner, device.member, buffers.len());
+            let _place = InLine::new(inner, device.member, Work::Read(buffers.len()));
             let (result, buffers) = device.disk.read(at, buffers).await;
             (result.is_ok(), buffers)
         }

@@ -1,9 +1,16 @@
 //! Devices that turn slow: one that takes ten times as long as it used to, again and again, is as good as failed, or every flush waits
-//! for it. Each is compared with its own history; on the write path also with its mirror, which took the same batch at the same
-//! moment, so that what slows both down condemns neither. It takes more than one slow request, and the last log member stays whatever it does.
+//! for it.
+//!
+//! Each is compared with its own history, and with its mirror: a write with the mirror's write of the same batch, a read with
+//! the mirror's reads of the same window, so that a cause that slows both down condemns neither. A request waits behind others, so it is
+//! judged by its share of the device's line. A read waits behind programs that the device has acknowledged, too.
+//! It takes more than one slow request, and the last log member stays whatever it does.
 
-use seam::{DiskError, Nanos, Seam};
+use std::rc::Rc;
 
+use seam::{Disk, DiskError, Nanos, Piece, Seam};
+
+use crate::device::Device;
 use crate::membership::{Failure, take_out};
 use crate::store::Inner;
 
@@ -22,6 +29,12 @@ const STRIKES_MAX: u32 = 16;
 pub const GRACE: Nanos = Nanos::from_secs(2);
 /// Blocks that take about as long as a request itself.
 const BLOCKS_A_REQUEST: u64 = 32;
+/// Blocks that are read in the time of one that is programmed.
+const PROGRAM_WEIGHT: u64 = 4;
+/// Time in which a device programs half of its buffer, at least.
+const PROGRAMS_HALVE_IN: Nanos = Nanos::from_millis(25);
+/// Reads of two members that ended so close together are compared.
+const SAME_WINDOW: Nanos = Nanos::from_millis(100);
 
 /// How long a device has taken for one kind of request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,26 +73,81 @@ pub struct Speed {
     reads: Pace,
     /// All that it is asked for at the moment, of pages too: a request counts like so many blocks, and with its own.
     line: u64,
+    programs: Programs,
+    /// Mean latency of its last reads of the log, as requests alone, and when the last of them ended.
+    read_lately: Option<(Nanos, u64)>,
+    /// Its mirror is asked for the same block as a read of it that was slow.
+    compares: bool,
 }
 
-/// A request in a device's line, until it has ended. Who waits behind others waits for them, not for the device, so each is judged by its
-/// share of the line.
+impl Speed {
+    fn note_read(&mut self, now: Nanos, took: Nanos) {
+        let usual = self.read_within(now).map_or(took.0, |lately| (3 * lately + took.0) / 4);
+        self.read_lately = Some((now, usual));
+    }
+
+    /// Mean latency of its reads in the window that ends now; `None`: there were none.
+    fn read_within(&self, now: Nanos) -> Option<u64> {
+        self.read_lately.filter(|(at, _)| now.since(*at) < SAME_WINDOW).map(|(_, took)| took)
+    }
+}
+
+/// Programs that a device has acknowledged from its buffer and may still be at work on: reads wait behind them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Programs {
+    weight: u64,
+    at: Nanos,
+}
+
+impl Programs {
+    /// Their weight now: it halves again and again.
+    fn left(&self, now: Nanos) -> u64 {
+        let halvings = now.since(self.at).0 / PROGRAMS_HALVE_IN.0;
+        if halvings < 64 { self.weight >> halvings } else { 0 }
+    }
+
+    fn add(&mut self, weight: u64, now: Nanos) {
+        *self = Programs { weight: self.left(now) + weight, at: now };
+    }
+}
+
+/// A request's kind and size, which make its weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// It reads so many blocks.
+    Read(usize),
+    /// It programs so many blocks.
+    Program(usize),
+}
+
+impl Work {
+    fn weight(self) -> u64 {
+        BLOCKS_A_REQUEST
+            + match self {
+                Work::Read(blocks) => blocks as u64,
+                Work::Program(blocks) => PROGRAM_WEIGHT * blocks as u64,
+            }
+    }
+}
+
+/// A request in a device's line, until it has ended. It waits for the requests before it, and is judged by its share of the line.
 pub struct InLine<'a, S: Seam> {
     inner: &'a Inner<S>,
     member: u32,
-    weight: u64,
+    work: Work,
     line: u64,
     begun: Nanos,
 }
 
 impl<'a, S: Seam> InLine<'a, S> {
-    /// A request for so many blocks is sent.
-    pub fn new(inner: &'a Inner<S>, member: u32, blocks: usize) -> Self {
-        let weight = BLOCKS_A_REQUEST + blocks as u64;
+    /// A request is sent.
+    pub fn new(inner: &'a Inner<S>, member: u32, work: Work) -> Self {
+        let now = inner.seam.now();
         let mut state = inner.state.borrow_mut();
         let speed = state.speed(member);
-        speed.line += weight;
-        InLine { inner, member, weight, line: speed.line, begun: inner.seam.now() }
+        speed.line += work.weight();
+        let behind = if matches!(work, Work::Read(_)) { speed.programs.left(now) } else { 0 };
+        InLine { inner, member, work, line: speed.line + behind, begun: now }
     }
 
     /// What it took of the time, as a request alone.
@@ -93,7 +161,10 @@ impl<S: Seam> Drop for InLine<'_, S> {
         let mut state = self.inner.state.borrow_mut();
         let speed = state.speed(self.member);
         // It was forgotten meanwhile if the member left.
-        speed.line = speed.line.saturating_sub(self.weight);
+        speed.line = speed.line.saturating_sub(self.work.weight());
+        if matches!(self.work, Work::Program(_)) {
+            speed.programs.add(self.work.weight(), self.inner.seam.now());
+        }
     }
 }
 
@@ -119,22 +190,81 @@ pub fn batch_took<S: Seam>(inner: &Inner<S>, took: &[(u32, Nanos)]) -> Vec<Failu
     failures
 }
 
-/// Reads a block from a member, and takes it out when it has become too slow.
-pub async fn read<S: Seam, T>(inner: &Inner<S>, member: u32, read: impl Future<Output = T>) -> T {
-    let place = InLine::new(inner, member, 1);
+/// Reads the block at byte `at` from a log member, and takes the member out when it has become too slow: against its own history, and against
+/// its mirrors' reads of the same window.
+pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: impl Future<Output = T>) -> T {
+    let place = InLine::new(inner, member, Work::Read(1));
     let result = read.await;
     let took = place.share();
     drop(place);
-    let out = {
+    let now = inner.seam.now();
+    let mirrors: Vec<_> = inner.log_devices().into_iter().filter(|device| device.member != member).collect();
+    let (out, compares) = {
         let mut state = inner.state.borrow_mut();
+        let fastest = mirrors.iter().filter_map(|mirror| state.speed(mirror.member).read_within(now)).min();
         let speed = state.speed(member);
-        let slow = speed.reads.is_slow(took.0);
-        speed.reads.judge(slow)
+        speed.note_read(now, took);
+        match (speed.reads.is_slow(took.0), fastest) {
+            (true, None) => (false, !std::mem::replace(&mut speed.compares, true)),
+            (suspect, fastest) => {
+                let slow = suspect && fastest.is_some_and(|fastest| took.0 > TIMES_MIRROR * fastest);
+                (speed.reads.judge(slow), false)
+            }
+        }
     };
-    let last = inner.log_devices().iter().all(|device| device.member == member);
-    if out && !last {
-        // Its outcome shows in the store.
-        let _ = take_out(inner, vec![(member, too_slow("reads"))]).await;
+    match mirrors.into_iter().next() {
+        // The last log member stays, whatever it does.
+        None => {}
+        Some(mirror) if compares => {
+            let inner = Rc::clone(inner);
+            inner.seam.clone().spawn(async move { compare(&inner, member, &mirror, at).await });
+        }
+        Some(_) if out => {
+            // Its outcome shows in the store.
+            let _ = take_out(inner, vec![(member, too_slow("reads"))]).await;
+        }
+        Some(_) => {}
     }
     result
+}
+
+/// Reads the block of a slow read of `member` from the mirror, too: its next slow read is compared with that.
+async fn compare<S: Seam>(inner: &Rc<Inner<S>>, member: u32, mirror: &Device<S>, at: u64) {
+    if let Some(buffer) = inner.alloc() {
+        let place = InLine::new(inner, mirror.member, Work::Read(1));
+        let (result, _) = mirror.disk.read(at, vec![Piece::whole(buffer)]).await;
+        let took = place.share();
+        drop(place);
+        if result.is_ok() {
+            inner.state.borrow_mut().speed(mirror.member).note_read(inner.seam.now(), took);
+        }
+    }
+    inner.state.borrow_mut().speed(member).compares = false;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledged_programs_weigh_on_reads_for_a_while() {
+        assert!(Work::Program(16).weight() > 2 * Work::Read(1).weight(), "64 KiB programmed, 4 KiB read");
+        let mut programs = Programs::default();
+        let begun = Nanos::from_secs(1);
+        programs.add(4_000, begun);
+        programs.add(4_000, begun);
+        let left = [0, 25, 50, 75].map(|ms| programs.left(begun + Nanos::from_millis(ms)));
+        assert_eq!(left, [8_000, 4_000, 2_000, 1_000]);
+        assert_eq!(programs.left(begun + Nanos::from_secs(100)), 0);
+    }
+
+    #[test]
+    fn reads_of_another_window_are_no_comparison() {
+        let (mut speed, now) = (Speed::default(), Nanos::from_secs(1));
+        assert_eq!(speed.read_within(now), None);
+        speed.note_read(now, Nanos(400));
+        speed.note_read(now, Nanos(800));
+        assert_eq!(speed.read_within(now), Some(500));
+        assert_eq!(speed.read_within(now + SAME_WINDOW), None);
+    }
 }

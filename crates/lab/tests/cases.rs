@@ -3,6 +3,7 @@
 mod cases {
     mod backing_dies;
     mod bad_sector;
+    mod beside_destage;
     mod causes;
     mod crashes;
     mod every_policy;
@@ -26,6 +27,7 @@ mod cases {
     mod state_matrix;
     mod stripes;
     mod torture_found;
+    mod uncongested;
     mod whole_blocks_only;
     mod worlds_end;
 }

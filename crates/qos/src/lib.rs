@@ -4,12 +4,14 @@
 //! Nothing here waits, and nothing knows a disk: callers say what time it is, what a request costs and when it ended.
 
 mod cost;
+mod disk_clock;
 mod limit;
 mod schedule;
 mod throughput;
 mod window;
 
 pub use cost::Cost;
+pub use disk_clock::{DiskClock, TICK_EVERY};
 pub use limit::{LIMIT_REQUEST_BYTES, Limiter, Limits};
 pub use schedule::{Entitlement, Fault, Scheduler};
-pub use window::{Threshold, Window};
+pub use window::{Priority, Threshold, Window};

@@ -111,6 +111,15 @@ impl<T> Scheduler<T> {
         gone
     }
 
+    /// Takes a client's requests that wait, in their order, with their costs; the client stays.
+    pub fn take_waiting(&mut self, number: u32) -> Vec<(Cost, T)> {
+        let Some(client) = self.clients.get_mut(&number) else { return Vec::new() };
+        let taken: Vec<(Cost, T)> = std::mem::take(&mut client.waiting).into();
+        self.asking.retain(|other| *other != number);
+        self.waiting -= taken.len();
+        taken
+    }
+
     /// A request of a client that `is_it` waits no more; false when there is none.
     pub fn withdraw(&mut self, number: u32, is_it: impl Fn(&T) -> bool) -> bool {
         let Some(client) = self.clients.get_mut(&number) else { return false };

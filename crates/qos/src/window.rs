@@ -1,7 +1,10 @@
 //! When disks that several volumes share are congested, and how much may be under way there then.
 //!
-//! Latency says so: past the threshold what is under way is held to a window that shrinks while latency is above it and grows
-//! while it is below (PARDA, Gulati and others, FAST 2009). Below it, nobody waits for anybody.
+//! The latency of clients' requests says so: past the threshold they are held to a window that shrinks while latency is above
+//! the threshold and grows while it is below (PARDA, Gulati and others, FAST 2009). Otherwise no request waits for another.
+//! Background work is counted as load of the disks, and its latency says nothing: it may be long because clients go first.
+//!
+//! All times are of the disks' clock ([`crate::DiskClock`]).
 
 use std::collections::BTreeMap;
 
@@ -12,16 +15,22 @@ use crate::throughput::Throughput;
 
 /// How often it looks.
 const LOOK_EVERY: Nanos = Nanos::from_millis(100);
-/// Fewer ends say nothing, unless a whole second had no more.
+/// Fewer ends of clients' requests say nothing, unless a whole second had no more.
 const ENDS_MIN: u64 = 8;
 /// So many looks in a row above the threshold are congestion.
 const ABOVE_IN_ROW: u32 = 2;
-/// So long without anybody who waits, below the threshold, is the end of it.
-const CALM: Nanos = Nanos::from_secs(1);
-/// Most of the way to where latency says that the window belongs that it goes in one look.
+/// Congestion ends after so long without a client's request that waits and without a look at latencies above the threshold.
+const CALM: Nanos = Nanos::from_millis(200);
+/// Part of the way to the window that latency asks for, in one look.
 const GAIN: f64 = 0.25;
-/// Never fewer small accesses under way than this.
+/// From this ratio of threshold to latency on the window goes all of the way: one that is far too small keeps disks idle.
+const GROW_FAST: f64 = 1.5;
+/// Never fewer small accesses under way than this, where the threshold is given: it may ask for disks that are not kept busy.
 const SIZE_MIN: Cost = Cost(2_000);
+/// The same where the threshold is found: a few disks have something to do, and something to choose from.
+const AUTO_SIZE_MIN: Cost = Cost(8_000);
+/// The part of a window that background work has while clients wait.
+const BACKGROUND_PART: u64 = 8;
 /// Where the threshold is to be found and nothing is known yet.
 const AUTO_FIRST: Nanos = Nanos::from_millis(30);
 /// A threshold that is found lies between these.
@@ -30,6 +39,15 @@ const AUTO_MAX: Nanos = Nanos::from_millis(100);
 /// While congested a larger window is tried now and then, for the disks may do more by now than was seen.
 const TRY_EVERY: Nanos = Nanos::from_secs(30);
 const TRY_FOR: Nanos = Nanos::from_millis(500);
+
+/// Which requests go first while disks are congested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// A client waits for it.
+    Foreground,
+    /// Destage that no client waits for, promotion, readahead, checks.
+    Background,
+}
 
 /// Latency past which shares count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,23 +62,30 @@ pub enum Threshold {
 pub struct Window {
     threshold: Threshold,
     throughput: Throughput,
-    /// What may be under way; `None`: not congested.
+    /// Size of the window of clients' requests; `None`: not congested.
     size: Option<Cost>,
+    /// Least of it, whatever the threshold.
+    size_min: Cost,
     under_way: Cost,
+    /// The background's part of it.
+    background: Cost,
     /// Since the last look.
     looked: Nanos,
     ends: u64,
-    /// Of each client: how many ended, and what they took together.
+    /// Of each client, without background work: how many ended, and what they took together.
     latencies: BTreeMap<u32, (u64, u64)>,
     done: Cost,
-    /// What was under way, times nanoseconds, up to `measured`; and how long anything was.
+    /// Cost under way, times nanoseconds, up to `measured`; the same of clients' requests; and how long anything was under way.
     area: u128,
+    foreground_area: u128,
     busy: Nanos,
     measured: Nanos,
-    /// Somebody had to wait since the last look.
+    /// A client's request had to wait since the last look.
     full: bool,
+    /// The processor was stalled since the last look.
+    stalled: bool,
     above: u32,
-    /// Since then nobody waits and latency is below the threshold.
+    /// The last time that a client's request had to wait, or latency was above the threshold.
     calm_since: Nanos,
     /// A larger window was tried last, and is tried until then.
     tried: Nanos,
@@ -77,15 +102,19 @@ impl Window {
             threshold,
             throughput: Throughput::default(),
             size: always.then_some(SIZE_MIN),
+            size_min: Cost::default(),
             under_way: Cost::default(),
+            background: Cost::default(),
             looked: now,
             ends: 0,
             latencies: BTreeMap::new(),
             done: Cost::default(),
             area: 0,
+            foreground_area: 0,
             busy: Nanos::ZERO,
             measured: now,
             full: false,
+            stalled: false,
             above: 0,
             calm_since: now,
             tried: now,
@@ -93,6 +122,11 @@ impl Window {
             latency: Nanos::ZERO,
             rate: 0.0,
         }
+    }
+
+    /// The same, never with less than `size_min` for clients: storage that works on so much at once.
+    pub fn with_size_min(self, size_min: Cost) -> Window {
+        Window { size_min, ..self }
     }
 
     /// Another threshold from now on.
@@ -121,7 +155,7 @@ impl Window {
         self.size.is_some()
     }
 
-    /// What may be under way while congested.
+    /// Size of the window of clients' requests while congested.
     pub fn size(&self) -> Option<Cost> {
         self.size
     }
@@ -141,29 +175,48 @@ impl Window {
         self.throughput.greatest(self.measured)
     }
 
-    /// True when one more may go beside what is not counted; the last one may be larger than the rest of the window.
+    /// True when a client's request may go beside what is not counted; the last one may be larger than the rest of the window.
     pub fn has_room_beside(&self, uncounted: Cost) -> bool {
-        self.size.is_none_or(|size| self.under_way - uncounted < size)
+        self.size.is_none_or(|size| self.under_way - self.background - uncounted < size)
     }
 
-    /// Somebody has to wait.
-    pub fn note_full(&mut self) {
+    /// True when background work may go: beside all that is under way, or, while clients wait, in a part of its own.
+    pub fn has_room_for_background(&self, clients_wait: bool, uncounted: Cost) -> bool {
+        self.size.is_none_or(|size| {
+            let has_part = self.background - uncounted < Cost((size.0 / BACKGROUND_PART).max(1));
+            has_part || (!clients_wait && self.under_way - uncounted < size)
+        })
+    }
+
+    /// A client's request has to wait.
+    pub fn note_full(&mut self, now: Nanos) {
         self.full = true;
+        self.calm_since = self.calm_since.max(now);
+    }
+
+    /// The processor was stalled: the rate of that time is not known.
+    pub fn note_stall(&mut self) {
+        self.stalled = true;
     }
 
     /// A request goes to the disks.
-    pub fn begin(&mut self, cost: Cost, now: Nanos) {
+    pub fn begin(&mut self, cost: Cost, priority: Priority, now: Nanos) {
         self.measure(now);
         self.under_way += cost;
+        if priority == Priority::Background {
+            self.background += cost;
+        }
     }
 
-    /// A request of `client` that went at `began` came back. `shared`: more than one ask for something; who has the disks alone is held to nothing.
-    pub fn end(&mut self, client: u32, cost: Cost, began: Nanos, now: Nanos, shared: bool) {
-        self.measure(now);
-        self.under_way = self.under_way - cost;
-        self.ends += 1;
-        let (ends, took) = self.latencies.entry(client).or_default();
-        (*ends, *took) = (*ends + 1, took.saturating_add(now.since(began).0));
+    /// A request of `client` that went at `began` came back. `shared`: several clients ask for something; one that has the disks alone is held to
+    /// nothing.
+    pub fn end(&mut self, client: u32, cost: Cost, priority: Priority, began: Nanos, now: Nanos, shared: bool) {
+        self.cancel(cost, priority, now);
+        if priority == Priority::Foreground {
+            self.ends += 1;
+            let (ends, took) = self.latencies.entry(client).or_default();
+            (*ends, *took) = (*ends + 1, took.saturating_add(now.since(began).0));
+        }
         self.done += cost;
         let spent = now.since(self.looked);
         if spent >= LOOK_EVERY && (self.ends >= ENDS_MIN || spent.0 >= 10 * LOOK_EVERY.0) {
@@ -171,7 +224,15 @@ impl Window {
         }
     }
 
-    /// Looks whether nothing has been under way for so long that there is no congestion any more: who ends nothing looks at nothing.
+    /// Looks whether congestion is over because no client's request has had to wait for a while; asked for while requests are under way,
+    /// however few of them end.
+    pub fn tick(&mut self, now: Nanos) {
+        if self.threshold != Threshold::Latency(Nanos::ZERO) && now.since(self.calm_since) >= CALM {
+            self.size = None;
+        }
+    }
+
+    /// Looks whether nothing has been under way for so long that there is no congestion any more: where nothing ends there is no look.
     pub fn rest(&mut self, now: Nanos) {
         let is_held = self.threshold != Threshold::Latency(Nanos::ZERO);
         if is_held && self.under_way == Cost::default() && now.since(self.measured) >= CALM {
@@ -180,47 +241,64 @@ impl Window {
     }
 
     /// A request that had begun was never sent.
-    pub fn cancel(&mut self, cost: Cost, now: Nanos) {
+    pub fn cancel(&mut self, cost: Cost, priority: Priority, now: Nanos) {
         self.measure(now);
         self.under_way = self.under_way - cost;
+        if priority == Priority::Background {
+            self.background = self.background - cost;
+        }
     }
 
     fn measure(&mut self, now: Nanos) {
-        self.area += u128::from(self.under_way.0) * u128::from(now.since(self.measured).0);
+        let time = u128::from(now.since(self.measured).0);
+        self.area += u128::from(self.under_way.0) * time;
+        self.foreground_area += u128::from((self.under_way - self.background).0) * time;
         if self.under_way > Cost::default() {
             self.busy += now.since(self.measured);
         }
         self.measured = self.measured.max(now);
     }
 
+    /// The least that clients may have under way while congested.
+    fn least(&self) -> Cost {
+        let of_threshold = if self.threshold == Threshold::Auto { AUTO_SIZE_MIN } else { SIZE_MIN };
+        self.size_min.max(of_threshold)
+    }
+
     fn look(&mut self, now: Nanos, spent: Nanos, shared: bool) {
+        let (clients, busy) = (self.latencies.len() as u64, self.busy.0.max(1));
         // A client with many short requests does not hide how long those of the others take.
         let means = self.latencies.values().map(|(ends, took)| took / ends);
-        self.latency = Nanos(means.sum::<u64>() / self.latencies.len() as u64);
+        self.latency = Nanos(means.sum::<u64>() / clients.max(1));
         self.latencies.clear();
         self.rate = self.done.as_accesses() * 1e9 / spent.0 as f64;
         // What idled in between says nothing of what the disks can do.
-        let busy = self.busy.0.max(1);
-        let mean = Cost(u64::try_from(self.area / u128::from(busy)).unwrap_or(u64::MAX));
-        self.throughput.note(mean, self.done.as_accesses() * 1e9 / busy as f64, self.latency, now);
+        let mean = |area: u128| Cost(u64::try_from(area / u128::from(busy)).unwrap_or(u64::MAX));
+        let (under_way, foreground) = (mean(self.area), mean(self.foreground_area));
+        let stalled = std::mem::take(&mut self.stalled);
+        if clients > 0 && !stalled {
+            self.throughput.note(under_way, self.done.as_accesses() * 1e9 / busy as f64, self.latency, now);
+        }
         let (threshold, full) = (self.threshold(), std::mem::take(&mut self.full));
         let above = self.latency > threshold && shared;
         self.above = if above { self.above + 1 } else { 0 };
         if above || full {
-            self.calm_since = now;
+            self.calm_since = self.calm_since.max(now);
         }
-        (self.looked, self.ends, self.done, self.area, self.busy) = (now, 0, Cost::default(), 0, Nanos::ZERO);
+        (self.looked, self.ends, self.done, self.busy) = (now, 0, Cost::default(), Nanos::ZERO);
+        (self.area, self.foreground_area) = (0, 0);
+        let (least, ratio) = (self.least(), threshold.0 as f64 / self.latency.0.max(1) as f64);
         let wanted = |from: Cost| {
-            let ratio = (threshold.0 as f64 / self.latency.0.max(1) as f64).clamp(0.25, 2.0);
-            let size = from.0 as f64 * (1.0 + GAIN * (ratio - 1.0));
-            Cost(size as u64 + 100).max(SIZE_MIN)
+            let gain = if ratio >= GROW_FAST { 1.0 } else { GAIN };
+            let size = from.0 as f64 * (1.0 + gain * (ratio.clamp(0.25, 2.0) - 1.0));
+            Cost(size as u64 + 100).max(least)
         };
         self.size = match self.size {
-            None if self.above >= ABOVE_IN_ROW => {
+            // A window makes clients' requests under way fewer: where they are few already, other load keeps the disks busy.
+            None if self.above >= ABOVE_IN_ROW && foreground >= least => {
                 self.tried = now;
                 // At the rate of now so much under way takes as long as the threshold says (Little).
-                let ratio = threshold.0 as f64 / self.latency.0.max(1) as f64;
-                Some(Cost((mean.0 as f64 * ratio) as u64).max(SIZE_MIN))
+                Some(Cost((under_way.0 as f64 * ratio) as u64).max(least))
             }
             None => None,
             Some(_) if !shared || now.since(self.calm_since) >= CALM => None,
@@ -253,10 +331,10 @@ mod tests {
         while *now < end {
             while under_way.len() < clients {
                 if !window.has_room_beside(Cost::default()) {
-                    window.note_full();
+                    window.note_full(*now);
                     break;
                 }
-                window.begin(Cost::ONE, *now);
+                window.begin(Cost::ONE, Priority::Foreground, *now);
                 let head = free.iter_mut().min().expect("there are heads");
                 *head = (*head).max(*now) + service;
                 under_way.push((*head, *now));
@@ -272,7 +350,7 @@ mod tests {
         let first = (0..under_way.len()).min_by_key(|at| under_way[*at].0).expect("something is under way");
         let (ended, began) = under_way.swap_remove(first);
         *now = ended;
-        window.end(0, Cost::ONE, began, *now, true);
+        window.end(0, Cost::ONE, Priority::Foreground, began, *now, true);
     }
 
     #[test]
@@ -310,5 +388,65 @@ mod tests {
         closed_loop(&mut window, &mut now, 64, 32, Nanos::from_millis(4), 300);
         let (_, rate) = window.lately();
         assert!(rate > 6_500.0, "{rate}: what the disks can do by now was not found");
+    }
+
+    /// Requests of a client one by one, and eight of the background at a time, as long as each takes; the window after two seconds.
+    fn beside_background(threshold: Threshold, foreground: Nanos, background: Nanos) -> Window {
+        let mut now = Nanos::from_secs(1);
+        let mut window = Window::new(threshold, now);
+        for _ in 0..2_000_000_000 / foreground.0 {
+            (0..8).for_each(|_| window.begin(Cost(4_000), Priority::Background, now));
+            window.begin(Cost::ONE, Priority::Foreground, now);
+            let began = now;
+            now += foreground;
+            window.end(0, Cost::ONE, Priority::Foreground, began, now, true);
+            let began = Nanos(now.0.saturating_sub(background.0));
+            (0..8).for_each(|_| window.end(1, Cost(4_000), Priority::Background, began, now, true));
+        }
+        window
+    }
+
+    #[test]
+    fn slow_background_work_declares_no_congestion() {
+        let (quick, slow) = (Nanos::from_millis(5), Nanos::from_millis(500));
+        let window = beside_background(Threshold::Latency(Nanos::from_millis(30)), quick, slow);
+        assert!(!window.is_congested() && window.lately().0 == quick, "{:?}", window.lately());
+    }
+
+    #[test]
+    fn few_slow_requests_declare_no_congestion_with_auto() {
+        let slow = Nanos::from_millis(60);
+        assert!(!beside_background(Threshold::Auto, slow, slow).is_congested(), "one at a time cannot be made fewer");
+        let mut now = Nanos::from_secs(1);
+        let mut window = Window::new(Threshold::Auto, now);
+        closed_loop(&mut window, &mut now, 64, 5, Nanos::from_millis(5), 20);
+        assert!(window.size().is_some_and(|size| size >= AUTO_SIZE_MIN));
+    }
+
+    #[test]
+    fn congestion_ends_200_ms_after_the_last_wait_of_a_client() {
+        let mut now = Nanos::from_secs(1);
+        let mut window = Window::new(Threshold::Latency(Nanos::from_millis(30)), now);
+        closed_loop(&mut window, &mut now, 96, 5, Nanos::from_millis(5), 5);
+        window.begin(Cost::ONE, Priority::Foreground, now);
+        window.note_full(now);
+        window.tick(now + Nanos::from_millis(199));
+        assert!(window.is_congested());
+        window.tick(now + Nanos::from_millis(200));
+        assert!(!window.is_congested(), "one request is under way, and no other waits");
+    }
+
+    #[test]
+    fn background_work_has_its_part_of_a_full_window_and_no_more() {
+        let now = Nanos::from_secs(1);
+        let mut window = Window::new(Threshold::Latency(Nanos::ZERO), now).with_size_min(Cost(16_000));
+        window.size = Some(Cost(16_000));
+        (0..16).for_each(|_| window.begin(Cost::ONE, Priority::Foreground, now));
+        assert!(!window.has_room_beside(Cost::default()) && window.has_room_for_background(true, Cost::default()));
+        window.begin(Cost(2_000), Priority::Background, now);
+        assert!(!window.has_room_for_background(true, Cost::default()));
+        assert!(!window.has_room_for_background(false, Cost::default()));
+        window.cancel(Cost(8_000), Priority::Foreground, now);
+        assert!(window.has_room_for_background(false, Cost::default()) && window.has_room_beside(Cost::default()));
     }
 }

@@ -2,12 +2,16 @@
 //!
 //! Every request takes a [`Turn`] and holds it until it is done. While the datastore is not congested, or a volume has it for
 //! itself, a turn is given at once. Past that the window says how much may be under way, and the scheduler whose turn it is.
+//! Background work has a scheduler and a small part of the window of its own: it cannot take the places of clients' requests.
+//!
+//! While several volumes have requests under way, a timer tells how late the event loop is: latencies are measured without
+//! stalls of the processor.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use qos::{Cost, Entitlement, Scheduler, Window};
+use qos::{Cost, DiskClock, Entitlement, Priority, Scheduler, TICK_EVERY, Window};
 use seam::{Nanos, Seam};
 
 use crate::spec::DatastoreSpec;
@@ -27,8 +31,8 @@ const LITTLE: Cost = Cost(2 * Cost::ONE.0);
 /// A volume none of whose requests has ended for this long, and for this many thresholds, has a backing that hangs: the others go on without it.
 const STALLED_AFTER: Nanos = Nanos::from_secs(1);
 const STALLED_THRESHOLDS: u64 = 10;
-/// How often somebody looks after those who wait, where nothing ends.
-const WATCH_EVERY: Nanos = Nanos::from_millis(500);
+/// Small accesses that flash devices work on at once with profit.
+const FLASH_SIZE_MIN: Cost = Cost(16 * Cost::ONE.0);
 /// Part of what the datastore has shown it can do that may be reserved, in percent: the rest is for those without.
 const RESERVABLE_PERCENT: f64 = 90.0;
 
@@ -124,6 +128,8 @@ struct Member {
     /// It asked for something lately.
     active: bool,
     under_way: Cost,
+    /// The background's part of it.
+    background: Cost,
     /// When the last of its requests ended, or the first of those under way began.
     moved: Nanos,
     /// In this period, and in the one before.
@@ -135,13 +141,18 @@ struct Member {
 }
 
 struct Inner {
+    /// Requests that clients wait for.
     scheduler: Scheduler<Rc<Ticket>>,
+    /// Background work.
+    background: Scheduler<Rc<Ticket>>,
     window: Window,
+    /// The time that the window goes by.
+    clock: DiskClock,
     members: BTreeMap<u32, Member>,
     /// What went before its turn and is under way: the window is for the others.
     early: Cost,
-    /// Somebody looks after those who wait.
-    watched: bool,
+    /// A task ticks.
+    ticking: bool,
     /// How many of them asked for something lately.
     active: usize,
     period: Nanos,
@@ -161,12 +172,13 @@ pub struct Datastore<S: Seam> {
     inner: RefCell<Inner>,
 }
 
-/// What one who waits is given.
-#[derive(Default)]
+/// A request that waits, and its turn once it is given.
 struct Ticket {
     grant: Grant,
     /// It goes before its turn.
     is_early: Cell<bool>,
+    /// It changes when a client begins to wait for background work.
+    priority: Cell<Priority>,
 }
 
 /// A place among those who wait; given up when dropped before its turn was taken.
@@ -183,7 +195,9 @@ pub struct Turn<S: Seam> {
     datastore: Rc<Datastore<S>>,
     number: u32,
     cost: Cost,
+    priority: Priority,
     is_early: bool,
+    /// By the disks' clock.
     began: Nanos,
     /// How long it was waited for.
     pub waited: Nanos,
@@ -195,10 +209,12 @@ impl<S: Seam> Datastore<S> {
         let now = seam.now();
         let inner = Inner {
             scheduler: Scheduler::default(),
+            background: Scheduler::default(),
             window: Window::new(spec.threshold, now),
+            clock: DiskClock::default(),
             members: BTreeMap::new(),
             early: Cost::default(),
-            watched: false,
+            ticking: false,
             active: 0,
             period: now,
             shown: None,
@@ -208,6 +224,14 @@ impl<S: Seam> Datastore<S> {
         };
         let write_cost = Cell::new(spec.write_cost);
         Rc::new(Datastore { seam, name: spec.name.clone(), write_cost, inner: RefCell::new(inner) })
+    }
+
+    /// The flash devices of a core, which all volumes share.
+    pub fn of_flash(seam: S, spec: &DatastoreSpec) -> Rc<Self> {
+        let flash = Datastore::new(seam, spec);
+        let window = Window::new(spec.threshold, flash.seam.now()).with_size_min(FLASH_SIZE_MIN);
+        flash.inner.borrow_mut().window = window;
+        flash
     }
 
     /// Other settings from now on.
@@ -226,12 +250,14 @@ impl<S: Seam> Datastore<S> {
         let now = self.seam.now();
         let mut inner = self.inner.borrow_mut();
         inner.scheduler.set(number, entitlement, now);
+        inner.background.set(number, entitlement, now);
         let member = inner.members.entry(number).or_insert_with(|| Member {
             volume: volume.to_owned(),
             entitlement,
             asked: Nanos::ZERO,
             active: false,
             under_way: Cost::default(),
+            background: Cost::default(),
             moved: Nanos::ZERO,
             used: Cost::default(),
             used_before: Cost::default(),
@@ -263,92 +289,137 @@ impl<S: Seam> Datastore<S> {
             let mut inner = self.inner.borrow_mut();
             let gone = inner.members.remove(&number);
             inner.active -= usize::from(gone.is_some_and(|gone| gone.active));
-            let gone = inner.scheduler.remove(number);
-            gone.iter().for_each(|(cost, _)| inner.window.begin(*cost, now));
+            let mut gone = inner.scheduler.remove(number);
+            gone.extend(inner.background.remove(number));
+            let disk_time = inner.clock.time(now);
+            gone.iter().for_each(|(cost, ticket)| inner.window.begin(*cost, ticket.priority.get(), disk_time));
             (gone, inner.admit(now))
         };
         gone.into_iter().map(|(_, ticket)| ticket).chain(granted).for_each(|ticket| ticket.grant.give());
     }
 
+    /// Background work of a volume that waits goes on as a client's requests: a client waits for it by now.
+    pub fn expedite(&self, number: u32) {
+        let now = self.seam.now();
+        let granted = {
+            let inner = &mut *self.inner.borrow_mut();
+            let waiting = inner.background.take_waiting(number);
+            if waiting.is_empty() {
+                return;
+            }
+            for (cost, ticket) in waiting {
+                ticket.priority.set(Priority::Foreground);
+                inner.scheduler.push(number, cost, ticket, now);
+            }
+            inner.admit(now)
+        };
+        granted.iter().for_each(|ticket| ticket.grant.give());
+    }
+
     /// Waits until it is the volume's turn to send a request of this cost.
-    pub async fn turn(self: &Rc<Self>, number: u32, cost: Cost) -> Turn<S> {
+    pub async fn turn(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority) -> Turn<S> {
         let now = self.seam.now();
         let datastore = Rc::clone(self);
-        let Some(ticket) = self.line_up(number, cost, now) else {
-            return Turn { datastore, number, cost, is_early: false, began: now, waited: Nanos::ZERO };
+        let Some(ticket) = self.line_up(number, cost, priority, now) else {
+            let began = self.disk_time();
+            return Turn { datastore, number, cost, priority, is_early: false, began, waited: Nanos::ZERO };
         };
         let place = Place { datastore, number, cost, ticket, is_claimed: Cell::new(false) };
         place.ticket.grant.given().await;
         place.is_claimed.set(true);
-        let began = self.seam.now();
-        let waited = began.since(now);
+        let waited = self.seam.now().since(now);
         if waited > Nanos::ZERO
             && let Some(member) = self.inner.borrow_mut().members.get_mut(&number)
         {
             member.waits += 1;
             member.waited += waited;
         }
-        let (datastore, is_early) = (Rc::clone(self), place.ticket.is_early.get());
-        Turn { datastore, number, cost, is_early, began, waited }
+        let (is_early, priority) = (place.ticket.is_early.get(), place.ticket.priority.get());
+        Turn { datastore: Rc::clone(self), number, cost, priority, is_early, began: self.disk_time(), waited }
+    }
+
+    fn disk_time(&self) -> Nanos {
+        self.inner.borrow().clock.time(self.seam.now())
     }
 
     /// A place in the line, or none where there is nothing to wait for: then the request is under way.
-    fn line_up(self: &Rc<Self>, number: u32, cost: Cost, now: Nanos) -> Option<Rc<Ticket>> {
+    fn line_up(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority, now: Nanos) -> Option<Rc<Ticket>> {
         let mut inner = self.inner.borrow_mut();
         inner.turn_period(now);
         inner.count(number, cost, now);
-        let free = !inner.window.is_congested() && inner.scheduler.is_empty();
+        let ticks = inner.active > 1 && !std::mem::replace(&mut inner.ticking, true);
+        if ticks {
+            inner.clock.start(now);
+            self.seam.spawn(Rc::clone(self).tick());
+        }
+        let free = !inner.window.is_congested() && !inner.any_waits();
         if free || inner.active < 2 || !inner.members.contains_key(&number) {
-            inner.begin(number, cost, now);
+            inner.begin(number, cost, priority, now);
             return None;
         }
-        let ticket = Rc::<Ticket>::default();
-        inner.scheduler.push(number, cost, Rc::clone(&ticket), now);
+        let ticket =
+            Rc::new(Ticket { grant: Grant::default(), is_early: Cell::new(false), priority: Cell::new(priority) });
+        let waiting = match priority {
+            Priority::Foreground => &mut inner.scheduler,
+            Priority::Background => &mut inner.background,
+        };
+        waiting.push(number, cost, Rc::clone(&ticket), now);
         let granted = inner.admit(now);
-        let watches = !inner.scheduler.is_empty() && !std::mem::replace(&mut inner.watched, true);
         drop(inner);
         granted.iter().for_each(|ticket| ticket.grant.give());
-        if watches {
-            self.seam.spawn(Rc::clone(self).watch());
-        }
         Some(ticket)
     }
 
-    /// Looks after those who wait for as long as there are any: where nothing ends, nobody else does.
-    async fn watch(self: Rc<Self>) {
+    /// While several volumes ask for something: measures how late the event loop is, and looks after the requests that wait where nothing ends.
+    async fn tick(self: Rc<Self>) {
         loop {
-            self.seam.sleep(WATCH_EVERY).await;
+            self.seam.sleep(TICK_EVERY).await;
             let now = self.seam.now();
             let granted = {
-                let mut inner = self.inner.borrow_mut();
-                inner.watched = !inner.scheduler.is_empty();
-                if !inner.watched {
-                    return;
+                let inner = &mut *self.inner.borrow_mut();
+                if inner.clock.tick(now).is_some() {
+                    inner.window.note_stall();
                 }
                 inner.turn_period(now);
-                inner.admit(now)
+                let was = inner.window.is_congested();
+                inner.window.tick(inner.clock.time(now));
+                inner.note_congestion(was, now);
+                let granted = inner.admit(now);
+                let is_idle = !inner.any_waits() && inner.window.under_way() == Cost::default();
+                if is_idle || inner.active < 2 {
+                    inner.clock.stop(now);
+                    inner.ticking = false;
+                }
+                granted
             };
             granted.iter().for_each(|ticket| ticket.grant.give());
+            if !self.inner.borrow().ticking {
+                return;
+            }
         }
     }
 
-    /// A request has ended that began then; `None`: it was never sent.
-    fn end(&self, number: u32, cost: Cost, is_early: bool, began: Option<Nanos>) {
+    /// A request has ended that began then, by the disks' clock; `None`: it was never sent.
+    fn end(&self, number: u32, cost: Cost, priority: Priority, is_early: bool, began: Option<Nanos>) {
         let now = self.seam.now();
         let granted = {
-            let mut inner = self.inner.borrow_mut();
+            let inner = &mut *self.inner.borrow_mut();
             inner.turn_period(now);
             let shared = inner.active > 1;
             let was = inner.window.is_congested();
             if let Some(member) = inner.members.get_mut(&number) {
                 (member.under_way, member.moved) = (member.under_way - cost, now);
+                if priority == Priority::Background {
+                    member.background = member.background - cost;
+                }
             }
             if is_early {
                 inner.early = inner.early - cost;
             }
+            let disk_time = inner.clock.time(now);
             match began {
-                Some(began) => inner.window.end(number, cost, began, now, shared),
-                None => inner.window.cancel(cost, now),
+                Some(began) => inner.window.end(number, cost, priority, began, disk_time, shared),
+                None => inner.window.cancel(cost, priority, disk_time),
             }
             inner.note_congestion(was, now);
             inner.admit(now)
@@ -376,7 +447,7 @@ impl<S: Seam> Datastore<S> {
                 accesses: member.total.as_accesses(),
                 waits: member.waits,
                 waited: member.waited,
-                waiting: inner.scheduler.waiting_of(*number),
+                waiting: inner.waiting_of(*number),
             })
             .collect();
         members.sort_by(|a, b| a.volume.cmp(&b.volume));
@@ -399,17 +470,34 @@ impl<S: Seam> Datastore<S> {
     }
 }
 
+impl Member {
+    /// Its requests under way that clients wait for.
+    fn foreground(&self) -> Cost {
+        self.under_way - self.background
+    }
+}
+
 impl Inner {
+    /// True when a request waits.
+    fn any_waits(&self) -> bool {
+        !self.scheduler.is_empty() || !self.background.is_empty()
+    }
+
+    /// Requests of a volume that wait.
+    fn waiting_of(&self, number: u32) -> usize {
+        self.scheduler.waiting_of(number) + self.background.waiting_of(number)
+    }
+
     /// Those whose turn it is by now. What they cost is under way from here on.
     fn admit(&mut self, now: Nanos) -> Vec<Rc<Ticket>> {
         let mut granted = Vec::new();
-        if self.scheduler.is_empty() {
+        if !self.any_waits() {
             return granted;
         }
         let patience = STALLED_AFTER.max(Nanos(self.window.threshold().0.saturating_mul(STALLED_THRESHOLDS)));
         let stalls = |member: &Member| member.under_way > Cost::default() && now.since(member.moved) > patience;
         let stalled: Vec<u32> = self.members.iter().filter(|(_, member)| stalls(member)).map(|(at, _)| *at).collect();
-        let hung: Cost = stalled.iter().map(|number| self.members[number].under_way).sum();
+        let hung: Cost = stalled.iter().map(|number| self.members[number].foreground()).sum();
         while !self.scheduler.is_empty() {
             let members = &self.members;
             let next = if self.active < 2 {
@@ -417,10 +505,10 @@ impl Inner {
             } else if self.window.has_room_beside(self.early + hung) {
                 self.scheduler.pop_of(now, |number| !stalled.contains(&number))
             } else {
-                self.window.note_full();
+                self.window.note_full(self.clock.time(now));
                 let most = self.window.size().map_or(LITTLE, |size| LITTLE.max(Cost(size.0 / 2)));
                 let asks_little = |number: u32, cost: Cost| {
-                    let has = members.get(&number).map_or(LITTLE, |member| member.under_way);
+                    let has = members.get(&number).map_or(LITTLE, Member::foreground);
                     cost <= LITTLE && has < LITTLE && !stalled.contains(&number)
                 };
                 let little = if self.early < most { self.scheduler.pop_little(now, asks_little) } else { None };
@@ -431,19 +519,40 @@ impl Inner {
                 little
             };
             let Some((number, cost, ticket)) = next else { break };
-            self.begin(number, cost, now);
+            self.begin(number, cost, Priority::Foreground, now);
             granted.push(ticket);
         }
+        self.admit_background(&stalled, now, &mut granted);
         granted
     }
 
-    fn begin(&mut self, number: u32, cost: Cost, now: Nanos) {
-        self.window.begin(cost, now);
+    /// Background work whose turn it is: beside clients' requests while none of them waits, else in its own part of the window.
+    fn admit_background(&mut self, stalled: &[u32], now: Nanos, granted: &mut Vec<Rc<Ticket>>) {
+        let hung: Cost = stalled.iter().map(|number| self.members[number].background).sum();
+        while !self.background.is_empty() {
+            let next = match () {
+                () if self.active < 2 => self.background.pop(now),
+                () if self.window.has_room_for_background(!self.scheduler.is_empty(), hung) => {
+                    self.background.pop_of(now, |number| !stalled.contains(&number))
+                }
+                () => None,
+            };
+            let Some((number, cost, ticket)) = next else { break };
+            self.begin(number, cost, Priority::Background, now);
+            granted.push(ticket);
+        }
+    }
+
+    fn begin(&mut self, number: u32, cost: Cost, priority: Priority, now: Nanos) {
+        self.window.begin(cost, priority, self.clock.time(now));
         if let Some(member) = self.members.get_mut(&number) {
             if member.under_way == Cost::default() {
                 member.moved = now;
             }
             member.under_way += cost;
+            if priority == Priority::Background {
+                member.background += cost;
+            }
         }
     }
 
@@ -458,7 +567,7 @@ impl Inner {
 
     fn turn_period(&mut self, now: Nanos) {
         let was = self.window.is_congested();
-        self.window.rest(now);
+        self.window.rest(self.clock.time(now));
         self.note_congestion(was, now);
         if now.since(self.period) < PERIOD {
             return;
@@ -468,7 +577,8 @@ impl Inner {
             member.used_before = if skipped { Cost::default() } else { member.used };
             member.used = Cost::default();
             // Who waits asks for something, for however long.
-            let waits = member.under_way > Cost::default() || self.scheduler.waiting_of(*number) > 0;
+            let waiting = self.scheduler.waiting_of(*number) + self.background.waiting_of(*number);
+            let waits = member.under_way > Cost::default() || waiting > 0;
             member.active &= waits || now.since(member.asked) < AWAY_AFTER;
         }
         self.active = self.members.values().filter(|member| member.active).count();
@@ -526,7 +636,7 @@ impl Inner {
 
 impl<S: Seam> Drop for Turn<S> {
     fn drop(&mut self) {
-        self.datastore.end(self.number, self.cost, self.is_early, Some(self.began));
+        self.datastore.end(self.number, self.cost, self.priority, self.is_early, Some(self.began));
     }
 }
 
@@ -537,9 +647,14 @@ impl<S: Seam> Drop for Place<S> {
         }
         let Place { datastore, number, cost, ticket, .. } = &*self;
         if ticket.grant.is_given() {
-            datastore.end(*number, *cost, ticket.is_early.get(), None);
+            datastore.end(*number, *cost, ticket.priority.get(), ticket.is_early.get(), None);
         } else {
-            datastore.inner.borrow_mut().scheduler.withdraw(*number, |other| Rc::ptr_eq(other, ticket));
+            let mut inner = datastore.inner.borrow_mut();
+            let waiting = match ticket.priority.get() {
+                Priority::Foreground => &mut inner.scheduler,
+                Priority::Background => &mut inner.background,
+            };
+            waiting.withdraw(*number, |other| Rc::ptr_eq(other, ticket));
         }
     }
 }

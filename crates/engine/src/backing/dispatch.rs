@@ -1,13 +1,22 @@
 //! The dispatch to a backing: every request says why it comes, and each cause has its part of the queue.
 //!
-//! Client reads may fill the queue. Destage always has at least one place, a fifth while clients read and there is room for
-//! dirty data, and more as dirty data nears its bound. Readahead and other background work take a quarter at most.
+//! Client reads may fill the queue. Destage always has at least one place. While clients read, or have just read, and little is
+//! dirty it has hardly more: the next read waits at the disks for all destage that was sent. Its part grows to a fifth where half of
+//! the bound of dirty data is in use, to half while a client waits for it, and to all of the queue at the bound.
+//! Readahead and other background work take a quarter at most.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use seam::Nanos;
+
 use crate::wait::Grant;
+
+/// Another read is expected for this long after a client's.
+const READ_EXPECTED_FOR: Nanos = Nanos::from_millis(100);
+/// Destage's part of the queue while clients read and little is dirty, in percent: about a request for each disk of an array.
+const DESTAGE_PERCENT_MIN: u64 = 3;
 
 /// Why a request goes to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +82,8 @@ impl Class {
 struct Inner {
     depth: u32,
     classes: [Class; Cause::ALL.len()],
+    /// When a client's read began last, or was seen under way.
+    read_at: Cell<Option<Nanos>>,
 }
 
 /// Who may send how much to one backing. A clone is another handle to the same.
@@ -89,7 +100,7 @@ impl Dispatch {
     /// For a backing that works on `depth` requests at once with profit.
     pub fn new(depth: u32) -> Self {
         let depth = depth.max(4);
-        let inner = Inner { depth, classes: Default::default() };
+        let inner = Inner { depth, classes: Default::default(), read_at: Cell::default() };
         inner.classes[Cause::ClientRead as usize].limit.set(depth * 2);
         inner.classes[Cause::Destage as usize].limit.set(depth);
         inner.classes[Cause::Readahead as usize].limit.set(depth / 4);
@@ -142,15 +153,19 @@ impl Dispatch {
         reads.in_flight.get() < reads.limit.get() && !self.is_full(Cause::Readahead)
     }
 
-    /// Sets destage's part: `pressure` is how much of the dirty bound is in use, in percent; `flush` whether somebody
-    /// waits for all of it.
-    pub fn set_destage_share(&self, pressure: u64, flush: bool) {
+    /// Sets destage's part: `pressure` is how much of the bound of dirty data is in use, in percent; `waited_for`: a client waits for destage.
+    pub fn set_destage_share(&self, now: Nanos, pressure: u64, waited_for: bool) {
         let depth = u64::from(self.0.depth);
-        let contended = self.class(Cause::ClientRead).in_flight.get() > 0;
+        if self.class(Cause::ClientRead).in_flight.get() > 0 {
+            self.0.read_at.set(Some(now));
+        }
+        let contended = self.0.read_at.get().is_some_and(|read| now.since(read) < READ_EXPECTED_FOR);
+        const LEAST: u64 = DESTAGE_PERCENT_MIN;
         let percent = match () {
             () if !contended => 100,
-            () if flush => 50.max(pressure),
-            () => 20 + pressure.saturating_sub(50) * 8 / 5,
+            () if waited_for => 50.max(pressure),
+            () if pressure <= 50 => LEAST + pressure.saturating_sub(25) * (20 - LEAST) / 25,
+            () => 20 + (pressure - 50) * 8 / 5,
         };
         let destage = self.class(Cause::Destage);
         destage.limit.set((depth * percent / 100).max(1) as u32);
@@ -172,26 +187,30 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
+    use seam::Seam;
     use seam::sim::{World, WorldSpec};
-    use seam::{Nanos, Seam};
 
     use super::*;
 
     #[test]
-    fn destage_always_has_a_place_and_more_when_dirty_data_nears_its_bound() {
-        let dispatch = Dispatch::new(32);
+    fn destage_has_a_place_beside_reads_and_more_as_dirty_data_nears_its_bound() {
+        let dispatch = Dispatch::new(160);
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        let places = |pressure| {
-            dispatch.set_destage_share(pressure, false);
+        let places = |now, pressure, waited_for| {
+            dispatch.set_destage_share(now, pressure, waited_for);
             let mut held = Vec::new();
             while let Some(permit) = dispatch.try_enter(Cause::Destage) {
                 held.push(permit);
             }
             held.len()
         };
-        assert_eq!([places(0), places(50), places(75), places(100)], [6, 6, 19, 32]);
+        let now = Nanos::from_secs(1);
+        assert_eq!([0, 25, 50, 75, 100].map(|pressure| places(now, pressure, false)), [4, 4, 32, 96, 160]);
+        assert_eq!([0, 75].map(|pressure| places(now, pressure, true)), [80, 120], "a client waits for destage");
         drop(read);
-        assert_eq!(places(0), 32, "nobody reads");
+        let expected = now + Nanos(READ_EXPECTED_FOR.0 - 1);
+        assert_eq!(places(expected, 0, false), 4, "another read is expected");
+        assert_eq!(places(now + READ_EXPECTED_FOR, 0, false), 160, "no client reads");
     }
 
     #[test]
@@ -199,7 +218,7 @@ mod tests {
         let world = World::new(WorldSpec::new(1));
         let (seam, dispatch) = (world.seam(), Dispatch::new(32));
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        dispatch.set_destage_share(0, false);
+        dispatch.set_destage_share(seam.now(), 0, false);
         let inside = Rc::new(Cell::new(0));
         for _ in 0..30 {
             let (dispatch, inside) = (dispatch.clone(), Rc::clone(&inside));
@@ -211,9 +230,9 @@ mod tests {
         }
         let settle = || world.run_for(Nanos::from_millis(1)).expect("tasks that wait");
         settle();
-        assert_eq!(inside.get(), 6);
+        assert_eq!(inside.get(), 1);
         drop(read);
-        dispatch.set_destage_share(0, false);
+        dispatch.set_destage_share(seam.now() + READ_EXPECTED_FOR, 0, false);
         settle();
         assert_eq!(inside.get(), 30);
     }

@@ -11,6 +11,7 @@ use self::nbd::NbdDisk;
 
 pub use datastore::{Datastore, DatastoreStats, Episode, MemberStats, ReservationError, Turn};
 pub use dispatch::{Cause, Dispatch, Op, Permit};
+pub use qos::Priority;
 
 /// Any kind of storage that a volume can lie on.
 pub enum AnyDisk<S: Seam> {

@@ -148,6 +148,7 @@ impl<S: Seam> Shard<S> {
             if self.holding.get() {
                 return None;
             }
+            self.share_queue(state, now);
             if let Some(job) = self.urgent_job(state, memory, *cursor) {
                 return Some(job);
             }
@@ -180,11 +181,19 @@ impl<S: Seam> Shard<S> {
         })
     }
 
+    /// Sets destage's part of the backing's queue, and its priority among the volumes of the datastore.
+    fn share_queue(&self, state: &State, now: Nanos) {
+        let waits = state.flushing.turns.is_running() || !state.waits.is_empty();
+        self.dispatch.set_destage_share(now, self.destage_pressure(state.unclean()), waits);
+        if self.is_destage_waited_for(state) {
+            self.expedite();
+        }
+    }
+
     /// What to choose blocks by now.
     fn want(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Want {
         let oldest = state.oldest_dirty(memory, self.number);
         let unclean = state.unclean();
-        self.dispatch.set_destage_share(self.pressure_percent(unclean), state.flushing.turns.is_running());
         let aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
         let idle = now.since(self.last_request.get()) >= IDLE_AFTER;
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);

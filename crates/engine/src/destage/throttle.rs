@@ -15,6 +15,9 @@ use crate::shard::{Shard, ShardRef, blocks_of};
 const SOFT_PERCENT: u64 = 70;
 /// Part of the limit, in percent, from which on destage works without being asked.
 const PRESSURE_PERCENT: u64 = 25;
+/// Part of the limit, in percent, from which on memory presses destage where a flash log takes dirty data. Below that, memory is emptied into
+/// the log, and the room of the log counts.
+const LOGGED_PRESSURE_PERCENT: u64 = 60;
 /// What destage may spend between two ticks while clients are busy and there is room, at the soft mark: no spindle takes as many
 /// runs, and on a fast backing they cost clients a few percent of their core. Farther below the mark it is less, so that what is written
 /// again and again is not sent again and again.
@@ -88,7 +91,7 @@ impl<S: Seam> Shard<S> {
     /// True when destage may send another run now; `quietly`: nobody waits for it.
     pub fn may_destage(&self, quietly: bool, unclean: u64) -> bool {
         let throttle = &self.throttle;
-        if self.pressure_percent(unclean) >= SOFT_PERCENT {
+        if self.slows_writers(unclean) {
             return true;
         }
         let held = quietly && throttle.clients_busy.get() && throttle.allowance.get() == 0;
@@ -119,6 +122,21 @@ impl<S: Seam> Shard<S> {
     /// True when destage should work without being asked.
     pub fn is_pressed(&self, unclean: u64) -> bool {
         unclean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
+    }
+
+    /// True when writers are slowed for want of room.
+    pub fn slows_writers(&self, unclean: u64) -> bool {
+        self.pressure_percent(unclean) >= SOFT_PERCENT
+    }
+
+    /// How near dirty data is to its bound, in memory and in the log, in percent: the more, the larger destage's part of the backing's queue.
+    pub fn destage_pressure(&self, unclean: u64) -> u64 {
+        let memory = self.pressure_percent(unclean);
+        if !self.logs() {
+            return memory;
+        }
+        let above = memory.saturating_sub(LOGGED_PRESSURE_PERCENT) * 100 / (100 - LOGGED_PRESSURE_PERCENT);
+        above.max(self.core.log_pressure_percent())
     }
 
     /// How much of the limit is in use, in percent.

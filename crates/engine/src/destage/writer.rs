@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
 
-use crate::backing::{Cause, Op, Permit};
+use crate::backing::{Cause, Op, Permit, Priority};
 use crate::memory::{BlockNo, Sectors};
-use crate::shard::state::Sent;
+use crate::shard::state::{Sent, State};
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
@@ -95,15 +95,31 @@ impl Retry {
 }
 
 impl<S: Seam> Shard<S> {
+    /// True when a client waits for destage as such, and not for a block of its own: for a flush, for room in memory or in the log.
+    pub fn is_destage_waited_for(&self, state: &State) -> bool {
+        let is_log_crowded = self.core.log_pressure_percent() == 100;
+        state.flushing.turns.is_running() || self.slows_writers(state.unclean()) || is_log_crowded
+    }
+
+    /// Whether a client waits for a write to the backing: for a block of it, or for destage as such.
+    fn priority_of_write(&self, is_awaited: bool) -> Priority {
+        match is_awaited || self.is_destage_waited_for(&self.state.borrow()) {
+            true => Priority::Foreground,
+            false => Priority::Background,
+        }
+    }
+
     /// Writes a run. If it fails as a whole each block is tried alone, so that a bad sector costs its own block only.
     pub async fn write_out(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
         let mark = self.begin_write(job.first..job.first + job.targets.len() as u64).await;
         let incarnation = self.disk.incarnation();
-        let mut results = vec![self.write_targets(job.first, &job.targets).await; 1];
+        let priority = self.priority_of_write(job.waits.iter().any(|waits| !waits.is_empty()));
+        let mut results = vec![self.write_targets(job.first, &job.targets, priority).await; 1];
         if job.targets.len() > 1 && results[0].as_ref().is_err_and(|error| !is_away(error)) {
             results.clear();
             for (place, target) in job.targets.iter().enumerate() {
-                results.push(self.write_targets(job.first + place as u64, std::slice::from_ref(target)).await);
+                let target = std::slice::from_ref(target);
+                results.push(self.write_targets(job.first + place as u64, target, priority).await);
             }
         } else {
             results.resize(job.targets.len(), results[0].clone());
@@ -165,28 +181,34 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Writes whole blocks in one request, or the known sectors of one partial block run by run.
-    async fn write_targets(&self, first: u64, targets: &[Target<S::Block>]) -> Result<(), DiskError> {
+    async fn write_targets(
+        &self,
+        first: u64,
+        targets: &[Target<S::Block>],
+        priority: Priority,
+    ) -> Result<(), DiskError> {
         let at = first * BLOCK_BYTES as u64;
         let [only] = targets else {
             let pieces = (first..).zip(targets).map(|(block, target)| {
                 assert_eq!(target.present, Sectors::ALL, "only whole blocks are written in a run");
                 Piece::new(target.data.clone(), 0, self.bytes_inside(block))
             });
-            return self.write_pieces(at, pieces.collect()).await;
+            return self.write_pieces(at, pieces.collect(), priority).await;
         };
         let inside = self.bytes_inside(first);
         for (start, len) in only.present.runs() {
             let len = len.min(inside.saturating_sub(start));
             if len > 0 {
-                self.write_pieces(at + start as u64, vec![Piece::new(only.data.clone(), start, len)]).await?;
+                let piece = Piece::new(only.data.clone(), start, len);
+                self.write_pieces(at + start as u64, vec![piece], priority).await?;
             }
         }
         Ok(())
     }
 
-    async fn write_pieces(&self, at: u64, pieces: Vec<Piece<S::Block>>) -> Result<(), DiskError> {
+    async fn write_pieces(&self, at: u64, pieces: Vec<Piece<S::Block>>, priority: Priority) -> Result<(), DiskError> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
-        let turn = self.turn(true, at, bytes).await;
+        let turn = self.turn(true, at, bytes, priority).await;
         let began = self.seam().now();
         let result = self.disk.write(at, pieces).await;
         drop(turn);
@@ -205,7 +227,8 @@ impl<S: Seam> Shard<S> {
             let part = next..marked.min(job.blocks.end);
             next = part.end;
             let mark = self.begin_write(part.clone()).await;
-            result = self.zero_part(part, job.may_unmap).await;
+            let priority = self.priority_of_write(!job.waits.is_empty());
+            result = self.zero_part(part, job.may_unmap, priority).await;
             self.end_write(mark, result.is_ok());
         }
         drop(permit);
@@ -251,23 +274,23 @@ impl<S: Seam> Shard<S> {
         self.progress.notify();
     }
 
-    async fn zero_part(&self, blocks: Range<u64>, may_unmap: bool) -> Result<(), DiskError> {
+    async fn zero_part(&self, blocks: Range<u64>, may_unmap: bool, priority: Priority) -> Result<(), DiskError> {
         let at = blocks.start * BLOCK_BYTES as u64;
         let end = (blocks.end * BLOCK_BYTES as u64).min(self.size_bytes.get());
         let bytes = end.saturating_sub(at);
         // A range costs what its beginning does: disks that take long for zeroes are few, and congestion shows.
-        let turn = self.turn(true, at, BLOCK_BYTES as u64).await;
+        let turn = self.turn(true, at, BLOCK_BYTES as u64, priority).await;
         let began = self.seam().now();
         let result = self.disk.zero(at, bytes, may_unmap).await;
         drop(turn);
         self.counters.backing(Op::Zero, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
         if result == Err(DiskError::Unsupported) {
-            return self.write_zeroes(blocks).await;
+            return self.write_zeroes(blocks, priority).await;
         }
         result
     }
 
-    async fn write_zeroes(&self, blocks: Range<u64>) -> Result<(), DiskError> {
+    async fn write_zeroes(&self, blocks: Range<u64>, priority: Priority) -> Result<(), DiskError> {
         let mut next = blocks.start;
         while next < blocks.end {
             let step = next..blocks.end.min(next + ZERO_STEP_BLOCKS);
@@ -275,7 +298,7 @@ impl<S: Seam> Shard<S> {
             let pieces = pieces.map(|block| Piece::new(self.seam().zero_block(), 0, self.bytes_inside(block)));
             let pieces: Vec<_> = pieces.collect();
             if !pieces.is_empty() {
-                self.write_pieces(step.start * BLOCK_BYTES as u64, pieces).await?;
+                self.write_pieces(step.start * BLOCK_BYTES as u64, pieces, priority).await?;
             }
             next = step.end;
         }

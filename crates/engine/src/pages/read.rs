@@ -6,6 +6,7 @@ use flash::Unread;
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::place_of;
+use crate::backing::Priority;
 use crate::memory::BLOCKS_PER_PAGE;
 use crate::shard::Shard;
 
@@ -38,7 +39,12 @@ impl<S: Seam> FromFlash<S> {
 impl<S: Seam> Shard<S> {
     /// Reads from flash what is there of `blocks`. What lies between two blocks that are not there is left to the backing, which has to
     /// pass over it anyway.
-    pub async fn read_from_flash(&self, blocks: Range<u64>, buffers: Vec<S::BlockMut>) -> FromFlash<S> {
+    pub async fn read_from_flash(
+        &self,
+        blocks: Range<u64>,
+        buffers: Vec<S::BlockMut>,
+        priority: Priority,
+    ) -> FromFlash<S> {
         let mut found = FromFlash {
             content: buffers.iter().map(|_| None).collect(),
             buffers: buffers.into_iter().map(Some).collect(),
@@ -62,7 +68,7 @@ impl<S: Seam> Shard<S> {
                 let taken = places.clone().map(|place| found.buffers[place].take().expect("read once"));
                 let taken: Vec<_> = taken.collect();
                 let run = from..from + places.len() as u32;
-                let turn = self.flash_turn((end - next) * BLOCK_BYTES as u64).await;
+                let turn = self.flash_turn((end - next) * BLOCK_BYTES as u64, priority).await;
                 found.waited += turn.waited;
                 let blocks = pages.read(page, run, taken).await;
                 drop(turn);

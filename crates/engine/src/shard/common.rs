@@ -45,6 +45,8 @@ pub struct Common<S: Seam> {
     promoter: Promoter<S>,
     /// A task flushes backings to free marks.
     freeing_marks: Cell<bool>,
+    /// See [`Common::log_pressure_percent`].
+    log_pressure: Cell<u64>,
     /// Room in the log when a volume went without it.
     full_at: Cell<Option<usize>>,
     /// Requests of all clients at the last tick.
@@ -66,11 +68,11 @@ impl<S: Seam> Common<S> {
         let flash_turns = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH_DATASTORE) };
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
-        let (pages, loaded, loaded_now, freeing_marks, full_at) = Default::default();
+        let (pages, loaded, loaded_now, freeing_marks, log_pressure, full_at) = Default::default();
         Common {
             division: Cell::new(Division::since(seam.now())),
             datastores: Default::default(),
-            flash_turns: Datastore::new(seam.clone(), &flash_turns),
+            flash_turns: Datastore::of_flash(seam.clone(), &flash_turns),
             seam,
             spec,
             memory,
@@ -82,6 +84,7 @@ impl<S: Seam> Common<S> {
             loaded_now,
             promoter,
             freeing_marks,
+            log_pressure,
             full_at,
             requests,
             allowance,
@@ -182,6 +185,21 @@ impl<S: Seam> Common<S> {
             let (free, all) = store.room();
             free * LOG_ROOM_PART < all
         })
+    }
+
+    /// How much of the segments that the log has until it is crowded is in use, in percent, as it was at the last tick: to count them takes
+    /// a look at each.
+    pub fn log_pressure_percent(&self) -> u64 {
+        self.log_pressure.get()
+    }
+
+    fn measure_log_pressure(&self) {
+        let pressure = self.log.borrow().as_ref().map_or(0, |store| {
+            let (free, all) = store.room();
+            let until_crowded = (all - all / LOG_ROOM_PART).max(1);
+            ((all - free.min(all)) * 100 / until_crowded).min(100) as u64
+        });
+        self.log_pressure.set(pressure);
     }
 
     /// The log is full, and not of what belongs to who says so.
@@ -329,6 +347,7 @@ impl<S: Seam> Common<S> {
                 common.seam.sleep(TICK).await;
                 more = false;
                 common.renew_allowance();
+                common.measure_log_pressure();
                 common.divide_if_due();
                 for shard in common.shards() {
                     shard.tick_throttle();

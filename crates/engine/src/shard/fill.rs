@@ -8,7 +8,7 @@ use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
 use super::state::State;
 use super::{Shard, Span};
-use crate::backing::{Cause, Op};
+use crate::backing::{Cause, Op, Priority};
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
@@ -165,7 +165,7 @@ impl<S: Seam> Shard<S> {
         let Some(buffers) = self.core.alloc_all((blocks.end - blocks.start) as usize, patient).await else {
             return Err(DiskError::Io("no memory is free to read ahead".into()));
         };
-        let mut found = self.read_from_flash(blocks.clone(), buffers).await;
+        let mut found = self.read_from_flash(blocks.clone(), buffers, self.priority_of_read(cause)).await;
         let missing = found.missing();
         let from_backing: usize = missing.iter().map(Range::len).sum();
         for run in missing {
@@ -204,7 +204,7 @@ impl<S: Seam> Shard<S> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
         let at = first * BLOCK_BYTES as u64;
         let permit = self.dispatch.enter(cause).await;
-        let turn = self.turn(false, at, bytes).await;
+        let turn = self.turn(false, at, bytes, self.priority_of_read(cause)).await;
         let waited = turn.as_ref().map_or(Nanos::ZERO, |turn| turn.waited);
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at, pieces).await;
@@ -230,7 +230,7 @@ impl<S: Seam> Shard<S> {
         let piece = Piece::new(self.core.alloc().await, span.start, span.len);
         let at = block * BLOCK_BYTES as u64 + span.start as u64;
         let permit = self.dispatch.enter(Cause::ClientRead).await;
-        let turn = self.turn(false, at, span.len as u64).await;
+        let turn = self.turn(false, at, span.len as u64, Priority::Foreground).await;
         let waited = turn.as_ref().map_or(Nanos::ZERO, |turn| turn.waited);
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at, vec![piece]).await;

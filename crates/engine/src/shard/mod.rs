@@ -23,7 +23,7 @@ use std::rc::Rc;
 use qos::Cost;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
-use crate::backing::{AnyDisk, Datastore, Dispatch, Turn};
+use crate::backing::{AnyDisk, Cause, Datastore, Dispatch, Priority, Turn};
 use crate::destage::throttle::Throttle;
 use crate::destage::writer::Retry;
 use crate::log::company::Company;
@@ -180,16 +180,35 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Its turn among those that share its storage, for one request of `len` bytes at `at`; held until that is done. `None`: it shares with nobody.
-    pub async fn turn(&self, write: bool, at: u64, len: u64) -> Option<Turn<S>> {
+    pub async fn turn(&self, write: bool, at: u64, len: u64, priority: Priority) -> Option<Turn<S>> {
         let datastore = self.datastore.borrow().clone()?;
         let usual = if write { datastore.write_cost() } else { 1 };
         let cost = Cost::of(self.disk.accesses(write, at, len).unwrap_or(usual), len);
-        Some(self.noting(datastore.turn(self.number, cost).await))
+        Some(self.noting(datastore.turn(self.number, cost, priority).await))
     }
 
     /// Its turn among those that read from flash.
-    pub async fn flash_turn(&self, bytes: u64) -> Turn<S> {
-        self.noting(self.core.flash_turns().turn(self.number, Cost::of(1, bytes)).await)
+    pub async fn flash_turn(&self, bytes: u64, priority: Priority) -> Turn<S> {
+        self.noting(self.core.flash_turns().turn(self.number, Cost::of(1, bytes), priority).await)
+    }
+
+    /// Whether a client waits for a read of this cause.
+    pub fn priority_of_read(&self, cause: Cause) -> Priority {
+        let is_waited_for = match cause {
+            Cause::ClientRead => true,
+            Cause::Destage => {
+                let state = self.state.borrow();
+                state.logging.turns.is_running() || self.is_destage_waited_for(&state)
+            }
+            Cause::Readahead | Cause::Promotion => false,
+        };
+        if is_waited_for { Priority::Foreground } else { Priority::Background }
+    }
+
+    /// A client waits for background work of the volume now.
+    pub fn expedite(&self) {
+        self.datastore.borrow().iter().for_each(|datastore| datastore.expedite(self.number));
+        self.core.flash_turns().expedite(self.number);
     }
 
     fn noting(&self, turn: Turn<S>) -> Turn<S> {

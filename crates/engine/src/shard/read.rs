@@ -120,6 +120,7 @@ impl<S: Seam> Shard<S> {
             if plan.missing.is_empty() {
                 match plan.join {
                     Some(ticket) => {
+                        self.expedite();
                         ticket.ended().await;
                         served.joined = true;
                         steps.passed(Step::Joined, self.seam().now());

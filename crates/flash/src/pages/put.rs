@@ -13,7 +13,7 @@ use super::{evict, quota, read};
 use crate::device::place;
 use crate::format::page::{CHECKSUM_COPIES, Place, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
-use crate::slow::InLine;
+use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Answer;
 
@@ -169,7 +169,7 @@ async fn write<S: Seam>(
         if pair_of(put.there) != 0 && pair_of(put.wanted) != 0 {
             // The other one's checksum stays what it is.
             let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
-            let _place = InLine::new(inner, device.member, 1);
+            let _place = InLine::new(inner, device.member, Work::Read(1));
             let (result, mut pieces) = device.disk.read(base + checksums_at(pair), vec![sector]).await;
             let read = pieces.pop().expect("a read gives its pieces back").block.freeze();
             words = read::checksums::<S>(&read, pair);
@@ -191,7 +191,7 @@ async fn write<S: Seam>(
     let runs = runs::<S>(&inner.seam, &content, sums.freeze(), whole);
     for (at, pieces) in runs {
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let _place = InLine::new(inner, device.member, pieces.len());
+        let _place = InLine::new(inner, device.member, Work::Program(pieces.len()));
         device.disk.write(base + at, pieces).await.map_err(|error| PutError::Failed(error.to_string()))?;
         inner.pages.borrow_mut().counts.of(device.member).promotion_bytes += bytes;
     }

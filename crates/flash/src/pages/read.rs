@@ -10,7 +10,7 @@ use super::table::{Phase, SUSPECT, SlotId};
 use crate::device::{Device, place};
 use crate::format::page::{Place, Writes, page_seed, run_at, slot_at};
 use crate::journal::write_soon;
-use crate::slow::InLine;
+use crate::slow::{InLine, Work};
 use crate::store::{Inner, Sabotage};
 
 /// A block that was read and is good, or its buffer.
@@ -217,7 +217,7 @@ async fn fetch<S: Seam>(
         let data = Piece::whole(buffers.pop().expect("there is one"));
         let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
         let pieces = if odd { vec![sector, data] } else { vec![data, sector] };
-        let _place = InLine::new(inner, device.member, 1);
+        let _place = InLine::new(inner, device.member, Work::Read(1));
         let (result, mut pieces) = device.disk.read(base + run.start, pieces).await;
         let (last, first) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
         return if odd { (Some(result), vec![last], first) } else { (Some(result), vec![first], last) };
@@ -245,7 +245,7 @@ async fn fetch_aligned<S: Seam>(
             None => return (None, buffers, sums),
         }
     }
-    let place = InLine::new(inner, device.member, pieces.len());
+    let place = InLine::new(inner, device.member, Work::Read(pieces.len()));
     let (result, pieces) = device.disk.read(base + start, pieces).await;
     drop(place);
     let read: Vec<_> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();

@@ -1,10 +1,14 @@
 //! Devices that turn slow, and damage that nobody has read yet.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use flash::{Content, MemberStatus, OpenOptions, Owner, Position, Record, Store, StoreError};
+use seam::model::{DiskType, SsdSpec};
 use seam::sim::{Fault, Ops, Rule, SimSeam, Timing, When, World};
 use seam::{BlockMut, Nanos, Seam};
 
-use crate::world::{NAMES, SMALL, Shape, formatted, open};
+use crate::world::{NAMES, SMALL, Shape, formatted, formatted_on, open};
 
 async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
     let mut buffer = seam.alloc().expect("the pool has room");
@@ -118,6 +122,69 @@ fn a_device_that_is_slow_at_reads_alone_is_taken_out_and_many_readers_at_once_ar
     });
 }
 
+/// A small SSD: its two channels may lag 26 ms behind what it has acknowledged.
+fn buffered() -> Timing {
+    Timing::of_ssd(SsdSpec { channels: 2, ..DiskType::Ssd.ssd().expect("it is flash") })
+}
+
+/// Keeps the buffers of both devices full of programs until it is told to stop.
+fn keep_programming(seam: &SimSeam, store: &Store<SimSeam>) -> Rc<Cell<bool>> {
+    let stop = Rc::<Cell<bool>>::default();
+    for writer in 0..4 {
+        let (seam, store, stop) = (seam.clone(), store.clone(), Rc::clone(&stop));
+        seam.clone().spawn(async move {
+            while !stop.get() {
+                let record = |number: u64| {
+                    let owner = Owner { incarnation: 6, block: writer * 100 + number };
+                    let content = Content::Data(seam.alloc().expect("the pool has room").freeze());
+                    Record { owner, epoch: 1, content }
+                };
+                let positions = store.append((0..40).map(record).collect()).await.expect("a copy is there");
+                store.retire(&positions);
+            }
+        });
+    }
+    stop
+}
+
+#[test]
+fn reads_behind_buffered_programs_condemn_no_healthy_device() {
+    let world = formatted_on(1, Shape { segment_bytes: 256 << 10, segments: 1_000, ..SMALL }, buffered());
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        let mut positions = Vec::new();
+        for block in 0..100 {
+            positions.push(append(&seam, &store, block).await);
+        }
+        let read_of = async |count: usize| {
+            let mut slowest = Nanos::ZERO;
+            for (block, position) in (0..).zip(&positions[..count]) {
+                let begun = seam.now();
+                assert_eq!(read(&seam, &store, block, *position).await, block + 100);
+                slowest = slowest.max(seam.now().since(begun));
+            }
+            slowest
+        };
+        seam.sleep(Nanos::from_secs(1)).await;
+        for _ in 0..2 {
+            assert!(read_of(100).await < Nanos::from_millis(1));
+        }
+        let stop = keep_programming(&seam, &store);
+        // The log has room for so long: its tail is what is read.
+        let slowest = read_of(60).await;
+        assert!(slowest > Nanos::from_millis(20), "no read waited for programs: {slowest}");
+        assert_eq!(store.copies(), 2);
+        // Without programs the same slowness is the device's own.
+        stop.set(true);
+        seam.sleep(Nanos::from_secs(1)).await;
+        let stall = Fault::Stall(Nanos::from_millis(20));
+        world.disk(NAMES[0]).unwrap().add_fault(Rule::new(stall, Ops::READ, When::Always));
+        read_of(100).await;
+        assert_eq!(store.copies(), 1);
+    });
+}
+
 #[test]
 fn the_scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
     let world = formatted(1, Shape { segments: 20, ..SMALL });
@@ -182,10 +249,10 @@ fn nothing_relies_on_fewer_copies_before_the_owner_has_noted_that() {
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
-        let (noted, own) = (std::rc::Rc::new(std::cell::Cell::new(0)), seam.clone());
-        let flag = std::rc::Rc::clone(&noted);
+        let (noted, own) = (Rc::new(Cell::new(0)), seam.clone());
+        let flag = Rc::clone(&noted);
         store.note_generations(move |generation| {
-            let (flag, seam) = (std::rc::Rc::clone(&flag), own.clone());
+            let (flag, seam) = (Rc::clone(&flag), own.clone());
             Box::pin(async move {
                 seam.sleep(Nanos::from_millis(700)).await;
                 flag.set(generation);

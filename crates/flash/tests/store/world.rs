@@ -38,13 +38,17 @@ pub fn after(seed: u64, images: DiskImages) -> World {
     world
 }
 
-/// A world with a new store.
+/// A world with a new store on devices that answer soon, out of order.
 pub fn formatted(seed: u64, shape: Shape) -> World {
+    formatted_on(seed, shape, Timing::between(Nanos::from_micros(20), Nanos::from_micros(200)))
+}
+
+/// A world with a new store on devices of this timing.
+pub fn formatted_on(seed: u64, shape: Shape, timing: Timing) -> World {
     let world = empty(seed);
     for (number, name) in (0..).zip(&ALL[..shape.devices]) {
         // Each is larger than the one before.
         let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + (shape.segments + number) * shape.segment_bytes);
-        let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
         world.add_disk(name, SimDiskSpec { timing, ..spec });
     }
     let seam = world.seam();

@@ -1,10 +1,10 @@
 //! The test bed of a scenario: arrays, flash devices, an engine with its volumes, and clients, in virtual time.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use engine::{CoreSpec, Volume, VolumeStats, WritePolicy};
+use engine::{CoreSpec, Histogram, Volume, VolumeStats, WritePolicy};
 use seam::model::{ArraySpec, SharedArray};
 use seam::sim::{Content, SimSeam, WorldSpec};
 use seam::{Nanos, Seam};
@@ -127,6 +127,7 @@ struct Seen {
 struct Meter {
     requests: Cell<u64>,
     waited: Cell<u64>,
+    reads: RefCell<Histogram>,
     writes: Cell<u64>,
     quick_writes: Cell<u64>,
     errors: Cell<u64>,
@@ -261,6 +262,7 @@ impl Bed {
         let before = std::mem::replace(&mut self.seen, seen);
         let meter = &clients.meter;
         let (requests, waited) = (meter.requests.take(), meter.waited.take());
+        let reads = meter.reads.take().summary();
         let (writes, quick) = (meter.writes.take(), meter.quick_writes.take());
         let seconds = time.as_secs_f64();
         let ratio = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
@@ -269,6 +271,8 @@ impl Bed {
             minute: self.minute,
             iops: requests as f64 / seconds,
             latency_ms: ratio(waited, requests) / 1e6,
+            read_p99_ms: reads.p99_us / 1e3,
+            read_p999_ms: reads.p999_us / 1e3,
             read_hit_ratio: ratio(seen.hits - before.hits, seen.reads - before.reads),
             write_hit_ratio: ratio(quick, writes),
             flash_fill_ratio: ratio(pages, self.slots_max),
@@ -305,6 +309,8 @@ impl Meter {
         if ended.access.write {
             add(&self.writes, 1);
             add(&self.quick_writes, u64::from(ended.waited < QUICK));
+        } else {
+            self.reads.borrow().add(ended.waited);
         }
     }
 }

@@ -9,9 +9,11 @@ use crate::markup::escaped;
 type Column = (&'static str, &'static str, fn(&Point) -> f64);
 
 /// The columns of a series: name in JSON and CSV, title of the chart, value.
-pub const COLUMNS: [Column; 9] = [
+pub const COLUMNS: [Column; 11] = [
     ("iops", "Requests a second", |point| point.iops),
     ("latency_ms", "Mean latency, ms", |point| point.latency_ms),
+    ("read_p99_ms", "99 of 100 reads within, ms", |point| point.read_p99_ms),
+    ("read_p999_ms", "999 of 1,000 reads within, ms", |point| point.read_p999_ms),
     ("read_hit_ratio", "Reads from the cache", |point| point.read_hit_ratio),
     ("write_hit_ratio", "Writes acknowledged within 1 ms", |point| point.write_hit_ratio),
     ("flash_fill_ratio", "Flash filled", |point| point.flash_fill_ratio),
@@ -32,6 +34,12 @@ pub fn text(scenario: &Scenario, outcome: &Outcome) -> String {
     }
     for note in &outcome.notes {
         _ = writeln!(text, "       {note}");
+    }
+    for series in &outcome.series {
+        if let Some([p99, p999]) = series.slowest_reads() {
+            let (p99, p999) = (figure(p99), figure(p999));
+            _ = writeln!(text, "       {}: reads p99 {p99} ms, p99.9 {p999} ms in the median point", series.name);
+        }
     }
     text
 }

@@ -9,6 +9,10 @@ pub struct Point {
     pub iops: f64,
     /// Mean, of all requests.
     pub latency_ms: f64,
+    /// Latency that 99 of 100 reads keep to.
+    pub read_p99_ms: f64,
+    /// Latency that 999 of 1,000 reads keep to.
+    pub read_p999_ms: f64,
     /// Reads served whole from memory and flash.
     pub read_hit_ratio: f64,
     /// Writes acknowledged within a millisecond.
@@ -34,6 +38,18 @@ pub struct Series {
     pub name: String,
     /// In order of time.
     pub points: Vec<Point>,
+}
+
+impl Series {
+    /// Medians over the points of p99 and p99.9 of reads, in milliseconds. `None`: no points.
+    pub fn slowest_reads(&self) -> Option<[f64; 2]> {
+        let median = |of: fn(&Point) -> f64| {
+            let mut values: Vec<f64> = self.points.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied()
+        };
+        Some([median(|point| point.read_p99_ms)?, median(|point| point.read_p999_ms)?])
+    }
 }
 
 /// A figure that has to lie between two bounds.

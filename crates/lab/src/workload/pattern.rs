@@ -14,7 +14,7 @@ pub enum Skew {
         /// Part of the accesses that go there.
         accesses_percent: u32,
     },
-    /// Zipf's law with this exponent (0 < exponent < 1), hot places scattered over the region.
+    /// Zipf's law with this exponent (above 0, but not 1), hot places scattered over the region.
     Zipf(f64),
     /// One after the other, from the beginning again at the end.
     Sequential,
@@ -188,7 +188,7 @@ struct Zipf {
 
 impl Zipf {
     fn new(count: u64, exponent: f64) -> Zipf {
-        assert!(exponent > 0.0 && exponent < 1.0, "an exponent between 0 and 1, not {exponent}");
+        assert!(exponent > 0.0 && exponent != 1.0, "an exponent above 0 other than 1, not {exponent}");
         let zeta = zeta(count, exponent);
         let n = count as f64;
         let eta = (1.0 - (2.0 / n).powf(1.0 - exponent)) / (1.0 - zeta_of_two(exponent) / zeta);

@@ -33,13 +33,31 @@ fn again<F: Future<Output = ()> + 'static>(seam: &SimSeam, with: impl Fn() -> F 
     count
 }
 
+/// Background work of a volume that takes the disks `time`.
+fn background(
+    seam: &SimSeam,
+    datastore: &Rc<Datastore<SimSeam>>,
+    number: u32,
+    cost: Cost,
+    time: Nanos,
+) -> Rc<Cell<u64>> {
+    let (own, datastore) = (seam.clone(), Rc::clone(datastore));
+    again(seam, move || {
+        let (seam, datastore) = (own.clone(), Rc::clone(&datastore));
+        async move {
+            let _turn = datastore.turn(number, cost, Priority::Background).await;
+            seam.sleep(time).await;
+        }
+    })
+}
+
 /// A client that asks the disks for what takes them `time`.
 fn client(seam: &SimSeam, datastore: &Rc<Datastore<SimSeam>>, number: u32, cost: Cost, time: Nanos) -> Rc<Cell<u64>> {
     let (own, datastore) = (seam.clone(), Rc::clone(datastore));
     again(seam, move || {
         let (seam, datastore) = (own.clone(), Rc::clone(&datastore));
         async move {
-            let _turn = datastore.turn(number, cost).await;
+            let _turn = datastore.turn(number, cost, Priority::Foreground).await;
             seam.sleep(time).await;
         }
     })
@@ -85,7 +103,7 @@ fn a_volume_that_leaves_takes_its_waiters_along_and_nothing_of_the_others() {
         for _ in 0..16 {
             let (own, datastore) = (seam.clone(), Rc::clone(&datastore));
             seam.spawn(async move {
-                let _turn = datastore.turn(number, Cost::ONE).await;
+                let _turn = datastore.turn(number, Cost::ONE, Priority::Foreground).await;
                 own.sleep(Nanos::from_millis(20)).await;
             });
         }
@@ -107,7 +125,7 @@ fn who_gives_up_waiting_gives_its_place_back() {
     let large = Cost(4 * Cost::ONE.0);
     world.block_on(async {
         for wait in 0..200 {
-            let mut turn = Box::pin(datastore.turn(1, large));
+            let mut turn = Box::pin(datastore.turn(1, large, Priority::Foreground));
             let is_there =
                 std::future::poll_fn(|context| std::task::Poll::Ready(turn.as_mut().poll(context).is_ready())).await;
             // Some are given their turn and do not notice any more.
@@ -135,7 +153,7 @@ fn who_stops_asking_leaves_no_congestion_behind() {
                 (seam.clone(), Rc::clone(&datastore), Rc::clone(&stop), Rc::clone(&asked));
             seam.spawn(async move {
                 while !stop.get() {
-                    let _turn = datastore.turn(number, Cost::ONE).await;
+                    let _turn = datastore.turn(number, Cost::ONE, Priority::Foreground).await;
                     own.sleep(Nanos::from_millis(20)).await;
                     *asked.borrow_mut() += 1;
                 }
@@ -148,4 +166,74 @@ fn who_stops_asking_leaves_no_congestion_behind() {
     pass(&world, &seam, Nanos::from_secs(4));
     let stats = datastore.stats();
     assert!(!stats.congested && stats.lately.iter().all(|episode| episode.ended.is_some()), "{stats:?}");
+}
+
+#[test]
+fn background_work_leaves_clients_their_window_and_is_not_starved() {
+    let had = |in_background: usize| {
+        let (world, seam, datastore) = shelf(2);
+        let time = Nanos::from_millis(10);
+        let clients: Vec<_> = (0..32).map(|number| client(&seam, &datastore, number % 2, Cost::ONE, time)).collect();
+        let large = Cost(4 * Cost::ONE.0);
+        let works: Vec<_> = (0..in_background).map(|_| background(&seam, &datastore, 1, large, time)).collect();
+        pass(&world, &seam, Nanos::from_secs(10));
+        let sum = |counts: &[Rc<Cell<u64>>]| counts.iter().map(|count| count.get()).sum::<u64>();
+        (sum(&clients), sum(&works))
+    };
+    let ((alone, _), (beside, works)) = (had(0), had(16));
+    assert!(beside * 100 >= alone * 97, "{beside} requests of clients beside background work, {alone} without");
+    // One at a time.
+    assert!((900..=1_000).contains(&works), "{works} pieces of background work in ten seconds");
+}
+
+#[test]
+fn expedited_work_takes_its_turns_among_clients() {
+    let ended_within = |expedites: bool| {
+        let (world, seam, datastore) = shelf(2);
+        let time = Nanos::from_millis(10);
+        let _flood: Vec<_> = (0..32).map(|_| client(&seam, &datastore, 0, Cost::ONE, time)).collect();
+        let ended = Rc::new(Cell::new(0));
+        for _ in 0..100 {
+            let (own, datastore, ended) = (seam.clone(), Rc::clone(&datastore), Rc::clone(&ended));
+            seam.spawn(async move {
+                let _turn = datastore.turn(1, Cost::ONE, Priority::Background).await;
+                own.sleep(time).await;
+                ended.set(ended.get() + 1);
+            });
+        }
+        pass(&world, &seam, Nanos::from_millis(50));
+        if expedites {
+            datastore.expedite(1);
+        }
+        pass(&world, &seam, Nanos::from_millis(400));
+        ended.get()
+    };
+    let (slow, quick) = (ended_within(false), ended_within(true));
+    assert!((40..=45).contains(&slow), "{slow} of 100 in the background, one at a time");
+    assert!(quick >= slow * 5 / 4, "{quick} of 100 expedited, {slow} in the background");
+}
+
+#[test]
+fn stalls_of_the_processor_are_no_congestion() {
+    let (world, seam, _) = shelf(0);
+    let spec = DatastoreSpec { threshold: Threshold::Latency(Nanos::from_millis(30)), ..DatastoreSpec::new("shelf") };
+    let datastore = Datastore::new(seam.clone(), &spec);
+    for number in 0..2 {
+        datastore.set(number, "volume", Entitlement { shares: 1_000, reservation: 0 });
+    }
+    let clients: Vec<_> =
+        (0..32).map(|number| client(&seam, &datastore, number % 2, Cost::ONE, Nanos::from_millis(10))).collect();
+    let own = seam.clone();
+    seam.spawn(async move {
+        loop {
+            own.sleep(Nanos::from_millis(100)).await;
+            own.spend(Nanos::from_millis(200));
+        }
+    });
+    pass(&world, &seam, Nanos::from_secs(30));
+    let stats = datastore.stats();
+    assert_eq!((stats.episodes, stats.congested_time), (0, Nanos::ZERO), "{stats:?}");
+    let took = stats.latency;
+    assert!((8..=13).contains(&took.as_millis()), "{took} of 10 ms that the disks take");
+    assert!(clients.iter().all(|count| count.get() > 500));
 }
