@@ -63,21 +63,6 @@ fn a_backing_that_is_believed_by_its_place_is_caught() {
 }
 
 #[test]
-fn pages_that_are_believed_over_writes_without_their_store_are_caught() {
-    is_caught(state::Sabotage::StalePages);
-}
-
-#[test]
-fn dirty_data_dropped_past_a_new_end_is_caught() {
-    is_caught(state::Sabotage::PastEnd);
-}
-
-#[test]
 fn two_volumes_on_one_disk_are_caught() {
     is_caught(state::Sabotage::SharedDisk);
-}
-
-#[test]
-fn data_given_up_without_its_name_is_caught() {
-    is_caught(state::Sabotage::AdoptUnnamed);
 }

@@ -24,8 +24,6 @@ pub enum Sabotage {
     StalePages,
     /// Dirty data past the end of a backing that shrank is dropped.
     PastEnd,
-    /// What a killed daemon had acknowledged and not flushed is lost, and no flush fails for it.
-    LossUntold,
     /// Two volumes may lie on one disk.
     SharedDisk,
     /// Adopting a backing gives up dirty data that was not named.

@@ -228,9 +228,9 @@ impl Site {
                     return false;
                 }
                 let name = format!("volume{}", index + 1);
-                let Some(incarnation) = self.state.by_name(&name).map(|record| record.incarnation) else {
-                    return false;
-                };
+                // The daemon removes no volume that may have data in a flash log which is away.
+                let record = self.state.by_name(&name).filter(|record| record.dirty_on_flash.is_none());
+                let Some(incarnation) = record.map(|record| record.incarnation) else { return false };
                 self.state.forget(incarnation);
             }
         }
