@@ -422,8 +422,8 @@ impl<S: Seam> Store<S> {
     }
 
     /// Waits for what is being written and moves the durable tail as far as it goes, to the end if nothing is live, so that the next
-    /// opening finds nothing. Appends that come after it fail.
-    pub async fn close(&self) -> Result<(), StoreError> {
+    /// opening finds nothing. Appends that come after it fail. Returns the sequence that the log has reached.
+    pub async fn close(self) -> Result<u64, StoreError> {
         crate::members::end_jobs(&self.0).await;
         crate::pages::close(&self.0).await;
         loop {
@@ -446,7 +446,8 @@ impl<S: Seam> Store<S> {
             state.failed = Some(StoreError::Failed("the store was closed".to_owned()));
             state.segments.close_open();
         }
-        crate::membership::save_tail(&self.0).await
+        crate::membership::save_tail(&self.0).await?;
+        Ok(self.sequence())
     }
 }
 

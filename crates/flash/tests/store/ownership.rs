@@ -55,8 +55,7 @@ fn a_copy_taken_before_the_last_close_is_refused() {
         append(&seam, &store, 1).await;
         let copy = world.snapshot();
         append(&seam, &store, 2).await;
-        store.close().await.expect("nothing fails");
-        (copy, store.sequence())
+        (copy, store.close().await.expect("nothing fails"))
     });
     let options = OpenOptions { sequence_min: sequence, ..owned(SECOND) };
     let old = after(2, copy.images(|_| Survival::Whole));

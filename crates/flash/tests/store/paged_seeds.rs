@@ -64,7 +64,7 @@ pub fn life(seed: u64, sabotage: Sabotage, seen: &mut Seen) -> Result<(), String
             seen.evictions += life.pages.stats().evictions;
             drop(life);
             match store.close().await {
-                Ok(()) | Err(StoreError::Failed(_)) => Ok(()),
+                Ok(_) | Err(StoreError::Failed(_)) => Ok(()),
                 Err(error) => Err(error.to_string()),
             }
         });

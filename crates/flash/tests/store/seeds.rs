@@ -60,7 +60,7 @@ pub fn life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
             }
             drop(life);
             match store.close().await {
-                Ok(()) | Err(StoreError::Failed(_)) => Ok(()),
+                Ok(_) | Err(StoreError::Failed(_)) => Ok(()),
                 Err(error) => Err(error.to_string()),
             }
         });

@@ -262,7 +262,7 @@ impl Daemon {
             let unclaimed = local.engine.unclaimed().is_empty();
             let left = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
             match local.engine.log() {
-                Some(store) => store.close().await.map(|()| (unclaimed && !left, store.sequence())),
+                Some(store) => store.close().await.map(|sequence| (unclaimed && !left, sequence)),
                 None => Ok((false, 0)),
             }
         };

@@ -297,9 +297,9 @@ impl Site {
         }
         if let Some(store) = life.core.log() {
             let name = state::show_uuid(&store.uuid());
-            store.close().await.map_err(|error| format!("the store cannot be closed: {error}"))?;
+            let sequence = store.close().await.map_err(|error| format!("the store cannot be closed: {error}"))?;
             let record = self.state.store_mut(&name);
-            record.sequence = record.sequence.max(store.sequence());
+            record.sequence = record.sequence.max(sequence);
         }
         // What destage had begun goes on after the stop and ends with the process.
         life.seam.sleep(Nanos::from_millis(self.random.below(20))).await;
