@@ -308,7 +308,7 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
             }
             log::warn(format!(
                 "volume {}: added by command on {}, which is served; the file's entry of that name has another backing ({entry}) and is left \
-                 out. To serve that one: hotset volume remove {}, then hotset reload",
+                 out. To serve that one: hotset volume remove {}, then read the configuration again (SIGHUP)",
                 record.name, added.backing, record.name
             ));
             wanted.remove(named);

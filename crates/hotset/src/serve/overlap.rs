@@ -17,6 +17,9 @@ use crate::config::{BackingSpec, VolumeConfig};
 /// What begins the text that `hotset attach` writes on a device, before the volume's identity.
 const ATTACHED: &str = "hotset:";
 
+/// Links to links that are followed.
+const LINKS_MAX: usize = 16;
+
 /// Identities of this daemon's volumes.
 #[derive(Clone, Debug, Default)]
 pub struct OwnVolumes(Vec<u64>);
@@ -113,13 +116,18 @@ fn is_same(own: &Address, asked: &Address) -> bool {
     }
 }
 
-/// A socket's path without links on the way to it: the socket itself may not be there yet.
+/// A socket's path without links: the socket itself may not be there yet.
 fn place_of(path: &Path) -> PathBuf {
     if let Ok(path) = path.canonicalize() {
         return path;
     }
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(target) = path.read_link() else { break };
+        path = path.parent().map_or(target.clone(), |folder| folder.join(&target));
+    }
     let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-    folder.zip(path.file_name()).map_or_else(|| path.to_owned(), |(folder, name)| folder.join(name))
+    folder.zip(path.file_name()).map_or_else(|| path.clone(), |(folder, name)| folder.join(name))
 }
 
 fn ip_of(host: &str) -> Option<IpAddr> {
@@ -146,8 +154,11 @@ mod tests {
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         std::fs::create_dir(&real).expect("the folder can be written");
         std::os::unix::fs::symlink(&real, &link).expect("the folder can be written");
+        let to_come = folder.path().join("to-come");
+        std::os::unix::fs::symlink("link/s", &to_come).expect("the folder can be written");
         let [real, link, other] = [real.join("s"), link.join("s"), link.join("t")].map(Address::Unix);
         assert!(is_same(&real, &link) && !is_same(&real, &other));
+        assert!(is_same(&real, &Address::Unix(to_come)), "a link to a socket that is not there yet");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use e2e::client::Client;
-use e2e::daemon::{Daemon, text_of};
+use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::loop_device::LoopDevice;
 use e2e::site::Site;
 
@@ -54,8 +54,8 @@ fn loop_device_of_a_backing_is_no_second_backing() {
     assert!(!added.status.success() && text_of(&added).contains("which volume a has"), "{}", text_of(&added));
     // When the first is gone the second may have it.
     daemon.command(&["volume", "remove", "a"]);
-    daemon.command(&["reload"]);
-    Client::connect(&site.endpoint(), "b").expect("nothing else has its storage");
+    daemon.signal("HUP");
+    wait_for("the other one", || Client::connect(&site.endpoint(), "b").ok());
     daemon.stop();
 }
 
