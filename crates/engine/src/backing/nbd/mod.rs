@@ -27,6 +27,8 @@ use seam::Nanos;
 pub struct NbdOptions {
     /// Never write, whatever the server allows.
     pub read_only: bool,
+    /// An export of this very process is refused: a volume with such a backing would wait for itself. A load generator beside the daemon takes it.
+    pub refuses_own: bool,
     /// Time without a connection after which requests fail with [`seam::DiskError::Gone`]; attempts go on.
     pub patience: Nanos,
     /// Time that one attempt to connect may take.
@@ -46,6 +48,7 @@ impl Default for NbdOptions {
     fn default() -> Self {
         NbdOptions {
             read_only: false,
+            refuses_own: true,
             patience: Nanos::from_secs(60),
             attempt_timeout: Nanos::from_secs(5),
             pause_min: Nanos::from_millis(20),
