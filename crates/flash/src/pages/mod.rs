@@ -332,7 +332,11 @@ impl<S: Seam> PagesOf<S> {
 /// Everything pending is durable, and no region is marked without need; then nothing more is taken.
 pub(crate) async fn close<S: Seam>(inner: &Rc<Inner<S>>) {
     if inner.pages.borrow().is_ready() {
-        inner.pages.borrow_mut().unmark_all = true;
+        {
+            let mut state = inner.pages.borrow_mut();
+            state.end_doubts();
+            state.unmark_all = true;
+        }
         wait_durable(inner).await;
     }
     inner.pages.borrow_mut().void("the store was closed".to_owned());

@@ -383,6 +383,21 @@ impl<S: Seam> PageState<S> {
         self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(suspect)
     }
 
+    /// Suspect pages go from regions where blocks were destaged since: their marks would say at the next opening that nothing is known of those.
+    pub fn end_doubts(&mut self) {
+        for region in self.marks.settled() {
+            let blocks = region.1 * REGION_BLOCKS..(region.1 + 1) * REGION_BLOCKS;
+            if !self.rings.may_be_durable(region.0, &blocks) {
+                continue;
+            }
+            for slot in self.slots_of_region(region) {
+                if self.table.has(slot, SUSPECT) {
+                    self.clear(slot, u16::MAX);
+                }
+            }
+        }
+    }
+
     /// Bytes of memory.
     pub fn memory_bytes(&self) -> u64 {
         let lists = (self.free.capacity() + self.dirty.capacity() + self.dead.capacity()) * size_of::<SlotId>();
