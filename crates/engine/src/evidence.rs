@@ -25,6 +25,8 @@ const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 pub struct DestagedFound {
     /// As they were destaged.
     pub found: u64,
+    /// As they were destaged, and zeroes: so are those of any new disk.
+    pub zeroes: u64,
     /// With other content.
     pub missing: u64,
 }
@@ -73,9 +75,11 @@ impl<S: Seam> Core<S> {
         // A backing that shrank is told by its size.
         newest.retain(|block, _| *block < end);
         let blocks: Vec<u64> = newest.keys().copied().collect();
+        let zeroes = self.seam().zero_block().checksum(0);
         let mut result = DestagedFound::default();
         for (checksum, found) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
             match found {
+                Some(found) if found == *checksum && found == zeroes => result.zeroes += 1,
                 Some(found) if found == *checksum => result.found += 1,
                 Some(_) => result.missing += 1,
                 None => {}

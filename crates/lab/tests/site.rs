@@ -16,7 +16,10 @@ fn is_caught(sabotage: state::Sabotage) {
         if let Some(site) = &mut options.site {
             site.sabotage = sabotage;
         }
-        if let Err(violation) = run(&options, Sabotage::None, TraceMode::Hash) {
+        let is_of_loss = |what: &str| what.contains("are not told") == (sabotage == state::Sabotage::UntoldLoss);
+        if let Err(violation) = run(&options, Sabotage::None, TraceMode::Hash)
+            && is_of_loss(&violation.what)
+        {
             println!("{sabotage:?} is caught by seed {seed}: {}", violation.what);
             run(&Options::draw_site(seed), Sabotage::None, TraceMode::Hash)
                 .expect("the same seed passes without the sabotage");
@@ -35,6 +38,7 @@ fn what_is_served_after_an_administrator_was_there_keeps_its_promises() {
                 total.mischiefs += report.mischiefs;
                 total.refusals += report.refusals;
                 total.operations += report.operations;
+                total.promotions += report.promotions;
             }
             Err(violation) => panic!("{violation}"),
         }
@@ -45,6 +49,20 @@ fn what_is_served_after_an_administrator_was_there_keeps_its_promises() {
         "the administrator does too little: {total:?}"
     );
     assert!(total.operations > SOUND_SEEDS * 300, "too little is served: {total:?}");
+}
+
+/// Seeds that found: marks that a crash left hiding what was destaged after it; clients of an exchanged disk not told of a loss; pages past the end of
+/// a backing that shrank and grew; a new disk taken for one to which zeroes had been destaged; an empty older copy of one mirror beside a store that
+/// had gone on from it.
+const FOUND: [u64; 5] = [14, 144, 2087, 3211, 5372];
+
+#[test]
+fn seeds_that_once_found_something_find_nothing_now() {
+    for seed in FOUND {
+        if let Err(violation) = run(&Options::draw_site(seed), Sabotage::None, TraceMode::Hash) {
+            panic!("{violation}");
+        }
+    }
 }
 
 #[test]
@@ -65,4 +83,24 @@ fn a_backing_that_is_believed_by_its_place_is_caught() {
 #[test]
 fn two_volumes_on_one_disk_are_caught() {
     is_caught(state::Sabotage::SharedDisk);
+}
+
+#[test]
+fn old_pages_that_are_believed_are_caught() {
+    is_caught(state::Sabotage::StalePages);
+}
+
+#[test]
+fn dirty_data_past_the_end_that_is_dropped_is_caught() {
+    is_caught(state::Sabotage::PastEnd);
+}
+
+#[test]
+fn data_that_is_given_up_without_its_name_is_caught() {
+    is_caught(state::Sabotage::AdoptUnnamed);
+}
+
+#[test]
+fn a_loss_that_clients_are_not_told_is_caught() {
+    is_caught(state::Sabotage::UntoldLoss);
 }

@@ -52,6 +52,15 @@ pub fn sample_places(size_bytes: u64) -> Vec<u64> {
     places
 }
 
+/// The first block that is past the end of a backing of `size_bytes`. A last block in part is one of its own, unless the backing had more of
+/// it before.
+pub fn end_block(size_bytes: u64, size_before: Option<u64>) -> u64 {
+    match size_before.is_some_and(|before| before > size_bytes) {
+        true => size_bytes / BLOCK_BYTES,
+        false => size_bytes.div_ceil(BLOCK_BYTES),
+    }
+}
+
 /// Samples as they are kept.
 pub fn show_samples(checksums: &[u32]) -> String {
     checksums.iter().map(|checksum| format!("{checksum:08x}")).collect()
@@ -79,6 +88,8 @@ pub struct Evidence {
     pub blocks_past_end: u64,
     /// Of the blocks that were destaged last, those that are as they were.
     pub destaged_found: u64,
+    /// Blocks that were destaged last as zeroes, and are zeroes there: they prove nothing.
+    pub destaged_zeroes: u64,
     /// Of the blocks that were destaged last, those that are not.
     pub destaged_missing: u64,
 }
@@ -111,8 +122,8 @@ pub fn judge_content(noted: Option<&ContentRecord>, evidence: &Evidence) -> Cont
     if evidence.destaged_missing > 0 {
         return ContentVerdict::Differs(evidence.destaged_missing);
     }
-    let is_forgotten = noted.is_some_and(|noted| noted.destaged > 0) && evidence.destaged_found == 0;
-    if is_forgotten {
+    let is_forgotten = evidence.destaged_found + evidence.destaged_zeroes == 0;
+    if is_forgotten && noted.is_some_and(|noted| noted.destaged > 0) {
         // The store has lost what it had noted: an older content of the same disk would look the same.
         return ContentVerdict::Unproven;
     }
@@ -177,6 +188,12 @@ mod tests {
         assert_eq!(judge_content(Some(&noted(&[1, 2, 3, 9])), &found(&[1, 2, 3, 4])), ContentVerdict::Same);
         let zeroes = [NOTHING; 24];
         assert_eq!(judge_content(Some(&noted(&zeroes)), &found(&zeroes)), ContentVerdict::Unproven);
+        let discarded = Evidence { destaged_zeroes: 9, ..found(&[4]) };
+        assert_eq!(
+            judge_content(Some(&noted(&[1])), &discarded),
+            ContentVerdict::Unproven,
+            "a new disk has zeroes too"
+        );
         let destaged = Evidence { destaged_found: 1, ..found(&[4]) };
         assert_eq!(judge_content(Some(&noted(&[1])), &destaged), ContentVerdict::Same);
     }

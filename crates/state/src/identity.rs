@@ -195,7 +195,9 @@ impl State {
             Some(found) => {
                 let known = self.volumes[found].incarnation;
                 let incarnation = if gives_up { self.give_up_flash(known, draw()) } else { known };
-                (incarnation, claim.store.is_some() && !self.may_have_pages(incarnation, claim.store))
+                // What was past the end of a backing that shrank may be there again, with another content, when it has grown.
+                let is_stale = !self.may_have_pages(incarnation, claim.store) || self.has_shrunk(incarnation, claim);
+                (incarnation, claim.store.is_some() && is_stale)
             }
             None => {
                 // Whatever those stores hold is none of its.
@@ -216,7 +218,7 @@ impl State {
         // From the first write on no other store's pages are true to the backing.
         let cached_on = record.cached_on.get_or_insert_default();
         if claim.writes && sabotage != Sabotage::StalePages {
-            cached_on.retain(|store| Some(store.as_str()) == claim.store);
+            cached_on.retain(|store| Some(store.as_str()) == claim.store && !drops_pages);
         }
         cached_on.extend(claim.store.filter(|_| !drops_pages).map(str::to_owned));
         if let Some(former) = former {
@@ -230,6 +232,11 @@ impl State {
             self.volumes.retain(|record| record.incarnation != former.incarnation);
         }
         Admission { incarnation, drops_pages: drops_pages && sabotage != Sabotage::StalePages }
+    }
+
+    fn has_shrunk(&self, incarnation: u64, claim: &Claim<'_>) -> bool {
+        let known = self.by_incarnation(incarnation).and_then(|record| record.content.as_ref());
+        known.zip(claim.evidence).is_some_and(|(known, found)| known.size_bytes > found.content.size_bytes)
     }
 
     fn may_have_pages(&self, incarnation: u64, store: Option<&str>) -> bool {

@@ -9,6 +9,7 @@
 
 mod content;
 mod identity;
+mod loss;
 mod manifest;
 mod overrides;
 mod record;
@@ -23,8 +24,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use content::{ContentRecord, ContentVerdict, Evidence, judge_content, sample_places, show_samples};
+pub use content::{ContentRecord, ContentVerdict, Evidence, end_block, judge_content, sample_places, show_samples};
 pub use identity::{Acceptance, Admission, Claim, Waiting, draw_identity, draw_incarnation};
+pub use loss::{owed_loss, unflushed_loss};
 pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};
 pub use overrides::{
     DECLARED_LOST, FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, PINNED, POLICY, effective, effective_mode,

@@ -147,14 +147,13 @@ impl State {
         if is_own && ownership.epoch > epoch && self.sabotage != Sabotage::AnyState {
             return Err(Refusal::StateOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
-        if !holds_data && !is_needed {
-            return Ok(StoreUse::New);
+        if record.is_some() && (is_own || ownership.is_none()) {
+            // Also where it holds nothing: the life that went on from it may be on the other mirror, and would be taken for newer than what is written now.
+            return Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
-        match record {
-            Some(_) if is_own || ownership.is_none() => {
-                Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch })
-            }
-            _ if self.sabotage == Sabotage::AnyState => Ok(StoreUse::Known),
+        match self.sabotage {
+            _ if !holds_data && !is_needed => Ok(StoreUse::New),
+            Sabotage::AnyState => Ok(StoreUse::Known),
             _ => Err(Refusal::StoreForeign { store: store.clone(), owner: show_uuid(&ownership.owner) }),
         }
     }
@@ -228,7 +227,9 @@ mod tests {
             assert_eq!(state.judge_store(&found(ownership, true)), Ok(StoreUse::Known), "{ownership:?}");
         }
         let second = opened(&mut state, second, true);
-        assert!(matches!(state.judge_store(&found(first, true)), Err(Refusal::StoreOlder { .. })));
+        for holds_data in [true, false] {
+            assert!(matches!(state.judge_store(&found(first, holds_data)), Err(Refusal::StoreOlder { .. })));
+        }
         assert_eq!(state.judge_store(&found(second, true)), Ok(StoreUse::Known));
     }
 

@@ -28,6 +28,8 @@ pub enum Sabotage {
     SharedDisk,
     /// Adopting a backing gives up dirty data that was not named.
     AdoptUnnamed,
+    /// Clients are not told that writes which they had not flushed may be lost.
+    UntoldLoss,
 }
 
 /// Code of [`Refusal::BackingShrank`], to which a resize is the answer.

@@ -220,7 +220,11 @@ impl<S: Seam> Shard<S> {
         if let Some(pages) = &self.level.pages {
             pages.flushed(covered);
             self.refresh(&destaged.blocks);
-            destaged.last.into_iter().for_each(|(block, content)| pages.destaged(block, &content));
+            let zeroes = self.seam().zero_block();
+            destaged
+                .last
+                .iter()
+                .for_each(|(block, content)| pages.destaged(*block, content.as_ref().unwrap_or(&zeroes)));
         }
     }
 

@@ -68,8 +68,8 @@ pub struct Sent {
 
 /// Blocks that have become durable on the backing, and are clean.
 pub struct Destaged<B> {
-    /// The last of many, with their content.
-    pub last: VecDeque<(u64, B)>,
+    /// The last of many, with their content; `None`: zeroes.
+    pub last: VecDeque<(u64, Option<B>)>,
     /// The first of many.
     pub blocks: Vec<u64>,
 }
@@ -78,6 +78,8 @@ pub struct Destaged<B> {
 const LAST_MAX: usize = 256;
 /// Blocks that are listed without.
 const BLOCKS_MAX: usize = 4_096;
+/// Blocks that are listed of a zero-range, spread over it: it stands beside others that are to be listed as well.
+const OF_RANGE_MAX: u64 = 8;
 
 impl<B> Default for Destaged<B> {
     fn default() -> Self {
@@ -87,13 +89,23 @@ impl<B> Default for Destaged<B> {
 
 impl<B> Destaged<B> {
     fn add(&mut self, block: u64, content: B) {
+        self.add_last(block, Some(content));
+        if self.blocks.len() < BLOCKS_MAX {
+            self.blocks.push(block);
+        }
+    }
+
+    fn add_zeroes(&mut self, blocks: Range<u64>) {
+        let count = blocks.end - blocks.start;
+        let listed = count.min(OF_RANGE_MAX);
+        (0..listed).for_each(|number| self.add_last(blocks.start + number * count / listed, None));
+    }
+
+    fn add_last(&mut self, block: u64, content: Option<B>) {
         if self.last.len() == LAST_MAX {
             self.last.pop_front();
         }
         self.last.push_back((block, content));
-        if self.blocks.len() < BLOCKS_MAX {
-            self.blocks.push(block);
-        }
     }
 }
 
@@ -601,6 +613,7 @@ impl State {
                         && let Some(range) = self.zeroes.remove(start)
                     {
                         self.ledger.cleaned(start..range.end);
+                        destaged.add_zeroes(start..range.end);
                     }
                 }
             }

@@ -18,7 +18,6 @@ use super::data_core::Local;
 use super::evidence::Subject;
 use super::iscsi::UnitPlan;
 use super::kept::{self, is_left};
-use super::loss;
 use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::qos::qos_of;
 use super::shares::{memory_share_of, share_of};
@@ -27,8 +26,8 @@ use crate::config::keys::set_by_command;
 use crate::config::{BackingSpec, VolumeConfig, check_name, is_device};
 use crate::log;
 use state::{
-    Acceptance, AddedVolume, Admission, Claim, Evidence, State, Waiting, draw_incarnation, effective_mode,
-    effective_policy,
+    Acceptance, AddedVolume, Admission, Claim, Evidence, State, VolumeRecord, Waiting, draw_incarnation,
+    effective_mode, effective_policy,
 };
 
 /// Backings that a core opens at once.
@@ -244,7 +243,7 @@ impl Daemon {
             memory: memory_share_of(record, config, self.config.borrow().memory_bytes),
             flash: share_of(record, config),
             qos: qos_of(record, config.qos).of_engine(),
-            unflushed_loss: loss::unflushed_loss(record, state.state().generation),
+            unflushed_loss: state::unflushed_loss(record, state.state().generation),
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, incarnation)
         }
@@ -381,7 +380,10 @@ impl Daemon {
                 let generation = state.generation;
                 let is_known_whole = |of: u64| of == generation || whole.contains(&of);
                 let is_unclean = known.is_some_and(|record| !record.clean && !is_known_whole(record.generation));
-                let loss = loss::owed(state, known, is_unclean);
+                // Clients know the volume by its name, on whatever backing it is now.
+                let former = [known, state.by_name(&config.name)];
+                let is_lost = |record: &VolumeRecord| !record.clean && !is_known_whole(record.generation);
+                let loss = former.into_iter().flatten().find_map(|one| state::owed_loss(state, one, is_lost(one)));
                 if let Some(refused) =
                     known.filter(|_| is_unclean && !accept.adopt).and_then(|one| self.withheld_in(one))
                 {

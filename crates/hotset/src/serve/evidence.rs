@@ -11,8 +11,8 @@ use engine::evidence::{DestagedFound, WaitingBlocks, content_ids, samples_at, wa
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt};
 use seam::real::RealSeam;
-use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
-use state::{ContentRecord, Evidence, Waiting, sample_places, show_samples};
+use seam::{Disk, Nanos, Seam};
+use state::{ContentRecord, Evidence, Waiting, end_block, sample_places, show_samples};
 
 use super::daemon::{Daemon, core_gone};
 use super::data_core::Local;
@@ -112,8 +112,7 @@ async fn look_in_time(local: Rc<Local>, subject: Subject) -> Result<Evidence, Fa
 
 async fn look(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Evidence {
     let size_bytes = backing.disk.geometry().size_bytes;
-    // The last block may be there in part.
-    let end = size_bytes.div_ceil(BLOCK_BYTES as u64);
+    let end = end_block(size_bytes, subject.size_before);
     let (in_log, in_memory) = match subject.incarnation {
         Some(incarnation) => (local.engine.waiting_in_log(incarnation, end), in_memory(local, incarnation, end)),
         None => Default::default(),
@@ -142,6 +141,7 @@ async fn look(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Ev
         blocks_in_memory: in_memory.blocks,
         blocks_past_end: in_log.past_end + in_memory.past_end,
         destaged_found: destaged.found,
+        destaged_zeroes: destaged.zeroes,
         destaged_missing: destaged.missing,
     }
 }

@@ -1,13 +1,8 @@
-//! Acknowledged writes that ended with a daemon: whose clients have to hear of it, and in which generation.
-//!
-//! A loss is known at the next start: the volume was not cleanly stopped, its policy defers writes, and no whole memory of its last daemon
-//! is left. Nothing tells a client that outlived that daemon from a new one, so in the first generation after a loss the first flush of
-//! each fails, once. A daemon that is killed before its clients have come back hands that on.
+//! Acknowledged writes that ended with a daemon: what the daemon notes for the next one ([`state::unflushed_loss`] has the rule).
 
 use super::daemon::{Daemon, Placed, state_failed};
 use control::Failure;
-use engine::UnflushedLoss;
-use state::{BootRecord, LossRecord, State, VolumeRecord};
+use state::{BootRecord, State};
 
 /// Where the kernel names the machine's start.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -21,30 +16,6 @@ pub(super) fn note_boot(state: &mut State) {
     }
 }
 
-/// What clients of a volume have to be told in this generation. `record`: as it was before; `is_lost`: no whole memory is left of the daemon
-/// that last served it, and that did not stop it cleanly.
-pub(super) fn owed(state: &State, record: Option<&VolumeRecord>, is_lost: bool) -> Option<LossRecord> {
-    let record = record.filter(|record| !record.clean)?;
-    let restarted = state.boot.as_ref().is_some_and(|boot| record.generation < boot.generation);
-    let (is_new, handed_on) =
-        (is_lost && !record.durable_writes, record.loss.filter(|loss| loss.generation == record.generation));
-    let remote_clients = match (is_new, handed_on) {
-        (true, _) => restarted,
-        (false, Some(loss)) => restarted || loss.remote_clients,
-        (false, None) => return None,
-    };
-    Some(LossRecord { generation: state.generation, remote_clients })
-}
-
-/// Which clients front ends have to tell.
-pub(super) fn unflushed_loss(record: Option<&VolumeRecord>, generation: u64) -> UnflushedLoss {
-    match record.and_then(|record| record.loss).filter(|loss| loss.generation == generation) {
-        None => UnflushedLoss::None,
-        Some(LossRecord { remote_clients: true, .. }) => UnflushedLoss::RemoteClients,
-        Some(_) => UnflushedLoss::AllClients,
-    }
-}
-
 impl Daemon {
     /// Notes that a volume defers writes from now on: a kill loses some.
     pub(super) fn note_deferring(&self, placed: &Placed) -> Result<(), Failure> {
@@ -54,61 +25,5 @@ impl Daemon {
             }
         });
         noted.map_err(state_failed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A state of generation 5 with a volume that was last served by `generation`.
-    fn state(generation: u64, clean: bool) -> State {
-        let mut state = State { generation, ..State::default() };
-        let record =
-            VolumeRecord { incarnation: 7, name: "v".to_owned(), generation, clean, ..VolumeRecord::default() };
-        state.volumes.push(record);
-        state.boot = Some(BootRecord { id: "this".to_owned(), generation: 3 });
-        state.generation = 5;
-        state
-    }
-
-    fn told(state: &State, is_lost: bool) -> Option<(u64, bool)> {
-        owed(state, state.by_name("v"), is_lost).map(|loss| (loss.generation, loss.remote_clients))
-    }
-
-    #[test]
-    fn a_loss_needs_an_unclean_end_a_deferring_policy_and_no_memory() {
-        assert_eq!(told(&state(4, false), true), Some((5, false)));
-        assert_eq!(told(&state(4, false), false), None, "memory is left");
-        assert_eq!(told(&state(4, true), true), None, "cleanly stopped");
-        let mut through = state(4, false);
-        through.volumes[0].durable_writes = true;
-        assert_eq!(told(&through, true), None);
-        assert_eq!(owed(&through, None, true), None, "never served");
-    }
-
-    #[test]
-    fn after_a_start_of_the_machine_only_remote_clients_are_told() {
-        assert_eq!(told(&state(2, false), true), Some((5, true)));
-    }
-
-    #[test]
-    fn a_kill_in_the_first_generation_after_a_loss_hands_it_on() {
-        let mut untold = state(4, false);
-        untold.volumes[0].loss = Some(LossRecord { generation: 4, remote_clients: false });
-        assert_eq!(told(&untold, false), Some((5, false)));
-        untold.volumes[0].clean = true;
-        assert_eq!(told(&untold, false), None, "a clean stop ends it");
-        untold.volumes[0] = VolumeRecord { clean: false, generation: 4, ..untold.volumes[0].clone() };
-        untold.volumes[0].loss = Some(LossRecord { generation: 3, remote_clients: false });
-        assert_eq!(told(&untold, false), None, "a generation has told it and was served again");
-    }
-
-    #[test]
-    fn front_ends_tell_it_in_one_generation_alone() {
-        let mut state = state(5, false);
-        state.volumes[0].loss = Some(LossRecord { generation: 5, remote_clients: true });
-        assert_eq!(unflushed_loss(state.by_name("v"), 5), UnflushedLoss::RemoteClients);
-        assert_eq!(unflushed_loss(state.by_name("v"), 6), UnflushedLoss::None);
     }
 }

@@ -12,6 +12,8 @@
 //! A failed write is a version that never supersedes. What a read saw counts as acknowledged again at that read, so that content
 //! may not swing between two versions that are both settled.
 
+use std::ops::Range;
+
 use seam::{AllocationExtent, Nanos};
 
 use super::content::{OpId, Tag};
@@ -303,6 +305,19 @@ impl Model {
         self.horizon = self.next_tick();
         self.event("an administrator put the volume back to what its backing holds".into(), now);
         true
+    }
+
+    /// True when `backing` alone has everything that must be there of those sectors.
+    pub fn is_held_by(&self, sectors: Range<u64>, backing: impl Fn(u64) -> Tag) -> bool {
+        sectors.into_iter().all(|sector| self.check(sector, backing(sector), self.tick + 1, "").is_ok())
+    }
+
+    /// True when a write or zero-range of this life is acknowledged, and no flush has made it durable.
+    pub fn has_unflushed(&self) -> bool {
+        let is_unflushed = |version: &Version| {
+            self.ops[version.op as usize].kind.changes() && self.acknowledged(version) && !self.durable(version)
+        };
+        self.sectors.iter().flatten().any(is_unflushed)
     }
 
     /// What happened to `sector`, for people: the last `limit` operations that covered it.

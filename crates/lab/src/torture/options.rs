@@ -154,8 +154,7 @@ impl Options {
         let lives = random.between(2, 5);
         let clients = random.between(1, 8);
         let length_max = random.pick(&[4096, 16 << 10, 64 << 10, 256 << 10]);
-        // Every client may hold one request's blocks and wait for another's; so may the one who reads everything back.
-        let least = (clients + 2) * 2 * (length_max / 4096 + 2) + 128;
+        let least = pool_blocks_min(clients, length_max);
         let flash = FlashOptions::draw(seed);
         Options {
             seed,
@@ -181,6 +180,11 @@ impl Options {
             volumes,
         }
     }
+}
+
+/// Every client may hold one request's blocks and wait for another's; so may the reader of the whole volume.
+pub fn pool_blocks_min(clients: u64, length_max: u64) -> u64 {
+    (clients + 2) * 2 * (length_max / 4096 + 2) + 128
 }
 
 fn draw_end(random: &mut Random, last: bool) -> End {

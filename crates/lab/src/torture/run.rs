@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use engine::spec::Sabotage;
-use engine::{Backing, Core, CoreSpec, DatastoreSpec, Threshold, VolumeSpec, WritePolicy, WriteSource};
+use engine::{AdmissionRule, Backing, Core, CoreSpec, DatastoreSpec, Threshold, VolumeSpec, WritePolicy, WriteSource};
 use seam::sim::{
     Content, CrashMode, DiskControl, DiskImages, LeftBehind, Remains, SimBlockMut, SimDisk, SimDiskSpec, SimSeam, Stop,
     Timing, TraceMode, World, WorldSpec, WriteCache,
@@ -144,6 +144,10 @@ impl Run {
             readahead_max_bytes: options.readahead_max_bytes,
             rest_percent: options.flash.as_ref().map_or(50, |flash| flash.rest_percent),
             sabotage: self.sabotage,
+            admission: match &options.site {
+                Some(site) if site.has_pages => AdmissionRule::ThirdTouch,
+                _ => CoreSpec::default().admission,
+            },
             flash_check_blocks: options.flash.as_ref().map_or(0, |flash| flash.check_blocks),
             divide_every: Nanos::from_millis(20),
             flash_threshold: if options.contends() { CONGESTED } else { CoreSpec::default().flash_threshold },

@@ -150,6 +150,10 @@ impl Site {
 
     /// True when anything was done.
     fn make(&mut self, mischief: Mischief, run: &Run, number: usize, images: &mut DiskImages, plan: &mut Plan) -> bool {
+        let replaces = matches!(mischief, Mischief::BackingOld | Mischief::BackingExchanged);
+        if replaces && !self.options.checks_pages {
+            return false;
+        }
         let index = self.random.below(run.options.volumes.len() as u64) as usize;
         let device = self.random.below(2) as usize;
         let last = run.options.lives[number - 1];
@@ -168,11 +172,17 @@ impl Site {
             Mischief::StoreEmpty => OWN.iter().for_each(|name| images.empty(name)),
             // Where no store in sight is newer, nothing can tell: docs/refusals.md says so.
             Mischief::StateLost | Mischief::StateOld if self.blind => return false,
-            Mischief::StateLost => self.state = State { sabotage: self.options.sabotage, ..State::default() },
+            Mischief::StateLost => {
+                self.state = State { sabotage: self.options.sabotage, ..State::default() };
+                // Nothing else says that a daemon was killed: docs/refusals.md says so.
+                self.backings.iter_mut().for_each(|backing| backing.is_loss_untold = false);
+            }
             Mischief::StateOld => {
                 let Some(moment) = moment else { return false };
                 self.state = self.past[moment].state.clone();
             }
+            // Records made anew from an older store are older ones.
+            Mischief::StateCut if self.blind && plan.words == Words::Rebuild => return false,
             Mischief::StateCut => plan.has_state = false,
             Mischief::BackingOld => {
                 // After a crash the last blocks that were destaged may not be noted yet: docs/refusals.md says so.
@@ -232,6 +242,7 @@ impl Site {
                 let record = self.state.by_name(&name).filter(|record| record.dirty_on_flash.is_none());
                 let Some(incarnation) = record.map(|record| record.incarnation) else { return false };
                 self.state.forget(incarnation);
+                self.backings[index].is_loss_untold = false;
             }
         }
         true
@@ -239,7 +250,7 @@ impl Site {
 }
 
 /// What a volume's disk holds.
-fn content(images: &DiskImages, index: usize, bytes: u64) -> Vec<u64> {
+pub fn content(images: &DiskImages, index: usize, bytes: u64) -> Vec<u64> {
     let mut tags = vec![0; (bytes / seam::SECTOR_BYTES as u64) as usize];
     images.tags(disk_name(index), 0, &mut tags);
     tags

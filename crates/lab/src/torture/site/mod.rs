@@ -11,18 +11,21 @@ use std::fmt;
 use std::rc::Rc;
 
 use seam::sim::{Content, CrashMode, DiskImages, World, WorldSpec};
-use seam::{Nanos, Seam};
+use seam::{Nanos, SECTOR_BYTES, Seam};
 use state::State;
 
 use self::mischief::Plan;
 use super::Violation;
 use super::bench::Life;
+use super::content::Tag;
 use super::history::OpKind;
 use super::model::Finding;
-use super::options::{End, Options, Trouble};
+use super::options::{End, Options, Trouble, pool_blocks_min};
 use super::run::{LIFE_MAX, Run, add_disks, disk_name, share};
 use crate::random::Random;
 
+/// Least size of a volume of which pages are to be on flash: several times the memory.
+const PAGED_BYTES_MIN: u64 = 3 << 20;
 /// Moments of the past that copies may be taken from.
 const PAST_MAX: usize = 3;
 
@@ -33,6 +36,11 @@ pub struct SiteOptions {
     pub mischief_percent: u32,
     /// A backing's identity lies in the storage itself; else it is the name of its place.
     pub is_unique: bool,
+    /// At a start clean pages are compared with the backing. Where they are not, nothing but a flash store that is refused, or whose pages are
+    /// dropped, keeps old ones away: no backing is put back or exchanged then.
+    pub checks_pages: bool,
+    /// Memory is so small, and pages earn their place on flash so soon, that many are there.
+    pub has_pages: bool,
     /// A rule of the daemon's that is broken on purpose.
     pub sabotage: state::Sabotage,
 }
@@ -44,16 +52,23 @@ impl SiteOptions {
         SiteOptions {
             mischief_percent: random.pick(&[0, 50, 80, 100]),
             is_unique: random.percent(50),
+            checks_pages: random.percent(50),
+            has_pages: random.percent(50),
             sabotage: state::Sabotage::None,
         }
+    }
+
+    /// A segment has room for a page, or for records alone.
+    fn segment_bytes(&self) -> u64 {
+        if self.has_pages { 256 << 10 } else { 64 << 10 }
     }
 
     /// The options of a run with such a site: always with flash, and with nothing that fails by itself.
     pub fn apply(self, options: Options) -> Options {
         let mut random = Random::new(options.seed, 9_201);
         let flash = super::flash::FlashOptions {
-            check_blocks: 1_200,
-            ..super::flash::FlashOptions::plain(2, 64 << 10, random.between(16, 60))
+            check_blocks: if self.checks_pages { 1_200 } else { 0 },
+            ..super::flash::FlashOptions::plain(2, self.segment_bytes(), random.between(16, 60))
         };
         let lives = random.between(3, 6);
         let end = |random: &mut Random| match random.below(10) {
@@ -63,6 +78,16 @@ impl SiteOptions {
             4..8 => End::Park,
             _ => End::Orderly,
         };
+        let mut options = options;
+        if self.has_pages {
+            options.length_max = options.length_max.min(16 << 10);
+            options.pool_blocks = pool_blocks_min(u64::from(options.clients), options.length_max) as usize;
+            options.operations *= 2;
+            for volume in &mut options.volumes {
+                volume.size_bytes = volume.size_bytes.max(PAGED_BYTES_MIN);
+                volume.region_percent = 100;
+            }
+        }
         let lives: Vec<End> =
             (0..lives).map(|life| if life + 1 == lives { End::Orderly } else { end(&mut random) }).collect();
         Options {
@@ -82,6 +107,12 @@ impl fmt::Display for SiteOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let identity = if self.is_unique { "unique" } else { "of places" };
         write!(f, "an administrator between {} % of the lives, identities {identity}", self.mischief_percent)?;
+        if self.has_pages {
+            write!(f, ", many pages on flash")?;
+        }
+        if !self.checks_pages {
+            write!(f, ", pages are believed")?;
+        }
         if self.sabotage != state::Sabotage::None {
             write!(f, ", sabotage {:?}", self.sabotage)?;
         }
@@ -105,6 +136,10 @@ struct BackingNow {
     is_changed: bool,
     /// It was cut short, and the volume was not served since.
     is_cut: bool,
+    /// The first sector after all of those whose content was not on the backing when the volume was served last: the flash log owes it.
+    owed_end: u64,
+    /// Clients may not know yet that writes which they had not flushed are lost.
+    is_loss_untold: bool,
     /// The last life in which the volume was served ended in a stop, not in a crash.
     was_stopped: bool,
 }
@@ -143,6 +178,8 @@ pub(super) fn play(run: &mut Run, options: &SiteOptions) -> Result<(), Box<Viola
         identity: format!("disk{}", index + 1),
         is_changed: false,
         is_cut: false,
+        owed_end: 0,
+        is_loss_untold: false,
         was_stopped: true,
     };
     let backings = (0..run.options.volumes.len()).map(backing).collect();
@@ -217,9 +254,11 @@ impl Site {
         };
         self.refused_are_untouched(run, &world, &life)?;
         run.account(&world, &life);
+        let served: Vec<usize> = life.subjects.iter().map(|subject| usize::from(subject.number) - 1).collect();
         drop(life);
         let images = world.crash(mode);
         run.freed(&remains)?;
+        served.into_iter().for_each(|index| self.note_owed(run, index, &images));
         let backings = self.backings.clone();
         self.past.push(Moment { images: images.clone(), state: self.state.clone(), backings });
         if self.past.len() > PAST_MAX {
@@ -232,6 +271,14 @@ impl Site {
         for subject in &life.subjects {
             self.backings[usize::from(subject.number) - 1].was_stopped = was_stopped;
         }
+    }
+
+    /// Notes what the backing does not have of what must be there.
+    fn note_owed(&mut self, run: &Run, index: usize, images: &DiskImages) {
+        let model = run.models[index].borrow();
+        let held = mischief::content(images, index, model.sectors() * SECTOR_BYTES as u64);
+        let is_owed = |sector: &u64| !model.is_held_by(*sector..*sector + 1, |at| Tag(held[at as usize]));
+        self.backings[index].owed_end = (0..model.sectors()).rev().find(is_owed).map_or(0, |last| last + 1);
     }
 
     /// Clients at work until the life ends as drawn; what the daemon would have noted by then is noted.
@@ -250,12 +297,18 @@ impl Site {
             .map_err(|violation| Box::new(Violation { trace: world.trace().text(), ..*violation }))?;
         self.note_drops(life, attached);
         if crashed && end != End::Park {
+            for subject in &life.subjects {
+                let defers = subject.volume().policy().defers_writes();
+                let is_lost = defers && subject.model.borrow().has_unflushed();
+                self.backings[usize::from(subject.number) - 1].is_loss_untold |= is_lost;
+            }
             self.note_end(life, false);
             let mode = random.pick(&CrashMode::ALL);
             run.crash(life, mode, false, world.now());
             return Ok(mode);
         }
         self.note_end(life, true);
+        life.subjects.iter().for_each(|subject| self.backings[usize::from(subject.number) - 1].is_loss_untold = false);
         let ended = world.run_until(self.end_in_order(life, attached, end == End::Park));
         match ended {
             Ok(Ok(())) => Ok(CrashMode::LoseAll),

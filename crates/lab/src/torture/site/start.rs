@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::evidence::{DestagedFound, content_ids, samples_at};
-use engine::{Backing, Core, VolumeSpec, WritePolicy};
+use engine::{Backing, Core, UnflushedLoss, VolumeSpec, WritePolicy};
 use flash::{FormatOptions, OpenOptions, Ownership, Store, StoreError};
 use seam::sim::{SimDisk, SimSeam, World};
-use seam::{BLOCK_BYTES, Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
+use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
     Acceptance, Admission, Claim, ContentRecord, Evidence, OlderThan, Refusal, State, StoreFound, StoreInventory,
-    Waiting, sample_places, show_samples, show_uuid,
+    Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
 };
 
 use super::super::bench::{Life, Subject, SubjectParts};
@@ -53,8 +53,11 @@ pub(super) async fn begin(
         let policy = plan.policies.get(index).copied().flatten().unwrap_or(volume.policy);
         let claim = VolumeClaim { name: &name, identity: site.backings[index].identity.clone() };
         let found = find(site, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
+        let known = site.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
+        let former = [known, site.state.by_name(&name)];
+        let loss = former.into_iter().flatten().find_map(|record| owed_loss(&site.state, record, !record.clean));
         let mut judged = judge(site, &claim, &found, &served, store.as_deref(), &Acceptance::default());
-        let mut gave_up = false;
+        let (mut gave_up, mut is_discarded) = (false, false);
         if let Err(refusal) = judged.clone() {
             // A disk known by its place cannot always prove itself after a crash.
             let may_be_unproven = !site.options.is_unique && matches!(refusal, Refusal::ContentUnproven { .. });
@@ -65,11 +68,16 @@ pub(super) async fn begin(
                 && matches!(refusal, Refusal::StateOlder { .. } | Refusal::Unclaimed { .. });
             let loss = loss_of(&refusal);
             if let Some(accept) = acceptance(plan.words, loss) {
-                gave_up = accept.give_up.is_some();
+                (gave_up, is_discarded) = (accept.give_up.is_some(), accept.discard_past_end);
                 judged = judge(site, &claim, &found, &served, store.as_deref(), &accept);
-                let is_unproven = matches!(refusal, Refusal::ContentUnproven { .. });
-                if is_unproven && judged.is_ok() && !gave_up && site.backings[index].is_changed {
-                    // Dirty data was put on another disk because somebody said that it is the same.
+                let is_taken = match refusal {
+                    Refusal::ContentUnproven { .. } => !gave_up,
+                    // The disk of another volume, with what waits for it.
+                    Refusal::BackingChanged { .. } => found.evidence.blocks_in_log > 0,
+                    _ => false,
+                };
+                if is_taken && judged.is_ok() && site.backings[index].is_changed {
+                    // Dirty data is put on a disk because the administrator said that it belongs there.
                     site.is_over = true;
                     return nothing(core);
                 }
@@ -82,9 +90,23 @@ pub(super) async fn begin(
         if store.is_some() && policy == WritePolicy::WriteBack {
             site.state.mark_on_flash(incarnation, store.as_deref());
         }
-        run.models[index].borrow_mut().resize(disk.geometry().size_bytes / SECTOR_BYTES as u64, seam.now());
+        let sectors = disk.geometry().size_bytes / SECTOR_BYTES as u64;
+        let owed_end = site.backings[index].owed_end;
+        if owed_end > sectors && !gave_up && !is_discarded {
+            return Err(format!(
+                "{name} is served on a backing of {sectors} sectors, and what it was owed up to sector {owed_end} is gone without a word"
+            ));
+        }
+        let record = site.state.by_incarnation_mut(incarnation).expect("it was just noted");
+        (record.loss, record.durable_writes) = (loss, !policy.defers_writes());
+        let generation = site.state.generation;
+        let unflushed_loss = unflushed_loss(site.state.by_incarnation(incarnation), generation);
+        if site.backings[index].is_loss_untold && unflushed_loss == UnflushedLoss::None {
+            return Err(format!("clients of {name} are not told that what they had not flushed may be lost"));
+        }
+        run.models[index].borrow_mut().resize(sectors, seam.now());
         // Where dirty data waits and the volume is served all the same, log and backing together have to be everything.
-        let is_put_back = site.backings[index].is_changed && found.evidence.blocks_in_log == 0;
+        let is_put_back = site.backings[index].is_changed && found.evidence.blocks_in_log == 0 && owed_end == 0;
         if gave_up || is_put_back {
             let mut model = run.models[index].borrow_mut();
             let control = world.disk(&path).expect("it was opened just now");
@@ -96,6 +118,7 @@ pub(super) async fn begin(
         (site.backings[index].is_changed, site.backings[index].is_cut) = (false, false);
         let mut spec = VolumeSpec::new(&name, incarnation);
         (spec.policy, spec.defer, spec.drops_pages) = (policy, volume.defer, drops_pages);
+        spec.unflushed_loss = unflushed_loss;
         let backing = Backing::plain(disk.clone());
         let Ok(served_volume) = core.attach_recovered(spec, backing).await else {
             // Data in the log, and a policy without it.
@@ -155,7 +178,8 @@ async fn open_store(
     }
     let identity = match flash::identify(seam, &disks, options).await {
         Err(StoreError::NoStore { .. }) => {
-            let format = FormatOptions { segment_bytes: Some(64 << 10), ..FormatOptions::default() };
+            let format =
+                FormatOptions { segment_bytes: Some(site.options.segment_bytes()), ..FormatOptions::default() };
             match Store::format(seam, &disks, format).await {
                 Ok(()) => flash::identify(seam, &disks, options).await,
                 Err(error) => Err(error),
@@ -215,9 +239,10 @@ async fn find(
 ) -> Found {
     let backing = Backing::plain(disk.clone());
     let size_bytes = disk.geometry().size_bytes;
-    let end = size_bytes.div_ceil(BLOCK_BYTES as u64);
     let record = site.state.volumes.iter().find(|record| record.backing_identity == identity);
     let incarnation = record.map(|record| record.incarnation);
+    let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
+    let end = end_block(size_bytes, before);
     let in_log = incarnation.map(|one| core.waiting_in_log(one, end)).unwrap_or_default();
     let trusts = record.and_then(|record| record.cached_on.as_ref());
     let trusts = trusts.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
@@ -225,7 +250,6 @@ async fn find(
         Some(incarnation) => core.compare_destaged(incarnation, &backing).await,
         None => DestagedFound::default(),
     };
-    let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
     let samples_before = match before.filter(|before| *before != size_bytes) {
         Some(before) => Some(show_samples(&samples_at(seam, &backing, &sample_places(before)).await)),
         None => None,
@@ -248,6 +272,7 @@ async fn find(
             blocks_in_memory: 0,
             blocks_past_end: in_log.past_end,
             destaged_found: destaged.found,
+            destaged_zeroes: destaged.zeroes,
             destaged_missing: destaged.missing,
         },
     }
