@@ -114,7 +114,7 @@ fn forget(device: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-fn flash_table(devices: &[PathBuf]) -> String {
+pub(crate) fn flash_table(devices: &[PathBuf]) -> String {
     let names: Vec<_> = devices.iter().map(|device| format!("\"{}\"", device.display())).collect();
     format!("[flash]\ndevices = [{}]\nallow_single_copy = {}\n", names.join(", "), devices.len() == 1)
 }

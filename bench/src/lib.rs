@@ -19,4 +19,5 @@ pub mod report;
 pub mod run;
 pub mod servers;
 pub mod stalled;
+pub mod uncongested;
 pub mod vhost_user;

@@ -30,7 +30,7 @@ struct Arguments {
     /// The daemon to measure; left out if it is not there
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
-    /// Measure these sections alone: hits, placed, misses, limited, destage, stalled, flushes, flash, held, control, iscsi, vhost_user, qos
+    /// Measure these sections alone: hits, placed, misses, limited, destage, stalled, flushes, flash, held, control, iscsi, vhost_user, qos, uncongested
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -136,6 +136,10 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if wanted("qos") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
         sections.push(bench::qos::section(folder.path(), &programs, effort)?);
+    }
+    if wanted("uncongested") {
+        let folder = tempfile::tempdir_in(&arguments.directory)?;
+        sections.push(bench::uncongested::section(folder.path(), &programs, effort)?);
     }
     left_out.sort();
     left_out.dedup();

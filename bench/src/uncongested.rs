@@ -1,0 +1,220 @@
+//! A datastore that nothing congests: two volumes with a steady load on one modelled array, with `[[datastore]]` and without it at the same time.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+
+use crate::flash::flash_table;
+use crate::paired::Verdict;
+use crate::process::Process;
+use crate::report::Section;
+use crate::run::Effort;
+use crate::servers::{Programs, daemon};
+
+const MIB: u64 = 1 << 20;
+const MEMORY_BYTES: u64 = 256 * MIB;
+/// Of these, reads and writes a second.
+const VOLUMES: [(&str, u32, u32); 2] = [("first", 400, 100), ("second", 150, 40)];
+/// A shorter run has too few seconds to tell anything.
+const SECONDS_MIN: u32 = 30;
+/// Of the requests of a second that the load asks for, at least this part is wanted.
+const PART_WANTED: f64 = 0.9;
+/// Of the 99.9th percentile of reads without the datastore, at most this is wanted.
+const TAIL_WANTED: f64 = 1.1;
+
+/// A run of a daemon.
+#[derive(Clone, Debug, PartialEq)]
+struct Run {
+    /// Requests that ended, second by second.
+    per_second: Vec<f64>,
+    p999_ms: f64,
+    longest_ms: f64,
+}
+
+impl Run {
+    fn asked() -> f64 {
+        VOLUMES.iter().map(|(_, reads, writes)| f64::from(reads + writes)).sum()
+    }
+
+    /// Seconds below the part that is wanted, and the least part of all.
+    fn slow_seconds(&self) -> (usize, f64) {
+        let parts = self.per_second.iter().map(|requests| requests / Run::asked());
+        let least = parts.clone().fold(f64::INFINITY, f64::min);
+        (parts.filter(|part| *part < PART_WANTED).count(), least)
+    }
+}
+
+/// Both daemons of a round.
+struct Round {
+    is_busy: bool,
+    with: Run,
+    without: Run,
+}
+
+impl Round {
+    fn tail_ratio(&self) -> f64 {
+        self.with.p999_ms / self.without.p999_ms
+    }
+
+    fn verdict(&self) -> Verdict {
+        let has_no_more = self.with.slow_seconds().0 <= self.without.slow_seconds().0;
+        Verdict::of(has_no_more && self.tail_ratio() <= TAIL_WANTED)
+    }
+}
+
+/// Measures both daemons, `effort.rounds` times on a quiet machine and as often with all processors kept busy.
+pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
+    let (mut rounds, seconds) = (Vec::new(), effort.seconds.max(SECONDS_MIN));
+    for number in 0..effort.rounds {
+        for is_busy in [false, true] {
+            let life = tempfile::tempdir_in(folder)?;
+            let round = round(life.path(), programs, seconds, is_busy)?;
+            eprintln!("round {}: {}", number + 1, row(&round));
+            rounds.push(round);
+        }
+    }
+    let text = describe(&rounds, seconds);
+    Ok(Section { title: "A datastore without congestion".into(), text, ratios: Vec::new(), measured: Vec::new() })
+}
+
+fn round(folder: &Path, programs: &Programs, seconds: u32, is_busy: bool) -> io::Result<Round> {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let processors = std::thread::available_parallelism()?.get();
+        for _ in 0..if is_busy { processors } else { 0 } {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let side = |name: &'static str, table: &'static str| {
+            let folder = folder.join(name);
+            scope.spawn(move || run(&folder, programs, seconds, table))
+        };
+        let with = side("with", "[[datastore]]\nname = \"array\"\n");
+        let without = side("without", "");
+        let ended = [with, without].map(|side| side.join().expect("it does not panic"));
+        is_over.store(true, Ordering::Relaxed);
+        let [with, without] = ended;
+        Ok(Round { is_busy, with: with?, without: without? })
+    })
+}
+
+/// A daemon of its own, and its clients for so many seconds.
+fn run(folder: &Path, programs: &Programs, seconds: u32, datastore: &str) -> io::Result<Run> {
+    std::fs::create_dir(folder)?;
+    let devices: Vec<PathBuf> = ["f0", "f1"].into_iter().map(|name| folder.join(name)).collect();
+    devices.iter().try_for_each(|path| std::fs::File::create(path)?.set_len(1 << 30))?;
+    let mut tables = flash_table(&devices);
+    tables += "\n[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 5\ndisk = \"sas10k\"\n\n";
+    tables += datastore;
+    for (name, ..) in VOLUMES {
+        tables += &format!("\n[[volume]]\nname = \"{name}\"\nbacking = \"sim://shelf\"\nsize = \"2GiB\"\n");
+        if !datastore.is_empty() {
+            tables += "datastore = \"array\"\n";
+        }
+    }
+    let socket = folder.join("nbd.sock");
+    let _process = Process::start(daemon(folder, &socket, MEMORY_BYTES, &[], &tables, &programs.hotset)?, &socket)?;
+    let mut command = Command::new("fio");
+    command.args(["--output-format=json", "--group_reporting", "--per_job_logs=1", "--log_avg_msec=1000"]);
+    for (name, reads, writes) in VOLUMES {
+        command.arg(format!("--name={name}"));
+        command.args(["--ioengine=nbd", "--rw=randrw", "--bs=8k", "--iodepth=4", "--size=256m", "--norandommap"]);
+        command.args(["--random_distribution=zipf:1.2", "--randrepeat=0", "--time_based"]);
+        command.arg(format!("--runtime={seconds}")).arg(format!("--rate_iops={reads},{writes}"));
+        command.arg(format!("--uri=nbd+unix:///{name}?socket={}", socket.display()));
+        command.arg(format!("--write_iops_log={}", folder.join(name).display()));
+    }
+    let output = command.current_dir(folder).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let failed = |why: &str| io::Error::other(format!("{why}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+    if !output.status.success() {
+        return Err(failed("fio failed"));
+    }
+    let (p999_ms, longest_ms) = tail(&text).ok_or_else(|| failed("fio's figures of reads are not there"))?;
+    let mut per_second = vec![0.0; seconds as usize];
+    for (number, (name, ..)) in VOLUMES.iter().enumerate() {
+        let log = std::fs::read_to_string(folder.join(format!("{name}_iops.{}.log", number + 1)))?;
+        add(&mut per_second, &log);
+    }
+    // The first second has the connections, the last one may be a part of one.
+    let whole = 1..per_second.len().saturating_sub(1);
+    Ok(Run { per_second: per_second[whole].to_vec(), p999_ms, longest_ms })
+}
+
+/// The 99.9th percentile of reads and the longest of them, in milliseconds.
+fn tail(text: &str) -> Option<(f64, f64)> {
+    let value: Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
+    let latency = &value["jobs"].get(0)?["read"]["clat_ns"];
+    Some((latency["percentile"]["99.900000"].as_f64()? / 1e6, latency["max"].as_f64()? / 1e6))
+}
+
+/// Adds what a log of fio's (milliseconds, requests a second, direction, ...) has of each second.
+fn add(per_second: &mut [f64], log: &str) {
+    for line in log.lines() {
+        let mut fields = line.split(',').map(|field| field.trim().parse::<f64>());
+        if let (Some(Ok(at_ms)), Some(Ok(rate))) = (fields.next(), fields.next())
+            && let Some(second) = per_second.get_mut((at_ms / 1000.0).round() as usize)
+        {
+            *second += rate;
+        }
+    }
+}
+
+fn row(round: &Round) -> String {
+    let side = |run: &Run| {
+        let (slow, least) = run.slow_seconds();
+        format!("{slow} (least {least:.2}) | {:.1} | {:.0}", run.p999_ms, run.longest_ms)
+    };
+    let machine = if round.is_busy { "busy" } else { "quiet" };
+    let (with, without) = (side(&round.with), side(&round.without));
+    format!("| {machine} | {with} | {without} | {:.2} | {} |", round.tail_ratio(), round.verdict())
+}
+
+fn describe(rounds: &[Round], seconds: u32) -> String {
+    let rows: Vec<String> = rounds.iter().map(row).collect();
+    format!(
+        "Two volumes of 2 GiB on one modelled RAID 5 of five 10k disks, two flash files of 1 GiB, memory {} MiB; 400 reads and 100 writes, and 150 \
+         and 40 a second of 8 KiB, zipf 1.2 over 256 MiB, depth 4 each, {seconds} s. A daemon with both in a `[[datastore]]` and one without it \
+         run at the same time, on a quiet machine and with all processors kept busy by others. *Slow seconds*: those with less than {PART_WANTED} of \
+         the requests asked for. Wanted: no more slow seconds than without, and a 99.9th percentile of reads of {TAIL_WANTED} times at most.\n\n\
+         | machine | slow seconds | p99.9 ms | longest ms | slow seconds without | p99.9 ms without | longest ms without | p99.9 ratio | |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n{}",
+        MEMORY_BYTES / MIB,
+        rows.join("\n")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(requests: f64, p999_ms: f64) -> Run {
+        Run { per_second: vec![Run::asked(), requests, Run::asked()], p999_ms, longest_ms: 50.0 }
+    }
+
+    fn verdict(with: Run, without: Run) -> Verdict {
+        Round { is_busy: false, with, without }.verdict()
+    }
+
+    #[test]
+    fn a_slow_second_or_a_longer_tail_misses() {
+        let sound = || run(Run::asked(), 20.0);
+        assert_eq!(verdict(sound(), sound()), Verdict::Pass);
+        assert_eq!(verdict(run(0.85 * Run::asked(), 20.0), sound()), Verdict::Miss);
+        assert_eq!(verdict(run(Run::asked(), 23.0), sound()), Verdict::Miss);
+    }
+
+    #[test]
+    fn seconds_of_all_jobs_and_directions_are_added() {
+        let mut per_second = vec![0.0; 3];
+        add(&mut per_second, "1000, 400, 0, 0, 0\n1000, 100, 1, 0, 0\n2001, 390, 0, 0, 0\n9000, 1, 0, 0, 0\n");
+        add(&mut per_second, "999, 150, 0, 0, 0\n");
+        assert_eq!(per_second, [0.0, 650.0, 390.0]);
+    }
+}
