@@ -64,7 +64,7 @@ pub struct Inspection<S: Seam> {
 }
 
 /// Which store lies on devices, and who used it last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreIdentity {
     /// Identity of the store.
     pub store: Uuid,
@@ -72,13 +72,20 @@ pub struct StoreIdentity {
     pub generation: u64,
     /// The owner that opened it last.
     pub ownership: Ownership,
+    /// The owner that each device in service names: an older one where a device was put back from a copy, or where an opening was cut short.
+    pub devices: Vec<(String, Ownership)>,
 }
 
 /// Says which store [`Store::open`](crate::Store::open) would open with these options, and fails as that would for its members. Nothing is
 /// written.
 pub async fn identify<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<StoreIdentity, StoreError> {
-    let Superblock { store, generation, ownership, .. } = find(seam, disks, options).await?.superblock;
-    Ok(StoreIdentity { store, generation, ownership })
+    let members = find(seam, disks, options).await?;
+    let mut devices = Vec::new();
+    for device in &members.devices {
+        devices.push((device.name(), read_superblock(seam, device).await?.0.ownership));
+    }
+    let Superblock { store, generation, ownership, .. } = members.superblock;
+    Ok(StoreIdentity { store, generation, ownership, devices })
 }
 
 /// Looks at what is on `disks`, without writing anything. What cannot be read or does not fit is left out and named; the error says why

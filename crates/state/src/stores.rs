@@ -60,8 +60,25 @@ pub struct StoreFound {
     pub store: String,
     /// The owner that opened it last.
     pub ownership: Ownership,
+    /// The owner that each device in service names.
+    pub devices: Vec<(String, Ownership)>,
     /// Its log holds data of some volume.
     pub holds_data: bool,
+}
+
+impl StoreFound {
+    /// Refuses a device of a life that is not `known`.
+    fn agree(&self, epoch: u64, known: impl Fn(u64) -> bool) -> Result<(), Refusal> {
+        match self.devices.iter().find(|(_, ownership)| !known(ownership.life)) {
+            None => Ok(()),
+            Some((device, ownership)) => Err(Refusal::DeviceOlder {
+                device: device.clone(),
+                store: self.store.clone(),
+                epoch: ownership.epoch,
+                known: epoch,
+            }),
+        }
+    }
 }
 
 /// How a store that was found may be used.
@@ -129,7 +146,7 @@ impl State {
 
     /// Judges a store before anything of it is written. Nothing is changed by it.
     pub fn judge_store(&self, found: &StoreFound) -> Result<StoreUse, Refusal> {
-        let StoreFound { store, ownership, holds_data } = found;
+        let StoreFound { store, ownership, holds_data, .. } = found;
         let is_needed = self.volumes.iter().any(|volume| volume.dirty_on_flash.as_ref() == Some(store));
         let is_own = Some(ownership.owner) == uuid_of(&self.identity);
         let record = self.store(store);
@@ -140,7 +157,9 @@ impl State {
             let legacy = ownership.is_none() && record.life == 0;
             let known = is_own && [record.life, record.opening].contains(&ownership.life) && ownership.life != 0;
             if legacy || known {
-                return Ok(StoreUse::Known);
+                // An opening that was cut short leaves some devices in the life before it.
+                let lives = [record.life, record.opening];
+                return found.agree(record.epoch, |life| legacy || lives.contains(&life)).map(|()| StoreUse::Known);
             }
         }
         let epoch = record.map_or(0, |record| record.epoch);
@@ -152,7 +171,9 @@ impl State {
             return Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         match self.sabotage {
-            _ if !holds_data && !is_needed => Ok(StoreUse::New),
+            _ if !holds_data && !is_needed => {
+                found.agree(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New)
+            }
             Sabotage::AnyState => Ok(StoreUse::Known),
             _ => Err(Refusal::StoreForeign { store: store.clone(), owner: show_uuid(&ownership.owner) }),
         }
@@ -200,7 +221,7 @@ mod tests {
     }
 
     fn found(ownership: Ownership, holds_data: bool) -> StoreFound {
-        StoreFound { store: "ab".into(), ownership, holds_data }
+        StoreFound { store: "ab".into(), ownership, devices: vec![("d0".into(), ownership)], holds_data }
     }
 
     /// A store opened by `state`, as its superblocks have it then.
@@ -231,6 +252,27 @@ mod tests {
             assert!(matches!(state.judge_store(&found(first, holds_data)), Err(Refusal::StoreOlder { .. })));
         }
         assert_eq!(state.judge_store(&found(second, true)), Ok(StoreUse::Known));
+    }
+
+    #[test]
+    fn a_device_that_was_put_back_from_a_copy_is_refused_and_one_that_an_opening_did_not_reach_is_not() {
+        let mut state = state();
+        let first = opened(&mut state, Ownership::default(), false);
+        state.begin_life(0, 60);
+        let both = |newest: Ownership, other| StoreFound {
+            devices: vec![("d0".into(), newest), ("d1".into(), other)],
+            ..found(newest, true)
+        };
+        state.begin_store(&found(first, true), StoreUse::Known);
+        let second = state.ownership();
+        assert_eq!(state.judge_store(&both(second, first)), Ok(StoreUse::Known), "killed while it opened them");
+        state.store_opened("ab", 1);
+        let refused = state.judge_store(&both(second, first));
+        assert!(matches!(&refused, Err(Refusal::DeviceOlder { device, .. }) if device == "d1"), "{refused:?}");
+        let mut foreign = State::default();
+        foreign.begin_life(8, 80);
+        let emptied = StoreFound { holds_data: false, ..both(second, first) };
+        assert!(foreign.judge_store(&emptied).is_err(), "one mirror is older, whatever it holds");
     }
 
     #[test]

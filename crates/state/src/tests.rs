@@ -210,6 +210,7 @@ fn the_one_store_of_an_earlier_version_becomes_the_first_of_the_list() {
     let found = |life| StoreFound {
         store: "ab".to_owned(),
         ownership: flash::Ownership { life, ..Default::default() },
+        devices: Vec::new(),
         holds_data: true,
     };
     assert_eq!(state.judge_store(&found(0)), Ok(StoreUse::Known), "no version before has named itself in a store");

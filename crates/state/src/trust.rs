@@ -47,6 +47,17 @@ pub enum Refusal {
         /// The epoch in which it was opened last.
         known: u64,
     },
+    /// One device of the store is an older copy.
+    DeviceOlder {
+        /// The device.
+        device: String,
+        /// The store.
+        store: String,
+        /// The epoch that it names.
+        epoch: u64,
+        /// The epoch in which the store was opened last.
+        known: u64,
+    },
     /// The state directory is an older copy.
     StateOlder {
         /// The store that tells.
@@ -178,6 +189,7 @@ impl Refusal {
     pub fn code(&self) -> &'static str {
         match self {
             Refusal::StoreOlder { .. } => "store-older",
+            Refusal::DeviceOlder { .. } => "device-older",
             Refusal::StateOlder { .. } => "state-older",
             Refusal::StoreForeign { .. } => "store-foreign",
             Refusal::Unclaimed { .. } => "data-unclaimed",
@@ -203,6 +215,12 @@ impl fmt::Display for Refusal {
                 "the devices hold an older copy of flash store {store} (of start {epoch} of this installation; it was used in start {known} since): \
                  attach the devices that were in use then; or, to use these anew without what they hold, make them empty \
                  (blkdiscard -z for a device, rm for a file)"
+            ),
+            Refusal::DeviceOlder { device, store, epoch, known } => write!(
+                f,
+                "flash device {device} holds an older copy of flash store {store} (of start {epoch} of this installation; the store was used in start \
+                 {known}). Attach the device that was in use then; or, to go on without what it holds, name the other device alone in [flash] with \
+                 allow_single_copy = true, make {device} empty (blkdiscard -z for a device, rm for a file), and add it: hotset flash add {device}"
             ),
             Refusal::StateOlder { store, epoch, known } => write!(
                 f,

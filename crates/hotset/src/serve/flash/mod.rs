@@ -98,6 +98,7 @@ impl Daemon {
         let mut store = StoreFound {
             store: show_uuid(&found.identity.store),
             ownership: found.identity.ownership,
+            devices: found.owners(),
             holds_data: true,
         };
         let mut judged = self.state.borrow().state().judge_store(&store);

@@ -73,6 +73,14 @@ pub struct FoundStore {
     accept_missing: bool,
 }
 
+impl FoundStore {
+    /// The owner that each device in service names, by the device's path.
+    pub fn owners(&self) -> Vec<(String, Ownership)> {
+        let devices = self.identity.devices.iter();
+        devices.map(|(device, ownership)| (self.names.show(device), *ownership)).collect()
+    }
+}
+
 /// What a store that was found may be opened with.
 #[derive(Clone, Debug)]
 pub struct Grant {

@@ -193,7 +193,8 @@ async fn open_store(
         Ok(found) => !found.dirty.is_empty() || !found.lost_batches.is_empty(),
         Err(_) => true,
     };
-    let found = StoreFound { store: show_uuid(&identity.store), ownership: identity.ownership, holds_data };
+    let (store, ownership, devices) = (show_uuid(&identity.store), identity.ownership, identity.devices.clone());
+    let found = StoreFound { store, ownership, devices, holds_data };
     let used = match site.state.judge_store(&found) {
         Ok(used) => used,
         Err(refusal) => {
