@@ -93,7 +93,8 @@ impl State {
 }
 
 /// Makes the records anew from what a store's devices say. What `current` has that no device can know (tokens, wear) stays. Every volume counts as
-/// not cleanly stopped, and no clean page is believed.
+/// not cleanly stopped, and no clean page is believed but those of volumes with dirty data there, which are served with that store or not at all.
+/// A volume that another directory has served since keeps the record of that: what waits for it in the log is older than its backing.
 pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Holding>), RebuildError> {
     if found.ownership.is_none() {
         return Err(RebuildError::NoOwner);
@@ -103,11 +104,34 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
     let bytes = zstd::bulk::decompress(packed, BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
     let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))?;
     let Ownership { owner, epoch, life } = found.ownership;
+    let is_own = uuid_of(&current.identity) == Some(owner);
+    let mut volumes = manifest.volumes;
+    if !is_own {
+        let served_since = |volume: &VolumeRecord| {
+            current.volumes.iter().any(|one| one.backing_identity == volume.backing_identity || one.name == volume.name)
+        };
+        volumes.retain(|volume| !served_since(volume));
+    }
+    for volume in &mut volumes {
+        volume.clean = false;
+        let mut cached_on = volume.cached_on.take().unwrap_or_default();
+        cached_on.retain(|store| *store == found.store && found.dirty_blocks.contains_key(&volume.incarnation));
+        volume.cached_on = Some(cached_on);
+        if found.dirty_blocks.contains_key(&volume.incarnation) {
+            volume.dirty_on_flash = Some(found.store.clone());
+            // Whatever was noted since is lost: its backing has to prove itself by blocks that were destaged.
+            let content = volume.content.get_or_insert_default();
+            content.destaged = content.destaged.max(1);
+        }
+    }
+    if !is_own {
+        volumes.extend(current.volumes.iter().cloned());
+    }
     let mut state = State {
         identity: show_uuid(&owner),
-        generation: epoch.max(if uuid_of(&current.identity) == Some(owner) { current.generation } else { 0 }),
+        generation: epoch.max(if is_own { current.generation } else { 0 }),
         stores: manifest.stores,
-        volumes: manifest.volumes,
+        volumes,
         removed: manifest.removed,
         retired_luns: manifest.retired_luns,
         host: manifest.host,
@@ -119,13 +143,6 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
     let given_up = std::mem::take(&mut record.given_up);
     *record = StoreRecord { generation: found.generation, epoch, life, given_up, ..StoreRecord::new(&found.store) };
     let given_up = record.given_up.clone();
-    for volume in &mut state.volumes {
-        volume.cached_on = Some(Default::default());
-        volume.clean = false;
-        if found.dirty_blocks.contains_key(&volume.incarnation) {
-            volume.dirty_on_flash = Some(found.store.clone());
-        }
-    }
     let holding = |(incarnation, blocks): (&u64, &u64)| {
         let volume = state.by_incarnation(*incarnation);
         Holding {
@@ -169,6 +186,13 @@ mod tests {
         assert_eq!(made.by_name("db").and_then(|record| record.dirty_on_flash.as_deref()), None);
         let names: Vec<_> = holdings.iter().map(|one| (one.volume.as_deref(), one.blocks)).collect();
         assert_eq!(names, [(Some("web"), 12), (None, 4)]);
+        let mut since = State::default();
+        since.begin_life(8, 80);
+        let newer = since.identify(&Claim::plain("web", "disk-1"), || 70).expect("new to it").incarnation;
+        let (made, holdings) = rebuild(since, &found).expect("all is there");
+        let web = made.by_name("web").expect("it is there once");
+        assert_eq!((web.incarnation, &web.dirty_on_flash), (newer, &None), "another directory has served it since");
+        assert!(holdings.iter().all(|one| one.volume.is_none()), "what waits in the log is no volume's: {holdings:?}");
         let nameless = StoreInventory { ownership: Ownership::default(), ..found.clone() };
         assert_eq!(rebuild(State::default(), &nameless).err(), Some(RebuildError::NoOwner));
         let damaged = StoreInventory { manifest: Some(vec![1, 2, 3]), ..found };

@@ -337,7 +337,8 @@ async fn rebuild(site: &mut Site, seam: &SimSeam, plan: &Plan) -> Result<(), Str
         manifest: manifest.map(|manifest| manifest.payload),
         dirty_blocks,
     };
-    let current = State { sabotage: site.options.sabotage, ..State::default() };
+    let empty = State { sabotage: site.options.sabotage, ..State::default() };
+    let current = if plan.has_state { site.state.clone() } else { empty };
     if let Ok((made, _)) = state::rebuild(current, &inventory) {
         site.state = made;
     }
