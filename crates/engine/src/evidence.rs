@@ -13,7 +13,7 @@ use crate::Backing;
 use crate::core::Core;
 use crate::wait::Signal;
 
-/// Of the blocks that were destaged last, so many are compared with a backing before it is written: the newest.
+/// Of the blocks that were destaged last, so many are compared with a backing before it is written: the newest, and as many of the newest zeroes.
 const DESTAGED_COMPARED: usize = 32;
 /// Reads under way at once.
 const AT_ONCE: usize = 32;
@@ -23,10 +23,8 @@ const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 /// Of the blocks that were destaged last, how many a backing has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DestagedFound {
-    /// As they were destaged.
+    /// As they were destaged. Zeroes are not counted: so are those of any new disk.
     pub found: u64,
-    /// As they were destaged, and zeroes: so are those of any new disk.
-    pub zeroes: u64,
     /// With other content.
     pub missing: u64,
 }
@@ -59,9 +57,11 @@ impl<S: Seam> Core<S> {
         waiting
     }
 
-    /// Destaged blocks of a volume of which the store has noted the content.
+    /// Destaged blocks of a volume of which the store has noted the content, without zeroes.
     pub fn destaged_noted(&self, incarnation: u64) -> u64 {
-        self.pages().map_or(0, |pages| pages.volume(incarnation).ring().len() as u64)
+        let zeroes = self.seam().zero_block().checksum(0);
+        let ring = self.pages().map(|pages| pages.volume(incarnation).ring()).unwrap_or_default();
+        ring.iter().filter(|(_, checksum)| *checksum != zeroes).count() as u64
     }
 
     /// Compares the blocks that were destaged last of a volume that is not attached with what a backing holds. Waits for the map of clean pages.
@@ -69,18 +69,20 @@ impl<S: Seam> Core<S> {
         let Some(pages) = self.pages() else { return DestagedFound::default() };
         self.wait_for_pages().await;
         let end = backing.disk.geometry().size_bytes / BLOCK_BYTES as u64;
-        let mut destaged = pages.volume(incarnation).ring();
-        let oldest = destaged.len().saturating_sub(DESTAGED_COMPARED);
-        let mut newest: BTreeMap<u64, u32> = destaged.drain(oldest..).collect();
+        let zeroes = self.seam().zero_block().checksum(0);
+        let destaged = pages.volume(incarnation).ring();
+        // Zeroes may be many, and are often nothing new where they lie.
+        let (of_zeroes, of_content): (Vec<_>, Vec<_>) =
+            destaged.into_iter().rev().partition(|(_, checksum)| *checksum == zeroes);
+        let each = [of_zeroes, of_content].into_iter().flat_map(|blocks| blocks.into_iter().take(DESTAGED_COMPARED));
+        let mut newest: BTreeMap<u64, u32> = each.collect();
         // A backing that shrank is told by its size.
         newest.retain(|block, _| *block < end);
         let blocks: Vec<u64> = newest.keys().copied().collect();
-        let zeroes = self.seam().zero_block().checksum(0);
         let mut result = DestagedFound::default();
         for (checksum, found) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
             match found {
-                Some(found) if found == *checksum && found == zeroes => result.zeroes += 1,
-                Some(found) if found == *checksum => result.found += 1,
+                Some(found) if found == *checksum => result.found += u64::from(found != zeroes),
                 Some(_) => result.missing += 1,
                 None => {}
             }

@@ -86,10 +86,8 @@ pub struct Evidence {
     pub blocks_in_memory: u64,
     /// Of both, those that lie past the backing's end.
     pub blocks_past_end: u64,
-    /// Of the blocks that were destaged last, those that are as they were.
+    /// Of the blocks that were destaged last, those that are as they were. Zeroes prove nothing, and are not counted.
     pub destaged_found: u64,
-    /// Blocks that were destaged last as zeroes, and are zeroes there: they prove nothing.
-    pub destaged_zeroes: u64,
     /// Of the blocks that were destaged last, those that are not.
     pub destaged_missing: u64,
 }
@@ -117,13 +115,13 @@ pub enum ContentVerdict {
     Unproven,
 }
 
-/// Judges `evidence` against what was noted of the volume's backing.
-pub fn judge_content(noted: Option<&ContentRecord>, evidence: &Evidence) -> ContentVerdict {
+/// Judges `evidence` against what was noted of the volume's backing. `others`: what was noted of other volumes' backings: what one of them has too, as
+/// copies of one template do, proves nothing.
+pub fn judge_content(noted: Option<&ContentRecord>, evidence: &Evidence, others: &[&ContentRecord]) -> ContentVerdict {
     if evidence.destaged_missing > 0 {
         return ContentVerdict::Differs(evidence.destaged_missing);
     }
-    let is_forgotten = evidence.destaged_found + evidence.destaged_zeroes == 0;
-    if is_forgotten && noted.is_some_and(|noted| noted.destaged > 0) {
+    if evidence.destaged_found == 0 && noted.is_some_and(|noted| noted.destaged > 0) {
         // The store has lost what it had noted: an older content of the same disk would look the same.
         return ContentVerdict::Unproven;
     }
@@ -133,12 +131,15 @@ pub fn judge_content(noted: Option<&ContentRecord>, evidence: &Evidence) -> Cont
         return ContentVerdict::Same;
     }
     let Some(noted) = noted else { return ContentVerdict::Unproven };
-    if noted.ids.iter().any(|id| evidence.content.ids.contains(id)) {
+    let is_shared = |id: &String| others.iter().any(|other| other.ids.contains(id));
+    if noted.ids.iter().any(|id| evidence.content.ids.contains(id) && !is_shared(id)) {
         return ContentVerdict::Same;
     }
     let (then, now) =
         (samples_of(&noted.samples), samples_of(evidence.samples_before.as_ref().unwrap_or(&evidence.content.samples)));
-    let matches = then.iter().zip(&now).filter(|(then, now)| then == now && **then != NOTHING).count();
+    let others: Vec<_> = others.iter().map(|other| samples_of(&other.samples)).collect();
+    let is_own = |sample: u32| sample != NOTHING && !others.iter().any(|samples| samples.contains(&sample));
+    let matches = then.iter().zip(&now).filter(|(then, now)| then == now && is_own(**then)).count();
     if matches >= MATCHES_MIN { ContentVerdict::Same } else { ContentVerdict::Unproven }
 }
 
@@ -170,32 +171,29 @@ mod tests {
     #[test]
     fn a_destaged_block_that_is_missing_outweighs_every_proof() {
         let found = Evidence { is_unique: true, destaged_found: 31, destaged_missing: 1, ..found(&[1, 2, 3]) };
-        assert_eq!(judge_content(Some(&noted(&[1, 2, 3])), &found), ContentVerdict::Differs(1));
+        assert_eq!(judge_content(Some(&noted(&[1, 2, 3])), &found, &[]), ContentVerdict::Differs(1));
     }
 
     #[test]
     fn a_store_that_has_forgotten_what_was_destaged_leaves_a_backing_unproven() {
         let noted = ContentRecord { destaged: 5, ..noted(&[1, 2, 3]) };
         let found = Evidence { is_unique: true, ..found(&[1, 2, 3]) };
-        assert_eq!(judge_content(Some(&noted), &found), ContentVerdict::Unproven);
-        assert_eq!(judge_content(Some(&noted), &Evidence { destaged_found: 1, ..found }), ContentVerdict::Same);
+        assert_eq!(judge_content(Some(&noted), &found, &[]), ContentVerdict::Unproven);
+        assert_eq!(judge_content(Some(&noted), &Evidence { destaged_found: 1, ..found }, &[]), ContentVerdict::Same);
     }
 
     #[test]
     fn a_place_alone_proves_nothing_and_content_does() {
-        assert_eq!(judge_content(None, &found(&[1, 2, 3])), ContentVerdict::Unproven);
-        assert_eq!(judge_content(Some(&noted(&[7, 8, 9])), &found(&[1, 2, 3])), ContentVerdict::Unproven);
-        assert_eq!(judge_content(Some(&noted(&[1, 2, 3, 9])), &found(&[1, 2, 3, 4])), ContentVerdict::Same);
+        assert_eq!(judge_content(None, &found(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
+        assert_eq!(judge_content(Some(&noted(&[7, 8, 9])), &found(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
+        assert_eq!(judge_content(Some(&noted(&[1, 2, 3, 9])), &found(&[1, 2, 3, 4]), &[]), ContentVerdict::Same);
         let zeroes = [NOTHING; 24];
-        assert_eq!(judge_content(Some(&noted(&zeroes)), &found(&zeroes)), ContentVerdict::Unproven);
-        let discarded = Evidence { destaged_zeroes: 9, ..found(&[4]) };
-        assert_eq!(
-            judge_content(Some(&noted(&[1])), &discarded),
-            ContentVerdict::Unproven,
-            "a new disk has zeroes too"
-        );
+        assert_eq!(judge_content(Some(&noted(&zeroes)), &found(&zeroes), &[]), ContentVerdict::Unproven);
+        let clone = noted(&[1, 2]);
+        let of_clone = judge_content(Some(&noted(&[1, 2, 3, 9])), &found(&[1, 2, 3, 9]), &[&clone]);
+        assert_eq!(of_clone, ContentVerdict::Unproven, "two of four samples are another volume's too");
         let destaged = Evidence { destaged_found: 1, ..found(&[4]) };
-        assert_eq!(judge_content(Some(&noted(&[1])), &destaged), ContentVerdict::Same);
+        assert_eq!(judge_content(Some(&noted(&[1])), &destaged, &[]), ContentVerdict::Same);
     }
 
     #[test]
@@ -208,10 +206,10 @@ mod tests {
         let now = |instance, id| Evidence { content: with(instance, id), blocks_in_log: 1, ..Evidence::default() };
         let mut other = now(Some("boot:8"), "ext:b");
         other.content.samples = show_samples(&[2]);
-        assert_eq!(judge_content(Some(&with(Some("boot:7"), "ext:a")), &other), ContentVerdict::Unproven);
-        assert_eq!(judge_content(Some(&with(Some("boot:8"), "ext:a")), &other), ContentVerdict::Same);
-        assert_eq!(judge_content(Some(&with(Some("boot:7"), "ext:b")), &other), ContentVerdict::Same);
+        assert_eq!(judge_content(Some(&with(Some("boot:7"), "ext:a")), &other, &[]), ContentVerdict::Unproven);
+        assert_eq!(judge_content(Some(&with(Some("boot:8"), "ext:a")), &other, &[]), ContentVerdict::Same);
+        assert_eq!(judge_content(Some(&with(Some("boot:7"), "ext:b")), &other, &[]), ContentVerdict::Same);
         other.content.instance = None;
-        assert_eq!(judge_content(Some(&with(None, "ext:a")), &other), ContentVerdict::Unproven);
+        assert_eq!(judge_content(Some(&with(None, "ext:a")), &other, &[]), ContentVerdict::Unproven);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
-use super::content::{ContentVerdict, Evidence, judge_content};
+use super::content::{ContentRecord, ContentVerdict, Evidence, judge_content};
 use super::record::{State, VolumeRecord};
 use super::stores::show_incarnation;
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
@@ -14,7 +14,7 @@ use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 pub struct Acceptance {
     /// The backing is the volume's, whatever was there before.
     pub adopt: bool,
-    /// The data that may be lost for that: an incarnation of 16 hexadecimal digits, or a flash store of 32.
+    /// The data that may be lost for that: incarnations of 16 hexadecimal digits, or flash stores of 32, with commas between them.
     pub give_up: Option<String>,
     /// Dirty data past the end of a backing that shrank may be lost.
     pub discard_past_end: bool,
@@ -91,9 +91,10 @@ impl State {
         let gives_up = match by_backing {
             Some(found) => self.judge_data(found, claim)?,
             None => {
-                let seen = self.unclaimed.iter().find(|store| !claim.gives_up(store));
-                if let Some(store) = seen.filter(|_| self.sabotage != Sabotage::AnyState) {
-                    return Err(Refusal::Unclaimed { name: claim.name.to_owned(), store: store.clone() });
+                let unclaimed: Vec<&str> =
+                    self.unclaimed.iter().map(String::as_str).filter(|store| !claim.gives_up(store)).collect();
+                if !unclaimed.is_empty() && self.sabotage != Sabotage::AnyState {
+                    return Err(Refusal::Unclaimed { name: claim.name.to_owned(), store: unclaimed.join(",") });
                 }
                 false
             }
@@ -156,7 +157,11 @@ impl State {
         let Some(evidence) = claim.evidence else { return Ok(false) };
         let verdict = match self.sabotage {
             Sabotage::AnyContent => ContentVerdict::Same,
-            _ => judge_content(record.content.as_ref(), evidence),
+            _ => {
+                let others = self.volumes.iter().filter(|other| other.incarnation != record.incarnation);
+                let others: Vec<&ContentRecord> = others.filter_map(|other| other.content.as_ref()).collect();
+                judge_content(record.content.as_ref(), evidence, &others)
+            }
         };
         match verdict {
             ContentVerdict::Differs(missing) => return Err(Refusal::ContentDiffers { name, missing, loss }),
@@ -191,13 +196,16 @@ impl State {
         if let Some(former) = &former {
             self.give_up(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
         }
+        self.revision += 1;
         let (incarnation, drops_pages) = match by_backing {
             Some(found) => {
                 let known = self.volumes[found].incarnation;
                 let incarnation = if gives_up { self.give_up_flash(known, draw()) } else { known };
-                // What was past the end of a backing that shrank may be there again, with another content, when it has grown.
-                let is_stale = !self.may_have_pages(incarnation, claim.store) || self.has_shrunk(incarnation, claim);
-                (incarnation, claim.store.is_some() && is_stale)
+                if self.has_shrunk(incarnation, claim) {
+                    // What was past the end may be there again, with another content, when it has grown.
+                    self.by_incarnation_mut(incarnation).expect("found just now").cached_on = Some(Default::default());
+                }
+                (incarnation, claim.store.is_some() && !self.may_have_pages(incarnation, claim.store))
             }
             None => {
                 // Whatever those stores hold is none of its.
@@ -218,7 +226,7 @@ impl State {
         // From the first write on no other store's pages are true to the backing.
         let cached_on = record.cached_on.get_or_insert_default();
         if claim.writes && sabotage != Sabotage::StalePages {
-            cached_on.retain(|store| Some(store.as_str()) == claim.store && !drops_pages);
+            cached_on.retain(|store| Some(store.as_str()) == claim.store);
         }
         cached_on.extend(claim.store.filter(|_| !drops_pages).map(str::to_owned));
         if let Some(former) = former {
@@ -242,6 +250,15 @@ impl State {
     fn may_have_pages(&self, incarnation: u64, store: Option<&str>) -> bool {
         let cached_on = self.by_incarnation(incarnation).and_then(|record| record.cached_on.as_ref());
         cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)))
+    }
+
+    /// Notes what size a volume's backing has now.
+    pub fn note_size(&mut self, incarnation: u64, size_bytes: u64) {
+        let record = self.by_incarnation_mut(incarnation);
+        if let Some(content) = record.and_then(|record| record.content.as_mut()) {
+            // Samples are of places that go by the size.
+            *content = ContentRecord { size_bytes, samples: String::new(), ..content.clone() };
+        }
     }
 
     /// Notes that the volume's pages in that store are true to its backing: what was there before is dropped durably.
@@ -324,6 +341,7 @@ impl State {
         let unit = self.by_incarnation_mut(incarnation).and_then(|record| record.unit.take());
         self.retired_luns.extend(unit.map(|unit| unit.lun));
         self.volumes.retain(|record| record.incarnation != incarnation);
+        self.revision += 1;
     }
 }
 
@@ -347,7 +365,7 @@ pub fn draw_identity() -> io::Result<u128> {
 
 impl Claim<'_> {
     fn gives_up(&self, data: &str) -> bool {
-        self.accept.adopt && self.accept.give_up.as_deref() == Some(data)
+        self.accept.adopt && self.accept.give_up.as_deref().is_some_and(|all| all.split(',').any(|one| one == data))
     }
 }
 

@@ -9,11 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::content::ContentRecord;
 use super::record::{State, VolumeRecord};
-use super::stores::{StoreRecord, show_incarnation, show_uuid, uuid_of};
+use super::stores::{StoreFound, StoreRecord, show_incarnation, show_uuid, uuid_of};
+use super::trust::{Refusal, Sabotage};
 
 /// The copy, as JSON under a compression.
 #[derive(Serialize, Deserialize)]
 struct Manifest {
+    #[serde(default)]
+    revision: u64,
     volumes: Vec<VolumeRecord>,
     stores: Vec<StoreRecord>,
     removed: BTreeMap<String, String>,
@@ -65,6 +68,19 @@ pub enum RebuildError {
         "no flash device has a sound copy of the records; `hotset flash rescue` brings the dirty data itself into files"
     )]
     NoManifest,
+    /// The records that are there know of a later use.
+    #[error(
+        "these devices are not those that were used last: they name start {found} of flash store {store}, and {newer}. Attach the newest ones, or \
+         name them: --device PATH"
+    )]
+    Older {
+        /// The store.
+        store: String,
+        /// The start that its devices name.
+        found: u64,
+        /// What is known of a later one.
+        newer: String,
+    },
     /// The copy is of a version that this one does not read, or damaged.
     #[error("the copy of the records on the flash devices cannot be read: {0}")]
     Unreadable(String),
@@ -80,6 +96,7 @@ impl State {
             VolumeRecord { content, ..record.clone() }
         };
         let manifest = Manifest {
+            revision: self.revision,
             volumes: self.volumes.iter().map(without_samples).collect(),
             stores: self.stores.clone(),
             removed: self.removed.clone(),
@@ -90,6 +107,41 @@ impl State {
         let packed = zstd::bulk::compress(&bytes, LEVEL).ok()?;
         (packed.len() <= bytes_max).then_some(packed)
     }
+
+    /// Judges the copy on the devices of a store that this directory's daemon used last: a newer one means that the directory was copied before its
+    /// last change and put back. A copy that cannot be read says nothing.
+    pub fn judge_manifest(&self, found: &StoreFound, packed: &[u8]) -> Result<(), Refusal> {
+        let is_own = uuid_of(&self.identity) == Some(found.ownership.owner) && self.sabotage != Sabotage::AnyState;
+        match unpack(packed).ok().filter(|manifest| is_own && manifest.revision > self.revision) {
+            None => Ok(()),
+            Some(_) => {
+                let known = self.store(&found.store).map_or(0, |record| record.epoch);
+                Err(Refusal::StateOlder { store: found.store.clone(), epoch: found.ownership.epoch, known })
+            }
+        }
+    }
+}
+
+fn unpack(packed: &[u8]) -> Result<Manifest, String> {
+    let bytes = zstd::bulk::decompress(packed, BYTES_MAX).map_err(|error| error.to_string())?;
+    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+}
+
+/// Refuses devices of an earlier use than one that is known.
+fn judge_age(current: &State, found: &StoreInventory) -> Result<(), RebuildError> {
+    let is_own = uuid_of(&current.identity) == Some(found.ownership.owner);
+    let told = current.older_than.as_ref().filter(|told| is_own && told.epoch > found.ownership.epoch);
+    let known = current
+        .store(&found.store)
+        .filter(|known| is_own && (known.epoch > found.ownership.epoch || known.generation > found.generation));
+    let newer = match (told, known) {
+        (Some(told), _) => format!("flash store {} was used in start {}", told.store, told.epoch),
+        (_, Some(known)) => {
+            format!("the records know it of start {}, with its devices in generation {}", known.epoch, known.generation)
+        }
+        (None, None) => return Ok(()),
+    };
+    Err(RebuildError::Older { store: found.store.clone(), found: found.ownership.epoch, newer })
 }
 
 /// Makes the records anew from what a store's devices say. What `current` has that no device can know (tokens, wear) stays. Every volume counts as
@@ -100,9 +152,8 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
         return Err(RebuildError::NoOwner);
     }
     let packed = found.manifest.as_ref().ok_or(RebuildError::NoManifest)?;
-    let unreadable = |error: String| RebuildError::Unreadable(error);
-    let bytes = zstd::bulk::decompress(packed, BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
-    let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))?;
+    let manifest = unpack(packed).map_err(RebuildError::Unreadable)?;
+    judge_age(&current, found)?;
     let Ownership { owner, epoch, life } = found.ownership;
     let is_own = uuid_of(&current.identity) == Some(owner);
     let mut volumes = manifest.volumes;
@@ -129,6 +180,7 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
     }
     let mut state = State {
         identity: show_uuid(&owner),
+        revision: manifest.revision.max(if is_own { current.revision } else { 0 }),
         generation: epoch.max(if is_own { current.generation } else { 0 }),
         stores: manifest.stores,
         volumes,
@@ -136,7 +188,7 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
         retired_luns: manifest.retired_luns,
         host: manifest.host,
         older_than: None,
-        unclaimed: Default::default(),
+        unclaimed: current.unclaimed.iter().filter(|store| **store != found.store).cloned().collect(),
         ..current
     };
     let record = state.store_mut(&found.store);
@@ -159,7 +211,7 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Claim;
+    use crate::{Claim, OlderThan};
 
     #[test]
     fn records_come_back_from_the_devices_and_keep_what_these_do_not_know() {
@@ -193,10 +245,36 @@ mod tests {
         let web = made.by_name("web").expect("it is there once");
         assert_eq!((web.incarnation, &web.dirty_on_flash), (newer, &None), "another directory has served it since");
         assert!(holdings.iter().all(|one| one.volume.is_none()), "what waits in the log is no volume's: {holdings:?}");
+        let told = OlderThan { store: "cd".into(), epoch: 11, known: 9 };
+        let stale = State { older_than: Some(told), ..state.clone() };
+        let refused = rebuild(stale, &found);
+        assert!(matches!(refused, Err(RebuildError::Older { .. })), "another store was used later: {refused:?}");
+        let mut known = state.clone();
+        known.store_mut("ab").generation = 4;
+        assert!(matches!(rebuild(known, &found), Err(RebuildError::Older { .. })), "a device that was taken out since");
         let nameless = StoreInventory { ownership: Ownership::default(), ..found.clone() };
         assert_eq!(rebuild(State::default(), &nameless).err(), Some(RebuildError::NoOwner));
         let damaged = StoreInventory { manifest: Some(vec![1, 2, 3]), ..found };
         assert!(matches!(rebuild(State::default(), &damaged), Err(RebuildError::Unreadable(_))));
+    }
+
+    #[test]
+    fn a_directory_that_was_copied_before_its_last_change_is_recognised_by_the_copy_on_flash() {
+        let mut state = State::default();
+        state.begin_life(5, 50);
+        state.store_mut("ab").life = 50;
+        state.identify(&Claim::plain("web", "disk-1"), || 7).expect("new");
+        let mut copy = state.clone();
+        state.identify(&Claim::plain("db", "disk-2"), || 8).expect("new");
+        let manifest = state.manifest(60_000).expect("it fits");
+        let found = |ownership| StoreFound { store: "ab".into(), ownership, devices: Vec::new(), holds_data: true };
+        let own = found(state.ownership());
+        assert_eq!(state.judge_manifest(&own, &manifest), Ok(()));
+        copy.begin_life(0, 60);
+        assert!(matches!(copy.judge_manifest(&own, &manifest), Err(Refusal::StateOlder { .. })));
+        let foreign = found(Ownership { owner: [3; 16], ..state.ownership() });
+        assert_eq!(copy.judge_manifest(&foreign, &manifest), Ok(()), "another directory counts by itself");
+        assert_eq!(copy.judge_manifest(&own, &[1, 2, 3]), Ok(()), "a damaged copy says nothing");
     }
 
     #[test]

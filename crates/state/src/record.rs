@@ -25,6 +25,9 @@ pub struct State {
     /// A number drawn for the last start, 16 hexadecimal digits; 0 before the first start of a version that draws one.
     #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
     pub life: u64,
+    /// Grows whenever a volume comes, goes or becomes another: the copy on the flash devices with a greater one is newer than this.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub revision: u64,
     /// Every flash store that daemons on this directory have used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stores: Vec<StoreRecord>,

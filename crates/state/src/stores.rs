@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::record::{State, hex, is_zero};
 use super::trust::{Refusal, Sabotage};
 
+/// Openings in a row that were cut short, of which the lives are kept.
+const OPENINGS_MAX: usize = 64;
 /// Stores that are remembered. The oldest that no volume needs are forgotten first: to be found again, they would have to be empty.
 const STORES_MAX: usize = 256;
 
@@ -29,9 +31,9 @@ pub struct StoreRecord {
     /// The life in which it was opened last, 16 hexadecimal digits; 0 where it was opened by a version that drew none.
     #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
     pub life: u64,
-    /// A life that was about to begin: superblocks may name it already.
-    #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
-    pub opening: u64,
+    /// Lives that were about to begin since, 16 hexadecimal digits each: superblocks may name them already.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub openings: Vec<String>,
     /// The sequence that its log had reached when it was closed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sequence: u64,
@@ -51,6 +53,11 @@ impl StoreRecord {
     pub fn new(store: &str) -> StoreRecord {
         StoreRecord { store: store.to_owned(), ..StoreRecord::default() }
     }
+
+    /// True when a device that names that life may be of the last one.
+    fn may_be_in(&self, life: u64) -> bool {
+        life == self.life || self.openings.contains(&show_incarnation(life))
+    }
 }
 
 /// A store as it was found.
@@ -68,7 +75,7 @@ pub struct StoreFound {
 
 impl StoreFound {
     /// Refuses a device of a life that is not `known`.
-    fn agree(&self, epoch: u64, known: impl Fn(u64) -> bool) -> Result<(), Refusal> {
+    fn refuse_others(&self, epoch: u64, known: impl Fn(u64) -> bool) -> Result<(), Refusal> {
         match self.devices.iter().find(|(_, ownership)| !known(ownership.life)) {
             None => Ok(()),
             Some((device, ownership)) => Err(Refusal::DeviceOlder {
@@ -155,11 +162,11 @@ impl State {
         }
         if let Some(record) = record {
             let legacy = ownership.is_none() && record.life == 0;
-            let known = is_own && [record.life, record.opening].contains(&ownership.life) && ownership.life != 0;
+            let known = is_own && record.may_be_in(ownership.life) && ownership.life != 0;
             if legacy || known {
                 // An opening that was cut short leaves some devices in the life before it.
-                let lives = [record.life, record.opening];
-                return found.agree(record.epoch, |life| legacy || lives.contains(&life)).map(|()| StoreUse::Known);
+                let is_known = |life| legacy || record.may_be_in(life);
+                return found.refuse_others(record.epoch, is_known).map(|()| StoreUse::Known);
             }
         }
         let epoch = record.map_or(0, |record| record.epoch);
@@ -172,7 +179,7 @@ impl State {
         }
         match self.sabotage {
             _ if !holds_data && !is_needed => {
-                found.agree(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New)
+                found.refuse_others(ownership.epoch, |life| life == ownership.life).map(|()| StoreUse::New)
             }
             Sabotage::AnyState => Ok(StoreUse::Known),
             _ => Err(Refusal::StoreForeign { store: store.clone(), owner: show_uuid(&ownership.owner) }),
@@ -188,8 +195,13 @@ impl State {
             *self.store_mut(&found.store) = StoreRecord { map_void: true, ..StoreRecord::new(&found.store) };
         }
         let record = self.store_mut(&found.store);
-        record.life = found.ownership.life;
-        record.opening = life;
+        if used == StoreUse::New {
+            record.life = found.ownership.life;
+        }
+        record.openings.push(show_incarnation(life));
+        if record.openings.len() > OPENINGS_MAX {
+            record.openings.remove(0);
+        }
         record.sequence = if found.ownership.life == 0 { 0 } else { record.sequence };
     }
 
@@ -197,7 +209,8 @@ impl State {
     pub fn store_opened(&mut self, store: &str, generation: u64) {
         let (epoch, life) = (self.generation, self.life);
         let record = self.store_mut(store);
-        (record.epoch, record.life, record.opening, record.generation) = (epoch, life, 0, generation);
+        (record.epoch, record.life, record.generation) = (epoch, life, generation);
+        record.openings.clear();
     }
 
     /// No volume's clean pages on that store are believed any more.
@@ -266,6 +279,14 @@ mod tests {
         state.begin_store(&found(first, true), StoreUse::Known);
         let second = state.ownership();
         assert_eq!(state.judge_store(&both(second, first)), Ok(StoreUse::Known), "killed while it opened them");
+        state.begin_life(0, 70);
+        state.begin_store(&both(second, first), StoreUse::Known);
+        assert_eq!(
+            state.judge_store(&both(second, first)),
+            Ok(StoreUse::Known),
+            "killed again, before any was written"
+        );
+        let second = state.ownership();
         state.store_opened("ab", 1);
         let refused = state.judge_store(&both(second, first));
         assert!(matches!(&refused, Err(Refusal::DeviceOlder { device, .. }) if device == "d1"), "{refused:?}");

@@ -219,8 +219,8 @@ impl fmt::Display for Refusal {
             Refusal::DeviceOlder { device, store, epoch, known } => write!(
                 f,
                 "flash device {device} holds an older copy of flash store {store} (of start {epoch} of this installation; the store was used in start \
-                 {known}). Attach the device that was in use then; or, to go on without what it holds, name the other device alone in [flash] with \
-                 allow_single_copy = true, make {device} empty (blkdiscard -z for a device, rm for a file), and add it: hotset flash add {device}"
+                 {known}). Attach the device that was in use then; or, to go on without what it holds, make this one alone empty (blkdiscard -z for a \
+                 device, rm for a file): the next start says how the store goes on without it, and `hotset flash add {device}` adds it anew"
             ),
             Refusal::StateOlder { store, epoch, known } => write!(
                 f,

@@ -116,7 +116,7 @@ async fn follow<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Head) -
         (state.table.per_frame(), state.journal.blocks, state.journal.ring_max())
     };
     let mut half = Half {
-        replay: Replay::new(per_frame, ring_max, rooms),
+        replay: Replay::new(per_frame, (ring_max, zeroes_of(inner)), rooms),
         head: Head { previous: 0, ..first },
         sequence: 0,
         complete: false,
@@ -306,7 +306,7 @@ fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u
     state.rings = std::mem::take(&mut replay.rings);
     state.rings.all_saved();
     let ring_max = state.journal.ring_max();
-    state.rings.set_max(ring_max);
+    state.rings.set_max(ring_max, zeroes_of(inner));
     for region in std::mem::take(&mut replay.flux) {
         suspect(state, region);
     }
@@ -320,6 +320,10 @@ fn take_over<S: Seam>(inner: &Inner<S>, mut half: Half, lives: &BTreeMap<(u32, u
     *known = half.sequence.max(*known);
     state.journal.sequence = *known;
     begin(state);
+}
+
+fn zeroes_of<S: Seam>(inner: &Inner<S>) -> u32 {
+    inner.seam.zero_block().checksum(0)
 }
 
 /// A crash came upon a write to this region: what is said of it is not trusted.
@@ -361,7 +365,7 @@ pub fn afresh<S: Seam>(inner: &Inner<S>, known: u64) {
     journal.head.index = journal.blocks;
     journal.renew = true;
     let ring_max = journal.ring_max();
-    state.rings.set_max(ring_max);
+    state.rings.set_max(ring_max, zeroes_of(inner));
     state.phase = MapPhase::Ready;
 }
 

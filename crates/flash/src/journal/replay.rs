@@ -33,9 +33,10 @@ impl Replay {
     /// Nothing was read yet.
     ///
     /// `rooms` are the segments that each member has room for: what is said of others belongs to a device that is gone, or was forged.
-    pub fn new(per_frame: u32, rings_max: usize, rooms: Vec<u32>) -> Replay {
+    /// `rings_max`: of the noted blocks, and the checksum of zeroes.
+    pub fn new(per_frame: u32, (rings_max, zeroes): (usize, u32), rooms: Vec<u32>) -> Replay {
         let mut rings = Rings::default();
-        rings.set_max(rings_max);
+        rings.set_max(rings_max, zeroes);
         Replay {
             table: Table::new(per_frame, 0),
             frames: BTreeMap::new(),
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn records_of_what_no_member_has_room_for_cost_nothing() {
-        let mut replay = Replay::new(1 << 14, 10, vec![4, 8]);
+        let mut replay = Replay::new(1 << 14, (10, 0), vec![4, 8]);
         for segment in [3, 4, 1 << 20, u32::MAX] {
             replay.apply(Record::Segment { member: 0, segment, life: 1 });
             replay.apply(Record::Segment { member: 7, segment, life: 1 });

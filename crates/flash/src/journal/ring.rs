@@ -12,6 +12,8 @@ use crate::format::journal::Record;
 
 /// Blocks that are noted of a volume.
 pub const RING_BLOCKS: usize = 256;
+/// Of them zeroes: a guest that discards all that is free leaves room for what was written.
+const ZEROES_MAX: usize = 64;
 
 #[derive(Default)]
 struct Ring {
@@ -36,12 +38,14 @@ pub struct Rings {
     rings: BTreeMap<u16, Ring>,
     blocks_max: usize,
     blocks: usize,
+    /// Checksum of a block of zeroes.
+    zeroes: u32,
 }
 
 impl Rings {
-    /// At most so many blocks are noted of all volumes together.
-    pub fn set_max(&mut self, blocks_max: usize) {
-        self.blocks_max = blocks_max;
+    /// At most so many blocks are noted of all volumes together; a block of zeroes has the checksum `zeroes`.
+    pub fn set_max(&mut self, blocks_max: usize, zeroes: u32) {
+        (self.blocks_max, self.zeroes) = (blocks_max, zeroes);
     }
 
     /// A block was destaged.
@@ -59,10 +63,14 @@ impl Rings {
         ring.blocks.push_back((block, checksum));
         ring.unsaved += 1;
         self.blocks += 1;
-        if ring.blocks.len() > RING_BLOCKS || self.blocks > self.blocks_max {
-            let (oldest, _) = ring.blocks.pop_front().expect("one was just put there");
+        let zeroes = |(_, sum): &(u64, u32)| *sum == self.zeroes;
+        let has_many = checksum == self.zeroes && ring.blocks.iter().filter(|noted| zeroes(noted)).count() > ZEROES_MAX;
+        if has_many || ring.blocks.len() > RING_BLOCKS || self.blocks > self.blocks_max {
+            let at = if has_many { ring.blocks.iter().position(zeroes).unwrap_or(0) } else { 0 };
+            let saved = ring.blocks.len() - ring.unsaved;
+            let (oldest, _) = ring.blocks.remove(at).expect("one was just put there");
             self.blocks -= 1;
-            if ring.unsaved > ring.blocks.len() {
+            if at >= saved {
                 ring.unsaved -= 1;
             } else {
                 ring.fallen.insert(oldest, false);
@@ -166,10 +174,23 @@ impl Rings {
 mod tests {
     use super::*;
 
+    const ZEROES: u32 = 7;
+
+    #[test]
+    fn zeroes_push_out_zeroes_and_leave_what_was_written() {
+        let mut rings = Rings::default();
+        rings.set_max(1_000, ZEROES);
+        (0..100).for_each(|block| rings.push(3, block, 1_000 + block as u32));
+        (100..1_100).for_each(|block| rings.push(3, block, ZEROES));
+        let all = rings.of(3);
+        assert_eq!(all.iter().filter(|(block, _)| *block < 100).count(), 100);
+        assert_eq!((all.len(), all.last()), (100 + ZEROES_MAX, Some(&(1_099, ZEROES))));
+    }
+
     #[test]
     fn the_last_blocks_are_kept_each_once_and_what_is_gone_is_said() {
         let mut rings = Rings::default();
-        rings.set_max(1_000);
+        rings.set_max(1_000, ZEROES);
         (0..300).for_each(|block| rings.push(3, block % 280, block as u32));
         let all = rings.of(3);
         assert_eq!((all.len(), all[255], rings.unsaved()), (256, (19, 299), 256));
@@ -185,7 +206,7 @@ mod tests {
     fn what_is_read_back_is_what_is_noted_whatever_was_withdrawn_before_a_commit() {
         let full = || {
             let mut rings = Rings::default();
-            rings.set_max(1_000);
+            rings.set_max(1_000, ZEROES);
             rings
         };
         let (mut here, mut there) = (full(), full());
@@ -197,7 +218,7 @@ mod tests {
             match random >> 55 & 63 {
                 0 => records = here.take_unsaved(),
                 1..6 => records = here.remove(3, block..block + 4),
-                _ => here.push(3, block, (random >> 20) as u32),
+                _ => here.push(3, block, if random >> 20 & 1 == 0 { ZEROES } else { (random >> 20) as u32 }),
             }
             for record in &records {
                 match record {

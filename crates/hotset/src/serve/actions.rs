@@ -191,6 +191,8 @@ impl Daemon {
         let placed = self.placed(name)?;
         let work = async move |volume: Volume<RealSeam>| volume.resize(size_bytes, discard_dirty).await;
         let size = self.on_volume(name, &placed, "resizing", progress, work).await?;
+        let noted = self.state.borrow_mut().change(|state| state.note_size(placed.incarnation, size));
+        noted.map_err(state_failed)?;
         self.tell_size(name, &placed).await?;
         self.tell_guests_size(name, &placed).await?;
         log::info(format!("volume {name}: {} by command", show_bytes(size)));

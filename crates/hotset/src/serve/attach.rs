@@ -26,7 +26,7 @@ use crate::config::keys::set_by_command;
 use crate::config::{BackingSpec, VolumeConfig, check_name, is_device};
 use crate::log;
 use state::{
-    Acceptance, AddedVolume, Admission, Claim, Evidence, State, VolumeRecord, Waiting, draw_incarnation,
+    Acceptance, AddedVolume, Admission, Claim, Evidence, LossRecord, State, VolumeRecord, Waiting, draw_incarnation,
     effective_mode, effective_policy,
 };
 
@@ -390,6 +390,9 @@ impl Daemon {
                     return Err(refused);
                 }
                 let admission = self.identify(state, config, facts, (&found, evidence), accept, &served)?;
+                // What is given up may have been acknowledged to clients that go on.
+                let given_up = LossRecord { generation, remote_clients: false };
+                let loss = accept.give_up.as_ref().map(|_| given_up).or(loss);
                 served.push(config.name.clone());
                 let policy = effective_policy(state.by_incarnation(admission.incarnation), config.policy);
                 let record = state.by_incarnation_mut(admission.incarnation).expect("it was just noted");
@@ -557,6 +560,13 @@ impl Daemon {
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
+        if matches!(known.standing, Standing::Refused(_)) && self.waits_in_log(name).await? {
+            let text = format!(
+                "volume {name} is not served, and the flash log holds data of it; resolve why it is refused (hotset volume show {name}), or give \
+                 that data up: hotset volume adopt {name} names it"
+            );
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
         let left = self.left_in_memory(name).await?;
         if !left.is_empty() {
             let text = format!(
@@ -588,11 +598,24 @@ impl Daemon {
         });
         noted.map_err(state_failed)?;
         log::info(format!("volume {name} removed by command"));
-        let mut said = vec![format!("volume {name} is removed; its backing {} is complete", known.config.backing)];
+        let backing = &known.config.backing;
+        let mut said = vec![match known.standing {
+            Standing::Refused(_) => {
+                format!("volume {name} is removed; it was not served, and its backing {backing} is as it was")
+            }
+            _ => format!("volume {name} is removed; its backing {backing} is complete"),
+        }];
         if known.from_file {
             said.push("it stays removed over a restart until its entry in the configuration changes".to_owned());
         }
         Ok(Answer::Said(said))
+    }
+
+    /// True when the flash log in use holds data of a volume that is not served.
+    async fn waits_in_log(&self, name: &str) -> Result<bool, Failure> {
+        let waiting = self.waiting().await?;
+        let incarnation = self.state.borrow().state().by_name(name).map(|record| record.incarnation);
+        Ok(incarnation.and_then(|one| waiting.get(&one)).is_some_and(|waiting| waiting.in_log > 0))
     }
 
     /// True when its backing alone may not be complete.

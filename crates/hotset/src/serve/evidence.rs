@@ -141,7 +141,6 @@ async fn look(local: &Local, backing: Backing<RealSeam>, subject: Subject) -> Ev
         blocks_in_memory: in_memory.blocks,
         blocks_past_end: in_log.past_end + in_memory.past_end,
         destaged_found: destaged.found,
-        destaged_zeroes: destaged.zeroes,
         destaged_missing: destaged.missing,
     }
 }

@@ -29,7 +29,7 @@ use super::status::CORE_PATIENCE;
 use crate::config::FlashConfig;
 use crate::log;
 use crate::units::show_bytes;
-use state::{OlderThan, Refusal, State, StoreFound, show_uuid};
+use state::{OlderThan, Refusal, State, StoreFound, StoreUse, show_uuid};
 
 /// How the flash log stands.
 #[derive(Clone, Debug, Default)]
@@ -107,6 +107,9 @@ impl Daemon {
             store.holds_data = self.flash_core().call(ask).await.map_err(core_gone)?;
             judged = self.state.borrow().state().judge_store(&store);
         }
+        if let (Ok(StoreUse::Known), Some(manifest)) = (&judged, &found.manifest) {
+            judged = self.state.borrow().state().judge_manifest(&store, manifest).map(|()| StoreUse::Known);
+        }
         let used = match judged {
             Ok(used) => used,
             Err(refusal) => {
@@ -127,8 +130,12 @@ impl Daemon {
         let open = async move |local: Rc<Local>| open::open(&local, config, found, grant, noter).await;
         match self.flash_core().call(open).await.map_err(core_gone)? {
             Ok(opened) => {
-                let noted =
-                    self.state.borrow_mut().change(|state| state.store_opened(&opened.store, opened.generation));
+                let held = self.flash_core().call(async |local: Rc<Local>| local.engine.unclaimed());
+                let held = held.await.map_err(core_gone)?;
+                let noted = self.state.borrow_mut().change(|state| {
+                    state.store_opened(&opened.store, opened.generation);
+                    state.note_held(&opened.store, held);
+                });
                 noted.map_err(state_failed)?;
                 tokio::task::spawn_local(note_generations(Rc::downgrade(self), opened.store.clone(), notes));
                 Ok(Ok(opened))

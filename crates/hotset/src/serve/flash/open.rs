@@ -60,6 +60,8 @@ impl Names {
 pub struct FoundStore {
     /// Which it is.
     pub identity: StoreIdentity,
+    /// The copy of the records that its devices carry.
+    pub manifest: Option<Vec<u8>>,
     /// What each device calls itself, and the path that people know it by.
     names: Names,
     /// What earlier versions called devices, and what they call themselves now.
@@ -120,8 +122,10 @@ pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Resul
     }
     let accept_missing = config.devices.len() == 1;
     let (identity, formatted) = identify_store(&local.seam, &mut disks, accept_missing, &names, &mut absent).await?;
+    let manifest = flash::read_manifest(&local.seam, &disks).await.filter(|found| found.store == identity.store);
+    let manifest = manifest.map(|found| found.payload);
     *local.flash_devices.borrow_mut() = disks;
-    Ok(FoundStore { identity, names, renamed, formatted, absent, device_bytes, accept_missing })
+    Ok(FoundStore { identity, manifest, names, renamed, formatted, absent, device_bytes, accept_missing })
 }
 
 /// True when the log of the store that was found holds data, or cannot be read to say so.
@@ -142,7 +146,7 @@ pub async fn open(
     noter: mpsc::UnboundedSender<NoteThis>,
 ) -> Result<Opened, String> {
     let disks = std::mem::take(&mut *local.flash_devices.borrow_mut());
-    let FoundStore { identity, names, renamed, formatted, absent, device_bytes, accept_missing } = found;
+    let FoundStore { identity, manifest: _, names, renamed, formatted, absent, device_bytes, accept_missing } = found;
     let options = OpenOptions {
         accept_missing,
         seen: Some((identity.store, grant.generation)),

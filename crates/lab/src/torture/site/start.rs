@@ -10,7 +10,7 @@ use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
     Acceptance, Admission, Claim, ContentRecord, Evidence, OlderThan, Refusal, State, StoreFound, StoreInventory,
-    Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
+    StoreUse, Waiting, end_block, owed_loss, sample_places, show_samples, show_uuid, unflushed_loss,
 };
 
 use super::super::bench::{Life, Subject, SubjectParts};
@@ -195,7 +195,12 @@ async fn open_store(
     };
     let (store, ownership, devices) = (show_uuid(&identity.store), identity.ownership, identity.devices.clone());
     let found = StoreFound { store, ownership, devices, holds_data };
-    let used = match site.state.judge_store(&found) {
+    let manifest = flash::read_manifest(seam, &disks).await.filter(|manifest| manifest.store == identity.store);
+    let judged = site.state.judge_store(&found).and_then(|used| {
+        let manifest = manifest.filter(|_| used == StoreUse::Known);
+        manifest.map_or(Ok(()), |manifest| site.state.judge_manifest(&found, &manifest.payload)).map(|()| used)
+    });
+    let used = match judged {
         Ok(used) => used,
         Err(refusal) => {
             if !site.is_touched {
@@ -273,7 +278,6 @@ async fn find(
             blocks_in_memory: 0,
             blocks_past_end: in_log.past_end,
             destaged_found: destaged.found,
-            destaged_zeroes: destaged.zeroes,
             destaged_missing: destaged.missing,
         },
     }
