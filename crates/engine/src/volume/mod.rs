@@ -173,6 +173,7 @@ impl<S: Seam> Volume<S> {
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
+        stats.backing_unanswered_ms = shard.disk.oldest_unanswered().map_or(0, |oldest| now.since(oldest).as_millis());
         let (entry, counters) = (&self.0.entry, &shard.counters);
         stats.qos = QosStats {
             limit_waits: entry.waits.get(),
