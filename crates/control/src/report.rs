@@ -180,6 +180,9 @@ pub struct VolumeReport {
     pub backing_write_bytes: u64,
     /// Requests that the backing failed.
     pub backing_errors: u64,
+    /// Age of the oldest request that the backing has not answered; 0: it has answered all.
+    #[serde(default)]
+    pub backing_unanswered_ms: u64,
     /// Bytes read ahead of sequential streams.
     pub readahead_bytes: u64,
     /// Time that writers were made to wait because dirty data was at its bound.
@@ -390,6 +393,7 @@ impl VolumeReport {
             backing_read_bytes: 0,
             backing_write_bytes: 0,
             backing_errors: 0,
+            backing_unanswered_ms: 0,
             readahead_bytes: 0,
             throttled_us: 0,
             latency_us: LatencyReport::default(),
@@ -435,6 +439,7 @@ impl VolumeReport {
         self.backing_read_bytes = stats.backing_read_bytes;
         self.backing_write_bytes = stats.backing_write_bytes;
         self.backing_errors = stats.backing_errors;
+        self.backing_unanswered_ms = stats.backing_unanswered_ms;
         self.readahead_bytes = stats.readahead_bytes;
         self.throttled_us = stats.throttled_us;
         self.latency_us = LatencyReport { read: stats.read_latency.into(), write: stats.write_latency.into() };
@@ -507,6 +512,9 @@ pub struct FlashDeviceReport {
     /// What the drive under it says of its own health; absent where it is a file, or before the first answer.
     #[serde(default)]
     pub drive: Option<DriveReport>,
+    /// Age of the oldest request that it has not answered, in milliseconds; 0: it has answered all.
+    #[serde(default)]
+    pub unanswered_ms: u64,
     /// `in-service`, `lost` or `stale`.
     pub state: String,
     /// Why it is not in service.

@@ -97,6 +97,8 @@ pub struct VolumeStats {
     pub backing_write_bytes: u64,
     /// Requests that the backing failed.
     pub backing_errors: u64,
+    /// Age of the oldest request that the backing has not answered, in milliseconds; 0: it has answered all.
+    pub backing_unanswered_ms: u64,
     /// What of all this was asked for which reason, as far as anything was.
     pub backing: Vec<BackingCount>,
     /// Bytes read ahead of sequential streams.

@@ -193,7 +193,7 @@ async fn write<S: Seam>(
     let writes = devices.iter().chain(&joining).map(|device| {
         let write: Boxed<'_, DiskResult<Nanos>> = Box::pin(async move {
             let place = InLine::new(inner, device.member, Work::Program(blocks.len()));
-            let result = device.write_durably(at, blocks.to_vec(), flush).await;
+            let result = inner.write_durably_to(device, at, blocks.to_vec(), flush).await;
             if early == Some(device.member) && result.is_ok() {
                 acknowledge(header, requests, None);
             }

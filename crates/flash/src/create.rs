@@ -33,8 +33,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
     if !(1..=MEMBERS_MAX).contains(&disks.len()) {
         return Err(StoreError::DeviceCount(disks.len()));
     }
-    let devices: Vec<Device<S>> =
-        (0..).zip(disks).map(|(member, disk)| Device { member, disk: disk.clone() }).collect();
+    let devices: Vec<Device<S>> = (0..).zip(disks).map(|(member, disk)| Device::new(member, disk.clone())).collect();
     let smallest = disks.iter().map(|disk| disk.geometry().size_bytes).min().expect("there is a device");
     let segment_bytes = options.segment_bytes.unwrap_or_else(|| segment_bytes_for(smallest));
     assert!(

@@ -2,6 +2,7 @@
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, DiskResult, Nanos, Piece, Seam};
 
+use crate::abort::Abort;
 use crate::error::StoreError;
 use crate::format::{FIRST_SEGMENT_BYTES, Raw};
 use crate::store::Inner;
@@ -15,15 +16,22 @@ pub struct Device<S: Seam> {
     pub member: u32,
     /// What it is read and written by.
     pub disk: S::Disk,
+    /// Ends the wait for its requests, when it is out of service.
+    pub abort: Abort,
 }
 
 impl<S: Seam> Clone for Device<S> {
     fn clone(&self) -> Self {
-        Device { member: self.member, disk: self.disk.clone() }
+        Device { member: self.member, disk: self.disk.clone(), abort: self.abort.clone() }
     }
 }
 
 impl<S: Seam> Device<S> {
+    /// A disk as a member.
+    pub fn new(member: u32, disk: S::Disk) -> Self {
+        Device { member, disk, abort: Abort::default() }
+    }
+
     /// How people know it.
     pub fn name(&self) -> String {
         self.disk.identity()

@@ -93,7 +93,7 @@ pub async fn identify<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions
 pub async fn inspect<S: Seam>(seam: &S, disks: &[S::Disk]) -> (Vec<DeviceFound>, Result<Inspection<S>, StoreError>) {
     let mut devices = Vec::new();
     for disk in disks {
-        let device = Device { member: 0, disk: disk.clone() };
+        let device = Device::new(0, disk.clone());
         let superblock = read_superblock(seam, &device).await.map(|(superblock, _)| found(&superblock));
         devices.push(DeviceFound {
             device: device.name(),

@@ -11,11 +11,13 @@
 //! - **R10** `membership.rs`: fewer copies are relied upon after every survivor durably knows of them.
 //! - **R11** `read.rs`: every block that is read is checked; a bad one comes from the mirror and is repaired.
 
+mod abort;
 mod commit;
 mod create;
 mod device;
 mod error;
 pub mod format;
+mod hang;
 mod inspect;
 mod journal;
 mod manifest;

@@ -72,7 +72,7 @@ impl Manifest {
 pub async fn read_manifest<S: Seam>(seam: &S, disks: &[S::Disk]) -> Option<Manifest> {
     let mut newest: Option<Manifest> = None;
     for disk in disks {
-        let device = Device { member: 0, disk: disk.clone() };
+        let device = Device::new(0, disk.clone());
         let found = read_copies(seam, &device).await;
         newest = found.into_iter().flatten().chain(newest).max_by_key(|manifest| manifest.revision);
     }

@@ -51,6 +51,7 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
         let entry = &mut state.superblock.members[*member as usize];
         (entry.state, entry.since) = (MemberState::Lost, since);
         inner.pages.borrow_mut().lose_member(*member);
+        state.devices.iter().filter(|device| device.member == *member).for_each(|device| device.abort.abort());
         let report = state.reports.iter_mut().find(|report| report.member == *member);
         report.expect("every member has a report").status = MemberStatus::Lost(reason(error));
     }
@@ -227,7 +228,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, told: impl Fn(u32) -> 
         };
         let block = block_of::<S>(buffer, &own.encode());
         writes.push(Box::pin(async move {
-            let result = device.write_durably(at, vec![block.clone()], true).await;
+            let result = inner.write_durably_to(&device, at, vec![block.clone()], true).await;
             give_back(inner, block);
             (device.member, result)
         }));

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use seam::{Block, BlockMut, Disk, Piece, Seam};
+use seam::{Block, BlockMut, Piece, Seam};
 
 use crate::device::{Device, place};
 use crate::error::StoreError;
@@ -67,7 +67,7 @@ pub async fn read<S: Seam>(
     let (seed, at) = (seed(inner, owner, &position), at(inner, &position));
     let mut bad = Vec::new();
     for device in order(inner, position.segment) {
-        let read = device.disk.read(at, vec![Piece::whole(buffer)]);
+        let read = inner.read_from(&device, at, vec![Piece::whole(buffer)]);
         let (result, mut pieces) = slow::read(inner, device.member, at, read).await;
         let block = pieces.pop().expect("a read gives its pieces back").block.freeze();
         let trusted = inner.sabotage == Sabotage::SkipChecksum;
@@ -131,7 +131,7 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
         Some(device) => {
             // Not judged: it takes longer than the single blocks that a device's history is made of.
             let _place = InLine::new(inner, device.member, Work::Read(buffers.len()));
-            let (result, buffers) = device.disk.read(at, buffers).await;
+            let (result, buffers) = inner.read_from(&device, at, buffers).await;
             (result.is_ok(), buffers)
         }
         None => (false, buffers),
@@ -156,7 +156,7 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, Wanted<S>)>) -
 /// the repair durable, too.
 async fn repair<S: Seam>(pin: Pin<S>, bad: Vec<Device<S>>, at: u64, block: S::Block) {
     for device in bad {
-        let _ = device.write_durably(at, vec![block.clone()], false).await;
+        let _ = pin.0.write_durably_to(&device, at, vec![block.clone()], false).await;
     }
     drop(pin);
 }

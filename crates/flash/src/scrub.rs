@@ -3,7 +3,7 @@
 
 use std::rc::{Rc, Weak};
 
-use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Nanos, Piece, Seam};
+use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Piece, Seam};
 
 use crate::device::{Device, place};
 use crate::members::keep_buffers;
@@ -126,7 +126,7 @@ async fn run_of_blocks<S: Seam>(
     let (mut buffers, mut copies) = (buffers.into_iter(), Vec::new());
     for device in &devices {
         let pieces = buffers.by_ref().take(count).map(Piece::whole).collect();
-        let (result, pieces) = device.disk.read(at, pieces).await;
+        let (result, pieces) = inner.read_from(device, at, pieces).await;
         let blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
         copies.push((result.is_ok(), blocks));
     }
@@ -177,7 +177,7 @@ async fn repair<S: Seam>(
     inner.state.borrow_mut().scrub.stats.found += 1;
     for device in bad {
         let place = at + (offset * BLOCK_BYTES) as u64;
-        if device.write_durably(place, vec![good.clone()], false).await.is_ok() {
+        if inner.write_durably_to(&device, place, vec![good.clone()], false).await.is_ok() {
             inner.state.borrow_mut().scrub.stats.repaired += 1;
         }
     }

@@ -3,12 +3,13 @@
 //!
 //! Each is compared with its own history, and with its mirror: a write with the mirror's write of the same batch, a read with
 //! the mirror's reads of the same window, so that a cause that slows both down condemns neither. A request waits behind others, so it is
-//! judged by its share of the device's line. A read waits behind programs that the device has acknowledged, too.
-//! It takes more than one slow request, and the last log member stays whatever it does.
+//! judged by its share of the device's line. A read waits behind programs that the device has acknowledged, too. What slows both
+//! down is the usual time under their load, and is learned as such.
+//! It takes more than one slow request, requests that stood in the line at the same time count once, and the last log member stays whatever it does.
 
 use std::rc::Rc;
 
-use seam::{Disk, DiskError, Nanos, Piece, Seam};
+use seam::{DiskError, Nanos, Piece, Seam};
 
 use crate::device::Device;
 use crate::membership::{Failure, take_out};
@@ -42,6 +43,8 @@ struct Pace {
     usual: u64,
     seen: u32,
     strikes: u32,
+    /// When a slow request was counted last.
+    struck_at: Nanos,
 }
 
 impl Pace {
@@ -59,9 +62,19 @@ impl Pace {
         slow
     }
 
-    /// True when it has been slow often enough.
-    fn judge(&mut self, slow: bool) -> bool {
-        self.strikes = if slow { self.strikes + STRIKE } else { self.strikes.saturating_sub(1) };
+    /// Takes in a request that was slow against what was usual, while the mirror was as slow: so it is under this load.
+    fn learn(&mut self, took: u64) {
+        self.usual = (self.usual * 15 + took) / 16;
+    }
+
+    /// Counts a request that ends now; true when the device has been slow often enough. Requests that were under way when the last
+    /// slow one was counted have waited for the same stall, and are not counted again.
+    fn judge(&mut self, slow: bool, begun: Nanos, now: Nanos) -> bool {
+        match slow {
+            false => self.strikes = self.strikes.saturating_sub(1),
+            true if begun >= self.struck_at => (self.strikes, self.struck_at) = (self.strikes + STRIKE, now),
+            true => {}
+        }
         self.strikes >= STRIKES_MAX
     }
 }
@@ -178,12 +191,18 @@ pub fn batch_took<S: Seam>(inner: &Inner<S>, took: &[(u32, Nanos)]) -> Vec<Failu
     let Some(fastest) = took.iter().map(|(_, took)| took.0).min().filter(|_| took.len() > 1) else {
         return Vec::new();
     };
+    let now = inner.seam.now();
     let mut state = inner.state.borrow_mut();
     let mut failures = Vec::new();
     for (member, took) in took {
         let pace = &mut state.speed(*member).writes;
-        let slow = pace.is_slow(took.0) && took.0 > TIMES_MIRROR * fastest;
-        if pace.judge(slow) {
+        let is_unusual = pace.is_slow(took.0);
+        let slow = is_unusual && took.0 > TIMES_MIRROR * fastest;
+        if is_unusual && !slow {
+            pace.learn(took.0);
+        }
+        // Batches follow one another.
+        if pace.judge(slow, now, now) {
             failures.push((*member, too_slow("writes and flushes")));
         }
     }
@@ -195,7 +214,7 @@ pub fn batch_took<S: Seam>(inner: &Inner<S>, took: &[(u32, Nanos)]) -> Vec<Failu
 pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: impl Future<Output = T>) -> T {
     let place = InLine::new(inner, member, Work::Read(1));
     let result = read.await;
-    let took = place.share();
+    let (took, begun) = (place.share(), place.begun);
     drop(place);
     let now = inner.seam.now();
     let mirrors: Vec<_> = inner.log_devices().into_iter().filter(|device| device.member != member).collect();
@@ -207,8 +226,13 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
         match (speed.reads.is_slow(took.0), fastest) {
             (true, None) => (false, !std::mem::replace(&mut speed.compares, true)),
             (suspect, fastest) => {
-                let slow = suspect && fastest.is_some_and(|fastest| took.0 > TIMES_MIRROR * fastest);
-                (speed.reads.judge(slow), false)
+                // One read may wait by chance for what its mirror's did not: means are compared.
+                let lately = speed.read_within(now).map_or(took.0, |lately| lately.min(took.0));
+                let slow = suspect && fastest.is_some_and(|fastest| lately > TIMES_MIRROR * fastest);
+                if suspect && !slow {
+                    speed.reads.learn(took.0);
+                }
+                (speed.reads.judge(slow, begun, now), false)
             }
         }
     };
@@ -232,7 +256,7 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
 async fn compare<S: Seam>(inner: &Rc<Inner<S>>, member: u32, mirror: &Device<S>, at: u64) {
     if let Some(buffer) = inner.alloc() {
         let place = InLine::new(inner, mirror.member, Work::Read(1));
-        let (result, _) = mirror.disk.read(at, vec![Piece::whole(buffer)]).await;
+        let (result, _) = inner.read_from(mirror, at, vec![Piece::whole(buffer)]).await;
         let took = place.share();
         drop(place);
         if result.is_ok() {

@@ -12,6 +12,7 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{Role, Superblock};
+use crate::hang::Outstanding;
 use crate::members::{JobReport, Jobs};
 use crate::pages::Pages;
 use crate::pages::state::PageState;
@@ -168,6 +169,7 @@ pub(crate) struct Inner<S: Seam> {
     pub(crate) me: Weak<Inner<S>>,
     pub(crate) pages: RefCell<PageState<S>>,
     pub(crate) sabotage: Sabotage,
+    pub(crate) outstanding: Outstanding,
     /// Where buffers come from when the pool has none left.
     pub(crate) more_buffers: RefCell<Option<Buffers<S>>>,
 }
@@ -321,6 +323,13 @@ impl<S: Seam> Store<S> {
     /// All members of the store.
     pub fn members(&self) -> Vec<MemberReport> {
         self.0.state.borrow().reports.clone()
+    }
+
+    /// How long the oldest request of each device has not been answered, in service or not; those that have answered all are left out.
+    pub fn unanswered(&self) -> BTreeMap<u32, Nanos> {
+        let (state, now) = (self.0.state.borrow(), self.0.seam.now());
+        let waits = |device: &Device<S>| Some((device.member, now.since(device.disk.oldest_unanswered()?)));
+        state.devices.iter().filter_map(waits).collect()
     }
 
     /// Copies that the log is kept in: members that serve and carry it.

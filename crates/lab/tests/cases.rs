@@ -14,6 +14,7 @@ mod cases {
     mod flash_shares;
     mod flash_states;
     mod flush_ends;
+    mod hangs;
     mod idle;
     mod kills;
     mod kills_flash;

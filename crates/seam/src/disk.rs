@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 
-use crate::{Piece, PieceMut, Seam};
+use crate::{Nanos, Piece, PieceMut, Seam};
 
 /// What a disk operation ends in.
 pub type DiskResult<T> = Result<T, DiskError>;
@@ -117,6 +117,9 @@ pub trait Disk<S: Seam>: Clone + 'static {
 
     /// Changes whenever the disk may have lost what was written and not flushed (a reconnect): such data counts as dirty again.
     fn incarnation(&self) -> u64;
+
+    /// When the oldest request began that it has not answered, up to a tenth of a second early; `None`: it has answered all.
+    fn oldest_unanswered(&self) -> Option<Nanos>;
 
     /// To how many places its disks have to go for a request, with what they must read before they write; `None` where it does not know.
     fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {

@@ -14,6 +14,7 @@ pub mod incoming;
 pub mod kept;
 pub mod mailbox;
 pub mod model;
+pub mod pending;
 pub mod real;
 pub mod sim;
 pub mod stream;
@@ -27,6 +28,7 @@ pub use disk::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry
 pub use gather::{Gather, Part};
 pub use incoming::Incoming;
 pub use kept::{BlockNote, RangeKind, RangeNote};
+pub use pending::{PendingRequest, PendingRequests};
 pub use stream::{Address, ByteStream, Listener, StreamReader, StreamWriter};
 pub use time::Nanos;
 

@@ -8,6 +8,7 @@ pub mod cache_disk;
 pub mod certificate;
 pub mod client;
 pub mod daemon;
+pub mod file_system;
 pub mod folder;
 pub mod guest;
 pub mod held;

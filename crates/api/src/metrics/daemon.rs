@@ -99,6 +99,11 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
     for device in &flash.devices {
         lines.sample(&label(device), &[], f64::from(u8::from(device.state == "in-service")));
     }
+    let help = "Age of the oldest request that the device has not answered.";
+    lines.family("hotset_flash_device_unanswered_seconds", "gauge", help);
+    for device in &flash.devices {
+        lines.sample(&label(device), &[], device.unanswered_ms as f64 / 1e3);
+    }
     lines.family("hotset_flash_written_bytes_total", "counter", "Bytes written to the device over all restarts.");
     for device in &flash.devices {
         let written = &device.written;

@@ -120,6 +120,11 @@ const FAMILIES: &[Family] = &[
     counter("hotset_backing_errors_total", "Requests that the volume's backing failed.", |lines, labels, volume| {
         lines.sample(labels, &[], volume.backing_errors as f64);
     }),
+    gauge(
+        "hotset_backing_unanswered_seconds",
+        "Age of the oldest request that the volume's backing has not answered.",
+        |lines, labels, volume| lines.sample(labels, &[], volume.backing_unanswered_ms as f64 / 1e3),
+    ),
 ];
 
 /// Writes all families of all volumes.

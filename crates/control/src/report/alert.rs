@@ -81,6 +81,10 @@ alert_kinds! {
     DestageFailing "destage-failing" Critical;
     /// The backing failed requests lately.
     BackingErrors "backing-errors" Critical;
+    /// The backing has not answered a request for ten seconds.
+    BackingHung "backing-hung" Critical;
+    /// A flash device has not answered a request for ten seconds.
+    FlashHung "flash-hung" Critical;
     /// A certificate that clients are shown is over.
     CertificateExpired "certificate-expired" Critical;
     /// One flash device alone holds what is dirty.

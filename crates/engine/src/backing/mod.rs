@@ -5,7 +5,7 @@ mod dispatch;
 pub mod nbd;
 
 use seam::model::ModelledDisk;
-use seam::{AllocationExtent, Disk, DiskResult, Geometry, Piece, PieceMut, Seam};
+use seam::{AllocationExtent, Disk, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
 use self::nbd::NbdDisk;
 
@@ -90,6 +90,10 @@ impl<S: Seam> Disk<S> for AnyDisk<S> {
 
     fn incarnation(&self) -> u64 {
         each!(self, disk => disk.incarnation())
+    }
+
+    fn oldest_unanswered(&self) -> Option<Nanos> {
+        each!(self, disk => disk.oldest_unanswered())
     }
 
     fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {

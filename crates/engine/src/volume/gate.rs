@@ -1,6 +1,9 @@
 //! The gate of a volume: requests go in and out, an administrator may hold it or close it.
 
 use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Context, Poll};
 
 use crate::RequestError;
 use crate::wait::Signal;
@@ -29,7 +32,7 @@ pub struct Inside<'a>(&'a Gate);
 /// The gate is held and nobody is inside; opens when dropped.
 pub struct Held<'a>(&'a Gate);
 
-/// The gate is closed for good and nobody is inside.
+/// The gate is closed for good; requests are inside at most where they were not waited for.
 pub struct Closed<'a>(&'a Gate);
 
 impl Gate {
@@ -65,6 +68,25 @@ impl Gate {
     /// Refuses everybody and waits until all are out.
     pub async fn close(&self) -> Result<Closed<'_>, RequestError> {
         let held = self.hold().await?;
+        self.position.set(Position::Closed);
+        drop(held);
+        Ok(Closed(self))
+    }
+
+    /// As [`Gate::close`]; does not wait for requests that are inside when `patience` ends.
+    pub async fn close_within(&self, patience: impl Future<Output = ()>) -> Result<Closed<'_>, RequestError> {
+        self.changed.wait_for(|| (self.position.get() != Position::Held).then_some(())).await;
+        if self.position.get() == Position::Closed {
+            return Err(RequestError::ShuttingDown);
+        }
+        self.position.set(Position::Held);
+        let held = Held(self);
+        let (mut out, mut patience) = (pin!(self.all_out()), pin!(patience));
+        let is_over = |context: &mut Context<'_>| {
+            let ready = out.as_mut().poll(context).is_ready() || patience.as_mut().poll(context).is_ready();
+            if ready { Poll::Ready(()) } else { Poll::Pending }
+        };
+        poll_fn(is_over).await;
         self.position.set(Position::Closed);
         drop(held);
         Ok(Closed(self))

@@ -36,6 +36,8 @@ use tap::{Taken, Tap};
 
 /// Longest prefetch that one request may ask for, in bytes; more is left out.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
+/// Time that requests under way have before a volume is left in the flash log without them.
+const PARK_PATIENCE: Nanos = Nanos::from_secs(1);
 
 struct Inner<S: Seam> {
     spec: VolumeSpec,
@@ -173,6 +175,7 @@ impl<S: Seam> Volume<S> {
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
+        stats.backing_unanswered_ms = shard.disk.oldest_unanswered().map_or(0, |oldest| now.since(oldest).as_millis());
         let (entry, counters) = (&self.0.entry, &shard.counters);
         stats.qos = QosStats {
             limit_waits: entry.waits.get(),
@@ -502,14 +505,15 @@ impl<S: Seam> Volume<S> {
         Ok(())
     }
 
-    /// Refuses new requests, waits for those under way, and leaves what is dirty in the flash log, where the next start finds it. Where
-    /// the log does not answer flushes, drains. True when something is left there.
+    /// Refuses new requests, waits for those under way, and leaves what is dirty in the flash log, where the next start finds it. A read
+    /// that waits for a backing that hangs is not waited for. Where the log does not answer flushes, drains. True when something is left there.
     pub async fn park(&self) -> Result<bool, RequestError> {
         if !self.0.shard.logs() {
             self.drain().await?;
             return Ok(false);
         }
-        let closed = self.close().await?;
+        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(PARK_PATIENCE)).await?;
+        self.0.entry.release();
         let shard = &self.0.shard;
         if let Err(error) = shard.flush_log().await {
             closed.open_again();

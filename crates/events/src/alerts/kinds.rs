@@ -32,6 +32,8 @@ pub struct Kind {
 const DAY_SECONDS: u64 = 86_400;
 /// A certificate that ends within this is told of.
 const CERTIFICATE_SECONDS: u64 = 14 * DAY_SECONDS;
+/// A disk is told of that has not answered a request for so long.
+const HUNG_MS: u64 = 10_000;
 /// What a volume and the flash log say of a core that is silent.
 const NO_ANSWER: &str = "data core does not answer";
 
@@ -163,6 +165,37 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             for (name, trouble) in look.troubled().filter(|(_, trouble)| look.at_unix_ms < trouble.told_until_ms) {
                 let cause = format!("its backing has failed requests lately, {} since it is served", trouble.errors);
                 found.push((Some(name.to_owned()), cause));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::BackingHung,
+        when: "the backing of a volume has not answered a request for ten seconds",
+        effect: "What is not cached is not read, and dirty data stays where it is; other volumes go on.",
+        remedy: "Look at the backing and at the way there: a frozen file system, a server that is gone, a drive that resets. What was asked is answered when it is back.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            for volume in look.served().filter(|volume| volume.backing_unanswered_ms >= HUNG_MS) {
+                let since = Duration::from_secs(volume.backing_unanswered_ms / 1000);
+                let cause = format!("its backing {} has not answered a request for {since:?}", volume.backing);
+                found.push((Some(volume.name.clone()), cause));
+            }
+        },
+    },
+    Kind {
+        kind: AlertKind::FlashHung,
+        when: "a flash device has not answered a request for ten seconds, in service or not",
+        effect: "Beside one that answers it is taken out of service after two seconds. Alone it is after thirty: until then flushes wait, from then on they fail.",
+        remedy: "Look at the device and its cables; put another one into its place with `hotset flash replace`.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            for device in look.flash().into_iter().flat_map(|flash| &flash.devices) {
+                if device.unanswered_ms >= HUNG_MS {
+                    let since = Duration::from_secs(device.unanswered_ms / 1000);
+                    found.push((Some(device.name()), format!("it has not answered a request for {since:?}")));
+                }
             }
         },
     },

@@ -104,6 +104,11 @@ fn each_kind_is_found_where_it_is_and_a_healthy_daemon_has_none() {
     assert_eq!(found(volume(|volume| volume.lost_bytes = 4096)), ["flash-data-lost v"]);
     assert_eq!(found(volume(|volume| volume.dirty_age_ms = 60_001)), ["dirty-too-old v"]);
     assert_eq!(found(volume(|volume| volume.backing_errors = 1)), ["backing-errors v"]);
+    assert_eq!(found(volume(|volume| volume.backing_unanswered_ms = 9_999)), [""; 0]);
+    let (alerts, names) = found_by(volume(|volume| volume.backing_unanswered_ms = 12_000));
+    assert_eq!(names, ["backing-hung v"]);
+    assert_eq!(alerts.active()[0].cause, "its backing /x has not answered a request for 12s");
+    assert_eq!(found(flash(|flash| flash.devices[1].unanswered_ms = 10_000)), ["flash-hung /dev/f1"]);
     assert_eq!(found(volume(|volume| volume.state = VolumeState::Frozen)), ["cache-paused v"]);
     let slow: fn(&mut VolumeReport) = |volume| {
         volume.latency_counts.read = Counts { below: vec![CountsBelow { us: 1e6, count: 96 }], all: 100, sum_us: 9e6 };

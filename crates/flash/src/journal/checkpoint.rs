@@ -86,7 +86,7 @@ pub async fn settle<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(false) };
     let devices = checkpoint.devices(inner);
     let flushes = devices.iter().map(|device| {
-        let flush: Boxed<'_, DiskResult<()>> = Box::pin(device.disk.flush());
+        let flush: Boxed<'_, DiskResult<()>> = Box::pin(inner.flush_of(device));
         flush
     });
     let failures = failures_of(&devices, join(flushes.collect()).await);

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use seam::{Disk, DiskResult, Seam};
+use seam::{DiskResult, Seam};
 
 use super::checkpoint::{self, Checkpoint};
 use super::marks::{MARKS_MANY, Region};
@@ -221,7 +221,7 @@ async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[u32]) -> Vec<Failure>
     let mut devices = inner.in_service();
     devices.retain(|device| members.contains(&device.member));
     let flushes = devices.iter().map(|device| {
-        let flush: Boxed<'_, DiskResult<()>> = Box::pin(device.disk.flush());
+        let flush: Boxed<'_, DiskResult<()>> = Box::pin(inner.flush_of(device));
         flush
     });
     let results = join(flushes.collect()).await;
@@ -271,7 +271,8 @@ pub(super) async fn write<S: Seam>(
         }
         let at = inner.pages.borrow().journal.place(head.half, first);
         let writes = devices.iter().map(|device| {
-            let write: Boxed<'_, DiskResult<()>> = Box::pin(device.write_durably(at, written.clone(), complete));
+            let write: Boxed<'_, DiskResult<()>> =
+                Box::pin(inner.write_durably_to(device, at, written.clone(), complete));
             write
         });
         let failures = failures_of(&devices, join(writes.collect()).await);

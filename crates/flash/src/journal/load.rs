@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use seam::{Block, BlockMut, Disk, Piece, Seam};
+use seam::{Block, BlockMut, Piece, Seam};
 
 use super::marks::Region;
 use super::replay::Replay;
@@ -202,7 +202,7 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
         }
         let from = at + (raws.len() * seam::BLOCK_BYTES) as u64;
         let wanted = buffers.len();
-        let (result, pieces) = device.disk.read(from, buffers.into_iter().map(Piece::whole).collect()).await;
+        let (result, pieces) = inner.read_from(device, from, buffers.into_iter().map(Piece::whole).collect()).await;
         let blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
         match result {
             Ok(()) => raws.extend(blocks.iter().map(|block| Some(raw(block)))),
@@ -232,7 +232,7 @@ async fn read_one<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Opt
         Some(buffer) => buffer,
         None => inner.buffer().await,
     };
-    let (result, mut pieces) = device.disk.read(at, vec![Piece::whole(buffer)]).await;
+    let (result, mut pieces) = inner.read_from(device, at, vec![Piece::whole(buffer)]).await;
     let block = pieces.pop().expect("a read gives its pieces back").block.freeze();
     let found = result.is_ok().then(|| raw(&block));
     if let Ok(buffer) = block.thaw() {

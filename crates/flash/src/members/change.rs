@@ -38,7 +38,7 @@ pub async fn prepare<S: Seam>(
     role: Role,
     force: bool,
 ) -> Result<Device<S>, StoreError> {
-    let mut device: Device<S> = Device { member: 0, disk };
+    let mut device: Device<S> = Device::new(0, disk);
     if is_member(inner, &device.disk) {
         return Err(StoreError::Refused(format!("{} is a member of the store already", device.name())));
     }
@@ -64,7 +64,7 @@ pub async fn prepare<S: Seam>(
     own.member = device.member;
     for at in PLACES {
         let block = block_of::<S>(inner.buffer().await, &own.encode());
-        device.write_durably(at, vec![block], true).await.map_err(|error| device.failed(error))?;
+        inner.write_durably_to(&device, at, vec![block], true).await.map_err(|error| device.failed(error))?;
     }
     inner.state.borrow_mut().jobs.prepared(entry);
     Ok(device)
@@ -210,7 +210,7 @@ fn take_in<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role:
 async fn forget<S: Seam>(inner: &Rc<Inner<S>>, device: &Device<S>) {
     for at in (0..FIRST_SEGMENT_BYTES).step_by(FORGET_BLOCKS * BLOCK_BYTES) {
         let zeroes = (0..FORGET_BLOCKS).map(|_| Piece::whole(inner.seam.zero_block())).collect();
-        let _ = device.disk.write(at, zeroes).await;
+        let _ = inner.write_to(device, at, zeroes).await;
     }
-    let _ = device.disk.flush().await;
+    let _ = inner.flush_of(device).await;
 }

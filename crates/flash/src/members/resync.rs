@@ -117,7 +117,7 @@ async fn copy<S: Seam>(running: &Running<S>, device: &Device<S>, part: &Part) ->
             }
             index += count;
         }
-        device.disk.flush().await.map_err(|error| device.failed(error))?;
+        running.inner.flush_of(device).await.map_err(|error| device.failed(error))?;
         if device.disk.incarnation() == incarnation {
             return Ok(());
         }
@@ -142,7 +142,7 @@ async fn copy_run<S: Seam>(
     let sources = inner.log_devices();
     let at = place(inner.state.borrow().superblock.segment_bytes, part.number, index);
     let source = sources.first().ok_or_else(|| StoreError::Failed("no device is left".to_owned()))?;
-    let (result, pieces) = source.disk.read(at, buffers.into_iter().map(Piece::whole).collect()).await;
+    let (result, pieces) = inner.read_from(source, at, buffers.into_iter().map(Piece::whole).collect()).await;
     let mut blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
     for (block, index) in blocks.iter_mut().zip(index..) {
         let said = if result.is_ok() { walk.is_good(index, block) } else { Some(false) };
@@ -155,7 +155,7 @@ async fn copy_run<S: Seam>(
         }
     }
     let write = blocks.iter().cloned().map(Piece::whole).collect();
-    let written = device.disk.write(at, write).await;
+    let written = inner.write_to(device, at, write).await;
     keep_buffers(inner, spare.into_iter().chain(blocks.into_iter().filter_map(|block| block.thaw().ok())));
     written.map_err(|error| device.failed(error))?;
     Ok(count)

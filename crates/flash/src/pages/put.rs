@@ -170,7 +170,7 @@ async fn write<S: Seam>(
             // The other one's checksum stays what it is.
             let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
             let _place = InLine::new(inner, device.member, Work::Read(1));
-            let (result, mut pieces) = device.disk.read(base + checksums_at(pair), vec![sector]).await;
+            let (result, mut pieces) = inner.read_from(&device, base + checksums_at(pair), vec![sector]).await;
             let read = pieces.pop().expect("a read gives its pieces back").block.freeze();
             words = read::checksums::<S>(&read, pair);
             sums = read.thaw().unwrap_or_else(|_| unreachable!("nobody else has seen the block"));
@@ -192,7 +192,7 @@ async fn write<S: Seam>(
     for (at, pieces) in runs {
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
         let _place = InLine::new(inner, device.member, Work::Program(pieces.len()));
-        device.disk.write(base + at, pieces).await.map_err(|error| PutError::Failed(error.to_string()))?;
+        inner.write_to(&device, base + at, pieces).await.map_err(|error| PutError::Failed(error.to_string()))?;
         inner.pages.borrow_mut().counts.of(device.member).promotion_bytes += bytes;
     }
     Ok(written)

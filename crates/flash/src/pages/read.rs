@@ -218,7 +218,7 @@ async fn fetch<S: Seam>(
         let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
         let pieces = if odd { vec![sector, data] } else { vec![data, sector] };
         let _place = InLine::new(inner, device.member, Work::Read(1));
-        let (result, mut pieces) = device.disk.read(base + run.start, pieces).await;
+        let (result, mut pieces) = inner.read_from(device, base + run.start, pieces).await;
         let (last, first) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
         return if odd { (Some(result), vec![last], first) } else { (Some(result), vec![first], last) };
     }
@@ -246,7 +246,7 @@ async fn fetch_aligned<S: Seam>(
         }
     }
     let place = InLine::new(inner, device.member, Work::Read(pieces.len()));
-    let (result, pieces) = device.disk.read(base + start, pieces).await;
+    let (result, pieces) = inner.read_from(device, base + start, pieces).await;
     drop(place);
     let read: Vec<_> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
     let copy = |from: u64, to: &mut S::BlockMut, to_at: usize, len: usize| {

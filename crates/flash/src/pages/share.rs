@@ -122,7 +122,7 @@ async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &Pa
     let Some(buffer) = inner.alloc() else { return false };
     let block = block_of::<S>(buffer, &header.encode());
     let at = place(segment_bytes, header.segment, 0);
-    let write: Boxed<'_, DiskResult<()>> = Box::pin(device.write_durably(at, vec![block], false));
+    let write: Boxed<'_, DiskResult<()>> = Box::pin(inner.write_durably_to(device, at, vec![block], false));
     let failures = failures_of(std::slice::from_ref(device), join(vec![write]).await);
     let good = failures.is_empty();
     if !good {

@@ -28,7 +28,7 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
     let mut places: Vec<usize> = Vec::new();
     let mut refused = None;
     for disk in disks {
-        let mut device = Device { member: 0, disk: disk.clone() };
+        let mut device = Device::new(0, disk.clone());
         match read_superblock(seam, &device).await {
             Ok((superblock, place)) => {
                 places.push(1 - place);

@@ -186,6 +186,7 @@ fn inner<S: Seam>(seam: &S, members: Members<S>, chain: &Chain, live: &[u32], op
         change: Gate::default(),
         me: me.clone(),
         sabotage,
+        outstanding: Default::default(),
         more_buffers: RefCell::default(),
     })
 }

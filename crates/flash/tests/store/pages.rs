@@ -134,12 +134,12 @@ fn a_read_gives_nothing_that_was_written_again_meanwhile_and_to_miss_that_is_cau
             let volume = pages.volume(7);
             put(&seam, &pages, 7, 3, 100).await;
             volume.invalidate(50..51);
-            let stall = Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::READ, When::Nth(1));
+            let stall = Rule::new(Fault::Stall(Nanos::from_millis(1_500)), Ops::READ, When::Nth(1));
             NAMES.iter().for_each(|name| world.disk(name).unwrap().add_fault(stall.clone()));
             let buffers = (0..3).map(|_| seam.alloc().unwrap()).collect();
             let reading = volume.read(3, 1..4, buffers);
             let writing = async {
-                seam.sleep(Nanos::from_secs(1)).await;
+                seam.sleep(Nanos::from_millis(300)).await;
                 volume.invalidate(49..50);
                 assert_eq!(volume.put(3, vec![(1, block(&seam, 55))]).await, Ok(2));
             };

@@ -122,6 +122,154 @@ fn a_device_that_is_slow_at_reads_alone_is_taken_out_and_many_readers_at_once_ar
     });
 }
 
+#[test]
+fn one_stall_that_holds_up_many_reads_condemns_no_healthy_device() {
+    let world = formatted(1, Shape { segments: 40, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        let mut positions = Vec::new();
+        for block in 0..100 {
+            positions.push(append(&seam, &store, block).await);
+        }
+        for _ in 0..3 {
+            for (block, position) in (0..).zip(&positions) {
+                assert_eq!(read(&seam, &store, block, *position).await, block + 100);
+            }
+        }
+        // As a drive that clears its own house does under load: what it was asked meanwhile waits, all at once.
+        let until = seam.now() + Nanos::from_millis(2);
+        let stall = Fault::Stall(Nanos::from_millis(300));
+        world.disk(NAMES[0]).unwrap().add_fault(Rule::new(stall, Ops::READ, When::Between(Nanos::ZERO, until)));
+        for (block, position) in (0..).zip(positions) {
+            let (seam, store) = (seam.clone(), store.clone());
+            seam.clone().spawn(async move { assert_eq!(read(&seam, &store, block, position).await, block + 100) });
+        }
+        seam.sleep(Nanos::from_secs(1)).await;
+        assert_eq!(store.copies(), 2);
+    });
+}
+
+#[test]
+fn load_that_slows_both_members_down_is_learned_as_usual() {
+    let world = formatted(1, Shape { segments: 40, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        let mut positions = Vec::new();
+        for block in 0..100 {
+            positions.push(append(&seam, &store, block).await);
+        }
+        let read_all = async |times: usize| {
+            for _ in 0..times {
+                for (block, position) in (0..).zip(&positions) {
+                    assert_eq!(read(&seam, &store, block, *position).await, block + 100);
+                }
+            }
+        };
+        read_all(3).await;
+        NAMES.iter().for_each(|name| slow_down(&world, name));
+        read_all(3).await;
+        // Four times slower than its mirror, and no slower than it has been under this load.
+        let quick = Timing::between(Nanos::from_micros(300), Nanos::from_micros(600));
+        world.disk(NAMES[1]).unwrap().set_timing(quick);
+        read_all(3).await;
+        assert_eq!(store.copies(), 2);
+    });
+}
+
+/// A member whose requests of these kinds hang.
+fn hang(world: &World, name: &str, ops: Ops) {
+    world.disk(name).unwrap().add_fault(Rule::new(Fault::Hang, ops, When::Always));
+}
+
+#[test]
+fn reads_of_a_member_that_hangs_come_from_its_mirror_within_three_seconds() {
+    let world = formatted(1, Shape { segments: 40, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        let mut positions = Vec::new();
+        for block in 0..100 {
+            positions.push(append(&seam, &store, block).await);
+        }
+        hang(&world, NAMES[0], Ops::READ);
+        let begun = seam.now();
+        for (block, position) in (0..).zip(&positions) {
+            assert_eq!(read(&seam, &store, block, *position).await, block + 100);
+        }
+        assert!(seam.now().since(begun) < Nanos::from_secs(3), "{}", seam.now().since(begun));
+        assert_eq!(store.copies(), 1);
+        let MemberStatus::Lost(why) = &store.members()[0].status else { panic!("it serves") };
+        assert!(why.contains("no answer to a request"), "{why}");
+        assert!(store.unanswered()[&0] > Nanos::from_secs(1), "it has not answered yet");
+        let asked = world.disk(NAMES[0]).unwrap().counts();
+        pass(&seam, &store, 10).await;
+        assert_eq!(world.disk(NAMES[0]).unwrap().counts(), asked, "nothing is sent to it any more");
+    });
+}
+
+#[test]
+fn superblock_that_a_member_does_not_take_holds_up_nobody() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        // Until a tail has to be made durable, which goes to superblocks.
+        hang(&world, NAMES[1], Ops::WRITE);
+        let begun = seam.now();
+        pass(&seam, &store, 200).await;
+        assert!(seam.now().since(begun) < Nanos::from_secs(3));
+        assert_eq!(store.copies(), 1);
+    });
+}
+
+#[test]
+fn appends_fail_thirty_seconds_after_both_members_hang() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        pass(&seam, &store, 10).await;
+        NAMES.iter().for_each(|name| hang(&world, name, Ops::ALL));
+        let begun = seam.now();
+        let error = try_append(&seam, &store, 1).await.expect_err("no member takes it");
+        let waited = seam.now().since(begun);
+        assert!(matches!(error, StoreError::Failed(_)), "{error}");
+        assert!((Nanos::from_secs(29)..Nanos::from_secs(32)).contains(&waited), "{waited}");
+        assert_eq!(store.copies(), 0);
+        try_append(&seam, &store, 2).await.expect_err("the store has failed");
+        assert!(seam.now().since(begun) < waited + Nanos::from_secs(1), "a later append does not wait");
+    });
+}
+
+#[test]
+fn last_member_that_answers_in_time_stays() {
+    let world = formatted(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let store = opened(&world, &seam).await;
+        NAMES.iter().for_each(|name| hang(&world, name, Ops::ALL));
+        let (own, flag) = (seam.clone(), Rc::new(Cell::new(false)));
+        let (log, done) = (store.clone(), Rc::clone(&flag));
+        seam.spawn(async move {
+            append(&own, &log, 1).await;
+            done.set(true);
+        });
+        seam.sleep(Nanos::from_secs(25)).await;
+        assert!(!flag.get());
+        // As after a reset by the kernel.
+        for name in NAMES {
+            let disk = world.disk(name).unwrap();
+            disk.clear_faults();
+            disk.answer_hung(Nanos::from_millis(1));
+        }
+        seam.sleep(Nanos::from_secs(1)).await;
+        assert!(flag.get());
+        assert_eq!(store.copies(), 2);
+    });
+}
+
 /// A small SSD: its two channels may lag 26 ms behind what it has acknowledged.
 fn buffered() -> Timing {
     Timing::of_ssd(SsdSpec { channels: 2, ..DiskType::Ssd.ssd().expect("it is flash") })

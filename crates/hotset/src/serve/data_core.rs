@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
-use std::thread::JoinHandle;
 
 use engine::{Backing, Core, CoreSpec};
 use seam::Seam;
@@ -56,7 +55,8 @@ pub struct CoreGone(pub usize);
 pub struct DataCore {
     index: usize,
     jobs: Sender<Job>,
-    thread: RefCell<Option<JoinHandle<()>>>,
+    /// Answers when all that the core held is gone. Its thread may stay: the kernel keeps one until its last request is answered.
+    over: RefCell<Option<oneshot::Receiver<()>>>,
 }
 
 /// What a data core is told to be.
@@ -81,7 +81,9 @@ impl DataCore {
         let (jobs, mut inbox) = mailbox::<Job>(MAILBOX_ROOM);
         let (started, is_started) = oneshot::channel();
         let index = spec.index;
+        let (over, is_over) = oneshot::channel::<()>();
         let body = move || {
+            let _over = over;
             let _ended = Ended(index, ended);
             let started = Rc::new(Cell::new(Some(started)));
             let on_core = started.clone();
@@ -120,9 +122,9 @@ impl DataCore {
             }
         };
         let thread = std::thread::Builder::new().name(format!("core-{index}")).spawn(body);
-        let thread = thread.map_err(|error| RealError::IoUringLimits { error })?;
+        thread.map_err(|error| RealError::IoUringLimits { error })?;
         let started = is_started.await.unwrap_or_else(|_| Err(RealError::IoUringLimits { error: gone() }));
-        started.map(|()| DataCore { index, jobs, thread: RefCell::new(Some(thread)) })
+        started.map(|()| DataCore { index, jobs, over: RefCell::new(Some(is_over)) })
     }
 
     /// Runs `work` on the core and returns what it returns. The core never waits for the caller.
@@ -148,14 +150,15 @@ impl DataCore {
         self.index
     }
 
-    /// Ends the core's loop and waits for its thread.
+    /// Ends the core's loop and waits until it has ended.
     pub async fn join(&self) {
         let end: Job = Box::new(|local| local.ending.set(true));
         // A core that is gone has ended already.
         let _ = self.jobs.send(end).await;
-        if let Some(thread) = self.thread.take() {
-            // A panic was printed when it happened.
-            let _ = thread.join();
+        let over = self.over.take();
+        if let Some(over) = over {
+            // Nothing is sent: its sender goes. A panic was printed when it happened.
+            let _ = over.await;
         }
     }
 }

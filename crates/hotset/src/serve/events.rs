@@ -213,9 +213,8 @@ impl Daemon {
     }
 
     /// Notes how the daemon ended, and has it written.
-    pub fn end_events(&self, complete: bool) {
-        let said = self.stop.said();
-        self.journal.note_daemon(if complete { &said } else { super::stop::INCOMPLETE });
+    pub fn end_events(&self) {
+        self.journal.note_daemon(&self.stop.said());
         self.journal.events.flush();
     }
 }

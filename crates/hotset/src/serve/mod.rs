@@ -192,14 +192,14 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     daemon.stop.ask(false, Clients::SendAway);
     let complete = daemon.drain().await;
     daemon.end_history().await;
-    daemon.end_events(complete);
+    daemon.end_events();
     tokio::time::sleep(LAST_WORDS).await;
     // The server may have failed already.
     let _ = quit.send(true);
     let _ = control.await;
     started?;
     if !complete {
-        return Err(Failure::failed(stop::INCOMPLETE));
+        return Err(Failure::failed(daemon.stop.said()));
     }
     log::info(daemon.stop.said());
     Ok(())

@@ -21,8 +21,16 @@ const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before a failed destage is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
+/// A stop waits no longer for a backing that has answered nothing for so long, where nothing of its volume is dirty or memory
+/// outlives the daemon.
+const HUNG_PATIENCE_MS: u64 = 10_000;
+/// The same where what is dirty would be lost with the daemon: a server may take so long to restart.
+const HUNG_PATIENCE_DIRTY_MS: u64 = 600_000;
+
+/// What a stop says that left a backing behind which did not answer.
+const HUNG: &str = "stopped, but a backing did not answer: its volume was not brought there, and the next start recovers it as after a crash";
 /// Why a stop failed.
-pub const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: what was flushed is on the backings, what was not is lost";
+const INCOMPLETE: &str = "stopped, but a data core had ended before its volumes were destaged: what was flushed is on the backings, what was not is lost";
 
 /// How far a stop is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +64,8 @@ enum Ended {
     Clean(u64),
     /// What its backing lacks is in the flash log.
     Parked(Parked),
+    /// Its backing does not answer.
+    Hung,
     /// Its data core has ended.
     Failed,
 }
@@ -104,7 +114,7 @@ impl Stop {
         });
     }
 
-    /// How it ended, for people.
+    /// How it ended, or why it failed, for people.
     pub fn said(&self) -> String {
         self.said.borrow().clone()
     }
@@ -165,7 +175,7 @@ impl Daemon {
         loop {
             tokio::select! {
                 phase = &mut ended => return match phase {
-                    Phase::Failed => Err(Failure::new(ErrorKind::Failed, INCOMPLETE)),
+                    Phase::Failed => Err(Failure::new(ErrorKind::Failed, self.stop.said())),
                     _ => Ok(Answer::Said(vec![self.stop.said()])),
                 },
                 _ = tick.tick() => {
@@ -201,6 +211,7 @@ impl Daemon {
         }
         let mut volumes = tokio::task::JoinSet::new();
         let (mut complete, mut clean, mut parked, mut left) = (true, Vec::new(), Vec::new(), Vec::new());
+        let mut failure = INCOMPLETE;
         for core in &self.cores {
             // The engine's own list: what it serves is drained, whatever the daemon believes.
             let list = |local: &Local| -> Vec<_> {
@@ -214,9 +225,15 @@ impl Daemon {
             for (name, incarnation) in served {
                 let (daemon, core) = (self.clone(), core.index());
                 volumes.spawn_local(async move {
-                    match park {
-                        true => daemon.park_volume(&name, core, incarnation).await,
-                        false => daemon.drain_volume(&name, core, incarnation).await,
+                    let end = async {
+                        match park {
+                            true => daemon.park_volume(&name, core, incarnation).await,
+                            false => daemon.drain_volume(&name, core, incarnation).await,
+                        }
+                    };
+                    tokio::select! {
+                        ended = end => ended,
+                        () = daemon.hangs(&name, core) => Ended::Hung,
                     }
                 });
             }
@@ -231,6 +248,7 @@ impl Daemon {
                         parked.push((incarnation, destaged));
                         left.extend((bytes > 0).then_some((name, bytes)));
                     }
+                    Some(Ok(Ended::Hung)) => (complete, failure) = (false, HUNG),
                     _ => complete = false,
                 },
                 _ = tick.tick() => {
@@ -255,8 +273,30 @@ impl Daemon {
             self.end_kept();
             self.keep_clients(kept).await;
         }
+        if !complete {
+            *self.stop.said.borrow_mut() = failure.to_owned();
+        }
         self.stop.finish(complete);
         complete
+    }
+
+    /// Returns when a volume's backing has not answered for longer than a stop waits.
+    async fn hangs(&self, name: &str, core: usize) {
+        loop {
+            tokio::time::sleep(PROGRESS_PAUSE).await;
+            let volume = name.to_owned();
+            let stats = async move |local: Rc<Local>| local.engine.find(&volume).map(|volume| volume.stats());
+            let Ok(Some(stats)) = self.cores[core].call(stats).await else { continue };
+            let is_safe = self.kept.is_some() || stats.dirty_bytes + stats.written_bytes == 0;
+            let patience_ms = if is_safe { HUNG_PATIENCE_MS } else { HUNG_PATIENCE_DIRTY_MS };
+            if stats.backing_unanswered_ms >= patience_ms {
+                let age = Duration::from_secs(stats.backing_unanswered_ms / 1000);
+                log::error(format!(
+                    "volume {name}: its backing has not answered for {age:?} and is not waited for any longer"
+                ));
+                return;
+            }
+        }
     }
 
     async fn say_progress(&self, volumes: usize) {

@@ -51,6 +51,7 @@ fn begin(life: &Life, subject: &Subject, trouble: Trouble, random: &mut Random) 
             let time = Nanos::from_millis(random.pick(&[5, 50, 1_000]));
             subject.control.add_fault(Rule::new(Fault::Stall(time), Ops::ALL, When::PerMillion(200_000)));
         }
+        Trouble::Hangs => subject.control.add_fault(Rule::new(Fault::Hang, Ops::ALL, When::Always)),
         Trouble::UnreadableSectors | Trouble::BadSectors => {
             let unwritable = trouble == Trouble::BadSectors;
             let unit = u64::from(subject.options.logical_block);
@@ -82,6 +83,7 @@ fn strike(subject: &Subject, rule: Rule) {
 /// Ends all trouble of a subject.
 pub fn calm(life: &Life, subject: &Subject) {
     subject.control.clear_faults();
+    subject.control.answer_hung(subject.options.latency.1);
     sing(life, subject);
     let was_bad = !subject.bad.borrow().is_empty();
     if subject.trouble.is_on() || was_bad {

@@ -26,6 +26,8 @@ pub struct FlashOptions {
     pub rest_percent: u32,
     /// When in each life the first of two devices fails for the rest of it.
     pub fails_at: Option<Nanos>,
+    /// When in each life the first of two devices hangs until clients are done.
+    pub hangs_at: Option<Nanos>,
     /// What the first of several devices does to reads in silence or with an error, by how many in a million; the third, too.
     pub bad_reads: Option<(Fault, u32)>,
     /// When in each life the third device fails for the rest of it.
@@ -44,12 +46,15 @@ impl FlashOptions {
             return None;
         }
         let devices = random.pick(&[1, 2, 2, 3]);
+        let mut hangs = Random::new(seed, 9_007);
         let moment = |random: &mut Random| Nanos::from_micros(random.between(1, 300_000));
         let mut rests = Random::new(seed, 9_001);
         // Often much more than memory holds.
         let more = rests.pick(&[0, 0, 100, 400]);
+        let hangs_at = (devices >= 2 && hangs.percent(20)).then(|| moment(&mut hangs));
         Some(FlashOptions {
             devices,
+            hangs_at,
             segment_bytes: random.pick(&[16, 64, 256, 256, 512, 1024]) << 10,
             segments: random.between(6, 40) + more,
             rest_percent: rests.pick(&[0, 0, 5, 25, 50]),
@@ -70,6 +75,7 @@ impl FlashOptions {
             segments,
             rest_percent: 50,
             fails_at: None,
+            hangs_at: None,
             bad_reads: None,
             third_fails_at: None,
             check_blocks: 1_200,
@@ -137,11 +143,23 @@ impl FlashOptions {
                 strike(device, Rule::new(Fault::Error, Ops::ALL, When::Between(world.now() + at, Nanos(u64::MAX))));
             }
         }
+        if let Some(at) = self.hangs_at {
+            strike(0, Rule::new(Fault::Hang, Ops::ALL, When::Between(world.now() + at, Nanos(u64::MAX))));
+        }
         if let Some((fault, share)) = self.bad_reads {
             // The second device stays sound: what is dirty has one good copy at least.
             for device in (0..self.devices).step_by(2) {
                 strike(device, Rule::new(fault, Ops::READ, When::PerMillion(share)));
             }
+        }
+    }
+
+    /// A device that hangs answers what it was asked, and is healthy from then on.
+    pub fn calm(&self, world: &World) {
+        if self.hangs_at.is_some() {
+            let device = world.disk(FlashOptions::path(0)).expect("added when the first world began");
+            device.clear_faults();
+            device.answer_hung(Nanos::from_millis(1));
         }
     }
 }
@@ -150,9 +168,10 @@ impl fmt::Display for FlashOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} flash devices of {} segments of {} KiB", self.devices, self.segments, self.segment_bytes >> 10)?;
         write!(f, ", blocks rest from {} % on", self.rest_percent)?;
-        for (which, at) in [("first", self.fails_at), ("third", self.third_fails_at)] {
+        let troubles = [("first", "fails", self.fails_at), ("third", "fails", self.third_fails_at)];
+        for (which, what, at) in troubles.into_iter().chain([("first", "hangs", self.hangs_at)]) {
             if let Some(at) = at {
-                write!(f, ", the {which} fails after {at}")?;
+                write!(f, ", the {which} {what} after {at}")?;
             }
         }
         if let Some((fault, share)) = self.bad_reads {

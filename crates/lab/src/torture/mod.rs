@@ -7,6 +7,7 @@ mod client;
 pub mod content;
 mod fate;
 pub mod flash;
+pub mod hang;
 pub mod history;
 pub mod model;
 pub mod options;

@@ -7,6 +7,7 @@ use seam::Nanos;
 use seam::sim::{CrashMode, Fault, TaskOrder};
 
 use super::flash::FlashOptions;
+use super::hang::HangOptions;
 use super::site::SiteOptions;
 use crate::random::Random;
 
@@ -47,10 +48,13 @@ pub enum Trouble {
     Stalls,
     /// The backing reconnects and forgets what was not flushed.
     Reconnects,
+    /// For a while no request is answered.
+    Hangs,
 }
 
 impl Trouble {
-    const ALL: [Trouble; 7] = [
+    /// Those that are drawn one by one; hangs are drawn apart.
+    const DRAWN: [Trouble; 7] = [
         Trouble::Errors,
         Trouble::Outage,
         Trouble::FlushErrors,
@@ -125,6 +129,8 @@ pub struct Options {
     pub flash: Option<FlashOptions>,
     /// An administrator is at work between lives.
     pub site: Option<SiteOptions>,
+    /// A world of its own in which a disk hangs beside healthy volumes, after the lives.
+    pub hang: Option<HangOptions>,
     /// The volumes.
     pub volumes: Vec<VolumeOptions>,
 }
@@ -150,7 +156,10 @@ impl Options {
         let random = &mut random;
         let volumes: Vec<_> = (0..random.pick(&[1, 1, 1, 2])).map(|_| VolumeOptions::draw(random)).collect();
         let trouble = random.percent(60);
-        let troubles = Trouble::ALL.into_iter().filter(|_| trouble && random.percent(35)).collect();
+        let mut troubles: Vec<_> = Trouble::DRAWN.into_iter().filter(|_| trouble && random.percent(35)).collect();
+        if Random::new(seed, 9_006).percent(20) {
+            troubles.push(Trouble::Hangs);
+        }
         let lives = random.between(2, 5);
         let clients = random.between(1, 8);
         let length_max = random.pick(&[4096, 16 << 10, 64 << 10, 256 << 10]);
@@ -177,6 +186,7 @@ impl Options {
             canary: None,
             flash,
             site: None,
+            hang: (seed % 5 == 4).then(|| HangOptions::draw(seed)),
             volumes,
         }
     }
@@ -247,6 +257,9 @@ impl fmt::Display for Options {
         if let Some(site) = &self.site {
             writeln!(f, "  {site}")?;
         }
+        if let Some(hang) = &self.hang {
+            writeln!(f, "  a hang: {hang}")?;
+        }
         if let Some(fault) = self.canary {
             writeln!(f, "  canary {fault:?}")?;
         }
@@ -273,7 +286,7 @@ mod tests {
         for (_, policy) in WritePolicy::ALL {
             assert!(all.iter().any(|options| options.volumes[0].policy == policy), "{policy} never occurs");
         }
-        for trouble in Trouble::ALL {
+        for trouble in Trouble::DRAWN.into_iter().chain([Trouble::Hangs]) {
             assert!(all.iter().any(|options| options.troubles.contains(&trouble)), "{trouble:?} never occurs");
         }
         assert!(all.iter().any(|options| options.volumes[0].size_bytes % 4096 != 0));

@@ -52,7 +52,8 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
         for life in 0..options.lives.len() {
             remains = Some(run.live(life, remains)?);
         }
-        Ok(())
+        let hung = options.hang.as_ref().map_or(Ok(()), super::hang::run);
+        hung.map_err(|what| run.violation(None, Finding { what, sector: None }))
     }));
     match played {
         Ok(Ok(())) => {
@@ -189,6 +190,7 @@ impl Run {
             Err(stop) => return Err(self.stuck(world, "clients at work", &stop)),
         }
         life.subjects.iter().for_each(|subject| fate::calm(life, subject));
+        life.options.flash.iter().for_each(|flash| flash.calm(world));
         if let End::CrashInStop(count) = end {
             world.crash_at_io(world.io_count() + count);
         }

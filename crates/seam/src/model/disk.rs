@@ -305,6 +305,10 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
         self.0.content.incarnation()
     }
 
+    fn oldest_unanswered(&self) -> Option<Nanos> {
+        self.0.content.oldest_unanswered()
+    }
+
     fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {
         let access = if write { Access::Write } else { Access::Read };
         Some(self.0.array.spec().accesses(access, self.0.offset + at, len))

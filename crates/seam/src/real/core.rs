@@ -11,12 +11,13 @@ use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use compio::driver::ProactorBuilder;
+use compio::driver::{OpCode, OpEntry, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
 
 use super::kept::KeptFile;
 use super::pool::Pool;
 use super::spin::{Crowd, Spin};
+use super::submitter::FailureDomains;
 use super::{RealError, RealSeam};
 use crate::Nanos;
 
@@ -46,6 +47,9 @@ impl RealCoreSpec {
 /// clients to another one, which is slower for both.
 pub const SPIN_NS: u64 = 40_000;
 
+/// A core that ends gives up on its disk operations once none of them has ended for so long.
+pub const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Disk operations that are gathered before the kernel is told of them. Told of all at once, a device idles while a core works through
 /// what it has read from its clients, and then the core while the device does.
 const UNTOLD_MAX: usize = 4;
@@ -62,6 +66,7 @@ pub(super) struct Core {
     /// Polls of tasks so far: changes whenever the core did something.
     polls: Cell<u64>,
     panic: RefCell<Option<Box<dyn Any + Send>>>,
+    pub(super) domains: FailureDomains,
     random: RefCell<RandomBatch>,
 }
 
@@ -154,7 +159,9 @@ impl<F: Future<Output = ()>> Future for Counted<F> {
 
 /// Runs one core on this thread until the future that `main` returns is done, and returns what it returns.
 ///
-/// Tasks that are still there then are dropped; disk operations in flight are waited for. A panic of any task is this function's.
+/// Tasks that are still there then are dropped. Disk operations in flight are waited for, until none has ended for
+/// [`DRAIN_PATIENCE`]: what hangs then keeps the core's memory, and the kernel keeps the process until it is answered. A panic of any
+/// task is this function's.
 pub fn run_core<F, T>(spec: RealCoreSpec, main: impl FnOnce(RealSeam) -> F) -> Result<T, RealError>
 where
     F: Future<Output = T> + 'static,
@@ -176,6 +183,7 @@ where
         closing: Cell::new(false),
         polls: Cell::new(0),
         panic: RefCell::new(None),
+        domains: FailureDomains::default(),
         random: RefCell::new(RandomBatch { numbers: [0; RANDOM_BATCH], left: 0 }),
     });
     start();
@@ -246,10 +254,32 @@ fn idle(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut Spin, crowd: &
     spin.slept(began.elapsed().as_nanos() as u64, budget > 0);
 }
 
-/// Waits for the disk operations in flight.
-fn drain(runtime: &Runtime, core: &Core) {
+/// Waits for the disk operations in flight. What does not end keeps what it points at: the ring, the buffers, the pool.
+fn drain(runtime: &Runtime, core: &Rc<Core>) {
+    let mut last = (core.in_flight.get(), Instant::now());
     while core.in_flight.get() > 0 {
+        if last.1.elapsed() > DRAIN_PATIENCE {
+            // An operation that never runs keeps the ring; tasks and their sockets go all the same.
+            let ring = runtime.submit(Nop);
+            std::mem::forget((ring, core.clone()));
+            return;
+        }
         runtime.poll_with(Some(Duration::from_millis(10)));
+        if core.in_flight.get() != last.0 {
+            last = (core.in_flight.get(), Instant::now());
+        }
+    }
+}
+
+/// An operation that does nothing.
+struct Nop;
+
+// SAFETY: it points at nothing.
+unsafe impl OpCode for Nop {
+    type Control = ();
+
+    fn create_entry(&mut self, _: &mut ()) -> OpEntry {
+        io_uring::opcode::Nop::new().build().into()
     }
 }
 

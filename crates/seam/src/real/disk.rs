@@ -10,12 +10,15 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::rc::Rc;
 
+use compio::runtime::Runtime;
+
 use super::claims::Claim;
 use super::core::Core;
 use super::disk_open::{Kind, Opened, failed, open_blocking, size_of_file};
 use super::footprint::NbdUnder;
 use super::op::{Action, IOV_MAX, Operation, submit_detached};
 use super::reserve::reserve;
+use super::submitter::Submitter;
 use super::{RealBlock, RealBlockMut, RealSeam};
 use crate::block::pieces_len;
 use crate::model::{Access, Ssd, SsdSpec};
@@ -29,6 +32,7 @@ const MOST_RUNS: usize = 1024;
 pub struct RealDisk {
     core: Rc<Core>,
     inner: Rc<Inner>,
+    submitter: Rc<Submitter>,
     /// Whose time reads and writes take, besides their own.
     ssd: Option<Rc<RefCell<Ssd>>>,
 }
@@ -45,7 +49,7 @@ struct Inner {
 }
 
 /// What a panicking helper thread becomes.
-fn helper_failed<E>(_: E) -> DiskError {
+pub(super) fn helper_failed<E>(_: E) -> DiskError {
     DiskError::Io("a helper thread failed".into())
 }
 
@@ -53,11 +57,13 @@ impl RealDisk {
     pub(super) async fn open(seam: &RealSeam, what: &DiskOpen) -> DiskResult<RealDisk> {
         let what = what.clone();
         let opened = compio::runtime::spawn_blocking(move || open_blocking(&what));
-        let Opened { file, kind, identities, is_unique, instance, note, geometry, claim } =
+        let Opened { file, kind, device, identities, is_unique, instance, note, geometry, claim } =
             opened.await.map_err(helper_failed)??;
+        let ring = Runtime::with_current(|runtime| runtime.as_raw_fd());
+        let submitter = Rc::new(Submitter::new(seam.core.domains.of(device, ring)));
         let geometry = Cell::new(geometry);
         let inner = Rc::new(Inner { file, kind, identities, is_unique, instance, note, geometry, claim });
-        Ok(RealDisk { core: seam.core.clone(), inner, ssd: None })
+        Ok(RealDisk { core: seam.core.clone(), inner, submitter, ssd: None })
     }
 
     /// The same disk, whose reads and writes take at least the time of such a modelled SSD, as those of a simulated one with
@@ -90,14 +96,18 @@ impl RealDisk {
         if self.inner.kind == Kind::Device {
             return Ok(());
         }
-        let (file, path) = (self.inner.file.try_clone().map_err(|error| failed(&error))?, path.to_owned());
-        let reserving = compio::runtime::spawn_blocking(move || reserve(&file, &path));
-        reserving.await.map_err(helper_failed)?
+        let (file, path) = (self.file()?, path.to_owned());
+        self.submitter.run_blocking(move || reserve(&file, &path)).await
     }
 
     /// The kernel's NBD devices that it lies on.
     pub fn nbd_under(&self) -> &[NbdUnder] {
         &self.inner.claim.nbd
+    }
+
+    /// The same open file, for a helper thread.
+    fn file(&self) -> DiskResult<File> {
+        self.inner.file.try_clone().map_err(|error| failed(&error))
     }
 
     /// Runs one operation on the disk's descriptor to its end.
@@ -113,7 +123,7 @@ impl RealDisk {
     ) -> (io::Result<usize>, Vec<libc::iovec>, K) {
         // SAFETY: the descriptor is open while `inner` lives; the rest is the caller's promise.
         let operation = unsafe { Operation::new(action, self.inner.file.as_raw_fd(), self.inner.clone(), iov, keep) };
-        let (result, operation) = submit_detached(&self.core, operation).await;
+        let (result, operation) = submit_detached(&self.core, &self.submitter, operation).await;
         let (iov, keep, _) = operation.into_parts();
         (result, iov, keep)
     }
@@ -198,6 +208,10 @@ impl Disk<RealSeam> for RealDisk {
         0
     }
 
+    fn oldest_unanswered(&self) -> Option<Nanos> {
+        self.submitter.pending.oldest()
+    }
+
     async fn read(&self, at: u64, into: Vec<PieceMut<RealBlockMut>>) -> (DiskResult<()>, Vec<PieceMut<RealBlockMut>>) {
         let len = pieces_len(&into);
         if let Err(error) = self.check(at, len as u64) {
@@ -260,13 +274,15 @@ impl Disk<RealSeam> for RealDisk {
         if self.inner.kind == Kind::Device || len == 0 {
             return Ok(vec![AllocationExtent { len_bytes: len, hole: false, zero: false }]);
         }
-        let file = self.inner.file.try_clone().map_err(|error| failed(&error))?;
-        let runs = compio::runtime::spawn_blocking(move || allocation_of(&file, at, len));
-        runs.await.map_err(helper_failed)?.map_err(|error| failed(&error))
+        let file = self.file()?;
+        let runs = move || allocation_of(&file, at, len).map_err(|error| failed(&error));
+        self.submitter.run_blocking(runs).await
     }
 
     async fn refresh_size(&self) -> DiskResult<u64> {
-        let size = size_of_file(&self.inner.file, self.inner.kind).map_err(|error| failed(&error))?;
+        let (file, kind) = (self.file()?, self.inner.kind);
+        let size = move || size_of_file(&file, kind).map_err(|error| failed(&error));
+        let size = self.submitter.run_blocking(size).await?;
         let mut geometry = self.inner.geometry.get();
         // A last bit that no request could address does not count.
         geometry.size_bytes = size - size % u64::from(geometry.logical_block);
@@ -280,9 +296,12 @@ impl Disk<RealSeam> for RealDisk {
         if self.inner.kind == Kind::Device {
             return Err(DiskError::Unsupported);
         }
-        let file = self.inner.file.try_clone().map_err(|error| failed(&error))?;
-        let resize = compio::runtime::spawn_blocking(move || file.set_len(size_bytes).and_then(|()| file.sync_all()));
-        resize.await.map_err(helper_failed)?.map_err(|error| failed(&error))?;
+        let file = self.file()?;
+        let resize = move || {
+            let done = file.set_len(size_bytes).and_then(|()| file.sync_all());
+            done.map_err(|error| failed(&error))
+        };
+        self.submitter.run_blocking(resize).await?;
         self.refresh_size().await.map(drop)
     }
 }

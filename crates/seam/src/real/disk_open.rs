@@ -31,6 +31,8 @@ pub(super) enum Kind {
 pub(super) struct Opened {
     pub(super) file: File,
     pub(super) kind: Kind,
+    /// Number of the device, or of the file system that the file lies on.
+    pub(super) device: u64,
     /// What names it, the newest form first.
     pub(super) identities: Vec<String>,
     /// The identity lies in the storage itself.
@@ -84,6 +86,10 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
         kind if kind.is_block_device() => Kind::Device,
         _ => return Err(refused("is neither a regular file nor a block device".into())),
     };
+    let device = match kind {
+        Kind::File => meta.dev(),
+        Kind::Device => meta.rdev(),
+    };
     let claim = claim(path, Footprint::of(&file), what.read_only, deadline)?;
     lock(&file, what, deadline)?;
     let stat = statx(&file).map_err(|error| refused(error.to_string()))?;
@@ -134,7 +140,7 @@ pub(super) fn open_blocking(what: &DiskOpen) -> DiskResult<Opened> {
         Kind::File => (stat.stx_mask & libc::STATX_BTIME != 0, None),
         Kind::Device => (queue.name().is_some(), queue.instance()),
     };
-    Ok(Opened { file, kind, identities, is_unique, instance, note, geometry, claim })
+    Ok(Opened { file, kind, device, identities, is_unique, instance, note, geometry, claim })
 }
 
 /// Creates a sparse file. An empty file counts as missing: it is what a crash between the two steps leaves behind.

@@ -17,17 +17,19 @@ mod inherited;
 mod kept;
 mod listen;
 mod op;
+mod permits;
 mod pool;
 mod reserve;
 mod spin;
 mod stream;
+mod submitter;
 
 use std::io;
 use std::rc::Rc;
 
 pub use self::bell::RealBell;
 pub use self::block::{RealBlock, RealBlockMut};
-pub use self::core::{RealCoreSpec, SPIN_NS, run_core};
+pub use self::core::{DRAIN_PATIENCE, RealCoreSpec, SPIN_NS, run_core};
 pub use self::disk::RealDisk;
 pub use self::footprint::NbdUnder;
 pub use self::home::has_client;

@@ -11,9 +11,12 @@ use std::task::{Context, Poll};
 use compio::BufResult;
 use compio::driver::{Extra, OpCode, OpEntry};
 use compio::runtime::{Runtime, Submit};
-use io_uring::{opcode, types};
+use io_uring::{opcode, squeue, types};
 
-use super::core::Core;
+use super::core::{Core, now};
+use super::permits::{Acquire, Permit};
+use super::submitter::{SubmitMode, Submitter};
+use crate::pending::PendingRequest;
 
 /// Most buffers that one vectored operation may name (the kernel's UIO_MAXIOV).
 pub(super) const IOV_MAX: usize = 1024;
@@ -47,6 +50,11 @@ pub(super) struct Operation<F, K> {
     accepted: Option<OwnedFd>,
     /// Counts it from its submission to its completion.
     counted_by: Option<Rc<Core>>,
+    mode: SubmitMode,
+    /// The worker that it may take.
+    permit: Option<Permit>,
+    /// The disk's request that it is.
+    pending: Option<PendingRequest>,
     _owner: F,
     keep: K,
 }
@@ -64,6 +72,9 @@ impl<F, K> Operation<F, K> {
             message: MaybeUninit::zeroed(),
             accepted: None,
             counted_by: None,
+            mode: SubmitMode::Plain,
+            permit: None,
+            pending: None,
             _owner: owner,
             keep,
         }
@@ -87,14 +98,17 @@ unsafe impl<F: 'static, K: 'static> OpCode for Operation<F, K> {
         let fd = types::Fd(self.fd);
         let (iov, count) = (self.iov.as_ptr(), self.iov.len() as u32);
         let first = self.iov.first().map(|only| (only.iov_base.cast::<u8>(), only.iov_len as u32));
+        let rw_flags = if self.mode == SubmitMode::NoWait { libc::RWF_NOWAIT } else { 0 };
         // One buffer needs no vector: the kernel then has none to copy and check.
-        match (&self.action, first) {
-            (Action::Read(at), Some((data, len))) if count == 1 => opcode::Read::new(fd, data, len).offset(*at).build(),
-            (Action::Read(at), _) => opcode::Readv::new(fd, iov, count).offset(*at).build(),
-            (Action::Write(at), Some((data, len))) if count == 1 => {
-                opcode::Write::new(fd, data, len).offset(*at).build()
+        let entry = match (&self.action, first) {
+            (Action::Read(at), Some((data, len))) if count == 1 => {
+                opcode::Read::new(fd, data, len).offset(*at).rw_flags(rw_flags).build()
             }
-            (Action::Write(at), _) => opcode::Writev::new(fd, iov, count).offset(*at).build(),
+            (Action::Read(at), _) => opcode::Readv::new(fd, iov, count).offset(*at).rw_flags(rw_flags).build(),
+            (Action::Write(at), Some((data, len))) if count == 1 => {
+                opcode::Write::new(fd, data, len).offset(*at).rw_flags(rw_flags).build()
+            }
+            (Action::Write(at), _) => opcode::Writev::new(fd, iov, count).offset(*at).rw_flags(rw_flags).build(),
             (Action::DataSync, _) => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
             (Action::Allocate(mode, at, len), _) => opcode::Fallocate::new(fd, *len).offset(*at).mode(*mode).build(),
             (Action::Receive, Some((data, len))) if count == 1 => opcode::Recv::new(fd, data, len).build(),
@@ -114,8 +128,8 @@ unsafe impl<F: 'static, K: 'static> OpCode for Operation<F, K> {
                 opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC).build()
             }
             (Action::Cancel, _) => opcode::AsyncCancel2::new(types::CancelBuilder::fd(fd).all()).build(),
-        }
-        .into()
+        };
+        if self.mode == SubmitMode::Worker { entry.flags(squeue::Flags::ASYNC).into() } else { entry.into() }
     }
 
     unsafe fn set_result(&mut self, _: &mut (), result: &io::Result<usize>, _: &Extra) {
@@ -135,46 +149,97 @@ pub(super) fn submit<F: 'static, K: 'static>(operation: Operation<F, K>) -> Subm
 }
 
 /// Submits `operation`, which then runs to its end whatever becomes of the future (for disks): a write that was asked for
-/// is never half cancelled, and the core does not end before it.
+/// is never half cancelled, and the core does not end before what it has submitted.
 pub(super) fn submit_detached<F: 'static, K: 'static>(
     core: &Rc<Core>,
+    submitter: &Rc<Submitter>,
     mut operation: Operation<F, K>,
 ) -> Detached<F, K> {
-    operation.counted_by = Some(core.clone());
-    Detached { core: core.clone(), submit: Some(submit(operation)), is_queued: false }
+    let now = now();
+    operation.mode = submitter.mode(&operation.action, now);
+    operation.pending = Some(submitter.pending.begin(now));
+    let stage = match operation.mode {
+        SubmitMode::Worker => Stage::InLine(operation, submitter.workers().acquire()),
+        _ => Stage::submit(core, operation),
+    };
+    Detached { core: core.clone(), submitter: submitter.clone(), stage }
+}
+
+/// Where an operation of a disk is.
+enum Stage<F: 'static, K: 'static> {
+    /// It waits for a worker.
+    InLine(Operation<F, K>, Acquire),
+    /// With the ring.
+    Submitted {
+        submit: Submit<Operation<F, K>>,
+        /// It has been asked for once, and so stands in the ring.
+        is_queued: bool,
+    },
+    Ended,
+}
+
+impl<F: 'static, K: 'static> Stage<F, K> {
+    fn submit(core: &Rc<Core>, mut operation: Operation<F, K>) -> Self {
+        operation.counted_by = Some(core.clone());
+        Stage::Submitted { submit: submit(operation), is_queued: false }
+    }
 }
 
 /// Future of [`submit_detached`].
 pub(super) struct Detached<F: 'static, K: 'static> {
     core: Rc<Core>,
-    submit: Option<Submit<Operation<F, K>>>,
-    /// It has been asked for once, and so stands in the ring.
-    is_queued: bool,
+    submitter: Rc<Submitter>,
+    stage: Stage<F, K>,
 }
+
+// Nothing in it is pinned: what the kernel points at lies behind `Submit`.
+impl<F: 'static, K: 'static> Unpin for Detached<F, K> {}
 
 impl<F: 'static, K: 'static> Future for Detached<F, K> {
     type Output = (io::Result<usize>, Operation<F, K>);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let submit = self.submit.as_mut().expect("a future is not polled after its end");
-        let Poll::Ready(BufResult(result, operation)) = Pin::new(submit).poll(context) else {
-            if !std::mem::replace(&mut self.is_queued, true) {
-                self.core.queued();
+        let this = &mut *self;
+        loop {
+            match &mut this.stage {
+                Stage::InLine(_, acquire) => {
+                    let Poll::Ready(permit) = Pin::new(acquire).poll(context) else { return Poll::Pending };
+                    let Stage::InLine(mut operation, _) = std::mem::replace(&mut this.stage, Stage::Ended) else {
+                        unreachable!("it was in line just now");
+                    };
+                    (operation.mode, operation.permit) = (SubmitMode::Worker, Some(permit));
+                    this.stage = Stage::submit(&this.core, operation);
+                }
+                Stage::Submitted { submit, is_queued } => {
+                    let Poll::Ready(BufResult(result, mut operation)) = Pin::new(submit).poll(context) else {
+                        if !std::mem::replace(is_queued, true) {
+                            this.core.queued();
+                        }
+                        return Poll::Pending;
+                    };
+                    this.stage = Stage::Ended;
+                    let is_tried = operation.mode == SubmitMode::NoWait;
+                    if is_tried && this.submitter.is_refused(&operation.action, &result) {
+                        this.stage = Stage::InLine(operation, this.submitter.workers().acquire());
+                        continue;
+                    }
+                    (operation.permit, operation.pending) = (None, None);
+                    return Poll::Ready((result, operation));
+                }
+                Stage::Ended => panic!("a future is not polled after its end"),
             }
-            return Poll::Pending;
-        };
-        self.submit = None;
-        Poll::Ready((result, operation))
+        }
     }
 }
 
 impl<F: 'static, K: 'static> Drop for Detached<F, K> {
     fn drop(&mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Ended);
         // A closing core has waited for its operations already; dropping what is left of them is all there is to do.
-        if let Some(submit) = self.submit.take()
-            && !self.core.closing.get()
-        {
-            Runtime::with_current(|runtime| runtime.spawn(submit)).detach();
+        if !matches!(stage, Stage::Ended) && !self.core.closing.get() {
+            let rest = Detached { core: self.core.clone(), submitter: self.submitter.clone(), stage };
+            let rest = async move { drop(rest.await) };
+            Runtime::with_current(|runtime| runtime.spawn(rest)).detach();
         }
     }
 }

@@ -18,7 +18,10 @@ use super::world::Shared;
 use super::{SimBlock, SimBlockMut, SimSeam};
 use crate::block::pieces_len;
 use crate::model::{Access, Ssd};
-use crate::{AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Nanos, Piece, PieceMut, SECTOR_BYTES};
+use crate::{
+    AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Nanos, PendingRequest, PendingRequests, Piece,
+    PieceMut, SECTOR_BYTES,
+};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 /// A zero-range in flight that is larger than this has not landed when the world crashes.
@@ -63,6 +66,7 @@ struct Operation {
     result: Option<DiskResult<()>>,
     waker: Option<Waker>,
     abandoned: bool,
+    _pending: PendingRequest,
 }
 
 #[derive(Default)]
@@ -87,6 +91,7 @@ pub(super) struct DiskInner {
     pub(super) image: RefCell<Image>,
     pub(super) faults: RefCell<FaultPlan>,
     operations: RefCell<Operations>,
+    pending: PendingRequests,
     scratch: RefCell<Vec<u64>>,
     pub(super) counts: Cell<DiskCounts>,
     incarnation: Cell<u64>,
@@ -117,6 +122,7 @@ impl DiskInner {
             cache: spec.cache,
             faults: RefCell::default(),
             operations: RefCell::default(),
+            pending: PendingRequests::default(),
             scratch: RefCell::default(),
             counts: Cell::default(),
             incarnation: Cell::new(1),
@@ -201,6 +207,8 @@ impl DiskInner {
                 fault = self.world.disk_rng.coin().then_some(Fault::Error);
             }
             Some(Fault::Stall(time)) => (fault, stall) = (None, time),
+            // A time, however short, makes it an operation in flight.
+            Some(Fault::Hang) => (fault, stall) = (None, Nanos(1)),
             _ => {}
         }
         let timing = self.timing.get();
@@ -231,12 +239,31 @@ impl DiskInner {
             result: None,
             waker: None,
             abandoned: false,
+            _pending: self.pending.begin(self.world.now()),
         };
         let (slot, sequence) = self.operations.borrow_mut().add(operation);
+        if struck != Some(Fault::Hang) {
+            self.schedule_end(slot, sequence, time);
+        }
+        Completion { disk: self, slot, done: false }.await
+    }
+
+    fn schedule_end(self: &Rc<Self>, slot: u32, sequence: u64, after: Nanos) {
         // Slots are used again, so a token names the slot and enough of the sequence to tell its users apart.
         let token = u64::from(slot) << 40 | (sequence & ((1 << 40) - 1));
-        self.world.schedule(self.world.now() + time, Rc::clone(self) as Rc<dyn Event>, token);
-        Completion { disk: self, slot, done: false }.await
+        self.world.schedule(self.world.now() + after, Rc::clone(self) as Rc<dyn Event>, token);
+    }
+
+    /// Everything that is not answered will be after `after`: what hung, and what was on its way by then.
+    pub(super) fn answer_hung(self: &Rc<Self>, after: Nanos) {
+        let waiting: Vec<_> = {
+            let operations = self.operations.borrow();
+            let slots = (0..).zip(&operations.slots);
+            let waiting = slots.filter_map(|(slot, operation)| Some((slot, operation.as_ref()?)));
+            let waiting = waiting.filter(|(_, operation)| operation.result.is_none());
+            waiting.map(|(slot, operation)| (slot, operation.sequence)).collect()
+        };
+        waiting.into_iter().for_each(|(slot, sequence)| self.schedule_end(slot, sequence, after));
     }
 
     /// Does to the image what the operation is there for, with its fault.
@@ -633,6 +660,10 @@ impl Disk<SimSeam> for SimDisk {
 
     fn incarnation(&self) -> u64 {
         self.0.disk.incarnation.get()
+    }
+
+    fn oldest_unanswered(&self) -> Option<Nanos> {
+        self.0.disk.pending.oldest()
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<SimBlockMut>>) -> (DiskResult<()>, Vec<PieceMut<SimBlockMut>>) {

@@ -7,6 +7,7 @@ use super::disk::DiskInner;
 use super::disk_spec::{DiskCounts, SimDiskSpec, Timing};
 use super::fault::Rule;
 use super::world::World;
+use crate::Nanos;
 
 impl World {
     /// Puts a new disk into the world, to be opened by its name.
@@ -48,6 +49,11 @@ impl DiskControl {
         if self.0.gone.replace(false) {
             self.0.reconnect();
         }
+    }
+
+    /// Answers, `after` from now, all operations that it has not answered; see [`Fault::Hang`](super::Fault::Hang).
+    pub fn answer_hung(&self, after: Nanos) {
+        self.0.answer_hung(after);
     }
 
     /// The connection is lost and back at once; see [`Fault::Reconnect`].

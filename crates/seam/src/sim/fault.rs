@@ -9,6 +9,7 @@
 //! | `BitFlip` | read, write | one bit of one sector differs: returned so, or stored so |
 //! | `Misdirected` | write | acknowledged, landed one block further |
 //! | `Stall` | any | takes that much longer |
+//! | `Hang` | any | it is not answered before [`super::DiskControl::answer_hung`], be that never |
 //! | `Vanish` | any | the disk is gone, for everything in flight too, until [`super::DiskControl::come_back`] |
 //! | `Reconnect` | any | the disk comes back at once with another incarnation; what was not flushed may be lost, what is in flight fails or is done |
 //! | `FlushLies` | flush | acknowledged, nothing became durable |
@@ -38,6 +39,8 @@ pub enum Fault {
     Misdirected,
     /// It takes that much longer.
     Stall(Nanos),
+    /// It is not answered.
+    Hang,
     /// The disk is gone.
     Vanish,
     /// The connection was lost and is back.

@@ -22,6 +22,7 @@ mod fio;
 mod flash;
 mod flash_files;
 mod handover;
+mod hangs;
 mod history;
 mod hostile;
 mod init;

@@ -6,8 +6,8 @@ use std::task::{Context, Waker};
 
 use nbd_protocol::flags;
 use seam::{
-    AllocationExtent, BLOCK_BYTES, Disk, DiskError, DiskResult, Geometry, Piece, PieceMut, Seam, StreamWriter,
-    block::pieces_len,
+    AllocationExtent, BLOCK_BYTES, Disk, DiskError, DiskResult, Geometry, Nanos, PendingRequests, Piece, PieceMut,
+    Seam, StreamWriter, block::pieces_len,
 };
 
 use super::negotiate::Facts;
@@ -28,6 +28,7 @@ pub(super) struct Shared<S: Seam> {
     facts: Cell<Facts>,
     incarnation: Cell<u64>,
     pub(super) table: RefCell<Table<S>>,
+    pending: PendingRequests,
     /// No connection for longer than the patience lasts: what requests end with.
     gone: RefCell<Option<DiskError>>,
     /// The last handle was dropped.
@@ -108,7 +109,7 @@ impl<S: Seam> Shared<S> {
     }
 
     fn submit(&self, ask: Ask<S>, at: u64, len: u32, into: Vec<PieceMut<S::BlockMut>>) -> Rc<Slot<S>> {
-        let slot = Slot::new(ask, at, len, into);
+        let slot = Slot::new(ask, at, len, into, self.pending.begin(self.seam.now()));
         match &*self.gone.borrow() {
             Some(error) => slot.finish(Err(error.clone())),
             None => {
@@ -174,6 +175,7 @@ impl<S: Seam> NbdDisk<S> {
             facts: Cell::new(link.facts),
             incarnation: Cell::new(0),
             table: RefCell::default(),
+            pending: PendingRequests::default(),
             gone: RefCell::default(),
             closing: Cell::new(false),
             zeroes_slowly: Cell::new(false),
@@ -214,6 +216,10 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
 
     fn incarnation(&self) -> u64 {
         self.shared().incarnation.get()
+    }
+
+    fn oldest_unanswered(&self) -> Option<Nanos> {
+        self.shared().pending.oldest()
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {

@@ -1,13 +1,13 @@
 //! Requests without an answer: what was asked, where the answer goes, who waits for it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use nbd_protocol::{Command, Request, command};
-use seam::{AllocationExtent, BlockMut, DiskError, DiskResult, Piece, PieceMut, Seam};
+use seam::{AllocationExtent, BlockMut, DiskError, DiskResult, PendingRequest, Piece, PieceMut, Seam};
 
 use super::coverage::Coverage;
 
@@ -34,10 +34,18 @@ pub(super) struct Slot<S: Seam> {
     extents: RefCell<Vec<AllocationExtent>>,
     result: RefCell<Option<DiskResult<()>>>,
     waker: RefCell<Option<Waker>>,
+    /// Counts it as unanswered.
+    pending: Cell<Option<PendingRequest>>,
 }
 
 impl<S: Seam> Slot<S> {
-    pub(super) fn new(ask: Ask<S>, at: u64, len: u32, into: Vec<PieceMut<S::BlockMut>>) -> Rc<Self> {
+    pub(super) fn new(
+        ask: Ask<S>,
+        at: u64,
+        len: u32,
+        into: Vec<PieceMut<S::BlockMut>>,
+        pending: PendingRequest,
+    ) -> Rc<Self> {
         Rc::new(Slot {
             ask,
             at,
@@ -48,6 +56,7 @@ impl<S: Seam> Slot<S> {
             extents: RefCell::default(),
             result: RefCell::default(),
             waker: RefCell::default(),
+            pending: Cell::new(Some(pending)),
         })
     }
 
@@ -130,6 +139,7 @@ impl<S: Seam> Slot<S> {
     /// Hands the result to who waits for it.
     pub(super) fn finish(&self, result: DiskResult<()>) {
         *self.result.borrow_mut() = Some(result);
+        self.pending.set(None);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
@@ -253,7 +263,8 @@ mod tests {
         let seam = world.seam();
         let result = |starts: [u64; 2]| {
             let buffer = Piece::whole(seam.alloc().expect("the pool has room"));
-            let slot: Rc<Slot<seam::sim::SimSeam>> = Slot::new(Ask::Read, 8192, 4096, vec![buffer]);
+            let slot: Rc<Slot<seam::sim::SimSeam>> =
+                Slot::new(Ask::Read, 8192, 4096, vec![buffer], PendingRequests::default().begin(Nanos::ZERO));
             starts.into_iter().for_each(|start| slot.put_zeroes(8192 + start, 2048));
             slot.answered();
             world.block_on(slot.done())

@@ -325,7 +325,7 @@ impl Daemon {
                 holders.map(|volume| (volume.name().to_owned(), volume.stats().flash_dirty_bytes)).collect();
             let (pages, members) = pages_report(&local);
             let unclaimed = local.engine.unclaimed().len();
-            let under_way = (log.job(), log.scrub_stats(), log.lost(), log.unnoted());
+            let under_way = (log.job(), log.scrub_stats(), log.lost(), log.unnoted(), log.unanswered());
             let volumes = local.engine.volumes();
             let content = volumes
                 .iter()
@@ -343,7 +343,7 @@ impl Daemon {
             unclaimed,
             pages,
             (written, content),
-            (job, scrub, lost, unnoted),
+            (job, scrub, lost, unnoted, unanswered),
         )))) = asked
         else {
             report.alerts.push("its data core does not answer".to_owned());
@@ -419,6 +419,7 @@ impl Daemon {
                 promotion_bytes,
                 journal_bytes,
                 log_bytes,
+                unanswered_ms: unanswered.get(&number).map_or(0, |age| age.as_millis()),
                 state,
                 reason,
                 ..FlashDeviceReport::default()

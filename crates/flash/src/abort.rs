@@ -1,0 +1,99 @@
+//! Ends the wait for all requests of a device at once. The requests themselves go on at the disk, which owns their
+//! buffers until it answers.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// Whether a device's requests are waited for. A clone is another handle to the same.
+#[derive(Clone, Default)]
+pub struct Abort(Rc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    is_aborted: Cell<bool>,
+    /// Tasks that wait for a request; places are used again.
+    waiting: RefCell<Vec<Option<Waker>>>,
+}
+
+/// A place in the list of waiting tasks, until it is dropped.
+struct Place<'a> {
+    inner: &'a Inner,
+    index: Option<usize>,
+}
+
+impl Place<'_> {
+    fn wait(&mut self, waker: &Waker) {
+        let mut waiting = self.inner.waiting.borrow_mut();
+        let index = *self.index.get_or_insert_with(|| {
+            let free = waiting.iter().position(Option::is_none);
+            free.unwrap_or_else(|| {
+                waiting.push(None);
+                waiting.len() - 1
+            })
+        });
+        match &mut waiting[index] {
+            Some(known) => known.clone_from(waker),
+            empty => *empty = Some(waker.clone()),
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(index) = self.index {
+            self.inner.waiting.borrow_mut()[index] = None;
+        }
+    }
+}
+
+impl Abort {
+    /// From now on no request is sent or waited for.
+    pub fn abort(&self) {
+        self.0.is_aborted.set(true);
+        let waiting: Vec<_> = self.0.waiting.borrow().iter().flatten().cloned().collect();
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Runs `request` to its end; `None` when it is aborted first. One that begins after that is not sent.
+    pub async fn or_aborted<T>(&self, request: impl Future<Output = T>) -> Option<T> {
+        let (mut request, mut place) = (pin!(request), Place { inner: &self.0, index: None });
+        poll_fn(|context| {
+            if self.0.is_aborted.get() {
+                return Poll::Ready(None);
+            }
+            let polled = request.as_mut().poll(context).map(Some);
+            if polled.is_pending() {
+                place.wait(context.waker());
+            }
+            polled
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Context;
+
+    use super::*;
+
+    #[test]
+    fn abort_ends_requests_under_way_and_sends_no_further_one() {
+        let abort = Abort::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut hangs = pin!(abort.or_aborted(std::future::pending::<()>()));
+        assert!(hangs.as_mut().poll(&mut context).is_pending());
+        let mut ends = pin!(abort.or_aborted(std::future::ready(7)));
+        assert_eq!(ends.as_mut().poll(&mut context), Poll::Ready(Some(7)));
+        assert_eq!(abort.0.waiting.borrow().iter().flatten().count(), 1);
+        abort.abort();
+        assert_eq!(hangs.as_mut().poll(&mut context), Poll::Ready(None));
+        let unsent = Cell::new(true);
+        let mut late = pin!(abort.or_aborted(async { unsent.set(false) }));
+        assert_eq!(late.as_mut().poll(&mut context), Poll::Ready(None));
+        assert!(unsent.get());
+    }
+}

@@ -1,0 +1,121 @@
+//! A bounded number of permits on one core, given in the order in which they were asked for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Permits. A clone is another handle to the same.
+#[derive(Clone)]
+pub(super) struct Permits(Rc<Inner>);
+
+struct Inner {
+    free: Cell<usize>,
+    line: RefCell<VecDeque<Rc<Waiter>>>,
+}
+
+#[derive(Default)]
+struct Waiter {
+    is_given: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// A permit; given back when dropped.
+pub(super) struct Permit(Permits);
+
+impl Permits {
+    pub(super) fn new(count: usize) -> Permits {
+        Permits(Rc::new(Inner { free: Cell::new(count), line: RefCell::default() }))
+    }
+
+    /// Waits for a permit from the first poll on.
+    pub(super) fn acquire(&self) -> Acquire {
+        Acquire { permits: self.clone(), waiter: None }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let inner = &self.0.0;
+        let next = inner.line.borrow_mut().pop_front();
+        match next {
+            Some(next) => {
+                next.is_given.set(true);
+                let waker = next.waker.borrow_mut().take();
+                waker.into_iter().for_each(Waker::wake);
+            }
+            None => inner.free.set(inner.free.get() + 1),
+        }
+    }
+}
+
+/// Future of [`Permits::acquire`].
+pub(super) struct Acquire {
+    permits: Permits,
+    waiter: Option<Rc<Waiter>>,
+}
+
+impl Future for Acquire {
+    type Output = Permit;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Permit> {
+        let inner = &self.permits.0;
+        let Some(waiter) = &self.waiter else {
+            if inner.free.get() > 0 {
+                inner.free.set(inner.free.get() - 1);
+                return Poll::Ready(Permit(self.permits.clone()));
+            }
+            let waiter = Rc::new(Waiter::default());
+            *waiter.waker.borrow_mut() = Some(context.waker().clone());
+            inner.line.borrow_mut().push_back(Rc::clone(&waiter));
+            self.waiter = Some(waiter);
+            return Poll::Pending;
+        };
+        if !waiter.is_given.get() {
+            *waiter.waker.borrow_mut() = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        self.waiter = None;
+        Poll::Ready(Permit(self.permits.clone()))
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        let Some(waiter) = self.waiter.take() else { return };
+        if waiter.is_given.get() {
+            drop(Permit(self.permits.clone()));
+        } else {
+            self.permits.0.line.borrow_mut().retain(|other| !Rc::ptr_eq(other, &waiter));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(acquire: &mut Acquire) -> Option<Permit> {
+        match Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(permit) => Some(permit),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_permit_goes_to_the_longest_waiter_that_still_waits() {
+        let permits = Permits::new(1);
+        let held = poll(&mut permits.acquire()).expect("one is free");
+        let [mut first, mut second, mut third] = [permits.acquire(), permits.acquire(), permits.acquire()];
+        assert!([&mut first, &mut second, &mut third].into_iter().all(|waiter| poll(waiter).is_none()));
+        drop(first);
+        drop(held);
+        assert!(poll(&mut third).is_none(), "it is the second's");
+        drop(second);
+        let held = poll(&mut third).expect("the second gave it up without taking it");
+        drop(held);
+        assert_eq!(permits.0.free.get(), 1);
+    }
+}

@@ -1,0 +1,60 @@
+//! A file system of a test's own on a loop device, which can be frozen: every write to it hangs until it is thawed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::loop_device::LoopDevice;
+
+/// A mounted ext4 file system; thawed and unmounted when dropped.
+pub struct FileSystem {
+    place: PathBuf,
+    _device: LoopDevice,
+}
+
+impl FileSystem {
+    /// Makes one of `bytes` in a file, mounted at `place`; the error says why that cannot be.
+    pub fn mount(file: &Path, bytes: u64, place: &Path) -> Result<FileSystem, String> {
+        let device = LoopDevice::attach(file, bytes, 512)?;
+        std::fs::create_dir_all(place).map_err(|error| format!("{}: {error}", place.display()))?;
+        run("mkfs.ext4", &[Path::new("-q"), device.path()])?;
+        run("mount", &[device.path(), place])?;
+        Ok(FileSystem { place: place.to_owned(), _device: device })
+    }
+
+    /// Where it is mounted.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.place.join(name)
+    }
+
+    /// From now on writes to it hang; until the guard is dropped.
+    pub fn freeze(&self) -> Frozen<'_> {
+        run("fsfreeze", &[Path::new("--freeze"), &self.place]).expect("what may be mounted may be frozen");
+        Frozen(self)
+    }
+}
+
+/// A file system that is frozen.
+pub struct Frozen<'a>(&'a FileSystem);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        // A test that fails says why by itself.
+        let _ = run("fsfreeze", &[Path::new("--unfreeze"), &self.0.place]);
+    }
+}
+
+fn run(program: &str, args: &[&Path]) -> Result<(), String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new(program);
+    let output = command.args(args).env("PATH", format!("/usr/sbin:/sbin:{path}")).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("{program}: {}", said.trim())) }
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        // Nothing can be done about one that stays.
+        let _ = run("umount", &[Path::new("--lazy"), &self.place]);
+    }
+}

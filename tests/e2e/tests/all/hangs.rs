@@ -1,0 +1,97 @@
+//! File systems that hang under backings and flash devices of the real daemon: other volumes go on, and it is told.
+
+use std::fs::File;
+use std::io::Write;
+
+use e2e::client::{Client, Op};
+use e2e::daemon::{Daemon, wait_for};
+use e2e::file_system::FileSystem;
+use e2e::site::Site;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
+/// Writes of a healthy volume while something hangs, each with a flush.
+const WRITES: u64 = 200;
+
+/// A file system that can be frozen; none, with a word on the terminal, where that cannot be.
+fn file_system(site: &Site, what: &str) -> Option<FileSystem> {
+    let made = FileSystem::mount(&site.folder.join("hangs.img"), 256 * MIB, &site.folder.join("hangs"));
+    if let Err(why) = &made {
+        // Past the capture of a passing test's output: the reader has to know that nothing was tested.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {what}: no file system can be mounted ({why})");
+    }
+    made.ok()
+}
+
+fn json(daemon: &Daemon, args: &[&str]) -> Value {
+    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("JSON")
+}
+
+fn has_alert(daemon: &Daemon, kind: &str, subject: &str) -> Option<Value> {
+    let alerts = json(daemon, &["status"])["active_alerts"].as_array().expect("a list").clone();
+    alerts.into_iter().find(|alert| alert["kind"] == kind && alert["subject"] == subject)
+}
+
+/// Writes and reads of a volume, each answered before the client's patience ends.
+fn goes_on(site: &Site, volume: &str) {
+    let mut client = Client::connect(&site.endpoint(), volume).expect("it is served");
+    for number in 0..WRITES {
+        let (at, data) = (number * 3 * BLOCK, vec![number as u8 + 1; BLOCK as usize]);
+        client.write(at, &data).and_then(|()| client.flush()).unwrap_or_else(|error| panic!("write {number}: {error}"));
+        assert_eq!(client.read(at, BLOCK as usize).expect("it reads"), data);
+        // What is in no cache.
+        client.read(8 * MIB + number * 16 * BLOCK, BLOCK as usize).expect("it reads");
+    }
+}
+
+#[test]
+fn frozen_file_system_under_a_backing_holds_up_its_own_volume_alone() {
+    let mut site = Site::new();
+    let Some(hangs) = file_system(&site, "a backing that hangs") else { return };
+    let backing = hangs.join("sick.img");
+    File::create(&backing).and_then(|file| file.set_len(64 * MIB)).expect("the file system can be written");
+    site.volume_on("sick", &backing.display().to_string(), "");
+    site.volume("well", 64 * MIB, "");
+    let daemon = site.start();
+    let frozen = hangs.freeze();
+    // More than the ring has workers, each a request of its own.
+    let mut client = Client::connect(&site.endpoint(), "sick").expect("it is served");
+    for number in 0..256 {
+        client.write(number * 32 * BLOCK % (64 * MIB), &vec![7; BLOCK as usize]).expect("memory takes it");
+    }
+    let flush = client.send(Op::Flush, 0, 0, 0, &[]).expect("it is sent");
+    goes_on(&site, "well");
+    let alert = wait_for("the alert", || has_alert(&daemon, "backing-hung", "sick"));
+    assert!(alert["cause"].as_str().is_some_and(|cause| cause.contains("sick.img")), "{alert}");
+    assert!(has_alert(&daemon, "backing-hung", "well").is_none());
+    goes_on(&site, "well");
+    drop(frozen);
+    let reply = client.receive().expect("the flush is answered when the file system is back");
+    assert_eq!((reply.cookie, reply.error), (flush, 0));
+    wait_for("no alert", || has_alert(&daemon, "backing-hung", "sick").is_none().then_some(()));
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn frozen_file_system_under_a_mirror_takes_it_out_and_holds_up_no_volume() {
+    let mut site = Site::with_volume(64 * MIB);
+    site.volume("w", 64 * MIB, "");
+    site.keep_in = "none".to_owned();
+    let Some(hangs) = file_system(&site, "a mirror that hangs") else { return };
+    let (first, second) = (hangs.join("f0"), site.folder.join("f1"));
+    let devices = format!("\"{}\", \"{}\"", first.display(), second.display());
+    site.tables = format!("[flash]\ndevices = [{devices}]\nsize = \"64 MiB\"\n");
+    let daemon = site.start();
+    goes_on(&site, "v");
+    let frozen = hangs.freeze();
+    std::thread::scope(|scope| {
+        let both = ["v", "w"].map(|volume| scope.spawn(|| goes_on(&site, volume)));
+        both.into_iter().for_each(|volume| volume.join().expect("it goes on"));
+    });
+    wait_for("one copy", || (json(&daemon, &["flash", "list"])["copies"] == 1).then_some(()));
+    goes_on(&site, "w");
+    drop(frozen);
+    daemon.stop();
+}
