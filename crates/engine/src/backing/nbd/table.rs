@@ -263,8 +263,13 @@ mod tests {
         let seam = world.seam();
         let result = |starts: [u64; 2]| {
             let buffer = Piece::whole(seam.alloc().expect("the pool has room"));
-            let slot: Rc<Slot<seam::sim::SimSeam>> =
-                Slot::new(Ask::Read, 8192, 4096, vec![buffer], PendingRequests::default().begin(Nanos::ZERO));
+            let slot: Rc<Slot<seam::sim::SimSeam>> = Slot::new(
+                Ask::Read,
+                8192,
+                4096,
+                vec![buffer],
+                seam::PendingRequests::default().begin(seam::Nanos::ZERO),
+            );
             starts.into_iter().for_each(|start| slot.put_zeroes(8192 + start, 2048));
             slot.answered();
             world.block_on(slot.done())
