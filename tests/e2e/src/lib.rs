@@ -9,6 +9,7 @@ pub mod certificate;
 pub mod client;
 pub mod daemon;
 pub mod folder;
+pub mod fuse;
 pub mod guest;
 pub mod held;
 pub mod http;

@@ -21,6 +21,7 @@ mod filesystem;
 mod fio;
 mod flash;
 mod flash_files;
+mod guest_memory;
 mod handover;
 mod history;
 mod hostile;
