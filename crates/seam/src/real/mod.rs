@@ -20,6 +20,7 @@ mod listen;
 mod op;
 mod pool;
 mod reserve;
+mod signals;
 mod spin;
 mod stream;
 
@@ -36,6 +37,7 @@ pub use self::home::has_client;
 pub use self::inherited::inherited;
 pub use self::kept::{KeptFile, LeftBehind, room_in_memory};
 pub use self::listen::RealListener;
+pub use self::signals::{Signal, exit_now, hold_signals, obey_default, wait_for_signal};
 pub use self::stream::{RealReader, RealStream, RealWriter};
 use crate::{Address, BlockNote, DiskOpen, DiskResult, Nanos, RangeNote, Seam};
 
