@@ -652,6 +652,7 @@ impl StatusReport {
             stopping: self.stopping,
             configuration: self.configuration.clone(),
             state_directory: self.state_directory.clone(),
+            state_failed: self.state_failed.clone(),
             listen: self.listen.clone(),
             api: self.api.clone(),
             memory_bytes: self.memory_bytes,
@@ -692,6 +693,9 @@ pub struct StatusReport {
     /// Where identities and records are kept; absent where an older version says nothing.
     #[serde(default)]
     pub state_directory: Option<String>,
+    /// Why nothing can be noted there now; null where it can.
+    #[serde(default)]
+    pub state_failed: Option<String>,
     /// Where clients connect.
     pub listen: Vec<String>,
     /// Where the HTTP interface is; empty where there is none.

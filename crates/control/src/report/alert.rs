@@ -83,6 +83,8 @@ alert_kinds! {
     BackingErrors "backing-errors" Critical;
     /// A certificate that clients are shown is over.
     CertificateExpired "certificate-expired" Critical;
+    /// Nothing can be noted in the state directory.
+    StateDisk "state-disk" Critical;
     /// One flash device alone holds what is dirty.
     SingleCopy "single-copy" Warning;
     /// A write-back volume runs as write-through for want of a second copy.
