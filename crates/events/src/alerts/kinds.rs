@@ -189,6 +189,17 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         },
     },
     Kind {
+        kind: AlertKind::MemoryNotKept,
+        when: "memory was to outlive the daemon, and there is no room for that",
+        effect: "A kill or a crash of this daemon loses what clients wrote and did not flush; the next flush of each fails once then.",
+        remedy: "Make room where the cause says, then restart.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            found.extend(look.status.memory_not_kept.clone().map(|why| (None, why)));
+        },
+    },
+    Kind {
         kind: AlertKind::SingleCopy,
         when: "one flash device alone is in service",
         effect: "If it fails, what was flushed and is not on its backing is lost; without `allow_single_copy` volumes run as write-through instead.",

@@ -143,10 +143,11 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     let (tls, shown) = tls.unzip();
     let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
     let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
-    let kept = kept::plan(&config, &mut state).map_err(Failure::failed)?;
+    let kept::Plan { kept, not_kept } = kept::plan(&config, &mut state).map_err(Failure::failed)?;
     let cores = start_cores(&config, tls, (target, vhost_user), kept.clone(), ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, (cores, kept), Notifier::from_environment()));
+    daemon.not_kept.set(not_kept).expect("nobody else has set it");
     // From before anybody is heard: who adds a volume meanwhile would have it without what was left of it.
     *daemon.whole.borrow_mut() = daemon.open_left_behind().await.map_err(|failure| Failure::failed(failure.message))?;
     if let Some(shown) = shown {

@@ -109,6 +109,7 @@ impl Daemon {
             configuration: config.file.display().to_string(),
             state_directory: Some(absolute(self.state.borrow().path())),
             state_failed,
+            memory_not_kept: self.not_kept.get().cloned().flatten(),
             listen: self.listen.borrow().clone(),
             api: self.api.get().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,
