@@ -30,6 +30,7 @@ mod reload;
 mod sabotage;
 mod sample;
 mod shares;
+mod shortage;
 mod signals;
 mod socket_access;
 mod status;

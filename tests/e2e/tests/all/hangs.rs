@@ -1,6 +1,8 @@
 //! What does not answer stops nothing but itself: a state directory that hangs, a control thread that stands still, descriptors that are all
 //! taken. Times are measured where their bound is the promise.
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use e2e::client::Client;
@@ -114,4 +116,29 @@ fn a_second_signal_ends_a_daemon_whose_control_thread_stands_still() {
     drop(held);
     assert_eq!(status.code(), Some(1), "{status}");
     assert!(daemon.log().contains(" again: ending at once; what was acknowledged waits"), "{}", daemon.log());
+}
+
+#[test]
+fn the_control_socket_answers_where_all_descriptors_are_taken() {
+    let mut site = Site::with_volume(16 << 20);
+    let few = site.folder.join("few");
+    std::fs::write(&few, "#!/bin/sh\nulimit -n 80\nexec \"$@\"\n").expect("the folder can be written");
+    std::fs::set_permissions(&few, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    site.under = Some(few);
+    let daemon = site.start();
+    let crowd: Vec<_> = (0..120).map(|_| UnixStream::connect(site.socket()).expect("the kernel takes it")).collect();
+    let told = |text: &str| daemon.log().matches(text).count();
+    wait_for("word of it", || (told("no file descriptor is left") > 0).then_some(()));
+    for _ in 0..20 {
+        daemon.command(&["status"]);
+    }
+    // Accepts have failed many times by now.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(told("no file descriptor is left"), 1);
+    drop(crowd);
+    wait_for("word of its end", || (told("there are file descriptors again") > 0).then_some(()));
+    let mut client = Client::connect(&site.endpoint(), "v").expect("there is room");
+    assert_eq!(client.read(0, 512).expect("it is read"), [0; 512]);
+    drop(client);
+    daemon.stop();
 }
