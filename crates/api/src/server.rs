@@ -13,6 +13,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
+use seam::real::note_accept_error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -29,6 +30,8 @@ use crate::stream::Hub;
 const CONNECTIONS_MAX: usize = 256;
 /// Connections that the kernel keeps waiting.
 const BACKLOG: u32 = 128;
+/// Pause after an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of a request's line and headers together.
 const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Headers of a request.
@@ -104,8 +107,11 @@ pub async fn serve<H: Handler>(
                     drop(permit);
                 });
             }
-            // Out of descriptors, most likely: others may be given back soon.
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(error) => {
+                note_accept_error(&error);
+                // Descriptors may be given back soon.
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
     sampling.abort();

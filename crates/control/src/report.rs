@@ -660,6 +660,8 @@ impl StatusReport {
             stopping: self.stopping,
             configuration: self.configuration.clone(),
             state_directory: self.state_directory.clone(),
+            state_failed: self.state_failed.clone(),
+            memory_not_kept: self.memory_not_kept.clone(),
             listen: self.listen.clone(),
             api: self.api.clone(),
             memory_bytes: self.memory_bytes,
@@ -700,6 +702,12 @@ pub struct StatusReport {
     /// Where identities and records are kept; absent where an older version says nothing.
     #[serde(default)]
     pub state_directory: Option<String>,
+    /// Why nothing can be noted there now; null where it can.
+    #[serde(default)]
+    pub state_failed: Option<String>,
+    /// Why memory does not outlive the daemon although it was to; null where it does, and where nobody asked for it.
+    #[serde(default)]
+    pub memory_not_kept: Option<String>,
     /// Where clients connect.
     pub listen: Vec<String>,
     /// Where the HTTP interface is; empty where there is none.

@@ -5,18 +5,23 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use seam::real::note_accept_error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::wire::{REQUEST_BYTES_MAX, line, too_long};
 use crate::{Actor, Answer, ErrorKind, Failure, Progress, Reply, Request, socket};
+
+/// Pause after an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why there is no control socket.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +109,8 @@ pub async fn serve<H: Handler>(
     let listener = UnixListener::from_std(listener).map_err(failed)?;
     ready();
     let permits = Semaphore::new(limits.requests_max);
-    let shared = Rc::new(Shared { limits, idle: Idle::default(), requests: Cell::new(0), permits });
+    let shared =
+        Rc::new(Shared { limits, idle: Idle::default(), requests: Cell::new(0), permits, reserve: Reserve::new() });
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -116,17 +122,48 @@ pub async fn serve<H: Handler>(
                 let place = Place::new(&shared);
                 tokio::task::spawn_local(async move {
                     // An error is a client that left or broke the rules: its connection is closed, and that is all.
-                    let _ = converse(stream, handler, shared, place).await;
+                    let _ = converse(stream, handler, shared.clone(), place).await;
+                    // At once: others wait for the descriptor that it gives back.
+                    shared.reserve.refill();
                 });
                 // What a client has sent already is read before a later connection can take its place.
                 tokio::task::yield_now().await;
             }
-            // Out of descriptors, most likely: others may be given back soon.
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            // The client still waits, and is let in with the descriptor that was kept for it.
+            Err(error) if note_accept_error(&error) && shared.reserve.give_up() => {}
+            // Others may be given back soon.
+            Err(_) => {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                shared.reserve.refill();
+            }
         }
     }
     let _ = socket::remove(path);
     Ok(())
+}
+
+/// A descriptor that is kept for a client, so that the daemon can be asked and stopped where all others are taken.
+struct Reserve(Cell<Option<File>>);
+
+impl Reserve {
+    fn new() -> Reserve {
+        Reserve(Cell::new(Reserve::take_one()))
+    }
+
+    fn take_one() -> Option<File> {
+        File::open("/dev/null").ok()
+    }
+
+    /// Takes one again, where it was given up and there is one.
+    fn refill(&self) {
+        let held = self.0.take().or_else(Reserve::take_one);
+        self.0.set(held);
+    }
+
+    /// Lets the next accept have it; false where there is none.
+    fn give_up(&self) -> bool {
+        self.0.take().is_some()
+    }
 }
 
 /// What all connections share.
@@ -136,6 +173,7 @@ struct Shared {
     /// Requests that are acted on or wait for that.
     requests: Cell<usize>,
     permits: Semaphore,
+    reserve: Reserve,
 }
 
 /// Connections that wait for their client, the one that has waited longest first.

@@ -8,6 +8,7 @@ use control::report::{HistoryHealth, HistoryReport, TierReport};
 use control::{Failure, StatusReport};
 
 use super::Options;
+use super::clock::TrimClock;
 use super::file::{File, Trouble};
 use super::point::Point;
 use super::question::{self, Question};
@@ -31,7 +32,9 @@ pub struct Keeper {
     tracker: Tracker,
     rollup: RollUp,
     sampled_ms: Option<u64>,
+    trim_clock: TrimClock,
     written: u64,
+    /// By the clock for that.
     trimmed: u64,
     failed: Option<String>,
 }
@@ -47,6 +50,7 @@ impl Keeper {
             tracker: Tracker::default(),
             rollup: RollUp::default(),
             sampled_ms: None,
+            trim_clock: TrimClock::default(),
             written: 0,
             trimmed: 0,
             failed: None,
@@ -78,12 +82,13 @@ impl Keeper {
         // The first one covers a second: counters began to grow when the daemon started.
         let seconds = self.sampled_ms.map_or(1, |before| (at_unix_ms.saturating_sub(before) + 500) / 1000);
         self.sampled_ms = Some(at_unix_ms);
+        self.trim_clock.see(at_unix_ms, status.uptime_ms, self.rollup.until());
         let second = at_unix_ms / 1000;
         let second = match self.rollup.second(second) {
             Some(second) => second,
             None => {
                 self.rollup.close();
-                (self.written, self.trimmed) = (0, 0);
+                self.written = 0;
                 second
             }
         };
@@ -92,20 +97,20 @@ impl Keeper {
         let is_due = second >= self.written + BATCH;
         if is_due {
             self.written = second;
-            self.write(second);
+            self.write();
         }
         is_due
     }
 
-    fn write(&mut self, now: u64) {
-        let result = self.try_write(now);
+    fn write(&mut self) {
+        let result = self.try_write();
         match result {
             Ok(()) => self.failed = None,
             Err(trouble) => self.fail(&trouble),
         }
     }
 
-    fn try_write(&mut self, now: u64) -> Result<(), Trouble> {
+    fn try_write(&mut self) -> Result<(), Trouble> {
         if self.file.is_none() {
             self.take_up()?;
         }
@@ -113,7 +118,9 @@ impl Keeper {
         let (rows, until) = self.rollup.unwritten();
         file.write(&rows, &until)?;
         self.rollup.written();
-        if now >= self.trimmed + TRIM {
+        let now = self.trim_clock.trusted();
+        // It goes back where the time of day does.
+        if now.abs_diff(self.trimmed) >= TRIM {
             self.trimmed = now;
             file.trim(now)?;
         }
@@ -151,8 +158,7 @@ impl Keeper {
     /// Writes what is left.
     pub fn close(&mut self) {
         self.rollup.close();
-        let now = self.sampled_ms.unwrap_or(0) / 1000;
-        self.write(now);
+        self.write();
         self.file = None;
     }
 }
@@ -253,6 +259,29 @@ mod tests {
         let keeper = keeper(folder.path());
         for tier in &TIERS[1..] {
             assert_eq!(sums(&keeper, tier.step, at), (all, all), "{} s", tier.step);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_jumps_forward_wipes_nothing() {
+        const YEARS: u64 = 20 * 365 * 24 * 3600;
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut keeper = keeper(folder.path());
+        let begin = 1_700_000_000;
+        let see = |keeper: &mut Keeper, at: u64, now: u64| {
+            let status = StatusReport { uptime_ms: at * 1000, ..status(vec![volume("v", at + 1)]) };
+            keeper.sample(now * 1000, &status);
+        };
+        (0..600).for_each(|at| see(&mut keeper, at, begin + at));
+        let before = TIERS.map(|tier| sums(&keeper, tier.step, begin + 600));
+        (600..900).for_each(|at| see(&mut keeper, at, begin + at + YEARS));
+        (900..1000).for_each(|at| see(&mut keeper, at, begin + at));
+        keeper.close();
+        drop(keeper);
+        let keeper = self::keeper(folder.path());
+        for (tier, before) in TIERS.iter().zip(before) {
+            let after = sums(&keeper, tier.step, begin + 1000);
+            assert!(before.0 > 500 && after.0 >= before.0 + 99, "{} s: {before:?}, then {after:?}", tier.step);
         }
     }
 

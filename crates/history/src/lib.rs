@@ -11,6 +11,7 @@
 //! tiers.rs     how fine is kept for how long
 //! rollup.rs    points of each tier as samples come, and what is not written yet
 //! file.rs      the SQLite file: rows in, rows out, its bound
+//! clock.rs     the time that old points are let go by
 //! keeper.rs    what the thread does: batches, trouble, taking up after a kill
 //! question.rs  which tier answers, and the answer's columns
 //! ```
@@ -21,6 +22,7 @@
 //! 2. What is merged is exact: sums add, minima and maxima stay, histograms add by bucket. A percentile is drawn from a histogram alone.
 //! 3. Nothing here grows without bound: rows that cannot be written are given up, the finest and oldest first.
 
+mod clock;
 mod file;
 mod keeper;
 mod point;

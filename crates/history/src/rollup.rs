@@ -52,6 +52,11 @@ impl RollUp {
         RollUp { last: Some(from).filter(|from| *from > 0), until: [from; TIERS.len()], ..RollUp::default() }
     }
 
+    /// Up to which second the finest points are in rows; 0 where there are none.
+    pub fn until(&self) -> u64 {
+        self.until[0]
+    }
+
     /// The second that a sample of `second` is noted for: the clock may go a little back. None where it went back far: what is under
     /// way has to end first.
     pub fn second(&self, second: u64) -> Option<u64> {

@@ -6,6 +6,7 @@
 //! 1. The file is replaced whole: after a crash at any step it is the old one or the new one.
 //! 2. An incarnation is drawn once and belongs to one backing; a name never decides which.
 //! 3. A file of another version is refused, never guessed at.
+//! 4. A change waits for its disk for a bounded time, and what was told to have failed is not in force, then or later (`writer.rs`).
 
 mod content;
 mod identity;
@@ -17,6 +18,7 @@ mod replace;
 mod stores;
 mod trust;
 mod units;
+mod writer;
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -40,6 +42,8 @@ pub use replace::Step;
 pub use stores::{StoreFound, StoreRecord, StoreUse, show_incarnation, show_uuid, uuid_of};
 pub use trust::{BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage};
 pub use units::{UnitError, UnitRecord};
+pub use writer::{Hook, PATIENCE};
+use writer::{WriteError, Writer};
 
 /// Pause between two attempts at the lock.
 const HELD_PAUSE: Duration = Duration::from_millis(50);
@@ -62,6 +66,16 @@ pub enum StateError {
         path: PathBuf,
         /// The system's answer.
         error: io::Error,
+    },
+    /// It does not answer: a disk that hangs, a server that is gone.
+    #[error(
+        "state directory {path} does not answer (for {} s): what has to be noted there first is not done; look at its disk", .time.as_secs()
+    )]
+    Hangs {
+        /// The directory.
+        path: PathBuf,
+        /// For how long.
+        time: Duration,
     },
     /// Another daemon holds it.
     #[error(
@@ -102,6 +116,8 @@ pub struct StateDir {
     state: State,
     /// Holds the lock as long as it is open.
     _lock: File,
+    /// From the first change on.
+    writer: Option<Writer>,
 }
 
 impl StateDir {
@@ -116,7 +132,11 @@ impl StateDir {
         let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
         let lock = hold(directory, lock.map_err(io("open its lock", &lock_path))?)?;
         let state = State::load(&directory.join(FILE))?.unwrap_or_default();
-        Ok(StateDir { directory: directory.to_owned(), state, _lock: lock })
+        Ok(StateDir::held(directory, state, lock))
+    }
+
+    fn held(directory: &Path, state: State, lock: File) -> StateDir {
+        StateDir { directory: directory.to_owned(), state, _lock: lock, writer: None }
     }
 
     /// As [`StateDir::open`], and waits for `patience` where another daemon, about to end, still holds it.
@@ -151,7 +171,7 @@ impl StateDir {
             Err(StateError::Damaged { .. }) => State::default(),
             other => other?.unwrap_or_default(),
         };
-        Ok((StateDir { directory: directory.to_owned(), state, _lock: lock }, aside))
+        Ok((StateDir::held(directory, state, lock), aside))
     }
 
     /// Reads `directory` without holding it, for showing; nothing where there is none yet.
@@ -175,25 +195,33 @@ impl StateDir {
         &self.state
     }
 
-    /// Changes what it says. When this returns the change is durable; on an error nothing has changed.
+    /// Why nothing can be noted there, as far as that is known. To be called every second or so: a directory that nothing is written to is
+    /// looked at now and then.
+    pub fn look(&mut self) -> Option<String> {
+        let state = &self.state;
+        self.writer.as_mut()?.look(|| state.to_bytes())
+    }
+
+    /// Changes what it says. When this returns the change is durable; on an error nothing has changed. Waits for [`PATIENCE`] at most.
     pub fn change<T>(&mut self, change: impl FnOnce(&mut State) -> T) -> Result<T, StateError> {
-        self.change_with(&mut |_| Ok(()), change)
+        self.change_with(Box::new(|_| Ok(())), change)
     }
 
     /// As [`StateDir::change`]; `before` is asked before each step and may fail it.
-    pub fn change_with<T>(
-        &mut self,
-        before: &mut dyn FnMut(Step) -> io::Result<()>,
-        change: impl FnOnce(&mut State) -> T,
-    ) -> Result<T, StateError> {
+    pub fn change_with<T>(&mut self, before: Hook, change: impl FnOnce(&mut State) -> T) -> Result<T, StateError> {
         let mut state = self.state.clone();
         let result = change(&mut state);
         if state != self.state {
             let path = self.directory.join(FILE);
-            replace::replace(&path, &state.to_bytes(), before).map_err(|error| StateError::Io {
-                doing: "write its file",
-                path,
-                error,
+            let io = |error| StateError::Io { doing: "write its file", path: path.clone(), error };
+            let writer = match &mut self.writer {
+                Some(writer) => writer,
+                none => none.insert(Writer::start(path.clone(), PATIENCE).map_err(io)?),
+            };
+            let in_force = || self.state.to_bytes();
+            writer.write(state.to_bytes(), in_force, before).map_err(|error| match error {
+                WriteError::Io(error) => io(error),
+                WriteError::Hangs(time) => StateError::Hangs { path: self.directory.clone(), time },
             })?;
             self.state = state;
         }

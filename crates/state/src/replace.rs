@@ -60,6 +60,13 @@ pub fn replace(path: &Path, bytes: &[u8], before: &mut dyn FnMut(Step) -> io::Re
     Ok(())
 }
 
+/// Writes `bytes` to the spare and makes them durable, and leaves the file as it is: whether a replacement would get through.
+pub fn probe(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = open(&path.with_extension("new"))?;
+    write_over(&file, bytes)?;
+    file.sync_all()
+}
+
 /// Not truncated: its blocks are what a full file system cannot give again.
 fn open(spare: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(spare)

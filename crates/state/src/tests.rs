@@ -88,8 +88,9 @@ fn case_1_a_failed_step_leaves_the_old_state_or_the_new_one() {
         let mut dir = StateDir::open(folder.path()).expect("free");
         dir.change(|state| state.generation = 1).expect("written");
         let old = dir.state().clone();
-        let mut before = |step| if step == failing { Err(io::Error::other("injected")) } else { Ok(()) };
-        dir.change_with(&mut before, |state| state.generation = 2).expect_err("the step fails");
+        let before: Hook =
+            Box::new(move |step| if step == failing { Err(io::Error::other("injected")) } else { Ok(()) });
+        dir.change_with(before, |state| state.generation = 2).expect_err("the step fails");
         assert_eq!(dir.state(), &old, "in memory nothing changed at {failing:?}");
         drop(dir);
         let mut dir = StateDir::open(folder.path()).expect("readable after any failure");

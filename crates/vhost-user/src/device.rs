@@ -5,12 +5,13 @@ use std::rc::Rc;
 
 use engine::{RequestError, Volume, WritePolicy};
 use front::{Account, Clients};
+use seam::real::FaultFlag;
 use seam::{DiskError, Seam};
 
 use crate::config::feature;
 use crate::inflight::Area;
 use crate::memory::{DirtyLog, Memory};
-use crate::room::{Orphans, Room};
+use crate::room::{Orphans, Room, Waiting};
 
 /// One front end's view of a volume.
 pub(crate) struct Device<S: Seam> {
@@ -32,6 +33,10 @@ pub(crate) struct Device<S: Seam> {
     pub(crate) account: Account,
     pub(crate) room: Rc<Room>,
     pub(crate) orphans: Rc<Orphans>,
+    /// Set once a page of the memory that the front end shares could not be had.
+    pub(crate) fault: FaultFlag,
+    /// Who ends the front end then.
+    pub(crate) lost_memory: Waiting,
     /// The front end has gone: nothing is written to its guest's memory any more.
     pub(crate) has_ended: Cell<bool>,
 }

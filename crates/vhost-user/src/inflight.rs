@@ -7,9 +7,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use seam::real::FaultFlag;
 use vm_memory::VolatileMemory;
 
-use crate::memory::{MemoryError, Part, map_file};
+use crate::memory::{Mapping, MemoryError, Part};
 
 /// Bytes of our own before the queues.
 const OWN_BYTES: usize = 64;
@@ -50,14 +51,19 @@ pub struct Area {
 }
 
 impl Area {
-    /// Maps what a front end hands over.
-    pub fn map(file: OwnedFd, len: u64, offset: u64, queues: u16, size: u16) -> Result<Area, MemoryError> {
+    /// Maps what a front end hands over; `fault` is set once a page of it cannot be had.
+    pub fn map(
+        file: OwnedFd,
+        (offset, len): (u64, u64),
+        (queues, size): (u16, u16),
+        fault: &FaultFlag,
+    ) -> Result<Area, MemoryError> {
         let wanted = area_bytes(queues, size);
         let end = offset.checked_add(wanted).ok_or(MemoryError::Place { guest: offset, len })?;
         if len < wanted || !offset.is_multiple_of(64) {
             return Err(MemoryError::Short { wanted, has: len });
         }
-        let whole = Part::whole(map_file(file, end)?, end as usize);
+        let whole = Part::whole(Mapping::of_file(file, end, fault)?, end as usize);
         let part = whole.part(offset as usize, wanted as usize).expect("its end was mapped");
         Ok(Area { part, queues, size })
     }
@@ -196,8 +202,12 @@ mod tests {
 
     fn area() -> (OwnedFd, Area) {
         let file = make_area(2, 8).expect("memory");
-        let area = Area::map(file.try_clone().expect("a copy"), area_bytes(2, 8), 0, 2, 8).expect("mapped");
+        let area = map(file.try_clone().expect("a copy"), 0, area_bytes(2, 8)).expect("mapped");
         (file, area)
+    }
+
+    fn map(file: OwnedFd, offset: u64, len: u64) -> Result<Area, MemoryError> {
+        Area::map(file, (offset, len), (2, 8), &FaultFlag::default())
     }
 
     #[test]
@@ -210,7 +220,7 @@ mod tests {
         }
         first.ending(2);
         first.ended(2, 1);
-        let again = Area::map(file, area_bytes(2, 8), 0, 2, 8).expect("mapped");
+        let again = map(file, 0, area_bytes(2, 8)).expect("mapped");
         let mut next = again.queue(1, 8).expect("two queues");
         assert_eq!(next.recover(1), [5, 7, 0]);
         next.begin(2);
@@ -236,10 +246,10 @@ mod tests {
     fn what_does_not_fit_is_refused_and_what_was_promised_is_kept() {
         let (file, area) = area();
         assert!(area.queue(2, 8).is_none() && area.queue(0, 16).is_none());
-        assert!(Area::map(file.try_clone().expect("a copy"), area_bytes(2, 8), 64, 2, 8).is_err());
-        assert!(Area::map(file.try_clone().expect("a copy"), 64, 0, 2, 8).is_err());
+        assert!(map(file.try_clone().expect("a copy"), 64, area_bytes(2, 8)).is_err());
+        assert!(map(file.try_clone().expect("a copy"), 0, 64).is_err());
         area.set_write_through(true);
-        assert!(Area::map(file, area_bytes(2, 8), 0, 2, 8).expect("mapped").is_write_through());
+        assert!(map(file, 0, area_bytes(2, 8)).expect("mapped").is_write_through());
     }
 
     #[test]

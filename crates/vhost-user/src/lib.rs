@@ -5,6 +5,7 @@
 //! a guest is looked at once, copied, and never trusted: a queue whose driver breaks the rules stops, and nothing else does.
 
 mod config;
+mod descriptor;
 mod device;
 mod inflight;
 pub mod memory;

@@ -1,17 +1,27 @@
 //! A guest's memory, as its virtual machine shares it: regions of its addresses, mapped here.
 //!
 //! Nothing in it is ever borrowed as a slice of Rust's: the guest changes it whenever it likes. It is copied out and in.
+//!
+//! Its file may be shortened, and its file system may have no page left for a hole: each mapping is guarded, and such an access sets the
+//! front end's [`FaultFlag`] and reads zeroes (`seam/real/fault.rs`). Who has accessed memory looks at the flag before relying on what it read
+//! or acknowledging what it wrote.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use rustix::fs::FsWord;
+use seam::real::{FaultFlag, FaultGuard};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 /// Regions that one guest may have, as many as the kernel gives to one virtual machine.
 pub const REGIONS_MAX: usize = 509;
 /// What one bit of a log of dirty memory stands for, in bytes.
 const LOG_PAGE_BYTES: u64 = 4096;
+/// The smallest page that a mapping has, in bytes.
+const PAGE_BYTES: usize = 4096;
+/// What `statfs` says of hugetlbfs, whose blocks are its pages.
+const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
 
 /// Where a region lies, as a front end tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,41 +73,60 @@ pub enum MemoryError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outside;
 
-/// Maps `len` bytes of a file from its beginning.
-pub fn map_file(file: OwnedFd, len: u64) -> Result<Arc<MmapRegion>, MemoryError> {
-    let has = rustix::fs::fstat(&file).map_err(|error| MemoryError::Map(error.to_string()))?.st_size as u64;
-    if has < len {
-        // Touching what lies past a file's end would end the process.
-        return Err(MemoryError::Short { wanted: len, has });
+/// A mapping of a shared file, whose faults set a flag; or memory of this process.
+pub struct Mapping {
+    /// Dropped before the mapping: a fault elsewhere must not look like one of this guest.
+    _guard: Option<FaultGuard>,
+    region: MmapRegion,
+}
+
+impl Mapping {
+    /// Maps `len` bytes of a file from its beginning; `fault` is set once a page of it cannot be had.
+    pub fn of_file(file: OwnedFd, len: u64, fault: &FaultFlag) -> Result<Arc<Mapping>, MemoryError> {
+        let failed = |error: &dyn std::fmt::Display| MemoryError::Map(error.to_string());
+        let has = rustix::fs::fstat(&file).map_err(|error| failed(&error))?.st_size as u64;
+        let about = rustix::fs::fstatfs(&file).map_err(|error| failed(&error))?;
+        // Large pages are mapped, and unmapped, whole.
+        let page = if about.f_type == HUGETLBFS_MAGIC { about.f_bsize as u64 } else { PAGE_BYTES as u64 };
+        let wanted = if page > PAGE_BYTES as u64 { len.checked_next_multiple_of(page) } else { Some(len) };
+        let wanted = wanted.filter(|wanted| *wanted <= has).ok_or(MemoryError::Short { wanted: len, has })?;
+        let size = usize::try_from(wanted).map_err(|_| MemoryError::Short { wanted, has })?;
+        let region = MmapRegion::from_file(FileOffset::new(file.into(), 0), size).map_err(|error| failed(&error))?;
+        let guarded = size.next_multiple_of(page as usize);
+        let guard = FaultGuard::new(region.as_ptr() as usize, guarded, fault).map_err(|error| failed(&error))?;
+        Ok(Arc::new(Mapping { _guard: Some(guard), region }))
     }
-    let size = usize::try_from(len).map_err(|_| MemoryError::Short { wanted: len, has })?;
-    let mapped = MmapRegion::from_file(FileOffset::new(file.into(), 0), size);
-    mapped.map(Arc::new).map_err(|error| MemoryError::Map(error.to_string()))
+
+    fn anonymous(len: usize) -> Result<Arc<Mapping>, MemoryError> {
+        let region = MmapRegion::new(len).map_err(|error| MemoryError::Map(error.to_string()))?;
+        Ok(Arc::new(Mapping { _guard: None, region }))
+    }
 }
 
 /// One region, mapped.
 #[derive(Clone)]
 pub struct Region {
     place: Place,
-    map: Arc<MmapRegion>,
+    map: Arc<Mapping>,
 }
 
 impl Region {
-    /// Maps a region. From the file's beginning, for large pages want an offset of their own size.
-    pub fn map(place: Place, file: OwnedFd) -> Result<Region, MemoryError> {
+    /// Maps a region; `fault` is set once a page of it cannot be had. From the file's beginning, for large pages want an offset of their own
+    /// size.
+    pub fn map(place: Place, file: OwnedFd, fault: &FaultFlag) -> Result<Region, MemoryError> {
         let Place { guest, len, user, offset } = place;
         let ends = [guest, user, offset].map(|start| start.checked_add(len));
         let [Some(_), Some(_), Some(wanted)] = ends else { return Err(MemoryError::Place { guest, len }) };
         if len == 0 {
             return Err(MemoryError::Place { guest, len });
         }
-        Ok(Region { place, map: map_file(file, wanted)? })
+        Ok(Region { place, map: Mapping::of_file(file, wanted, fault)? })
     }
 
     /// A region of anonymous memory, for who plays both sides.
     pub fn anonymous(guest: u64, len: u64) -> Result<Region, MemoryError> {
-        let map = MmapRegion::new(len as usize).map_err(|error| MemoryError::Map(error.to_string()))?;
-        Ok(Region { place: Place { guest, len, user: guest, offset: 0 }, map: Arc::new(map) })
+        let map = Mapping::anonymous(len as usize)?;
+        Ok(Region { place: Place { guest, len, user: guest, offset: 0 }, map })
     }
 
     fn end(&self) -> u64 {
@@ -108,22 +137,22 @@ impl Region {
 /// Bytes that lie in one region.
 #[derive(Clone)]
 pub struct Part {
-    map: Arc<MmapRegion>,
+    map: Arc<Mapping>,
     at: usize,
     len: usize,
 }
 
 impl Part {
     /// The first `len` bytes of a mapping.
-    pub fn whole(map: Arc<MmapRegion>, len: usize) -> Part {
-        assert!(len <= map.size(), "what is mapped was measured");
+    pub fn whole(map: Arc<Mapping>, len: usize) -> Part {
+        assert!(len <= map.region.size(), "what is mapped was measured");
         Part { map, at: 0, len }
     }
 
     /// `len` bytes from `at` on.
     pub fn slice(&self, at: usize, len: usize) -> VolatileSlice<'_> {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "past the end of a part: {at}+{len}");
-        self.map.get_slice(self.at + at, len).expect("a part lies in its mapping")
+        self.map.region.get_slice(self.at + at, len).expect("a part lies in its mapping")
     }
 
     /// Bytes.
@@ -139,7 +168,7 @@ impl Part {
 
     /// True when its first byte lies at a multiple of `align`, where the guest and this process see it.
     pub fn is_aligned(&self, align: usize) -> bool {
-        (self.map.as_ptr() as usize + self.at).is_multiple_of(align)
+        (self.map.region.as_ptr() as usize + self.at).is_multiple_of(align)
     }
 }
 
@@ -211,7 +240,8 @@ impl Memory {
             let at = guest.checked_add(done as u64).ok_or(Outside)?;
             let (region, inside) = self.region_of(at).ok_or(Outside)?;
             let count = (region.place.len - inside).min((len - done) as u64) as usize;
-            let slice = region.map.get_slice((region.place.offset + inside) as usize, count).map_err(|_| Outside)?;
+            let slice =
+                region.map.region.get_slice((region.place.offset + inside) as usize, count).map_err(|_| Outside)?;
             show(slice, done);
             done += count;
         }
@@ -224,6 +254,17 @@ impl Memory {
             Some((region, at)) if len as u64 <= region.place.len - at => true,
             _ => self.pieces(guest, len, |_, _| ()).is_ok(),
         }
+    }
+
+    /// Reads a byte of each page of a range: a page that cannot be had sets the flag now, and not in the middle of a copy.
+    pub fn touch(&self, guest: u64, len: usize) -> Result<(), Outside> {
+        self.pieces(guest, len, |slice, _| {
+            let last = slice.len() - 1;
+            let pages = (0..last).step_by(PAGE_BYTES).chain([last]);
+            pages.for_each(|at| {
+                slice.subslice(at, 1).expect("inside the slice").copy_to(&mut [0_u8]);
+            });
+        })
     }
 
     /// Copies bytes out of it.
@@ -245,9 +286,9 @@ pub struct DirtyLog(Part);
 
 impl DirtyLog {
     /// Maps the log of `len` bytes that lies at `offset` of a file.
-    pub fn map(file: OwnedFd, offset: u64, len: u64) -> Result<DirtyLog, MemoryError> {
+    pub fn map(file: OwnedFd, offset: u64, len: u64, fault: &FaultFlag) -> Result<DirtyLog, MemoryError> {
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(MemoryError::Place { guest: offset, len })?;
-        let part = Part::whole(map_file(file, end)?, end as usize);
+        let part = Part::whole(Mapping::of_file(file, end, fault)?, end as usize);
         Ok(DirtyLog(part.part(offset as usize, len as usize).expect("its end was mapped")))
     }
 
@@ -312,14 +353,31 @@ mod tests {
         let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&file, 0x1000).expect("grown");
         let place = Place { guest: 0, len: 0x1000, user: 0, offset: 0x1000 };
-        assert!(matches!(Region::map(place, file), Err(MemoryError::Short { wanted: 0x2000, has: 0x1000 })));
+        let fault = FaultFlag::default();
+        assert!(matches!(Region::map(place, file, &fault), Err(MemoryError::Short { wanted: 0x2000, has: 0x1000 })));
+    }
+
+    #[test]
+    fn a_page_that_is_gone_is_noticed_by_a_touch() {
+        let file = rustix::fs::memfd_create("gone", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, 0x4000).expect("grown");
+        let fault = FaultFlag::default();
+        let place = Place { guest: 0x1000, len: 0x4000, user: 0, offset: 0 };
+        let region = Region::map(place, file.try_clone().expect("a copy"), &fault).expect("mapped");
+        let memory = Memory::new(vec![region]).expect("memory");
+        memory.touch(0x1001, 0x3fff).expect("there");
+        rustix::fs::ftruncate(&file, 0x3000).expect("shortened");
+        memory.touch(0x1001, 0x2fff).expect("there");
+        assert!(!fault.is_set());
+        memory.touch(0x3fff, 2).expect("there");
+        assert!(fault.is_set());
     }
 
     #[test]
     fn a_log_has_a_bit_for_each_page_that_was_touched() {
         let file = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&file, 0x1000).expect("grown");
-        let log = DirtyLog::map(file.try_clone().expect("a copy"), 16, 2).expect("mapped");
+        let log = DirtyLog::map(file.try_clone().expect("a copy"), 16, 2, &FaultFlag::default()).expect("mapped");
         log.mark(0x0fff, 2);
         log.mark(0xa000, 0);
         log.mark(0xf000, 0x100_0000);

@@ -261,7 +261,11 @@ impl<S: Seam> Queue<S> {
         // The driver may wait for what was given back right before an end.
         self.untold.set(true);
         for head in left {
-            self.begin(self.read_request(&memory, head)?, true);
+            let request = self.read_request(&memory, head);
+            if self.has_lost_memory() {
+                break;
+            }
+            self.begin(request?, true);
         }
         Ok(())
     }
@@ -276,7 +280,7 @@ impl<S: Seam> Queue<S> {
     fn serve_until_stopped(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<()> {
         self.register(context);
         loop {
-            if self.stopping.get() || self.broken.get().is_some() {
+            if self.has_lost_memory() || self.stopping.get() || self.broken.get().is_some() {
                 self.tell();
                 return Poll::Ready(());
             }
@@ -301,7 +305,7 @@ impl<S: Seam> Queue<S> {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if self.with_ring(|ring, log| ring.listen(log)) == Some(true) {
+            if self.with_ring(|ring, log| ring.listen(log)) == Some(true) || self.has_lost_memory() {
                 continue;
             }
             let Some(kick) = self.kick.borrow().clone() else { return Poll::Pending };
@@ -327,12 +331,17 @@ impl<S: Seam> Queue<S> {
     fn take(self: &Rc<Self>) -> Result<bool, Broken> {
         let mut batch = self.batch.take();
         let more = self.read_batch(&mut batch);
+        if self.has_lost_memory() {
+            // What was read may be zeroes in part.
+            batch.clear();
+        }
         self.hint(&batch);
         // What came before a broken request is served, and each in its turn: where the next device goes on follows from how many were used
         // and which are under way.
         batch.drain(..).for_each(|request| self.begin(request, false));
         self.batch.replace(batch);
-        more
+        // Broken off already: what zeroes look like is not what the driver did.
+        if self.has_lost_memory() { Ok(true) } else { more }
     }
 
     fn read_batch(&self, batch: &mut Vec<Request>) -> Result<bool, Broken> {
@@ -380,6 +389,17 @@ impl<S: Seam> Queue<S> {
         }
     }
 
+    /// True once a page of the memory that the front end shares could not be had: nothing that was read since counts, and nothing is given
+    /// back.
+    fn has_lost_memory(&self) -> bool {
+        let has = self.device.fault.is_set();
+        if has && self.broken.get().is_none() {
+            self.break_off(Broken::Lost);
+            self.device.lost_memory.wake();
+        }
+        has
+    }
+
     /// What the chain that begins at `head` asks for.
     fn read_request(&self, memory: &Rc<Memory>, head: u16) -> Result<Request, Broken> {
         let volume = &self.device.volume;
@@ -390,6 +410,9 @@ impl<S: Seam> Queue<S> {
 
     /// Serves a request. `is_left`: an earlier device had begun it.
     fn begin(self: &Rc<Self>, request: Request, is_left: bool) {
+        if self.has_lost_memory() {
+            return;
+        }
         self.note(&request);
         if let Some((status, written)) = self.serve_now(&request) {
             return self.give_back(&request, status, written);
@@ -431,6 +454,11 @@ impl<S: Seam> Queue<S> {
                 })
             }
             Kind::Write { at, len } if len <= PIECE_BYTES && !device.writes_through() => {
+                // A buffer that is gone reads as zeroes, which must not become the volume's content.
+                buffers.touch();
+                if device.fault.is_set() {
+                    return None;
+                }
                 device.volume.write_now(at, len, &mut Given(buffers)).then_some((Status::Ok, 0))
             }
             Kind::Identity => {
@@ -505,6 +533,9 @@ impl<S: Seam> Queue<S> {
             let mut data = vec![0; count];
             let read = request.buffers.read(done, &mut data);
             read.expect("a request's buffers are in the memory that it holds, and as long as its data");
+            if device.fault.is_set() {
+                return None;
+            }
             if let Err(error) = device.volume.write(from, count, flags, &mut &data[..]).await {
                 return Some(Err(error));
             }
@@ -531,9 +562,9 @@ impl<S: Seam> Queue<S> {
         self.wake();
     }
 
-    /// Writes a request's status and gives its buffers back to the driver.
+    /// Writes a request's status and gives its buffers back to the driver. Where memory is lost nothing is given back: the data may not be in it.
     fn give_back(&self, request: &Request, status: Status, written: usize) {
-        if self.ring.borrow().is_none() {
+        if self.has_lost_memory() || self.ring.borrow().is_none() {
             return;
         }
         let wrote = request.buffers.memory.write(request.status_at, &[status as u8]);
@@ -545,6 +576,10 @@ impl<S: Seam> Queue<S> {
         let inflight = self.inflight.borrow();
         if let Some(inflight) = &*inflight {
             inflight.ending(request.head);
+        }
+        // Nor is the driver told of what could not be noted.
+        if self.has_lost_memory() {
+            return;
         }
         let used = self.with_ring(|ring, log| {
             // The status is one byte more; of what is longer than a driver may ask for the count says no more than that.

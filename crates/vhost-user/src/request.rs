@@ -213,6 +213,14 @@ impl Buffers {
         copy_out(&self.memory, &self.segments, from, out)
     }
 
+    /// Reads a byte of each page of it, so that a page that cannot be had is known before anything is copied.
+    pub(crate) fn touch(&self) {
+        for segment in &self.segments {
+            let touched = self.memory.touch(segment.at, segment.len as usize);
+            touched.expect("a request's buffers are in the memory that it holds");
+        }
+    }
+
     /// Copies bytes into the guest's memory, tells of each place with `wrote`.
     pub(crate) fn write(&self, from: usize, bytes: &[u8], mut wrote: impl FnMut(u64, usize)) -> Result<(), ()> {
         each(&self.segments, from, bytes.len(), |at, count, done| {

@@ -45,6 +45,12 @@ pub enum Broken {
     /// Buffers that are not in memory.
     #[error("a buffer of {1} bytes at {0:#x} is not in the guest's memory")]
     Outside(u64, u32),
+    /// A page of the memory that the front end shares is gone.
+    #[error(
+        "a page of its memory cannot be had: the file behind it was shortened, or its file system is full (see \"Who may do what to \
+         whom\" in docs/vhost-user.md)"
+    )]
+    Lost,
     /// Too short for a request's head, or without room for its status.
     #[error("a request without its head or without room for its status")]
     Short,

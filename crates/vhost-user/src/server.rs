@@ -15,6 +15,7 @@ use seam::mailbox::{Receiver, mailbox};
 use seam::real::{RealBell, RealListener, RealSeam};
 use seam::{Listener, Nanos, Seam};
 
+use crate::Broken;
 use crate::session::{Left, Session, Shared};
 use crate::socket::{Answered, Asked, talk};
 
@@ -26,6 +27,9 @@ const STACK_BYTES: usize = 256 << 10;
 const STOP_POLL: Nanos = Nanos::from_millis(5);
 /// Pause after a failed accept (too many open files).
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
+/// Time that a front end's thread has to end once its socket is shut down. One whose last descriptor lies on a file system that hangs takes
+/// longer: it keeps its place among the volume's front ends, and holds up nobody.
+const THREAD_PATIENCE: Nanos = Nanos::from_secs(1);
 /// Messages of one front end that wait.
 const INBOX_ROOM: usize = 1;
 /// Bytes of one guest's reads that are held without standing in line.
@@ -43,6 +47,8 @@ struct Served {
     number: u64,
     lost_before: u64,
     sessions: BTreeMap<u64, (Rc<Control>, Rc<Session<RealSeam>>)>,
+    /// Threads of front ends that have gone, which have not ended.
+    lingering: Rc<Cell<usize>>,
     left: Left,
 }
 
@@ -75,8 +81,9 @@ impl Server {
     /// acknowledged may be lost.
     pub fn add(&self, volume: Volume<RealSeam>, listener: RealListener, lost_before: u64) {
         let (accepting, number) = (Rc::new(Control::default()), self.number());
-        let (sessions, left) = Default::default();
-        let served = Served { accepting: accepting.clone(), accepts: true, number, lost_before, sessions, left };
+        let (sessions, lingering, left) = Default::default();
+        let accepts = true;
+        let served = Served { accepting: accepting.clone(), accepts, number, lost_before, sessions, lingering, left };
         let before = self.0.volumes.borrow_mut().insert(volume.name().to_owned(), served);
         assert!(before.is_none(), "a volume is served once");
         let server = self.clone();
@@ -102,7 +109,7 @@ impl Server {
         let name = volume.name().to_owned();
         let mut volumes = self.0.volumes.borrow_mut();
         let Some(served) = volumes.get_mut(&name).filter(|served| served.number == number) else { return };
-        if served.sessions.len() >= SESSIONS_MAX {
+        if served.sessions.len() + served.lingering.get() >= SESSIONS_MAX {
             (self.0.report)(format!("volume {name}: a vhost-user front end was sent away, there are {SESSIONS_MAX}"));
             return;
         }
@@ -133,12 +140,12 @@ impl Server {
         let session = Rc::new(session);
         served.sessions.insert(id, (control.clone(), session.clone()));
         self.0.shared.clients.add(id, &control);
-        let server = self.clone();
+        let (server, lingering) = (self.clone(), served.lingering.clone());
         self.0.seam.spawn(async move {
             server.serve(&name, &session, &control, inbox).await;
             // The thread ends when it hears of that.
             let _ = rustix::net::shutdown(&*socket, Shutdown::Both);
-            server.tell_end(&name, &session, has_ended).await;
+            server.tell_end(&name, &session, has_ended, lingering).await;
             server.0.shared.clients.remove(id);
             if let Some(served) = server.0.volumes.borrow_mut().get_mut(&name).filter(|served| served.number == number)
             {
@@ -147,15 +154,18 @@ impl Server {
         });
     }
 
-    /// Obeys one front end until it leaves or is to leave.
+    /// Obeys one front end until it leaves, is to leave, or has lost memory that it shares.
     async fn serve(&self, name: &str, session: &Session<RealSeam>, control: &Rc<Control>, mut inbox: Receiver<Asked>) {
         let hurry = |context: &Context<'_>| {
             control.register(context);
             control.stop() == Stop::Now
         };
-        while let Some(asked) = control.until(pending(), inbox.receive()).await {
+        while let Some(asked) = control.until(session.lost_memory(), inbox.receive()).await {
             let Some(Asked { message, answer }) = asked else { return };
-            let result = session.handle(message, hurry).await.map_err(|refused| refused.to_string());
+            let result = match message {
+                Ok(message) => session.handle(message, hurry).await.map_err(|refused| refused.to_string()),
+                Err(why) => Err(why),
+            };
             if let Err(why) = &result {
                 (self.0.report)(format!("volume {name}: a vhost-user front end was refused something: {why}"));
             }
@@ -163,16 +173,40 @@ impl Server {
             // Its thread may have ended meanwhile.
             let _ = answer.try_send(answered);
         }
+        if session.has_lost_memory() {
+            control.ask(Stop::Now);
+        }
         session.stop(hurry).await;
     }
 
     /// Says what went wrong with a front end that has left.
-    async fn tell_end(&self, name: &str, session: &Session<RealSeam>, mut has_ended: Receiver<String>) {
-        for (queue, broken) in session.broken() {
+    async fn tell_end(
+        &self,
+        name: &str,
+        session: &Session<RealSeam>,
+        mut has_ended: Receiver<String>,
+        lingering: Rc<Cell<usize>>,
+    ) {
+        if session.has_lost_memory() {
+            let why = Broken::Lost;
+            (self.0.report)(format!("volume {name}: a vhost-user front end was sent away: {why}"));
+        }
+        for (queue, broken) in session.broken().filter(|(_, broken)| *broken != Broken::Lost) {
             (self.0.report)(format!("volume {name}: queue {queue} of a guest was not served any more: {broken}"));
         }
-        if let Some(why) = has_ended.receive().await {
-            (self.0.report)(format!("volume {name}: a vhost-user front end was sent away: {why}"));
+        let patience = self.0.seam.sleep(THREAD_PATIENCE);
+        match Control::default().until(patience, has_ended.receive()).await {
+            Some(Some(why)) => {
+                (self.0.report)(format!("volume {name}: a vhost-user front end was sent away: {why}"));
+            }
+            Some(None) => {}
+            None => {
+                lingering.set(lingering.get() + 1);
+                self.0.seam.spawn(async move {
+                    has_ended.receive().await;
+                    lingering.set(lingering.get() - 1);
+                });
+            }
         }
     }
 

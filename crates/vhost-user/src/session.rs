@@ -1,14 +1,16 @@
 //! One front end: what it has told of its guest, message by message.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::task::Context;
+use std::task::{Context, Poll};
 
 use engine::Volume;
 use front::{Account, Clients};
 use rustix::net::SendFlags;
+use seam::real::FaultFlag;
 use seam::{Bell, Seam};
 
 use crate::config::{QUEUES_MAX, SPACE_BYTES, WRITE_CACHE_AT, feature, features, space};
@@ -17,7 +19,7 @@ use crate::inflight::{Area, area_bytes, make_area};
 use crate::memory::{DirtyLog, Memory, MemoryError, Place, Region};
 use crate::message::{self, MEM_SLOTS, Message, Reply, Which, protocol};
 use crate::queue::{Addresses, Queue};
-use crate::room::{Orphans, Room};
+use crate::room::{Orphans, Room, Waiting};
 
 /// Entries that a queue may have.
 const QUEUE_SIZE_MAX: u32 = 1 << 15;
@@ -117,6 +119,8 @@ impl<S: Seam> Session<S> {
             account: Account::new(&shared.clients),
             room: shared.room.clone(),
             orphans: left.0.clone(),
+            fault: FaultFlag::default(),
+            lost_memory: Waiting::default(),
             has_ended: Cell::default(),
         });
         let queues = (0..QUEUES_MAX).map(|_| Queue::new(device.clone())).collect();
@@ -149,12 +153,12 @@ impl<S: Seam> Session<S> {
                 device.write_through.set(false);
             }
             Message::SetMemTable(list) => {
-                let regions = list.into_iter().map(|(place, file)| Region::map(place, file));
+                let regions = list.into_iter().map(|(place, file)| Region::map(place, file, &device.fault));
                 self.set_memory(Memory::new(regions.collect::<Result<_, _>>()?)?);
             }
             Message::AddMemReg(place, file) => {
                 self.agreed(protocol::CONFIGURE_MEM_SLOTS, "memory region by region")?;
-                self.set_memory(device.memory().with(Region::map(place, file)?)?);
+                self.set_memory(device.memory().with(Region::map(place, file, &device.fault)?)?);
             }
             Message::RemMemReg(place) => {
                 self.agreed(protocol::CONFIGURE_MEM_SLOTS, "memory region by region")?;
@@ -163,7 +167,7 @@ impl<S: Seam> Session<S> {
             Message::GetMaxMemSlots => return Ok(Reply::U64(MEM_SLOTS)),
             Message::SetLogBase { len, offset, file } => {
                 self.agreed(protocol::LOG_SHMFD, "a shared log of dirty memory")?;
-                *device.log.borrow_mut() = Some(Rc::new(DirtyLog::map(file, offset, len)?));
+                *device.log.borrow_mut() = Some(Rc::new(DirtyLog::map(file, offset, len, &device.fault)?));
                 return Ok(Reply::Log);
             }
             Message::SetVringNum { index, size } => {
@@ -228,7 +232,7 @@ impl<S: Seam> Session<S> {
                 if self.queues.iter().any(|queue| queue.is_running()) {
                     return Err(Refused::Served("the memory for what is under way"));
                 }
-                let area = Area::map(file, len, offset, queues, size)?;
+                let area = Area::map(file, (offset, len), (queues, size), &device.fault)?;
                 device.adopt(area, self.lost_before);
             }
         }
@@ -313,6 +317,23 @@ impl<S: Seam> Session<S> {
         for queue in &self.queues {
             queue.stop(&hurry).await;
         }
+    }
+
+    /// True once a page of the memory that it shares could not be had.
+    pub fn has_lost_memory(&self) -> bool {
+        self.device.fault.is_set()
+    }
+
+    /// Returns once a page of the memory that it shares could not be had.
+    pub async fn lost_memory(&self) {
+        poll_fn(|context| match self.device.fault.is_set() {
+            true => Poll::Ready(()),
+            false => {
+                self.device.lost_memory.register(context);
+                Poll::Pending
+            }
+        })
+        .await;
     }
 
     /// What drivers did that no driver may, and in which queue.

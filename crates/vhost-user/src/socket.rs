@@ -1,5 +1,5 @@
 //! A front end's socket, on a thread of its own: messages come with descriptors and may come in halves, and whoever sends one half
-//! holds up nobody but himself. Memory is mapped here, too, and given back here.
+//! holds up nobody but himself. Descriptors that could hold up the data core go no further than here.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,11 +12,13 @@ use rustix::net::{
 };
 use seam::mailbox::Sender;
 
+use crate::descriptor;
 use crate::message::{FDS_MAX, HEAD_BYTES, Head, Message, Reply, Wrong, decode};
 
 /// A message on its way to the core, and where its answer goes.
 pub(crate) struct Asked {
-    pub(crate) message: Message,
+    /// Or why it is refused already.
+    pub(crate) message: Result<Message, String>,
     pub(crate) answer: SyncSender<Answered>,
 }
 
@@ -57,6 +59,8 @@ pub(crate) fn talk(socket: &Arc<OwnedFd>, core: &Sender<Asked>) -> Result<(), En
             return Ok(());
         }
         let message = decode(&head, &body, fds)?;
+        // What is refused is closed on this thread.
+        let message = descriptor::check(&message).map(|()| message).map_err(|refused| refused.to_string());
         let (answer, answered) = sync_channel(1);
         core.send_waiting(Asked { message, answer }).map_err(|_| Ended::Gone)?;
         let Answered { result, acknowledges } = answered.recv().map_err(|_| Ended::Gone)?;

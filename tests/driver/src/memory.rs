@@ -22,7 +22,11 @@ pub struct Memory {
 impl Memory {
     /// So many bytes of zeroes.
     pub fn new(bytes: u64) -> io::Result<Memory> {
-        let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC)?;
+        Memory::of_file(rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC)?, bytes)
+    }
+
+    /// The first bytes of a file, which is made as long.
+    pub fn of_file(file: OwnedFd, bytes: u64) -> io::Result<Memory> {
         rustix::fs::ftruncate(&file, bytes)?;
         let offset = FileOffset::new(File::from(file.try_clone()?), 0);
         let map = MmapRegion::from_file(offset, bytes as usize).map_err(io::Error::other)?;

@@ -10,6 +10,7 @@ pub mod client;
 pub mod daemon;
 pub mod file_system;
 pub mod folder;
+pub mod fuse;
 pub mod guest;
 pub mod held;
 pub mod http;

@@ -87,6 +87,10 @@ alert_kinds! {
     FlashHung "flash-hung" Critical;
     /// A certificate that clients are shown is over.
     CertificateExpired "certificate-expired" Critical;
+    /// Nothing can be noted in the state directory.
+    StateDisk "state-disk" Critical;
+    /// Memory does not outlive the daemon although it was to.
+    MemoryNotKept "memory-not-kept" Warning;
     /// One flash device alone holds what is dirty.
     SingleCopy "single-copy" Warning;
     /// A write-back volume runs as write-through for want of a second copy.

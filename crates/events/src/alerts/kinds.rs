@@ -209,6 +209,30 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         find: |look, found| found.extend(certificates(look, |ends, now| ends <= now)),
     },
     Kind {
+        kind: AlertKind::StateDisk,
+        when: "nothing can be written to the state directory: its disk hangs, fails, or is full",
+        effect: "Volumes are served as they are. What has to be noted first fails after five seconds at most: changes by command, volumes that come or go, and flushes after a flash device has failed. A stop leaves volumes marked as not cleanly stopped.",
+        remedy: "Look at the disk of the directory that the cause names; when it answers again nothing else has to be done.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            let directory = look.status.state_directory.as_deref().unwrap_or_default();
+            let failed = look.status.state_failed.as_ref();
+            found.extend(failed.map(|why| (None, format!("{directory} cannot be written: {why}"))));
+        },
+    },
+    Kind {
+        kind: AlertKind::MemoryNotKept,
+        when: "memory was to outlive the daemon, and there is no room for that",
+        effect: "A kill or a crash of this daemon loses what clients wrote and did not flush; the next flush of each fails once then.",
+        remedy: "Make room where the cause says, then restart.",
+        delay_ms: 0,
+        told: &[],
+        find: |look, found| {
+            found.extend(look.status.memory_not_kept.clone().map(|why| (None, why)));
+        },
+    },
+    Kind {
         kind: AlertKind::SingleCopy,
         when: "one flash device alone is in service",
         effect: "If it fails, what was flushed and is not on its backing is lost; without `allow_single_copy` volumes run as write-through instead.",

@@ -128,6 +128,8 @@ fn each_kind_is_found_where_it_is_and_a_healthy_daemon_has_none() {
     assert_eq!(congested(61), ["datastore-congested: it is congested, caused by w: 2 volumes contend"]);
     let history = HistoryHealth { failed: Some("the disk is full".to_owned()), ..HistoryHealth::default() };
     assert_eq!(found(|status| status.history = Some(history)), ["history-disk -"]);
+    assert_eq!(found(|status| status.state_failed = Some("no answer for 5 s".to_owned())), ["state-disk -"]);
+    assert_eq!(found(|status| status.memory_not_kept = Some("no room".to_owned())), ["memory-not-kept -"]);
     assert_eq!(found(|status| status.events.failed = Some("the disk is full".to_owned())), ["events-disk -"]);
     let webhook = WebhookHealth { failed: Some("it answered 500".to_owned()), ..WebhookHealth::default() };
     assert_eq!(found(|status| status.webhook = Some(webhook)), ["webhook-failing -"]);

@@ -111,7 +111,7 @@ pub const KEYS: &[Key] = &[
         "keep_in",
         r#""auto", "none" or "/dev/shm""#,
         r#""auto""#,
-        "Where the memory cache lies, so that it outlives the daemon: a directory in a file system in memory (tmpfs). What was acknowledged and is not on the backing yet is then taken back by the next start after a crash or a kill; a power cut takes it along. `\"auto\"`: `/dev/shm`, if there is room for `[memory] size`, else nowhere, with a warning; `\"none\"`: nowhere. Where it goes with the daemon, clients that connect after a kill find that their [first flush fails](vhost-user.md#restarts-of-the-daemon).",
+        "Where the memory cache lies, so that it outlives the daemon: a directory in a file system in memory (tmpfs). What was acknowledged and is not on the backing yet is then taken back by the next start after a crash or a kill; a power cut takes it along. `\"auto\"`: `/dev/shm`, if there is room for `[memory] size`, else nowhere, with a warning; `\"none\"`: nowhere. A directory that is named and has no room keeps the daemon from starting, unless what a killed one left is there: that is taken back, without a new file, and the alert `memory-not-kept` says so. Where it goes with the daemon, clients that connect after a kill find that their [first flush fails](vhost-user.md#restarts-of-the-daemon).",
     ),
     key(
         "flash",

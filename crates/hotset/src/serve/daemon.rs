@@ -1,6 +1,6 @@
 //! The control thread's picture of the daemon: what is served where, and one action a message.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -73,6 +73,8 @@ pub struct Daemon {
     pub state: RefCell<StateDir>,
     /// Where memory lies that outlives the daemon.
     pub(super) kept: Option<KeptFile>,
+    /// Why it does not although it was to.
+    pub(super) not_kept: OnceCell<Option<String>>,
     /// Generations of earlier daemons of which all is there that they had acknowledged.
     pub(super) whole: RefCell<Vec<u64>>,
     /// Memory of earlier daemons that cannot be read.
@@ -155,6 +157,7 @@ impl Daemon {
         let fixed_luns = RefCell::new(config.volumes.iter().filter_map(|volume| volume.lun).collect());
         Daemon {
             kept,
+            not_kept: OnceCell::new(),
             whole: RefCell::default(),
             unreadable: RefCell::default(),
             fixed_luns,

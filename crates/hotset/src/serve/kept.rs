@@ -27,34 +27,43 @@ const DIRECTORY: &str = "/dev/shm";
 /// Room that a new file needs to begin with, in bytes.
 const LEAST_BYTES: u64 = 32 << 20;
 
-/// Where this daemon's memory is to lie; `None`: it goes with the daemon. Noted in the state directory.
-pub fn plan(config: &Config, state: &mut StateDir) -> Result<Option<KeptFile>, String> {
+/// What becomes of this daemon's memory.
+#[derive(Default)]
+pub struct Plan {
+    /// Where it lies; `None`: it goes with the daemon.
+    pub kept: Option<KeptFile>,
+    /// Why it does although it was to outlive it: something to alert of.
+    pub not_kept: Option<String>,
+}
+
+/// Where this daemon's memory is to lie, noted in the state directory. A file system without room for it keeps no daemon from starting that
+/// has to take back what an earlier one left there.
+pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
     // What was left takes room until it is taken back, which is before there is much in the new one.
     let left = state.state().kept.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
-    let left: u64 = left.map(|file| file.blocks() * 512).sum();
-    let wanted = config.memory_bytes.saturating_sub(left).max(LEAST_BYTES);
-    let directory = match &config.keep_in {
-        KeepIn::Nowhere => return Ok(None),
-        KeepIn::Auto => match check(Path::new(DIRECTORY), wanted).and_then(|()| try_file(Path::new(DIRECTORY))) {
-            Ok(()) => Path::new(DIRECTORY),
-            Err(error) => {
-                log::warn(format!(
-                    "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of each \
-                     fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
-                ));
-                return Ok(None);
-            }
-        },
-        KeepIn::Directory(directory) => {
-            check(directory, wanted).map_err(|error| format!("[memory] keep_in: {error}"))?;
-            directory
-        }
+    let left: Vec<u64> = left.map(|file| file.blocks() * 512).collect();
+    let wanted = config.memory_bytes.saturating_sub(left.iter().sum()).max(LEAST_BYTES);
+    let (directory, is_asked_for) = match &config.keep_in {
+        KeepIn::Nowhere => return Ok(Plan::default()),
+        KeepIn::Auto => (Path::new(DIRECTORY), false),
+        KeepIn::Directory(directory) => (directory.as_path(), true),
     };
+    if let Err(error) = check(directory, wanted).and_then(|()| try_file(directory)) {
+        if is_asked_for && left.is_empty() {
+            return Err(format!("[memory] keep_in: {error}"));
+        }
+        log::warn(format!(
+            "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of each \
+             fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
+        ));
+        let not_kept = (!left.is_empty()).then(|| format!("{error}. What an earlier daemon left there is taken back"));
+        return Ok(Plan { kept: None, not_kept });
+    }
     let id = draw_incarnation().map_err(|error| format!("[memory] keep_in: {error}"))?;
     let path = directory.join(format!("hotset-{id:016x}"));
     let record = KeptRecord { path: path.clone(), id, generation: state.state().generation };
     state.change(|state| state.kept.push(record)).map_err(|error| error.to_string())?;
-    Ok(Some(KeptFile { path, id }))
+    Ok(Plan { kept: Some(KeptFile { path, id }), not_kept: None })
 }
 
 /// Where a file can be made, one for memory can be made too.

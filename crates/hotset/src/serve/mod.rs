@@ -30,6 +30,8 @@ mod reload;
 mod sabotage;
 mod sample;
 mod shares;
+mod shortage;
+mod signals;
 mod socket_access;
 mod status;
 mod stop;
@@ -46,8 +48,7 @@ use std::time::Duration;
 use control::ErrorKind;
 use engine::CoreSpec;
 use rustix::process::{Resource, Rlimit};
-use seam::real::{KeptFile, RealCoreSpec};
-use tokio::signal::unix::{SignalKind, signal};
+use seam::real::{KeptFile, RealCoreSpec, Signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
@@ -73,6 +74,7 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 /// Serves what `file` says until told to stop.
 pub fn run(file: &Path) -> Result<(), Failure> {
     let inherited = handover::inherited();
+    signals::take()?;
     let config = Config::load(file).map_err(|problems| Failure::usage(problems.to_string()))?;
     config.exposed_secrets().iter().for_each(log::warn);
     raise_open_files();
@@ -95,6 +97,7 @@ pub struct Background(JoinHandle<Result<(), Failure>>);
 impl Background {
     /// Starts one; returns when clients can connect.
     pub fn start(config: Config) -> Result<Background, Failure> {
+        signals::take()?;
         let (ready, is_ready) = std::sync::mpsc::channel();
         let body = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -141,10 +144,11 @@ async fn serve(config: Config, clients: Vec<handover::Kept>, ready: impl FnOnce(
     let (tls, shown) = tls.unzip();
     let (target, keeping) = iscsi::plan(config.iscsi.as_ref())?;
     let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
-    let kept = kept::plan(&config, &mut state).map_err(Failure::failed)?;
+    let kept::Plan { kept, not_kept } = kept::plan(&config, &mut state).map_err(Failure::failed)?;
     let cores = start_cores(&config, tls, (target, vhost_user), kept.clone(), ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, (cores, kept), Notifier::from_environment()));
+    daemon.not_kept.set(not_kept).expect("nobody else has set it");
     // From before anybody is heard: who adds a volume meanwhile would have it without what was left of it.
     *daemon.whole.borrow_mut() = daemon.open_left_behind().await.map_err(|failure| Failure::failed(failure.message))?;
     if let Some(shown) = shown {
@@ -328,17 +332,14 @@ fn wanted_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
 
 /// SIGTERM and SIGINT stop, a second one at once; SIGHUP reads the configuration again.
 async fn obey_signals(daemon: Rc<Daemon>) {
-    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
-    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = signals else {
-        return log::error("signals cannot be received; stop the daemon with `hotset stop`");
-    };
-    // A stop that was asked for by command is none of them.
-    let mut stopping = false;
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => stop_or_exit(&daemon, "SIGTERM", &mut stopping),
-            _ = interrupt.recv() => stop_or_exit(&daemon, "SIGINT", &mut stopping),
-            _ = hangup.recv() => {
+    let mut signals = signals::obey(match daemon.kept {
+        Some(_) => "what was acknowledged waits in memory for the next start",
+        None => "what was flushed is safe, what was not is lost",
+    });
+    while let Some(signal) = signals.recv().await {
+        match signal {
+            Signal::Terminate | Signal::Interrupt => stop_by_signal(&daemon, signal),
+            Signal::Hangup => {
                 let daemon = daemon.clone();
                 tokio::task::spawn_local(async move { reload_by_signal(&daemon).await });
             }
@@ -346,23 +347,16 @@ async fn obey_signals(daemon: Rc<Daemon>) {
     }
 }
 
-fn stop_or_exit(daemon: &Daemon, signal: &str, stopping: &mut bool) {
-    if std::mem::replace(stopping, true) {
-        let kept = match daemon.kept {
-            Some(_) => "what was acknowledged waits in memory for the next start",
-            None => "what was flushed is safe, what was not is lost",
-        };
-        log::warn(format!("{signal} again: ending at once; {kept}"));
-        std::process::exit(i32::from(EXIT_FAILED));
-    }
+fn stop_by_signal(daemon: &Daemon, signal: Signal) {
     let how = match daemon.flash_store() {
         Some(_) => "leaving what is dirty in the flash log",
         None => "destaging what is dirty",
     };
-    log::info(format!("{signal}: stopping; {how}, a second signal ends at once"));
-    daemon.journal.note_change(Some(signal.to_owned()), None, "stop".to_owned());
+    let name = signal.name();
+    log::info(format!("{name}: stopping; {how}, a second signal ends at once"));
+    daemon.journal.note_change(Some(name.to_owned()), None, "stop".to_owned());
     // Whoever stops the daemon may be about to start it again. If not, the service manager hangs up on who waits for that.
-    let hands_over = signal == "SIGTERM" && daemon.notifier.is_there();
+    let hands_over = signal == Signal::Terminate && daemon.notifier.is_there();
     daemon.stop.ask(false, if hands_over { Clients::HandOver } else { Clients::SendAway });
 }
 

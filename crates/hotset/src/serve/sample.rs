@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::daemon::Daemon;
+use super::shortage::Shortage;
 use crate::log;
 
 /// Time between two samples.
@@ -39,8 +40,10 @@ impl Daemon {
         let first = Instant::now() + (PAUSE + PAUSE / 2).saturating_sub(into);
         let mut tick = interval_at(first, PAUSE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut shortage = Shortage::default();
         while !self.stop.is_stopping() {
             tick.tick().await;
+            self.look_at_descriptors(&mut shortage);
             self.journal.begin_look();
             let mut status = self.look().await;
             let at_unix_ms = moment::since_1970().as_millis() as u64;

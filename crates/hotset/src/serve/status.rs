@@ -99,6 +99,7 @@ impl Daemon {
         alerts.extend(failed.map(|why| format!("history cannot be written: {why}")));
         let silent = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
         alerts.extend(silent.map(|core| format!("data core {} does not answer", core.index())));
+        let state_failed = self.state.borrow_mut().look();
         let mut status = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -107,6 +108,8 @@ impl Daemon {
             stopping: self.stop.is_stopping(),
             configuration: config.file.display().to_string(),
             state_directory: Some(absolute(self.state.borrow().path())),
+            state_failed,
+            memory_not_kept: self.not_kept.get().cloned().flatten(),
             listen: self.listen.borrow().clone(),
             api: self.api.get().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,

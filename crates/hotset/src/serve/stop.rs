@@ -257,7 +257,7 @@ impl Daemon {
                 }
             }
         }
-        self.note_ended(&mut clean, &parked);
+        let noted = self.note_ended(&mut clean, &parked);
         if self.close_flash().await && complete {
             // Nothing in it is needed: no recovery finds anything of them.
             self.note(|state| parked.iter().for_each(|(incarnation, _)| state.mark_clean(*incarnation)));
@@ -270,7 +270,10 @@ impl Daemon {
             core.join().await;
         }
         if complete {
-            self.end_kept();
+            // Without the notes it is the proof that nothing was lost, for the next start.
+            if noted {
+                self.end_kept();
+            }
             self.keep_clients(kept).await;
         }
         if !complete {
@@ -377,8 +380,8 @@ impl Daemon {
     }
 
     /// Notes many volumes at once, for each time the whole file is written: those that are clean since the last time, and all that lie in the
-    /// flash log.
-    fn note_ended(&self, clean: &mut Vec<u64>, parked: &[(u64, u64)]) {
+    /// flash log. True when it is noted.
+    fn note_ended(&self, clean: &mut Vec<u64>, parked: &[(u64, u64)]) -> bool {
         let noted = self.note(|state| {
             clean.iter().for_each(|incarnation| state.mark_clean(*incarnation));
             parked.iter().for_each(|(incarnation, destaged)| state.mark_parked(*incarnation, *destaged));
@@ -386,6 +389,7 @@ impl Daemon {
         if noted {
             clean.clear();
         }
+        noted
     }
 
     /// True when it is noted. What cannot be is found out again at the next start.

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -21,13 +21,19 @@ pub struct RealBell {
     waiting: RefCell<Option<Submit<PollOnce<Rc<OwnedFd>>>>>,
 }
 
+/// Refuses what is no eventfd: it could be readable for ever, or hold up the thread that uses or closes it. Asks no file system.
+pub fn check_eventfd(fd: impl AsFd) -> io::Result<()> {
+    let what = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
+    if what.as_os_str() != "anon_inode:[eventfd]" {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no eventfd", what.display())));
+    }
+    Ok(())
+}
+
 impl RealBell {
-    /// Takes over an eventfd; refuses anything else, which could be readable for ever or hold the core up.
+    /// Takes over an eventfd; refuses anything else.
     pub fn new(fd: OwnedFd) -> io::Result<RealBell> {
-        let what = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
-        if what.as_os_str() != "anon_inode:[eventfd]" {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no eventfd", what.display())));
-        }
+        check_eventfd(&fd)?;
         // SAFETY: asks for the flags of a descriptor that is open.
         let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
         let blocks = flags & libc::O_NONBLOCK == 0;

@@ -230,6 +230,23 @@ impl SmallDisk {
         None
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Leaves no room on it.
+    pub fn fill(&self) {
+        let mut file = std::fs::File::create(self.0.join("filler")).expect("it can be made");
+        let piece = vec![1; 4096];
+        while std::io::Write::write_all(&mut file, &piece).is_ok() {}
+    }
+
+    /// Makes room again.
+    pub fn empty(&self) {
+        std::fs::remove_file(self.0.join("filler")).expect("it was filled");
+    }
+
     pub fn remount(&self, options: &str) {
         let done = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.0).status();
         assert!(done.is_ok_and(|done| done.success()), "{options}");

@@ -9,6 +9,7 @@ use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::random::{Random, seed};
 use e2e::site::Site;
 
+use crate::history::SmallDisk;
 use crate::kill::kill_rounds;
 
 const BYTES: usize = 8 << 20;
@@ -241,5 +242,37 @@ fn memory_of_another_version_is_given_up_in_explicit_words_alone() {
     std::fs::remove_file(&file).expect("an administrator may");
     let daemon = site.start();
     assert_eq!(files(&site).len(), 1, "its record goes with it");
+    daemon.stop();
+}
+
+#[test]
+fn what_a_killed_daemon_left_on_a_full_tmpfs_is_taken_back() {
+    let mut site = Site::with_volume(BYTES as u64);
+    site.memory = "32 MiB".to_owned();
+    let Some(tmpfs) = SmallDisk::of(&site.folder.join("shm"), "80m") else { return };
+    site.keep_in = tmpfs.path().display().to_string();
+    let alerts = |daemon: &Daemon| {
+        let status: serde_json::Value =
+            serde_json::from_str(&daemon.command(&["status", "--json"])).expect("it is JSON");
+        status["active_alerts"].as_array().expect("a list").clone()
+    };
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    client.write(0, &[9; 64 << 10]).expect("acknowledged");
+    daemon.kill();
+    tmpfs.fill();
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    assert_eq!(client.read(0, 64 << 10).expect("it is read"), vec![9; 64 << 10]);
+    client.flush().expect("nothing is lost: no flush fails");
+    let alert = wait_for("the alert", || alerts(&daemon).into_iter().find(|alert| alert["kind"] == "memory-not-kept"));
+    assert!(alert["cause"].as_str().is_some_and(|cause| cause.contains(&site.keep_in)), "{alert}");
+    drop(client);
+    daemon.stop();
+    assert!(files(&site).is_empty(), "what was taken back is gone");
+    tmpfs.empty();
+    let daemon = site.start();
+    assert_eq!(files(&site).len(), 1, "with room it is kept again");
+    assert!(alerts(&daemon).iter().all(|alert| alert["kind"] != "memory-not-kept"));
     daemon.stop();
 }

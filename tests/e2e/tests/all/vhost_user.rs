@@ -13,7 +13,7 @@ const BYTES: u64 = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 const DATA_BYTES: u32 = 16 << 10;
 const SIZE: u16 = 64;
-const ALL: u64 = feature::SEG_MAX
+pub const ALL: u64 = feature::SEG_MAX
     | feature::FLUSH
     | feature::CONFIG_WCE
     | feature::MQ
@@ -39,16 +39,26 @@ fn site(lines: &str) -> Site {
 }
 
 /// A guest with its front end and its queues.
-struct Guest {
-    front_end: FrontEnd,
-    memory: Memory,
-    queues: Vec<Queue>,
+pub struct Guest {
+    pub front_end: FrontEnd,
+    pub memory: Memory,
+    pub queues: Vec<Queue>,
 }
 
 impl Guest {
-    fn new(socket: &Path, queues: usize, features: u64) -> Guest {
-        let each = Queue::bytes(SIZE, DATA_BYTES).next_multiple_of(4096);
-        let memory = Memory::new(each * queues as u64).expect("memory");
+    /// Bytes of a queue with its requests.
+    pub fn queue_bytes() -> u64 {
+        Queue::bytes(SIZE, DATA_BYTES).next_multiple_of(4096)
+    }
+
+    pub fn new(socket: &Path, queues: usize, features: u64) -> Guest {
+        let memory = Memory::new(Guest::queue_bytes() * queues as u64).expect("memory");
+        Guest::on(memory, socket, queues, features)
+    }
+
+    /// One whose queues lie at the beginning of its memory.
+    pub fn on(memory: Memory, socket: &Path, queues: usize, features: u64) -> Guest {
+        let each = Guest::queue_bytes();
         let event_idx = features & feature::EVENT_IDX != 0;
         let indirect = features & feature::INDIRECT != 0;
         let made = (0..queues as u64)
@@ -60,7 +70,7 @@ impl Guest {
     }
 
     /// Starts all queues; `kept` is what an earlier daemon had under way.
-    fn start(&mut self, kept: Option<&Inflight>) {
+    pub fn start(&mut self, kept: Option<&Inflight>) {
         if let Some(kept) = kept {
             self.front_end.set_inflight(kept).expect("taken");
         }
@@ -69,14 +79,14 @@ impl Guest {
         }
     }
 
-    fn started(site: &Site, queues: usize, features: u64) -> Guest {
+    pub fn started(site: &Site, queues: usize, features: u64) -> Guest {
         let mut guest = Guest::new(&site.vhost_user_socket("v"), queues, features);
         guest.start(None);
         guest
     }
 
     /// Asks and waits: the status, and the data of what was read.
-    fn ask(&mut self, queue: usize, request: &Request) -> (u8, Vec<u8>) {
+    pub fn ask(&mut self, queue: usize, request: &Request) -> (u8, Vec<u8>) {
         let head = self.queues[queue].ask(request).expect("room for a request");
         let done = self.queues[queue].wait(PATIENCE).expect("an answer");
         let [Done { head: ended, status, written }] = done[..] else { panic!("{done:?}") };
@@ -91,7 +101,7 @@ impl Guest {
     }
 }
 
-fn connect(socket: &Path, features: u64) -> FrontEnd {
+pub fn connect(socket: &Path, features: u64) -> FrontEnd {
     wait_for("a socket that answers", || FrontEnd::connect(socket, features, PROTOCOL).ok())
 }
 

@@ -1,0 +1,305 @@
+//! Faults in memory of other processes: a page of a shared file that cannot be had (SIGBUS) costs its owner, not this process.
+//!
+//! A file shared by another process may be shortened, and a file system in memory may have no page left for a hole. An access to such a page
+//! raises SIGBUS on the thread that accesses it. For a guarded mapping the handler sets the owner's [`FaultFlag`], maps zeroes over the whole
+//! mapping and returns: the access goes on, and whoever holds the flag ends the owner. A fault anywhere else goes to the handler that was there
+//! before, which ends the process.
+//!
+//! The handler allocates nothing and takes no lock. It reads a table of fixed size; an entry is written under a version (a sequence lock), so
+//! a scan never sees half of one. The entry that a fault belongs to cannot change meanwhile: the thread that faulted holds the mapping.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use libc::{c_int, c_void, siginfo_t};
+
+/// Mappings that are guarded at once, of all front ends of all volumes.
+pub const GUARDS_MAX: usize = 16_384;
+
+/// Set once a page of a mapping could not be had: what the mapping shows since then is zeroes. A clone is the same flag.
+#[derive(Clone, Debug, Default)]
+pub struct FaultFlag(Arc<AtomicBool>);
+
+impl FaultFlag {
+    /// True once a page could not be had.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// One guarded mapping. Invariant: fields change only while `version` is odd, and `taken` is held by one [`FaultGuard`].
+struct Entry {
+    taken: AtomicBool,
+    version: AtomicUsize,
+    start: AtomicUsize,
+    len: AtomicUsize,
+    flag: AtomicPtr<AtomicBool>,
+}
+
+impl Entry {
+    const fn empty() -> Entry {
+        Entry {
+            taken: AtomicBool::new(false),
+            version: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            flag: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    fn set(&self, start: usize, len: usize, flag: *mut AtomicBool) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.start.store(start, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.flag.store(flag, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// The mapping, if it holds `address` and nobody changes it meanwhile.
+    fn holding(&self, address: usize) -> Option<(usize, usize, *mut AtomicBool)> {
+        let version = self.version.load(Ordering::Acquire);
+        let start = self.start.load(Ordering::Relaxed);
+        let len = self.len.load(Ordering::Relaxed);
+        let flag = self.flag.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let is_whole = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
+        (is_whole && address.wrapping_sub(start) < len).then_some((start, len, flag))
+    }
+}
+
+static ENTRIES: [Entry; GUARDS_MAX] = [const { Entry::empty() }; GUARDS_MAX];
+/// Entries from here on were never used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// The handler that was there before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Guards one mapping; drop it before the mapping goes.
+#[derive(Debug)]
+pub struct FaultGuard {
+    index: usize,
+    /// Held for the handler, which has a pointer to it.
+    _flag: FaultFlag,
+}
+
+impl FaultGuard {
+    /// Guards `len` bytes from `start` on: a mapping of whole pages of its file system, which lives longer than the guard.
+    pub fn new(start: usize, len: usize, flag: &FaultFlag) -> io::Result<FaultGuard> {
+        install()?;
+        let free = ENTRIES
+            .iter()
+            .position(|entry| entry.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok());
+        let Some(index) = free else {
+            return Err(io::Error::other(format!("{GUARDS_MAX} mappings of guests' memory are in use")));
+        };
+        USED.fetch_max(index + 1, Ordering::Release);
+        ENTRIES[index].set(start, len, Arc::as_ptr(&flag.0).cast_mut());
+        Ok(FaultGuard { index, _flag: flag.clone() })
+    }
+}
+
+impl Drop for FaultGuard {
+    fn drop(&mut self) {
+        let entry = &ENTRIES[self.index];
+        entry.set(0, 0, std::ptr::null_mut());
+        entry.taken.store(false, Ordering::Release);
+    }
+}
+
+/// Puts the handler in place, once for the process.
+fn install() -> io::Result<()> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    if BEFORE.get().is_some() {
+        return Ok(());
+    }
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a question for the present handler; the answer has room.
+    if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has filled it.
+    BEFORE.get_or_init(|| unsafe { before.assume_init() });
+    // SAFETY: zeroes are a value of this plain structure.
+    let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
+    ours.sa_sigaction = on_bus_error as *const () as usize;
+    // On the stack of its own that each thread has for this: the thread's may be at its end.
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: a handler of the type that SA_SIGINFO asks for, which calls only what a handler may.
+    let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) };
+    // The signal and the structure are valid, and there is nothing else that it refuses.
+    assert_eq!(installed, 0, "sigaction: {}", io::Error::last_os_error());
+    Ok(())
+}
+
+extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives a handler with SA_SIGINFO a whole structure. Codes above 0 are the kernel's own, and have an address.
+    let address = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr() as usize) };
+    // SAFETY: the thread's own errno.
+    let errno = unsafe { *libc::__errno_location() };
+    let is_survived = address.is_some_and(survive);
+    // SAFETY: as above; what was interrupted must not see ours.
+    unsafe { *libc::__errno_location() = errno };
+    if !is_survived {
+        pass_on(signal, info, context, address.is_some());
+    }
+}
+
+/// Maps zeroes over the guarded mapping that holds `address`; false where none does.
+fn survive(address: usize) -> bool {
+    let used = USED.load(Ordering::Acquire);
+    let Some((start, len, flag)) = ENTRIES[..used].iter().find_map(|entry| entry.holding(address)) else {
+        return false;
+    };
+    // SAFETY: its guard holds the flag, and lives as long as the mapping that this thread is using. Before the zeroes can be seen.
+    unsafe { (*flag).store(true, Ordering::SeqCst) };
+    // SAFETY: over a mapping of this process that is guarded as a whole, and which goes when its owner unmaps this range.
+    let mapped = unsafe {
+        libc::mmap(
+            start as *mut c_void,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
+            -1,
+            0,
+        )
+    };
+    mapped != libc::MAP_FAILED
+}
+
+/// Does what was done before there was this handler.
+fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, repeats: bool) {
+    let before = BEFORE.get();
+    match before.map_or((libc::SIG_DFL, 0), |before| (before.sa_sigaction, before.sa_flags)) {
+        (libc::SIG_DFL | libc::SIG_IGN, _) => {
+            // SAFETY: zeroes are a value of this plain structure, and mean the default: the process ends.
+            unsafe {
+                let default: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, &raw const default, std::ptr::null_mut());
+            }
+            // A fault comes again when the access is repeated; what another process sent does not.
+            if !repeats {
+                // SAFETY: a call that a handler may make.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        (handler, flags) if flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: a handler that was put in place with SA_SIGINFO has this type.
+            let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        (handler, _) => {
+            // SAFETY: a handler that was put in place without SA_SIGINFO has this type.
+            let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    const LEN: usize = 4 * 4096;
+    /// Names the half of a test that is expected to end by a signal.
+    const CHILD: &str = "HOTSET_FAULT_TEST_CHILD";
+
+    struct Shared {
+        file: File,
+        at: *mut u8,
+    }
+
+    impl Shared {
+        fn new() -> Shared {
+            // SAFETY: a descriptor that the kernel has just made is ours.
+            let file = unsafe { File::from_raw_fd(libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC)) };
+            file.set_len(LEN as u64).expect("it grows");
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a mapping at an address of the kernel's choosing.
+            let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+            assert_ne!(at, libc::MAP_FAILED);
+            Shared { file, at: at.cast() }
+        }
+
+        fn read(&self, at: usize) -> u8 {
+            assert!(at < LEN);
+            // SAFETY: inside the mapping.
+            unsafe { self.at.add(at).read_volatile() }
+        }
+
+        fn write(&self, at: usize, value: u8) {
+            assert!(at < LEN);
+            // SAFETY: inside the mapping.
+            unsafe { self.at.add(at).write_volatile(value) };
+        }
+    }
+
+    impl Drop for Shared {
+        fn drop(&mut self) {
+            // SAFETY: mapped with this length in `new`.
+            unsafe { libc::munmap(self.at.cast(), LEN) };
+        }
+    }
+
+    #[test]
+    fn a_shortened_file_sets_its_owner_s_flag_alone() {
+        let [mine, other] = [(); 2].map(|()| Shared::new());
+        let [my_flag, other_flag] = [(); 2].map(|()| FaultFlag::default());
+        let guard = FaultGuard::new(mine.at as usize, LEN, &my_flag).expect("a free entry");
+        let _other_guard = FaultGuard::new(other.at as usize, LEN, &other_flag).expect("a free entry");
+        mine.write(0, 7);
+        other.write(0, 7);
+        mine.file.set_len(4096).expect("it shrinks");
+        assert_eq!((mine.read(0), my_flag.is_set()), (7, false), "what is there is no fault");
+        mine.write(4096, 9);
+        assert!(my_flag.is_set() && !other_flag.is_set());
+        assert_eq!((mine.read(0), mine.read(4096), other.read(0)), (0, 9, 7), "zeroes, and what was written since");
+        drop(guard);
+        assert!(ENTRIES.iter().all(|entry| entry.holding(mine.at as usize).is_none()));
+    }
+
+    #[test]
+    fn a_thread_s_fault_is_survived_on_that_thread() {
+        let shared = Shared::new();
+        let flag = FaultFlag::default();
+        let _guard = FaultGuard::new(shared.at as usize, LEN, &flag).expect("a free entry");
+        shared.file.set_len(0).expect("it shrinks");
+        let at = shared.at as usize;
+        let read = std::thread::spawn(move || {
+            // SAFETY: inside the mapping, which outlives the thread.
+            unsafe { (at as *const u8).add(8192).read_volatile() }
+        });
+        assert_eq!(read.join().expect("it survives"), 0);
+        assert!(flag.is_set());
+    }
+
+    /// Run by the test below in a process of its own, which it ends.
+    #[test]
+    fn a_fault_outside_of_guarded_memory() {
+        if std::env::var_os(CHILD).is_none() {
+            return;
+        }
+        let (guarded, other) = (Shared::new(), Shared::new());
+        let _guard = FaultGuard::new(guarded.at as usize, LEN, &FaultFlag::default()).expect("a free entry");
+        other.file.set_len(0).expect("it shrinks");
+        other.read(0);
+    }
+
+    #[test]
+    fn a_fault_outside_of_guarded_memory_ends_the_process() {
+        let test = std::env::current_exe().expect("the test knows its own path");
+        let mut child = Command::new(test);
+        child.args(["--exact", "real::fault::tests::a_fault_outside_of_guarded_memory"]).env(CHILD, "1");
+        let output = child.output().expect("it runs");
+        assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{output:?}");
+    }
+}

@@ -1,0 +1,367 @@
+//! A file system of the tests' own, in memory behind `/dev/fuse`, that can be made to hang.
+//!
+//! It keeps what it is told until it is unmounted and answers one request at a time. While it hangs it takes no request from the kernel, so
+//! whoever waits for it can be killed and does nothing else, as with a server that is gone. It promises nothing for a flush at a close
+//! (`FOPEN_NOFLUSH`), for which the kernel would wait even where a process ends.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+/// Where the kernel begins.
+const ROOT: u64 = 1;
+const IN_HEAD_BYTES: usize = 40;
+/// Longest write that the kernel sends, and room for one with its heads.
+const WRITE_BYTES_MAX: u32 = 128 << 10;
+const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
+/// How often the server looks whether it is to answer, or to end.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
+const FOPEN_NOFLUSH: u32 = 1 << 5;
+const SET_MODE: u32 = 1;
+const SET_SIZE: u32 = 1 << 3;
+const KEEP_SIZE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+const FOLDER: u32 = 0o040_000;
+const FILE: u32 = 0o100_000;
+
+/// A mounted file system; it answers again and is unmounted when this is dropped.
+pub struct Fuse {
+    path: PathBuf,
+    /// Held while a request is taken and answered; true while none is.
+    hangs: Arc<Mutex<bool>>,
+    ends: Arc<AtomicBool>,
+    server: Option<JoinHandle<()>>,
+}
+
+fn lock(hangs: &Mutex<bool>) -> MutexGuard<'_, bool> {
+    hangs.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fuse {
+    /// Mounts one at `path`, which is made. Prints `SKIPPED` where this user may not.
+    pub fn mount(path: &Path) -> Option<Fuse> {
+        std::fs::create_dir_all(path).expect("the folder can be made");
+        let mounted = OpenOptions::new().read(true).write(true).open("/dev/fuse").and_then(|device| {
+            let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
+            let options = CString::new(options).expect("no zero in it");
+            mount("hotset-test", path, "fuse", MountFlags::NOSUID | MountFlags::NODEV, Some(&*options))?;
+            Ok(device)
+        });
+        let device = match mounted {
+            Ok(device) => device,
+            Err(error) => {
+                println!("SKIPPED: no FUSE file system may be mounted here ({error})");
+                return None;
+            }
+        };
+        let (hangs, ends) = (Arc::new(Mutex::new(false)), Arc::new(AtomicBool::new(false)));
+        let (server_hangs, server_ends) = (hangs.clone(), ends.clone());
+        let server = std::thread::spawn(move || Server::new(device).serve(&server_hangs, &server_ends));
+        Some(Fuse { path: path.to_owned(), hangs, ends, server: Some(server) })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Answers nothing from now on.
+    pub fn hang(&self) {
+        *lock(&self.hangs) = true;
+    }
+
+    /// Answers again, what has waited first.
+    pub fn answer(&self) {
+        *lock(&self.hangs) = false;
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        self.answer();
+        // Lazily: a daemon may still have files open there.
+        let _ = unmount(&self.path, UnmountFlags::DETACH);
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(server) = self.server.take() {
+            // Closes the device: whoever still waits is told.
+            let _ = server.join();
+        }
+    }
+}
+
+enum Content {
+    Folder(BTreeMap<String, u64>),
+    File(Vec<u8>),
+}
+
+struct Node {
+    mode: u32,
+    content: Content,
+}
+
+struct Server {
+    device: File,
+    /// By number; what has no name any more stays, for somebody may have it open.
+    nodes: BTreeMap<u64, Node>,
+    next: u64,
+}
+
+/// A request's bytes after its head, read from the front.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn u32(&mut self) -> u32 {
+        let (field, rest) = self.0.split_at(4);
+        self.0 = rest;
+        u32::from_ne_bytes(field.try_into().expect("four bytes"))
+    }
+
+    fn u64(&mut self) -> u64 {
+        let (field, rest) = self.0.split_at(8);
+        self.0 = rest;
+        u64::from_ne_bytes(field.try_into().expect("eight bytes"))
+    }
+
+    fn name(&mut self) -> &'a str {
+        let end = self.0.iter().position(|byte| *byte == 0).expect("a name ends with a zero");
+        let (name, rest) = self.0.split_at(end);
+        self.0 = &rest[1..];
+        std::str::from_utf8(name).expect("tests use plain names")
+    }
+}
+
+fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn halves(low: u32, high: u32) -> u64 {
+    let [low, high] = [low, high].map(u32::to_ne_bytes);
+    u64::from_ne_bytes([low, high].concat().try_into().expect("eight bytes"))
+}
+
+type Answer = Result<Vec<u8>, Errno>;
+
+impl Server {
+    fn new(device: File) -> Server {
+        let root = Node { mode: FOLDER | 0o755, content: Content::Folder(BTreeMap::new()) };
+        Server { device, nodes: BTreeMap::from([(ROOT, root)]), next: ROOT + 1 }
+    }
+
+    fn serve(mut self, hangs: &Mutex<bool>, ends: &AtomicBool) {
+        let mut buffer = vec![0; REQUEST_BYTES_MAX];
+        let pause = Timespec::try_from(LOOK_PAUSE).expect("it is short");
+        while !ends.load(Ordering::Relaxed) {
+            if *lock(hangs) {
+                std::thread::sleep(LOOK_PAUSE);
+                continue;
+            }
+            let mut waits = [PollFd::new(&self.device, PollFlags::IN)];
+            if !poll(&mut waits, Some(&pause)).is_ok_and(|count| count > 0) {
+                continue;
+            }
+            let hangs = lock(hangs);
+            if *hangs {
+                continue;
+            }
+            match self.device.read(&mut buffer) {
+                Ok(len) => self.take(&buffer[..len]),
+                // Its waiter has been killed.
+                Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn take(&mut self, request: &[u8]) {
+        let mut head = Fields(&request[4..IN_HEAD_BYTES]);
+        let (operation, unique, node) = (head.u32(), head.u64(), head.u64());
+        // Forgetting, interrupting and the end have no answer.
+        if matches!(operation, 2 | 36 | 38 | 42) {
+            return;
+        }
+        let answer = self.answer(operation, node, Fields(&request[IN_HEAD_BYTES..]));
+        let (error, body) = match answer {
+            Ok(body) => (0, body),
+            Err(error) => (-error.raw_os_error(), Vec::new()),
+        };
+        let len = (16 + body.len()) as u32;
+        let mut bytes = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
+        bytes.extend(unique.to_ne_bytes());
+        bytes.extend(body);
+        // Whoever asked may have been killed meanwhile.
+        let _ = self.device.write_all(&bytes);
+    }
+
+    fn answer(&mut self, operation: u32, node: u64, mut fields: Fields<'_>) -> Answer {
+        match operation {
+            1 => {
+                let found = *self.folder(node)?.get(fields.name()).ok_or(Errno::NOENT)?;
+                self.entry(found)
+            }
+            3 => self.attributes_out(node),
+            4 => self.set_attributes(node, fields),
+            9 => {
+                let (mode, _) = (fields.u32(), fields.u32());
+                let made = self.make(node, fields.name(), FOLDER | mode, Content::Folder(BTreeMap::new()))?;
+                self.entry(made)
+            }
+            10 | 11 => self.folder(node)?.remove(fields.name()).map(|_| Vec::new()).ok_or(Errno::NOENT),
+            12 => {
+                let to = fields.u64();
+                self.rename(node, to, 0, fields)
+            }
+            14 | 27 => Ok(Server::opened()),
+            15 => {
+                let (_, at, len) = (fields.u64(), fields.u64() as usize, fields.u32() as usize);
+                let content = self.file(node)?;
+                let end = content.len().min(at + len);
+                Ok(content.get(at.min(end)..end).unwrap_or_default().to_vec())
+            }
+            16 => {
+                let (_, at, len) = (fields.u64(), fields.u64() as usize, fields.u32());
+                let data = &fields.0[20..][..len as usize];
+                let content = self.file(node)?;
+                content.resize(content.len().max(at + data.len()), 0);
+                content[at..at + data.len()].copy_from_slice(data);
+                Ok(bytes_of(&[halves(len, 0)]))
+            }
+            17 => {
+                let free = 1 << 20;
+                Ok(bytes_of(&[free, free, free, free, free, halves(4096, 255), halves(4096, 0), 0, 0, 0]))
+            }
+            18 | 20 | 29 | 30 | 34 => Ok(Vec::new()),
+            26 => Ok(bytes_of(&[halves(7, 31), halves(0, 0), halves(0, WRITE_BYTES_MAX), halves(1, 0), 0, 0, 0, 0])),
+            28 => self.read_folder(node, fields),
+            35 => {
+                let (_, mode, _, _) = (fields.u32(), fields.u32(), fields.u32(), fields.u32());
+                let made = self.make(node, fields.name(), FILE | mode & 0o7777, Content::File(Vec::new()))?;
+                Ok([self.entry(made)?, Server::opened()].concat())
+            }
+            43 => {
+                let (_, at, len, mode) = (fields.u64(), fields.u64(), fields.u64(), fields.u32());
+                let content = self.file(node)?;
+                if mode & KEEP_SIZE == 0 {
+                    content.resize(content.len().max((at + len) as usize), 0);
+                }
+                Ok(Vec::new())
+            }
+            45 => {
+                let (to, flags, _) = (fields.u64(), fields.u32(), fields.u32());
+                self.rename(node, to, flags, fields)
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn opened() -> Vec<u8> {
+        bytes_of(&[0, halves(FOPEN_NOFLUSH, 0)])
+    }
+
+    fn node(&mut self, number: u64) -> Result<&mut Node, Errno> {
+        self.nodes.get_mut(&number).ok_or(Errno::STALE)
+    }
+
+    fn folder(&mut self, number: u64) -> Result<&mut BTreeMap<String, u64>, Errno> {
+        match &mut self.node(number)?.content {
+            Content::Folder(names) => Ok(names),
+            Content::File(_) => Err(Errno::NOTDIR),
+        }
+    }
+
+    fn file(&mut self, number: u64) -> Result<&mut Vec<u8>, Errno> {
+        match &mut self.node(number)?.content {
+            Content::File(content) => Ok(content),
+            Content::Folder(_) => Err(Errno::ISDIR),
+        }
+    }
+
+    fn make(&mut self, folder: u64, name: &str, mode: u32, content: Content) -> Result<u64, Errno> {
+        let number = self.next;
+        if self.folder(folder)?.insert(name.to_owned(), number).is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.next += 1;
+        self.nodes.insert(number, Node { mode, content });
+        Ok(number)
+    }
+
+    fn rename(&mut self, from: u64, to: u64, flags: u32, mut names: Fields<'_>) -> Answer {
+        let (old, new) = (names.name(), names.name());
+        let moved = self.folder(from)?.remove(old).ok_or(Errno::NOENT)?;
+        let replaced = self.folder(to)?.insert(new.to_owned(), moved);
+        match (flags & RENAME_EXCHANGE != 0, replaced) {
+            (false, _) => Ok(Vec::new()),
+            (true, Some(replaced)) => {
+                self.folder(from)?.insert(old.to_owned(), replaced);
+                Ok(Vec::new())
+            }
+            (true, None) => {
+                self.folder(to)?.remove(new);
+                self.folder(from)?.insert(old.to_owned(), moved);
+                Err(Errno::NOENT)
+            }
+        }
+    }
+
+    fn set_attributes(&mut self, number: u64, mut fields: Fields<'_>) -> Answer {
+        let (valid, _, _, len) = (fields.u32(), fields.u32(), fields.u64(), fields.u64());
+        if valid & SET_SIZE != 0 {
+            self.file(number)?.resize(len as usize, 0);
+        }
+        if valid & SET_MODE != 0 {
+            let mode = u32::from_ne_bytes(fields.0[44..48].try_into().expect("four bytes"));
+            let node = self.node(number)?;
+            node.mode = node.mode & !0o7777 | mode & 0o7777;
+        }
+        self.attributes_out(number)
+    }
+
+    /// Names from the given one on, as many as there is room for.
+    fn read_folder(&mut self, number: u64, mut fields: Fields<'_>) -> Answer {
+        let (_, from, room) = (fields.u64(), fields.u64() as usize, fields.u32() as usize);
+        let mut bytes = Vec::new();
+        for (index, (name, number)) in self.folder(number)?.iter().enumerate().skip(from) {
+            let entry =
+                [bytes_of(&[*number, index as u64 + 1, halves(name.len() as u32, 0)]), name.as_bytes().to_vec()];
+            let mut entry = entry.concat();
+            entry.resize(entry.len().next_multiple_of(8), 0);
+            if bytes.len() + entry.len() > room {
+                break;
+            }
+            bytes.extend(entry);
+        }
+        Ok(bytes)
+    }
+
+    fn attributes(&mut self, number: u64) -> Answer {
+        let node = self.node(number)?;
+        let (len, links) = match &node.content {
+            Content::File(content) => (content.len() as u64, 1),
+            Content::Folder(_) => (0, 2),
+        };
+        let blocks = len.div_ceil(512);
+        let words = [number, len, blocks, 0, 0, 0, 0, halves(0, node.mode), halves(links, 0), 0, halves(4096, 0)];
+        Ok(bytes_of(&words))
+    }
+
+    /// Valid for no time: the kernel asks each time.
+    fn attributes_out(&mut self, number: u64) -> Answer {
+        Ok([bytes_of(&[0, 0]), self.attributes(number)?].concat())
+    }
+
+    fn entry(&mut self, number: u64) -> Answer {
+        Ok([bytes_of(&[number, 0, 0, 0, 0]), self.attributes(number)?].concat())
+    }
+}

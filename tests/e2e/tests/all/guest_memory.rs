@@ -1,0 +1,191 @@
+//! A guest's memory that is not there: a file that is shortened, a file system in memory that is full, one that hangs. It costs that guest
+//! its front end, and nobody else anything.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use driver::{Memory, Request, descriptor, feature};
+use e2e::client::Client;
+use e2e::daemon::Daemon;
+use e2e::fuse::Fuse;
+use e2e::site::Site;
+
+use crate::history::SmallDisk;
+use crate::vhost_user::{ALL, Guest, connect};
+
+const BYTES: u64 = 64 << 20;
+/// Requests without tables of their own: their descriptors are written by hand.
+const FEATURES: u64 = ALL & !feature::INDIRECT & !feature::EVENT_IDX;
+/// Where a request's data lies that is not with its queue, and how long it is.
+const FAR: u64 = 8 << 20;
+const LEN: u32 = 16 << 10;
+
+/// What the rings of one queue take.
+const RINGS_BYTES: usize = 4096;
+
+/// A daemon with a guest's volume and others' one.
+struct Fixture {
+    site: Site,
+    daemon: Daemon,
+    /// A client of another volume, from before.
+    client: Client,
+    /// A guest of another volume, from before.
+    neighbour: Guest,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let mut site = Site::new();
+        ["v", "other"].iter().for_each(|name| site.volume(name, BYTES, ""));
+        site.vhost_user();
+        let daemon = site.start();
+        let client = Client::connect(&site.endpoint(), "other").expect("it is served");
+        let mut neighbour = Guest::new(&site.vhost_user_socket("other"), 1, ALL);
+        neighbour.start(None);
+        let mut v = Client::connect(&site.endpoint(), "v").expect("it is served");
+        v.write(0, &[7; LEN as usize]).expect("it is written");
+        Fixture { site, daemon, client, neighbour }
+    }
+
+    /// A guest that begins anew in memory that another one had.
+    fn guest(&self, memory: &Memory) -> Guest {
+        memory.write(0, &[0; RINGS_BYTES]);
+        Guest::on(memory.clone(), &self.site.vhost_user_socket("v"), 1, FEATURES)
+    }
+
+    /// All others are served by the same daemon, and the guest's volume holds what it held.
+    fn goes_on(&mut self) {
+        assert!(self.daemon.is_running(), "{}", self.daemon.log());
+        self.client.write(0, &[3; 4096]).expect("the connection is the same one");
+        assert_eq!(self.neighbour.ask(0, &Request::Read(0, 4096)), (0, vec![3; 4096]));
+        let mut v = Client::connect(&self.site.endpoint(), "v").expect("it is served");
+        assert_eq!(v.read(0, LEN as usize).expect("it is read"), [7; LEN as usize]);
+    }
+
+    fn logged(&self, text: &str) -> usize {
+        self.daemon.log().matches(text).count()
+    }
+}
+
+/// Asks for a read or a write of the volume's first bytes with the data at `at` of the guest's memory.
+fn ask(guest: &mut Guest, is_write: bool, at: u64) {
+    let (head, status) = (guest.queues[0].data(0), guest.queues[0].data(1));
+    guest.memory.write(head, &[&u32::from(is_write).to_le_bytes()[..], &[0; 12]].concat());
+    guest.memory.write(status, &[0xff]);
+    let flags = if is_write { 0 } else { descriptor::WRITE };
+    guest.queues[0].put_descriptor(0, head, 16, descriptor::NEXT, 1);
+    guest.queues[0].put_descriptor(1, at, LEN, descriptor::NEXT | flags, 2);
+    guest.queues[0].put_descriptor(2, status, 1, descriptor::WRITE, 0);
+    guest.queues[0].offer(0);
+}
+
+/// The status of the one request that was asked for by hand.
+fn answered(guest: &Guest) -> u8 {
+    let status = guest.queues[0].data(1);
+    e2e::daemon::wait_for("an answer", || Some(guest.memory.read(status, 1)[0]).filter(|status| *status != 0xff))
+}
+
+#[test]
+fn a_guest_whose_memory_is_shortened_loses_its_front_end_alone() {
+    let mut all = Fixture::new();
+    let memory = Memory::new(Guest::queue_bytes()).expect("memory");
+    let more = Memory::new(LEN.into()).expect("memory");
+    let share = |guest: &mut Guest| {
+        guest.front_end.add_memory(&more, FAR, LEN.into(), 0).expect("taken");
+        guest.start(None);
+    };
+    // Each time anew: it finds the same memory when it comes back.
+    for (round, is_write) in [false, true, false, true].into_iter().enumerate() {
+        rustix::fs::ftruncate(more.file(), LEN.into()).expect("it grows");
+        let mut guest = all.guest(&memory);
+        share(&mut guest);
+        rustix::fs::ftruncate(more.file(), 4096).expect("it shrinks");
+        ask(&mut guest, is_write, FAR);
+        assert!(guest.front_end.is_closed(), "round {round}");
+        assert_eq!(guest.memory.read(guest.queues[0].data(1), 1), [0xff], "it is not answered");
+        all.goes_on();
+        assert_eq!(all.logged("a page of its memory cannot be had"), round + 1);
+    }
+    rustix::fs::ftruncate(more.file(), LEN.into()).expect("it grows");
+    let mut guest = all.guest(&memory);
+    share(&mut guest);
+    ask(&mut guest, false, FAR);
+    assert_eq!(answered(&guest), 0);
+    assert_eq!(more.read(0, LEN as usize), [7; LEN as usize]);
+    drop(guest);
+    let Fixture { daemon, neighbour, client, .. } = all;
+    drop((neighbour, client));
+    daemon.stop();
+}
+
+#[test]
+fn a_guest_whose_queues_are_gone_loses_its_front_end_alone() {
+    let mut all = Fixture::new();
+    let (first, second) = (Guest::queue_bytes(), 2 * Guest::queue_bytes());
+    let memory = Memory::new(second).expect("memory");
+    let mut guest = Guest::on(memory.clone(), &all.site.vhost_user_socket("v"), 2, FEATURES);
+    guest.start(None);
+    assert_eq!(guest.ask(1, &Request::Read(0, 512)), (0, vec![7; 512]));
+    // The second queue's rings; its bell is all that is left of it.
+    rustix::fs::ftruncate(memory.file(), first).expect("it shrinks");
+    guest.queues[1].ring();
+    assert!(guest.front_end.is_closed());
+    all.goes_on();
+    drop(guest);
+    let Fixture { daemon, neighbour, client, .. } = all;
+    drop((neighbour, client));
+    daemon.stop();
+}
+
+#[test]
+fn a_guest_whose_memory_lies_on_a_full_tmpfs_loses_its_front_end_alone() {
+    let mut all = Fixture::new();
+    let Some(tmpfs) = SmallDisk::of(&all.site.folder.join("shm"), "4m") else { return };
+    let file = File::options().create_new(true).read(true).write(true).open(tmpfs.path().join("guest")).expect("room");
+    let memory = Memory::of_file(file.into(), 2 * FAR).expect("memory");
+    let mut guest = all.guest(&memory);
+    guest.start(None);
+    assert_eq!(guest.ask(0, &Request::Read(0, 512)), (0, vec![7; 512]));
+    ask(&mut guest, false, FAR);
+    assert_eq!((answered(&guest), memory.read(FAR, 1)), (0, vec![7]), "there is room for a page");
+    tmpfs.fill();
+    for (round, is_write) in [false, true, false].into_iter().enumerate() {
+        ask(&mut guest, is_write, FAR + 2 * u64::from(LEN));
+        assert!(guest.front_end.is_closed(), "round {round}");
+        all.goes_on();
+        guest = all.guest(&memory);
+        guest.start(None);
+    }
+    tmpfs.empty();
+    ask(&mut guest, false, FAR + 2 * u64::from(LEN));
+    assert_eq!(answered(&guest), 0);
+    assert_eq!(memory.read(FAR + 2 * u64::from(LEN), LEN as usize), [7; LEN as usize]);
+    drop(guest);
+    let Fixture { daemon, neighbour, client, .. } = all;
+    drop((neighbour, client));
+    daemon.stop();
+}
+
+#[test]
+fn memory_on_a_file_system_that_hangs_is_refused_and_holds_up_nobody() {
+    let mut all = Fixture::new();
+    let Some(fuse) = Fuse::mount(&all.site.folder.join("fuse")) else { return };
+    let file = File::options().create_new(true).read(true).write(true).open(fuse.path().join("guest")).expect("room");
+    file.set_len(LEN.into()).expect("room");
+    fuse.hang();
+    // Memory, a bell, the socket on which the device speaks first: what they are is asked of the kernel, not of the file system.
+    let place: Vec<u8> = [1, 0, u64::from(LEN), 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+    for (request, body) in [(5, &place[..]), (12, &[0; 8]), (21, &[])] {
+        let mut front_end = connect(&all.site.vhost_user_socket("v"), ALL);
+        let refused = front_end.tell(request, body, &[file.as_fd()]);
+        assert!(refused.is_err(), "message {request} was taken");
+        all.goes_on();
+    }
+    assert_eq!(all.logged("neither a memfd nor a file on tmpfs or hugetlbfs"), 1);
+    assert!(all.logged(&fuse.path().join("guest").display().to_string()) >= 1, "{}", all.daemon.log());
+    fuse.answer();
+    drop(file);
+    let Fixture { daemon, neighbour, client, .. } = all;
+    drop((neighbour, client));
+    daemon.stop();
+}

@@ -1,0 +1,144 @@
+//! What does not answer stops nothing but itself: a state directory that hangs, a control thread that stands still, descriptors that are all
+//! taken. Times are measured where their bound is the promise.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use e2e::client::Client;
+use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::fuse::Fuse;
+use e2e::held;
+use e2e::site::Site;
+use serde_json::Value;
+
+/// What a command that has to note something takes at most where the state directory hangs: five seconds, and those of a busy machine.
+const NOTE_TIME_MAX: Duration = Duration::from_secs(15);
+/// What a stop takes at most then, the last batch of the history included.
+const STOP_TIME_MAX: Duration = Duration::from_secs(45);
+
+fn alerts(daemon: &Daemon) -> Vec<Value> {
+    let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
+    status["active_alerts"].as_array().expect("a list").clone()
+}
+
+fn alert(daemon: &Daemon, kind: &str) -> Option<Value> {
+    alerts(daemon).into_iter().find(|alert| alert["kind"] == kind)
+}
+
+/// A daemon whose state directory can be made to hang.
+fn hanging() -> Option<(Site, Fuse, Daemon)> {
+    let site = Site::with_volume(16 << 20);
+    let fuse = Fuse::mount(&site.folder.join("state"))?;
+    let daemon = site.start();
+    Some((site, fuse, daemon))
+}
+
+#[test]
+fn a_state_directory_that_hangs_stops_no_request_and_no_question() {
+    let Some((site, fuse, mut daemon)) = hanging() else { return };
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.write(0, &[1; 4096]).expect("it is written");
+    fuse.hang();
+    let begun = Instant::now();
+    let refused = daemon.try_command(&["volume", "set", "v", "policy=write-through"]);
+    assert!(begun.elapsed() < NOTE_TIME_MAX, "it took {:?}", begun.elapsed());
+    assert!(!refused.status.success() && text_of(&refused).contains("does not answer"), "{}", text_of(&refused));
+    // The next one does not wait for what is known to hang.
+    let begun = Instant::now();
+    assert!(!daemon.try_command(&["volume", "set", "v", "policy=none"]).status.success());
+    assert!(begun.elapsed() < state_patience(), "it took {:?}", begun.elapsed());
+    let alert_of_it = wait_for("the alert", || alert(&daemon, "state-disk"));
+    let cause = alert_of_it["cause"].as_str().expect("a cause");
+    assert!(cause.contains(&fuse.path().display().to_string()) && alert_of_it["severity"] == "critical", "{cause}");
+    for round in 2..10 {
+        client.write(0, &[round; 4096]).expect("it is written");
+        client.flush().expect("it is flushed");
+        assert_eq!(client.read(0, 4096).expect("it is read"), [round; 4096]);
+    }
+    assert!(daemon.is_running());
+    fuse.answer();
+    wait_for("the alert's end", || alert(&daemon, "state-disk").is_none().then_some(()));
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
+    assert_eq!(shown["policy"], "write-back", "what failed was done");
+    daemon.command(&["volume", "set", "v", "policy=write-through"]);
+    daemon.stop();
+    let daemon = site.start();
+    let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("JSON");
+    assert_eq!(shown["policy"], "write-through", "what succeeded is kept");
+    daemon.stop();
+}
+
+/// The bound that the daemon itself has.
+fn state_patience() -> Duration {
+    Duration::from_secs(5)
+}
+
+#[test]
+fn a_state_directory_that_hangs_is_told_before_a_change_needs_it() {
+    let Some((_site, fuse, daemon)) = hanging() else { return };
+    fuse.hang();
+    wait_for("the alert", || alert(&daemon, "state-disk"));
+    fuse.answer();
+    wait_for("the alert's end", || alert(&daemon, "state-disk").is_none().then_some(()));
+    daemon.stop();
+}
+
+#[test]
+fn a_stop_ends_although_the_state_directory_hangs() {
+    let Some((site, fuse, mut daemon)) = hanging() else { return };
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    client.write(0, &[5; 4096]).expect("it is written");
+    fuse.hang();
+    let begun = Instant::now();
+    daemon.signal("TERM");
+    let status = daemon.wait();
+    assert!(status.success() && begun.elapsed() < STOP_TIME_MAX, "{status} after {:?}", begun.elapsed());
+    let backing = std::fs::read(site.backing("v")).expect("it is there");
+    assert_eq!(backing[..4096], [5; 4096], "what was acknowledged is on the backing");
+    fuse.answer();
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    assert_eq!(client.read(0, 4096).expect("it is read"), [5; 4096]);
+    client.flush().expect("nothing is lost, and nobody is told so");
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn a_second_signal_ends_a_daemon_whose_control_thread_stands_still() {
+    let site = Site::with_volume(16 << 20);
+    let mut daemon = site.start();
+    let Some(held) = held::control(&daemon) else { return };
+    daemon.signal("TERM");
+    daemon.signal("INT");
+    let status = daemon.wait();
+    drop(held);
+    assert_eq!(status.code(), Some(1), "{status}");
+    assert!(daemon.log().contains(" again: ending at once; what was acknowledged waits"), "{}", daemon.log());
+}
+
+#[test]
+fn the_control_socket_answers_where_all_descriptors_are_taken() {
+    let mut site = Site::with_volume(16 << 20);
+    let few = site.folder.join("few");
+    std::fs::write(&few, "#!/bin/sh\nulimit -n 80\nexec \"$@\"\n").expect("the folder can be written");
+    std::fs::set_permissions(&few, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    site.under = Some(few);
+    let daemon = site.start();
+    let crowd: Vec<_> = (0..120).map(|_| UnixStream::connect(site.socket()).expect("the kernel takes it")).collect();
+    let told = |text: &str| daemon.log().matches(text).count();
+    wait_for("word of it", || (told("no file descriptor is left") > 0).then_some(()));
+    for _ in 0..20 {
+        daemon.command(&["status"]);
+    }
+    // Accepts have failed many times by now.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(told("no file descriptor is left"), 1);
+    drop(crowd);
+    wait_for("word of its end", || (told("there are file descriptors again") > 0).then_some(()));
+    let mut client = Client::connect(&site.endpoint(), "v").expect("there is room");
+    assert_eq!(client.read(0, 512).expect("it is read"), [0; 512]);
+    drop(client);
+    daemon.stop();
+}
