@@ -95,3 +95,31 @@ fn frozen_file_system_under_a_mirror_takes_it_out_and_holds_up_no_volume() {
     drop(frozen);
     daemon.stop();
 }
+
+#[test]
+fn stop_beside_a_backing_that_hangs_ends_and_the_next_start_has_its_data() {
+    let mut site = Site::new();
+    let Some(hangs) = file_system(&site, "a stop beside a backing that hangs") else { return };
+    let backing = hangs.join("sick.img");
+    File::create(&backing).and_then(|file| file.set_len(MIB)).expect("the file system can be written");
+    site.volume_on("sick", &backing.display().to_string(), "");
+    site.volume("well", MIB, "");
+    let mut daemon = site.start();
+    let frozen = hangs.freeze();
+    for volume in ["sick", "well"] {
+        let mut client = Client::connect(&site.endpoint(), volume).expect("it is served");
+        client.write(0, &vec![7; BLOCK as usize]).expect("memory takes it");
+    }
+    daemon.signal("TERM");
+    wait_for("the end of the stop", || daemon.log().contains("stopped, but a backing did not answer").then_some(()));
+    assert!(daemon.log().contains("volume sick: its backing has not answered"), "{}", daemon.log());
+    // The kernel keeps the process until the file system is back.
+    drop(frozen);
+    assert_eq!(daemon.wait().code(), Some(1));
+    let daemon = site.start();
+    for volume in ["sick", "well"] {
+        let mut client = Client::connect(&site.endpoint(), volume).expect("it is served");
+        assert_eq!(client.read(0, BLOCK as usize).expect("it reads"), [7; BLOCK as usize], "{volume}");
+    }
+    daemon.stop();
+}
