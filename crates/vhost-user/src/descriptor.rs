@@ -53,6 +53,7 @@ fn path_of(file: impl AsFd) -> String {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_types, reason = "descriptors that a front end may send")]
 mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
