@@ -167,12 +167,13 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
         volume.clean = false;
         let mut cached_on = volume.cached_on.take().unwrap_or_default();
         cached_on.retain(|store| *store == found.store && found.dirty_blocks.contains_key(&volume.incarnation));
+        let is_noted = !cached_on.is_empty();
         volume.cached_on = Some(cached_on);
         if found.dirty_blocks.contains_key(&volume.incarnation) {
             volume.dirty_on_flash = Some(found.store.clone());
-            // Whatever was noted since is lost: its backing has to prove itself by blocks that were destaged.
+            // Where what the store has noted of its destaged blocks is not believed, an administrator has to know its backing.
             let content = volume.content.get_or_insert_default();
-            content.destaged = content.destaged.max(1);
+            content.destaged = content.destaged.max(u64::from(!is_noted));
         }
     }
     if !is_own {

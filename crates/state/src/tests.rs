@@ -36,8 +36,9 @@ fn case_16_the_same_name_on_another_backing_is_refused_until_it_is_adopted() {
     let refused = identified(&mut state, "web", "disk-2", 8).expect_err("another backing");
     assert_eq!(
         refused.to_string(),
-        "its backing is another one than before (was disk-1, is disk-2), and the old one was not cleanly stopped; put \
-         the old one back, give this one another name, or, if this is really the volume's data now, say so: hotset volume adopt web"
+        "its backing is another one than before (was disk-1, is disk-2), and the old one was not cleanly stopped. Put \
+         the old one back; or give this one another name; or, if this one holds the volume's data now: hotset volume \
+         adopt web"
     );
     assert_eq!(state.volumes[0].incarnation, first, "a refusal changes nothing");
     let adopted = adopted(&mut state, "web", "disk-2", 8, None).expect("said in explicit words");
@@ -252,10 +253,7 @@ fn nothing_is_given_up_without_its_name() {
         assert_eq!(elsewhere.code(), "dirty-elsewhere");
         let changed = adopted(&mut state, "web", "disk-2", 8, give_up).expect_err("what is lost is not named");
         assert_eq!(changed.code(), "backing-changed");
-        assert!(
-            changed.to_string().contains("gives up dirty data that its clients had flushed of volume web"),
-            "{changed}"
-        );
+        assert!(changed.to_string().contains("gives up an unknown amount of dirty data of volume web"), "{changed}");
     }
     assert_eq!(adopted(&mut state, "web", "disk-2", 9, Some("0000000000000007")), Ok(9));
     state.note_held("ab", [7]);

@@ -173,10 +173,10 @@ pub struct OlderThan {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.bytes {
-            Some(bytes) => write!(f, "{} KiB of dirty data", bytes.div_ceil(1024))?,
-            None => write!(f, "dirty data that its clients had flushed")?,
+            Some(bytes) => write!(f, "{} KiB of dirty data of volume {}", bytes.div_ceil(1024), self.volume)?,
+            None => write!(f, "an unknown amount of dirty data of volume {}", self.volume)?,
         }
-        write!(f, " of volume {} (data {}", self.volume, self.incarnation)?;
+        write!(f, " (data {}", self.incarnation)?;
         match &self.store {
             Some(store) => write!(f, ", flash store {store})"),
             None => write!(f, ")"),
@@ -184,61 +184,76 @@ impl fmt::Display for Loss {
     }
 }
 
-impl Refusal {
-    /// Names the refusal, for programs and for the table in `docs/refusals.md`.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Refusal::StoreOlder { .. } => "store-older",
-            Refusal::DeviceOlder { .. } => "device-older",
-            Refusal::StateOlder { .. } => "state-older",
-            Refusal::StoreForeign { .. } => "store-foreign",
-            Refusal::Unclaimed { .. } => "data-unclaimed",
-            Refusal::BackingChanged { .. } => "backing-changed",
-            Refusal::BackingTaken { .. } => "backing-taken",
-            Refusal::DirtyElsewhere { .. } => "dirty-elsewhere",
-            Refusal::LogUnexpected { .. } => "log-unexpected",
-            Refusal::ContentDiffers { .. } => "content-differs",
-            Refusal::ContentUnproven { .. } => "content-unproven",
-            Refusal::BackingShrank { .. } => BACKING_SHRANK,
+/// Gives each variant its code, and lists the codes: a variant without one does not compile.
+macro_rules! codes {
+    ($($variant:ident => $code:expr,)+) => {
+        impl Refusal {
+            /// The codes of all refusals, in the order of the table in `docs/refusals.md`.
+            pub const CODES: &[&str] = &[$($code),+];
+
+            /// Names the refusal, for programs and for the table in `docs/refusals.md`.
+            pub fn code(&self) -> &'static str {
+                match self {
+                    $(Refusal::$variant { .. } => $code,)+
+                }
+            }
         }
-    }
+    };
+}
+
+codes! {
+    StoreOlder => "store-older",
+    DeviceOlder => "device-older",
+    StateOlder => "state-older",
+    StoreForeign => "store-foreign",
+    Unclaimed => "data-unclaimed",
+    BackingChanged => "backing-changed",
+    BackingTaken => "backing-taken",
+    DirtyElsewhere => "dirty-elsewhere",
+    LogUnexpected => "log-unexpected",
+    ContentDiffers => "content-differs",
+    ContentUnproven => "content-unproven",
+    BackingShrank => BACKING_SHRANK,
 }
 
 impl std::error::Error for Refusal {}
 
-/// What was seen, why that is refused, and the choices.
+/// What was found and where, then the choices. A command is complete as it stands, and a punctuation mark or the end of
+/// the text ends it.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::StoreOlder { store, epoch, known } => write!(
                 f,
-                "the devices hold an older copy of flash store {store} (of start {epoch} of this installation; it was used in start {known} since): \
-                 attach the devices that were in use then; or, to use these anew without what they hold, make them empty \
-                 (blkdiscard -z for a device, rm for a file)"
+                "the devices hold an older copy of flash store {store}: they were last used at start {epoch} of this \
+                 installation, the store at start {known}. Attach the devices that were in use then; or, to give \
+                 up what these hold, make them empty (blkdiscard -z for a device, rm for a file)"
             ),
             Refusal::DeviceOlder { device, store, epoch, known } => write!(
                 f,
-                "flash device {device} holds an older copy of flash store {store} (of start {epoch} of this installation; the store was used in start \
-                 {known}). Attach the device that was in use then; or, to go on without what it holds, make this one alone empty (blkdiscard -z for a \
-                 device, rm for a file): the next start says how the store goes on without it, and `hotset flash add {device}` adds it anew"
+                "flash device {device} holds an older copy of flash store {store}: it was last used at start {epoch} of \
+                 this installation, the store at start {known}. Attach the device that was in use then; or, to go on \
+                 without it, make it empty (blkdiscard -z for a device, rm for a file) and name the others alone in \
+                 [flash], with allow_single_copy = true where that is one; then: hotset flash add {device}"
             ),
             Refusal::StateOlder { store, epoch, known } => write!(
                 f,
-                "the state directory is an older copy: flash store {store} was used in start {epoch}, of which the directory knows nothing (it knows \
-                 the store of start {known}). Put the newest state directory back; or make its records anew from the devices: \
-                 hotset state rebuild"
+                "the state directory is an older copy: flash store {store} was last used at start {epoch} of this \
+                 installation, and the directory knows only of start {known}. Put the newest state directory back; or \
+                 rebuild its records from the flash devices: hotset state rebuild"
             ),
             Refusal::StoreForeign { store, owner } => write!(
                 f,
-                "flash store {store} holds dirty data of another installation (state directory {owner}), or this one's state directory was lost. \
-                 Put that state directory back; or make its records anew from the devices: hotset state rebuild; or, when nothing of that data is \
-                 wanted, make the devices empty (blkdiscard -z for a device, rm for a file). `hotset flash check` shows what they hold"
+                "flash store {store} holds dirty data and belongs to state directory {owner}, not to the one in use: \
+                 either that directory was lost, or the devices come from another machine. Put it back; or rebuild its \
+                 records from the flash devices: hotset state rebuild; or, to give up the dirty data, make the devices \
+                 empty (blkdiscard -z for a device, rm for a file). `hotset flash check` lists that data"
             ),
             Refusal::Unclaimed { name, store } => write!(
                 f,
-                "it is new to the state directory, and flash store {store} holds data of volumes that the directory does not know: that may be data of \
-                 this one. Make the records anew from the devices: hotset state rebuild; or, accepting that data in that store is none of this \
-                 volume's, say so: hotset volume adopt {name} --give-up {store}"
+                "the state directory knows neither this volume nor the owners of dirty data in flash store {store}: \
+                 that data may be this volume's. Rebuild the records from the flash devices: hotset state rebuild; or, \
+                 if none of that data is this volume's: hotset volume adopt {name} --give-up {store}"
             ),
             Refusal::BackingChanged { name, known, found, clean, loss } => {
                 write!(f, "its backing is another one than before (was {known}, is {found})")?;
@@ -247,13 +262,12 @@ impl fmt::Display for Refusal {
                 }
                 write!(
                     f,
-                    "; put the old one back, give this one another name, or, if this is really the volume's data now, say so: "
+                    ". Put the old one back; or give this one another name; or, if this one holds the volume's data \
+                     now: hotset volume adopt {name}"
                 )?;
                 match loss {
-                    None => write!(f, "hotset volume adopt {name}"),
-                    Some(loss) => {
-                        write!(f, "hotset volume adopt {name} --give-up {}, which gives up {loss}", loss.incarnation)
-                    }
+                    None => Ok(()),
+                    Some(loss) => write!(f, " --give-up {}, which gives up {loss}", loss.incarnation),
                 }
             }
             Refusal::BackingTaken { other } => {
@@ -264,35 +278,41 @@ impl fmt::Display for Refusal {
             }
             Refusal::DirtyElsewhere { name, why, loss } => write!(
                 f,
-                "data that its clients had flushed may lie in the flash log alone, which is not in use: {why}. Bring its devices back and start again; or, \
-                 accepting that this data is lost, say so: hotset volume adopt {name} --give-up {}, which gives up {loss}",
+                "flushed data of this volume may lie in the flash log alone, and that log is not in use: {why}. Bring \
+                 the log's devices back and start again; or, to go on without that data: hotset volume adopt {name} \
+                 --give-up {}, which gives up {loss}",
                 loss.incarnation
             ),
             Refusal::LogUnexpected { name, loss } => write!(
                 f,
-                "the flash log holds data of it, and by the state directory everything of it is on its backing: one of both is old. If devices or \
-                 the state directory were restored from a copy, put the newest back and start again; or, keeping what the backing has, say so: \
-                 hotset volume adopt {name} --give-up {}, which gives up {loss}",
+                "the flash log holds dirty data of this volume, and by the state directory its backing has everything: \
+                 one of the two is an older copy. If the devices or the state directory were restored from a copy, put \
+                 the newest back and start again; or, to keep what the backing has: hotset volume adopt {name} \
+                 --give-up {}, which gives up {loss}",
                 loss.incarnation
             ),
             Refusal::ContentDiffers { name, missing, loss } => write!(
                 f,
-                "its backing is not as it was left: {missing} of the blocks that were written there last hold something else, and dirty data waits \
-                 for it. If the disk was rolled back, restored or exchanged, put back what was there; or, keeping what the backing has now, say so: \
-                 hotset volume adopt {name} --give-up {}, which gives up {loss}",
+                "its backing was changed while dirty data waited for it: {missing} of the blocks that were written \
+                 there last hold something else. If the disk was rolled back, restored or exchanged, put back what was \
+                 there; or, to keep what the backing has now: hotset volume adopt {name} --give-up {}, which gives up \
+                 {loss}",
                 loss.incarnation
             ),
             Refusal::ContentUnproven { name, identity, loss } => write!(
                 f,
-                "dirty data waits for its backing ({identity}), and nothing shows that it is the same disk and as it was left: it is known by its \
-                 place alone, or the flash store has lost what it knew of it. If it is, say so: hotset volume adopt {name}, which writes that data to it; if it is not, attach the right one; or, keeping \
-                 what this disk has: hotset volume adopt {name} --give-up {}, which gives up {loss}",
+                "dirty data waits for its backing ({identity}), and nothing proves that this is the same disk with the \
+                 same content: it is known by its place alone, or the flash store has lost the checksums of what was \
+                 written there. If it is: hotset volume adopt {name}, which writes that data to it. If it is not, \
+                 attach the right one; or, to keep what this disk has: hotset volume adopt {name} --give-up {}, which \
+                 gives up {loss}",
                 loss.incarnation
             ),
             Refusal::BackingShrank { name, known_bytes, found_bytes, past_end_bytes } => write!(
                 f,
-                "its backing has {found_bytes} bytes and had {known_bytes}: {past_end_bytes} bytes of dirty data lie past its end. Give it its size \
-                 back; or give that data up: hotset volume resize {name} --discard-dirty"
+                "its backing has {found_bytes} bytes and had {known_bytes}: {past_end_bytes} bytes of dirty data lie \
+                 past its end. Give it its size back; or, to give that data up: hotset volume resize {name} \
+                 --discard-dirty"
             ),
         }
     }

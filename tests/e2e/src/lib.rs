@@ -3,6 +3,7 @@
 //! [`site::Site`] is a folder with a configuration and backings, [`daemon::Daemon`] a running `hotset serve` in it,
 //! [`client::Client`] a small NBD client of the tests' own, and [`ledger::Ledger`] what a crash may and may not take away.
 
+pub mod blocks;
 pub mod bridge;
 pub mod cache_disk;
 pub mod certificate;
@@ -23,6 +24,7 @@ pub mod loop_device;
 pub mod manager;
 pub mod pattern;
 pub mod random;
+pub mod refusal;
 pub mod relay;
 pub mod server;
 pub mod site;

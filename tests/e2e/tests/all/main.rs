@@ -44,6 +44,7 @@ mod powercut;
 mod prometheus;
 mod protocol;
 mod qos;
+mod refusals;
 mod sockets;
 mod state;
 mod support;

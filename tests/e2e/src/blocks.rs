@@ -1,0 +1,58 @@
+//! Numbered blocks scattered over a volume `v`: a content tells how many blocks of each version it holds.
+
+use std::ops::Range;
+
+use crate::client::Client;
+use crate::site::Site;
+
+/// Bytes of a block.
+pub const BLOCK_BYTES: u64 = 4096;
+/// Blocks that are written.
+pub const BLOCKS: u64 = 500;
+/// Bytes of the volume.
+pub const VOLUME_BYTES: u64 = 64 << 20;
+
+/// The content of a block: its number, then its version.
+pub fn block(number: u64, version: u8) -> Vec<u8> {
+    let mut block = vec![version; BLOCK_BYTES as usize];
+    block[..8].copy_from_slice(&number.to_le_bytes());
+    block
+}
+
+/// The offset of a block in bytes.
+pub fn place(number: u64) -> u64 {
+    number * 29 % (VOLUME_BYTES / BLOCK_BYTES) * BLOCK_BYTES
+}
+
+/// Writes all blocks and flushes.
+pub fn write(site: &Site, version: u8) {
+    write_some(site, 0..BLOCKS, version);
+}
+
+/// Writes these blocks and flushes.
+pub fn write_some(site: &Site, numbers: Range<u64>, version: u8) {
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it is served");
+    for number in numbers {
+        client.write(place(number), &block(number, version)).expect("it writes");
+    }
+    client.flush().expect("it flushes");
+}
+
+/// Reads the volume from a client's side.
+pub fn read(site: &Site) -> Vec<u8> {
+    Client::connect(&site.endpoint(), "v").and_then(|mut client| client.read_all()).expect("it reads")
+}
+
+/// Blocks of which a content holds `version`.
+pub fn count(image: &[u8], version: u8) -> u64 {
+    count_some(image, 0..BLOCKS, version)
+}
+
+/// As [`count`], of these blocks alone.
+pub fn count_some(image: &[u8], numbers: Range<u64>, version: u8) -> u64 {
+    let holds = |number: &u64| {
+        let at = place(*number) as usize;
+        image.get(at..at + BLOCK_BYTES as usize) == Some(&block(*number, version))
+    };
+    numbers.filter(holds).count() as u64
+}

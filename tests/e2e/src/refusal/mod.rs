@@ -1,0 +1,87 @@
+//! Refused volumes and flash stores as an administrator sees them: the code, the message and the commands in it.
+
+pub mod page;
+pub mod scenes;
+
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::daemon::{Daemon, hotset, text_of};
+use crate::site::Site;
+use page::placeholders;
+
+/// What a command prints with `--json`.
+pub fn json(daemon: &Daemon, args: &[&str]) -> Value {
+    serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("JSON")
+}
+
+/// `hotset volume show`.
+pub fn show(daemon: &Daemon, name: &str) -> Value {
+    json(daemon, &["volume", "show", name])
+}
+
+/// The message of volume `v`, which has to be refused with that code and not to be served.
+pub fn volume_refusal(site: &Site, daemon: &Daemon, code: &str) -> String {
+    let shown = show(daemon, "v");
+    assert_eq!((&shown["state"], &shown["refusal"]), (&"refused".into(), &code.into()), "{shown}\n{}", daemon.log());
+    assert!(Client::connect(&site.endpoint(), "v").is_err(), "a refused volume is served");
+    shown["alerts"][0].as_str().expect("it says why").to_owned()
+}
+
+/// The message of the flash store, which has to be refused with that code and not to be in use.
+pub fn flash_refusal(daemon: &Daemon, code: &str) -> String {
+    let flash = json(daemon, &["status"])["flash"].clone();
+    assert_eq!((&flash["in_use"], &flash["refusal"]), (&false.into(), &code.into()), "{flash}\n{}", daemon.log());
+    flash["alerts"][0].as_str().expect("it says why").to_owned()
+}
+
+/// The commands that a message names outside of backticks: each ends at a punctuation mark or with the text.
+pub fn commands(message: &str) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut words = message.split_whitespace();
+    while let Some(word) = words.next() {
+        if word != "hotset" {
+            continue;
+        }
+        let mut command = vec![word];
+        for word in words.by_ref() {
+            let bare = word.trim_end_matches([',', ';', '.', ':', ')']);
+            command.push(bare);
+            if bare != word {
+                break;
+            }
+        }
+        commands.push(command.join(" "));
+    }
+    commands
+}
+
+/// Runs a command that the message names, found by its form with placeholders. It has to succeed.
+pub fn obey(daemon: &Daemon, message: &str, form: &str) {
+    let named = commands(message);
+    let command = named.iter().find(|command| placeholders(command) == form);
+    let command = command.unwrap_or_else(|| panic!("the message does not name `{form}`: {message}"));
+    let args: Vec<_> = command.split(' ').skip(1).collect();
+    daemon.command(&args);
+}
+
+/// `hotset state rebuild`, while no daemon runs. Returns what it prints.
+pub fn rebuild(site: &Site) -> String {
+    let config = site.config();
+    std::fs::write(&config, site.config_text()).expect("the folder can be written");
+    let output = hotset(&["state", "rebuild", "--yes", "--config", &config.to_string_lossy()]);
+    assert!(output.status.success(), "{}", text_of(&output));
+    text_of(&output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_end_at_punctuation_marks_and_with_the_text() {
+        let text =
+            "Do it: hotset state rebuild; or (`hotset flash check` shows it) hotset volume adopt v, or hotset stop now";
+        assert_eq!(commands(text), ["hotset state rebuild", "hotset volume adopt v", "hotset stop now"]);
+    }
+}

@@ -1,0 +1,252 @@
+//! `docs/refusals.md`: the table and the messages, made from what the tests have seen.
+//!
+//! `UPDATE_DOCS=1` writes the page instead of comparing it. Each test has the row and the messages of one refusal.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use state::Refusal;
+
+use super::commands;
+
+const BEGIN: &str = "<!-- refusals: made by the end-to-end tests from the daemon's own output -->\n";
+const END: &str = "<!-- end of refusals -->";
+const TABLE: &str = "
+| code | what is seen | why it is refused | choice | what it costs |
+|---|---|---|---|---|
+";
+const MESSAGES: &str = "
+## Messages
+
+`NAME` stands for the volume, `OTHER` for another one, `STORE` and `DIRECTORY` for the identity of a
+flash store and of a state directory (32 hexadecimal digits), `DATA` for that of the data which may be
+lost (16), `BACKING` for the identity of a backing, `DEVICE` for the path of a flash device, `N` for a
+number. The daemon breaks no lines.
+";
+/// The beginning of a refusal's first row, and of further ones.
+const FIRST: &str = "| [`";
+const MORE: &str = "| | | ";
+/// Columns of the messages.
+const WIDTH: usize = 100;
+/// The tests of one process write the page one after the other.
+static PAGE: Mutex<()> = Mutex::new(());
+
+/// What the page says of one refusal.
+pub struct Entry {
+    code: &'static str,
+    seen: &'static str,
+    why: &'static str,
+    messages: Vec<(&'static str, String)>,
+    choices: Vec<(&'static str, &'static str)>,
+}
+
+impl Entry {
+    /// Begins one: what is seen, and why it is refused.
+    pub fn new(code: &'static str, seen: &'static str, why: &'static str) -> Entry {
+        Entry { code, seen, why, messages: Vec::new(), choices: Vec::new() }
+    }
+
+    /// Adds a message as the daemon gave it; `when` introduces it where there are several.
+    pub fn message(&mut self, when: &'static str, message: &str) {
+        self.messages.push((when, placeholders(message)));
+    }
+
+    /// Adds a choice, by its command with placeholders or in words, and what it costs; `prove` takes it and looks.
+    pub fn choice(&mut self, action: &'static str, cost: &'static str, prove: impl FnOnce()) {
+        prove();
+        self.choices.push((action, cost));
+    }
+
+    /// Compares this with the page. The commands of the messages are the choices, no more and no less.
+    pub fn check(self) {
+        let named: BTreeSet<String> = self.messages.iter().flat_map(|(_, message)| commands(message)).collect();
+        let choices = self.choices.iter().map(|(action, _)| (*action).to_owned());
+        let proven: BTreeSet<String> = choices.filter(|action| is_command(action)).collect();
+        assert_eq!(named, proven, "{}: the message's commands, and those that were tried", self.code);
+        let made = self.piece();
+        let found = {
+            let _guard = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
+            let (mut page, mut pieces) = Page::read();
+            if std::env::var_os("UPDATE_DOCS").is_some() {
+                pieces.insert(self.code.to_owned(), made);
+                page.made = compose(&pieces);
+                return page.write();
+            }
+            pieces.remove(self.code)
+        };
+        assert_eq!(found.as_ref(), Some(&made), "docs/refusals.md is behind the daemon; UPDATE_DOCS=1 writes it anew");
+    }
+
+    fn piece(&self) -> Piece {
+        let show = |action: &str| if is_command(action) { format!("`{action}`") } else { action.to_owned() };
+        let code = self.code;
+        let mut rows = String::new();
+        for (at, (action, cost)) in self.choices.iter().enumerate() {
+            rows += &match at {
+                0 => format!("{FIRST}{code}`](#{code}) | {} | {} ", self.seen, self.why),
+                _ => MORE.to_owned(),
+            };
+            rows += &format!("| {} | {cost} |\n", show(action));
+        }
+        let mut section = format!("\n### `{code}`\n");
+        for (when, message) in &self.messages {
+            let when = if when.is_empty() { String::new() } else { format!("\n{when}:\n") };
+            section += &format!("{when}\n```text\n{}\n```\n", wrapped(message));
+        }
+        Piece { rows, section }
+    }
+}
+
+/// Compares the rows of the page with the codes that there are, and with the source of the tests: each code has one.
+pub fn check_codes(tests: &str) {
+    let has_test = |code: &str| tests.matches(&format!("Entry::new(\n        \"{code}\",")).count() == 1;
+    let untested: Vec<_> = Refusal::CODES.iter().filter(|code| !has_test(code)).collect();
+    assert!(untested.is_empty(), "refusals.rs has no test, or several, of {untested:?}");
+    let _guard = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (page, pieces) = Page::read();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        return;
+    }
+    let is_known = |code: &String| Refusal::CODES.contains(&code.as_str());
+    let unknown: Vec<_> = pieces.keys().filter(|code| !is_known(code)).collect();
+    assert!(unknown.is_empty(), "docs/refusals.md has rows of codes that do not exist: {unknown:?}");
+    let missing: Vec<_> = Refusal::CODES.iter().filter(|code| !pieces.contains_key(**code)).collect();
+    assert!(missing.is_empty(), "docs/refusals.md has no row of {missing:?}; UPDATE_DOCS=1 writes it");
+    assert_eq!(page.made, compose(&pieces), "docs/refusals.md has lines that no test made");
+}
+
+/// A message with placeholders for what is another one on every machine.
+pub fn placeholders(message: &str) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for word in message.split_whitespace() {
+        let is_mark = |letter: char| "(),;.:`'\"".contains(letter);
+        let bare = word.trim_matches(is_mark);
+        let is_of_directory = words.last().is_some_and(|before| before == "directory");
+        words.push(match placeholder(bare, is_of_directory) {
+            Some(placeholder) => word.replacen(bare, placeholder, 1),
+            None => word.to_owned(),
+        });
+    }
+    words.join(" ")
+}
+
+fn placeholder(word: &str, is_of_directory: bool) -> Option<&'static str> {
+    let is_hex = |digits: usize| word.len() == digits && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match word {
+        "v" => Some("NAME"),
+        "first" => Some("OTHER"),
+        _ if ["file:", "device:", "nbd"].iter().any(|start| word.starts_with(start)) => Some("BACKING"),
+        _ if word.starts_with('/') => Some("DEVICE"),
+        _ if is_hex(32) => Some(if is_of_directory { "DIRECTORY" } else { "STORE" }),
+        _ if is_hex(16) => Some("DATA"),
+        _ if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()) => Some("N"),
+        _ => None,
+    }
+}
+
+fn is_command(action: &str) -> bool {
+    action.starts_with("hotset ")
+}
+
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is one");
+        if line.is_empty() {
+            word.clone_into(line);
+        } else if line.len() + 1 + word.len() <= WIDTH {
+            *line += &format!(" {word}");
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join("\n")
+}
+
+/// What the page has of one refusal.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Piece {
+    /// A row for each choice; the first one begins with the code.
+    rows: String,
+    section: String,
+}
+
+fn compose(pieces: &BTreeMap<String, Piece>) -> String {
+    let each: Vec<&Piece> = Refusal::CODES.iter().filter_map(|code| pieces.get(*code)).collect();
+    let rows: String = each.iter().map(|piece| piece.rows.as_str()).collect();
+    let sections: String = each.iter().map(|piece| piece.section.as_str()).collect();
+    format!("{TABLE}{rows}{MESSAGES}{sections}\n")
+}
+
+/// The page: what stands before, between and behind the marks.
+struct Page {
+    before: String,
+    made: String,
+    after: String,
+}
+
+impl Page {
+    fn path() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/refusals.md")
+    }
+
+    fn read() -> (Page, BTreeMap<String, Piece>) {
+        let text = fs::read_to_string(Page::path()).expect("the page is there");
+        let (before, rest) = text.split_once(BEGIN).expect("the page has the mark where the list begins");
+        let (made, after) = rest.split_once(END).expect("the page has the mark where the list ends");
+        let mut pieces: BTreeMap<String, Piece> = BTreeMap::new();
+        let mut code = "";
+        for row in made.lines() {
+            match row.strip_prefix(FIRST) {
+                Some(rest) => code = rest.split('`').next().expect("a text has a first part"),
+                None if row.starts_with(MORE) => {}
+                None => continue,
+            }
+            let piece = pieces.entry(code.to_owned()).or_default();
+            piece.rows += &format!("{row}\n");
+        }
+        for section in made.split("\n### `").skip(1) {
+            let code = section.split('`').next().expect("a text has a first part");
+            let section = format!("\n### `{}\n", section.trim_end());
+            if let Some(piece) = pieces.get_mut(code) {
+                piece.section = section;
+            }
+        }
+        let page = Page { before: before.to_owned(), made: made.to_owned(), after: after.to_owned() };
+        (page, pieces)
+    }
+
+    fn write(&self) {
+        let Page { before, made, after } = self;
+        fs::write(Page::path(), format!("{before}{BEGIN}{made}{END}{after}")).expect("the page can be written");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_stand_for_what_differs_between_machines() {
+        let (store, data) = ("0123456789abcdef0123456789abcdef", "0123456789abcdef");
+        let given = [
+            format!("start 12: {store}, directory {store}, 4096 bytes of volume v (data {data});"),
+            "was file:0a:7:5.000000009, is nbd+unix:///?socket=/a/b. That of first: blkdiscard -z".to_owned(),
+        ];
+        let expected = [
+            "start N: STORE, directory DIRECTORY, N bytes of volume NAME (data DATA);",
+            "was BACKING, is BACKING. That of OTHER: blkdiscard -z",
+        ];
+        assert_eq!(given.map(|text| placeholders(&text)), expected);
+    }
+
+    #[test]
+    fn messages_are_wrapped_without_a_change() {
+        let text = "word ".repeat(100);
+        let wrapped = wrapped(&text);
+        assert!(wrapped.lines().count() > 1 && wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
+        assert_eq!(wrapped.replace('\n', " "), text.trim());
+    }
+}

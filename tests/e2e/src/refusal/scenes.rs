@@ -1,0 +1,297 @@
+//! How an administrator brings refusals about: copies, exchanged devices, a lost directory, disks that change while the
+//! daemon is stopped.
+//!
+//! Each scene is a site whose next start refuses its volume `v`, or its flash store. The volume's blocks are those of
+//! [`crate::blocks`].
+
+use std::fs::{self, File};
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::show;
+use crate::blocks::{BLOCKS, VOLUME_BYTES, count_some, write, write_some};
+use crate::daemon::Daemon;
+use crate::server::Nbdkit;
+use crate::site::Site;
+
+/// Starts after which a daemon that always destages in time is called wrong.
+const ATTEMPTS_MAX: usize = 20;
+/// The flash devices of every scene.
+pub const DEVICES: [&str; 2] = ["f0", "f1"];
+/// The file of the state directory.
+pub const STATE: &str = "state/state.json";
+
+/// Names the flash devices, files of 64 MiB in the site's folder.
+pub fn set_flash(site: &mut Site, devices: &[&str], lines: &str) {
+    let devices: Vec<_> = devices.iter().map(|name| format!("\"{}\"", site.folder.join(name).display())).collect();
+    site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n{lines}\n", devices.join(", "));
+}
+
+/// A volume on a file, with two flash devices.
+pub fn on_file() -> Site {
+    let mut site = Site::new();
+    site.volume("v", VOLUME_BYTES, "");
+    set_flash(&mut site, &DEVICES, "");
+    site
+}
+
+/// A volume on spindles so slow that a stop leaves nearly everything in the flash log.
+pub fn on_slow_disks(devices: &[&str], lines: &str) -> Site {
+    let mut site = Site::new();
+    site.volume_on("v", "sim://raid5?disks=3&type=nlsas", "size = \"64 MiB\"");
+    set_flash(&mut site, devices, lines);
+    site
+}
+
+/// The content of the disks of [`on_slow_disks`].
+pub fn slow_disks(site: &Site) -> Vec<u8> {
+    fs::read(path(site, "state/sim/v.img")).expect("the backing is there")
+}
+
+/// The content of the backing of [`on_file`].
+pub fn backing(site: &Site) -> Vec<u8> {
+    fs::read(site.backing("v")).expect("the backing is there")
+}
+
+/// A file in the site's folder.
+pub fn path(site: &Site, name: &str) -> PathBuf {
+    site.folder.join(name)
+}
+
+/// Copies a file over another one, which stays the same file.
+pub fn copy(site: &Site, from: &str, to: &str) {
+    fs::copy(path(site, from), path(site, to)).expect("the file is there");
+}
+
+/// Renames a file.
+pub fn rename(site: &Site, from: &str, to: &str) {
+    fs::rename(path(site, from), path(site, to)).expect("the file is there");
+}
+
+/// Copies both flash devices; `.old`, for example, names the copies.
+pub fn save_devices(site: &Site, suffix: &str) {
+    DEVICES.iter().for_each(|name| copy(site, name, &format!("{name}{suffix}")));
+}
+
+/// Puts copies back in the place of both flash devices.
+pub fn restore_devices(site: &Site, suffix: &str) {
+    DEVICES.iter().for_each(|name| copy(site, &format!("{name}{suffix}"), name));
+}
+
+/// Makes both flash devices empty, as a message proposes for files.
+pub fn empty_devices(site: &Site) {
+    DEVICES.iter().for_each(|name| fs::remove_file(path(site, name)).expect("the device is there"));
+}
+
+/// Writes blocks and stops the daemon while the backing lacks some of them. Destage of an idle volume begins after a
+/// second: after a stop that came too late they are written again.
+pub fn stop_dirty(site: &Site, mut daemon: Daemon, numbers: Range<u64>, version: u8) {
+    for _ in 0..ATTEMPTS_MAX {
+        write_some(site, numbers.clone(), version);
+        daemon.stop();
+        if count_some(&backing(site), numbers.clone(), version) < numbers.end - numbers.start {
+            return;
+        }
+        daemon = site.start();
+    }
+    panic!("the stop destages everything");
+}
+
+/// Flash devices restored from a copy (`.old`); `.new` is what they held. The backing lacks blocks of version 2.
+pub fn restored_devices() -> Site {
+    let site = on_file();
+    let daemon = site.start();
+    write(&site, 1);
+    daemon.stop();
+    save_devices(&site, ".old");
+    stop_dirty(&site, site.start(), 0..BLOCKS, 2);
+    save_devices(&site, ".new");
+    restore_devices(&site, ".old");
+    site
+}
+
+/// A state directory restored from a copy (`state.old`); `state.new` is what it held. The token `early` was made before
+/// the copy, the token `late` and the volume's shares after it.
+pub fn restored_state() -> Site {
+    let site = on_file();
+    let daemon = site.start();
+    daemon.command(&["token", "create", "early"]);
+    daemon.stop();
+    copy(&site, STATE, "state.old");
+    stop_dirty(&site, site.start(), 0..BLOCKS, 2);
+    let daemon = site.start();
+    daemon.command(&["token", "create", "late"]);
+    daemon.command(&["volume", "set", "v", "shares=high"]);
+    daemon.stop();
+    copy(&site, STATE, "state.new");
+    copy(&site, "state.old", STATE);
+    site
+}
+
+/// A state directory whose file was lost (it is at `state.away`). The token `early` was made before. The backing has
+/// version 1 of all blocks, and lacks blocks of version 2.
+pub fn lost_state() -> Site {
+    let site = on_file();
+    let daemon = site.start();
+    daemon.command(&["token", "create", "early"]);
+    write(&site, 1);
+    daemon.command(&["volume", "flush", "v"]);
+    stop_dirty(&site, daemon, 0..BLOCKS, 2);
+    rename(&site, STATE, "state.away");
+    site
+}
+
+/// The backing exchanged for a clone after a clean stop without flash: the old one is at `old.img`.
+pub fn cloned_backing() -> Site {
+    let site = Site::with_volume(VOLUME_BYTES);
+    let daemon = site.start();
+    write(&site, 1);
+    daemon.stop();
+    clone_backing(&site);
+    site
+}
+
+/// As [`cloned_backing`], while the old one, with version 1 of all blocks, waits for version 2 of some.
+pub fn cloned_dirty_backing() -> Site {
+    let site = on_file();
+    let daemon = site.start();
+    write(&site, 1);
+    daemon.command(&["volume", "flush", "v"]);
+    stop_dirty(&site, daemon, 0..BLOCKS, 2);
+    clone_backing(&site);
+    site
+}
+
+fn clone_backing(site: &Site) {
+    rename(site, "v.img", "old.img");
+    copy(site, "old.img", "v.img");
+}
+
+/// A second name of the backing of volume `first`. Both volumes are read-only: of two writers a lock keeps the second
+/// one out before.
+pub fn shared_backing() -> Site {
+    let mut site = Site::new();
+    let (first, second) = (site.backing("first"), site.backing("v"));
+    File::create(&first).and_then(|file| file.set_len(VOLUME_BYTES)).expect("the folder can be written");
+    fs::hard_link(&first, &second).expect("both are in one folder");
+    for (name, path) in [("first", &first), ("v", &second)] {
+        site.volume_on(name, &path.to_string_lossy(), "read_only = true");
+    }
+    site
+}
+
+/// A configuration whose `[flash]` is gone, and what it was. The backing has version 1 of all blocks, and lacks blocks
+/// of version 2.
+pub fn unused_flash() -> (Site, String) {
+    let mut site = on_file();
+    let daemon = site.start();
+    write(&site, 1);
+    daemon.command(&["volume", "flush", "v"]);
+    stop_dirty(&site, daemon, 0..BLOCKS, 2);
+    let tables = std::mem::take(&mut site.tables);
+    (site, tables)
+}
+
+/// Flash devices restored from a copy (`.old`) of the same run, in which the volume left the flash log afterwards;
+/// `.new` is what they held. The log has blocks of version 1, the backing has version 2 of all.
+pub fn emptied_log_restored() -> Site {
+    let mut site = on_file();
+    site.keep_in = "none".to_owned();
+    let daemon = site.start();
+    let is_copied_dirty = (0..ATTEMPTS_MAX).any(|_| {
+        write(&site, 1);
+        save_devices(&site, ".old");
+        show(&daemon, "v")["flash_dirty_bytes"].as_u64() > Some(0)
+    });
+    assert!(is_copied_dirty, "everything is destaged at once: {}", daemon.log());
+    daemon.command(&["volume", "set", "v", "policy=write-through"]);
+    write(&site, 2);
+    daemon.kill();
+    save_devices(&site, ".new");
+    restore_devices(&site, ".old");
+    site
+}
+
+/// A backing rolled back in place (to `old.img`, version 1) while version 3 of ten blocks waits for it; `newest.img` is
+/// what it held, version 2 of the others.
+pub fn rolled_back_backing() -> Site {
+    let site = on_file();
+    let daemon = site.start();
+    write(&site, 1);
+    daemon.command(&["volume", "flush", "v"]);
+    copy(&site, "v.img", "old.img");
+    write(&site, 2);
+    daemon.command(&["volume", "flush", "v"]);
+    stop_dirty(&site, daemon, 0..10, 3);
+    copy(&site, "v.img", "newest.img");
+    copy(&site, "old.img", "v.img");
+    site
+}
+
+/// A backing cut to half its size while version 1 of all blocks waits for it.
+pub fn shrunk_backing() -> Site {
+    let site = on_file();
+    stop_dirty(&site, site.start(), 0..BLOCKS, 1);
+    set_backing_size(&site, VOLUME_BYTES / 2);
+    site
+}
+
+/// Cuts or grows the backing.
+pub fn set_backing_size(site: &Site, bytes: u64) {
+    let file = File::options().write(true).open(site.backing("v")).expect("the backing is there");
+    file.set_len(bytes).expect("its size can be changed");
+}
+
+/// Blocks that wait for the disk of [`ExportedDisk`], of version 1.
+pub const EXPORTED_BLOCKS: Range<u64> = 0..50;
+
+/// A volume on an export of a foreign server, behind which another disk may lie at the next start.
+pub struct ExportedDisk {
+    /// Its next start finds another disk, or one that proves nothing.
+    pub site: Site,
+    server: Option<Nbdkit>,
+}
+
+impl ExportedDisk {
+    /// Blocks wait for the disk `a.img`, filled with `byte`: nothing of them is destaged, for the disk refuses writes.
+    pub fn new(byte: u8) -> ExportedDisk {
+        let mut disk = ExportedDisk { site: Site::new(), server: None };
+        set_flash(&mut disk.site, &DEVICES, "");
+        fs::write(disk.refuses(), "").expect("the folder can be written");
+        disk.attach("a.img", byte);
+        let uri = disk.server.as_ref().expect("it was just attached").uri();
+        disk.site.volume_on("v", &uri, "");
+        let daemon = disk.site.start();
+        write_some(&disk.site, EXPORTED_BLOCKS, 1);
+        daemon.stop();
+        fs::remove_file(disk.refuses()).expect("it was written");
+        disk
+    }
+
+    /// Puts a disk behind the export; a new one is filled with `byte`.
+    pub fn attach(&mut self, name: &str, byte: u8) {
+        let file = path(&self.site, name);
+        if !file.exists() {
+            fs::write(&file, vec![byte; VOLUME_BYTES as usize]).expect("the folder can be written");
+        }
+        let refuses = self.refuses();
+        let args = format!(
+            "--filter=error --filter=noparallel file {} error-pwrite=EIO error-pwrite-rate=100% error-pwrite-file={}",
+            file.display(),
+            refuses.display()
+        );
+        // The socket is free once its server is gone.
+        self.server = None;
+        self.server = Some(Nbdkit::start(&path(&self.site, "export"), &args));
+    }
+
+    /// The content of a disk.
+    pub fn content(&self, name: &str) -> Vec<u8> {
+        fs::read(path(&self.site, name)).expect("the disk is there")
+    }
+
+    /// While this file is there the disk refuses writes.
+    fn refuses(&self) -> PathBuf {
+        path(&self.site, "refuses")
+    }
+}
