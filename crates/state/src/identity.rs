@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use super::content::{ContentRecord, ContentVerdict, Evidence, judge_content};
 use super::record::{State, VolumeRecord};
-use super::stores::show_incarnation;
+use super::stores::{StoreUse, show_incarnation};
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 
 /// What an administrator has accepted in explicit words.
@@ -270,16 +270,18 @@ impl State {
 
     /// Notes whether a store that is in use holds data of volumes of which this directory knows nothing and never did: it may be that of a volume whose
     /// record was lost.
-    pub fn note_held(&mut self, store: &str, held: impl IntoIterator<Item = u64>) {
+    pub fn note_held(&mut self, store: &str, used: StoreUse, held: impl IntoIterator<Item = u64>) {
         let given_up = self.store(store).map(|record| &record.given_up);
         let is_strange = held.into_iter().any(|incarnation| {
             self.by_incarnation(incarnation).is_none()
                 && !given_up.is_some_and(|given_up| given_up.contains(&show_incarnation(incarnation)))
         });
-        match is_strange {
-            true => self.unclaimed.insert(store.to_owned()),
-            false => self.unclaimed.remove(store),
-        };
+        match (is_strange, used) {
+            (true, _) => drop(self.unclaimed.insert(store.to_owned())),
+            (false, StoreUse::Known) => drop(self.unclaimed.remove(store)),
+            // It may be an older copy of a store that held some.
+            (false, StoreUse::New) => {}
+        }
     }
 
     /// Remembers that what a store may hold of an incarnation is given up.
