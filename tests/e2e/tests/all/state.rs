@@ -152,7 +152,9 @@ fn find_everything(site: &Site) {
 
 #[test]
 fn a_stop_that_cannot_be_noted_leaves_the_backing_complete() {
-    let site = Site::with_volume(4 * MIB);
+    let mut site = Site::with_volume(4 * MIB);
+    // Memory that outlives the daemon would prove that nothing was lost.
+    site.keep_in = "none".to_owned();
     stop_in_silence(&site);
     let content = fs::read(site.backing("v")).expect("it is there");
     assert_eq!(content[..12_288], [vec![7; 8192], vec![8; 4096]].concat());
@@ -162,6 +164,7 @@ fn a_stop_that_cannot_be_noted_leaves_the_backing_complete() {
 #[test]
 fn a_stop_that_cannot_be_noted_leaves_what_lies_in_the_flash_log_to_be_found() {
     let mut site = Site::with_volume(4 * MIB);
+    site.keep_in = "none".to_owned();
     let devices = ["f0", "f1"].map(|name| format!("\"{}\"", site.folder.join(name).display()));
     let flash = format!("[flash]\ndevices = [{}]\nsize = \"256 MiB\"", devices.join(", "));
     site.tables.clone_from(&flash);
