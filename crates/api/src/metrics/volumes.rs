@@ -1,10 +1,10 @@
-//! Families of volumes: at most 60 series each.
+//! Families of volumes: at most 64 series each.
 
 use control::{StatusReport, VolumeReport};
 
 use super::lines::{Labels, Lines};
 
-/// Ways and reasons of requests to a backing that are told: as many as the engine has, so that 60 series are enough whatever it will ask for.
+/// Ways and reasons of requests to a backing that are told: as many as the engine has, so that 64 series are enough whatever it will ask for.
 const CAUSES_MAX: usize = 7;
 
 /// Adds a volume's samples of one family.

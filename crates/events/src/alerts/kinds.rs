@@ -457,7 +457,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         kind: AlertKind::MetricsLeftOut,
         when: "there are more volumes than `[api] metrics_volumes`",
         effect: "`/metrics` tells sums of datastores alone: rules about single volumes see nothing.",
-        remedy: "Raise `[api] metrics_volumes`, if Prometheus can bear 60 series a volume.",
+        remedy: "Raise `[api] metrics_volumes`, if Prometheus can bear 64 series a volume.",
         delay_ms: 0,
         told: &[],
         find: |look, found| {
