@@ -197,6 +197,9 @@ impl State {
             self.give_up(former.incarnation, former.dirty_on_flash.as_deref().or(claim.store));
         }
         self.revision += 1;
+        if !self.unclaimed.is_empty() {
+            self.served_beside.insert(claim.identity.to_owned());
+        }
         let (incarnation, drops_pages) = match by_backing {
             Some(found) => {
                 let known = self.volumes[found].incarnation;

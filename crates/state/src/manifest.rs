@@ -159,7 +159,8 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
     let mut volumes = manifest.volumes;
     if !is_own {
         let served_since = |volume: &VolumeRecord| {
-            current.volumes.iter().any(|one| one.backing_identity == volume.backing_identity || one.name == volume.name)
+            let is_it = |one: &VolumeRecord| one.backing_identity == volume.backing_identity || one.name == volume.name;
+            current.served_beside.contains(&volume.backing_identity) || current.volumes.iter().any(is_it)
         };
         volumes.retain(|volume| !served_since(volume));
     }
@@ -212,7 +213,7 @@ pub fn rebuild(current: State, found: &StoreInventory) -> Result<(State, Vec<Hol
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Claim, OlderThan};
+    use crate::{Acceptance, Claim, OlderThan};
 
     #[test]
     fn records_come_back_from_the_devices_and_keep_what_these_do_not_know() {
@@ -253,6 +254,14 @@ mod tests {
         let mut known = state.clone();
         known.store_mut("ab").generation = 4;
         assert!(matches!(rebuild(known, &found), Err(RebuildError::Older { .. })), "a device that was taken out since");
+        let mut removed = State { unclaimed: ["ab".to_owned()].into(), ..State::default() };
+        removed.begin_life(9, 90);
+        let accept = Acceptance { adopt: true, give_up: Some("ab".into()), ..Acceptance::default() };
+        let claim = Claim { accept: &accept, ..Claim::plain("web", "disk-1") };
+        let served = removed.identify(&claim, || 71).expect("what may be its data is given up").incarnation;
+        removed.forget(served);
+        let (made, _) = rebuild(removed, &found).expect("all is there");
+        assert_eq!(made.by_name("web"), None, "it was served without that data, and removed since");
         let nameless = StoreInventory { ownership: Ownership::default(), ..found.clone() };
         assert_eq!(rebuild(State::default(), &nameless).err(), Some(RebuildError::NoOwner));
         let damaged = StoreInventory { manifest: Some(vec![1, 2, 3]), ..found };

@@ -38,6 +38,9 @@ pub struct State {
     /// claimed or given up.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unclaimed: BTreeSet<String>,
+    /// Backings that were served while such data was unclaimed: a rebuild brings nothing of it back for them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub served_beside: BTreeSet<String>,
     /// What was written to each flash device, by the device's own name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub wear: BTreeMap<String, DeviceWear>,
