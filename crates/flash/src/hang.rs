@@ -45,7 +45,7 @@ impl Drop for Request<'_> {
     }
 }
 
-/// What a request ends with whose device was given up.
+/// Result of a request to a device that was given up.
 fn given_up() -> DiskError {
     DiskError::Io("the device is out of service".to_owned())
 }

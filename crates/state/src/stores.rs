@@ -174,7 +174,8 @@ impl State {
             return Err(Refusal::StateOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         if record.is_some() && (is_own || ownership.is_none()) {
-            // Also where it holds nothing: the life that went on from it may be on the other mirror, and would be taken for newer than what is written now.
+            // Also where it holds nothing: the other mirror may have the life that went on from it, and would pass for
+            // newer than what is written now.
             return Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         match self.sabotage {

@@ -334,7 +334,7 @@ pub(crate) async fn close<S: Seam>(inner: &Rc<Inner<S>>) {
     if inner.pages.borrow().is_ready() {
         {
             let mut state = inner.pages.borrow_mut();
-            state.end_doubts();
+            state.drop_suspects_beside_destaged();
             state.unmark_all = true;
         }
         wait_durable(inner).await;

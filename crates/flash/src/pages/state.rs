@@ -383,8 +383,9 @@ impl<S: Seam> PageState<S> {
         self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(suspect)
     }
 
-    /// Suspect pages go from regions where blocks were destaged since: their marks would say at the next opening that nothing is known of those.
-    pub fn end_doubts(&mut self) {
+    /// Drops suspect pages of regions where blocks were destaged since the opening. A mark that stays for their sake
+    /// would make the next opening forget what was destaged there.
+    pub fn drop_suspects_beside_destaged(&mut self) {
         for region in self.marks.settled() {
             let blocks = region.1 * REGION_BLOCKS..(region.1 + 1) * REGION_BLOCKS;
             if !self.rings.may_be_durable(region.0, &blocks) {

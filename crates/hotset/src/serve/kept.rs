@@ -27,7 +27,7 @@ const DIRECTORY: &str = "/dev/shm";
 /// Room that a new file needs to begin with, in bytes.
 const LEAST_BYTES: u64 = 32 << 20;
 
-/// What becomes of this daemon's memory.
+/// Where this daemon keeps its memory.
 #[derive(Default)]
 pub struct Plan {
     /// Where it lies; `None`: it goes with the daemon.

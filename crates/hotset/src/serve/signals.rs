@@ -13,14 +13,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::cli::{EXIT_FAILED, Failure};
 
-/// Who obeys signals, and what the last words of one that did not are.
+/// The receiver of signals, and the last words where it does not act on a second one.
 static OBEYS: Mutex<Option<Obeys>> = Mutex::new(None);
 
 struct Obeys {
     to: UnboundedSender<Signal>,
     /// A signal has asked for a stop. A stop by command does not count.
     stopping: AtomicBool,
-    /// What becomes of what was acknowledged, at an end without a stop.
+    /// Says whether acknowledged writes survive an end without a stop.
     last_words: &'static str,
 }
 
@@ -28,8 +28,8 @@ fn obeys() -> MutexGuard<'static, Option<Obeys>> {
     OBEYS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes signals from now on; until somebody obeys them they do what they do by default. To be called before there are other threads: those
-/// would be given signals, too.
+/// Takes signals from now on; until there is a receiver they have their default effect. To be called before there are
+/// other threads, which would be given signals as well.
 pub fn take() -> Result<(), Failure> {
     static STARTED: Once = Once::new();
     let failed = |error: std::io::Error| Failure::failed(format!("signals cannot be taken: {error}"));
