@@ -53,8 +53,9 @@ fn what_is_served_after_an_administrator_was_there_keeps_its_promises() {
 
 /// Seeds that found: marks that a crash left hiding what was destaged after it; clients of an exchanged disk not told of a loss; pages past the end of
 /// a backing that shrank and grew; a new disk taken for one to which zeroes had been destaged; an empty older copy of one mirror beside a store that
-/// had gone on from it; pages of a device that was put back from a copy; rebuilds and an empty older store that forgot what was unclaimed or given up.
-const FOUND: [u64; 9] = [14, 144, 2087, 3211, 5372, 38991, 54765, 70858, 106215];
+/// had gone on from it; pages of a device that was put back from a copy; rebuilds and empty older stores that forgot unclaimed data, or
+/// brought given up data back.
+const FOUND: [u64; 10] = [14, 144, 2087, 3211, 5372, 38991, 54765, 70858, 85615, 106215];
 
 #[test]
 fn seeds_that_once_found_something_find_nothing_now() {

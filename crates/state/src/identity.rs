@@ -271,19 +271,16 @@ impl State {
         }
     }
 
-    /// Notes whether a store that is in use holds data of volumes of which this directory knows nothing and never did: it may be that of a volume whose
-    /// record was lost.
-    pub fn note_held(&mut self, store: &str, used: StoreUse, held: impl IntoIterator<Item = u64>) {
+    /// Notes that a store in use holds data of volumes without a record: a record may have been lost. The note stays when the store holds
+    /// none any more, for its devices may have been put back from an older copy; a rebuild ends it.
+    pub fn note_held(&mut self, store: &str, held: impl IntoIterator<Item = u64>) {
         let given_up = self.store(store).map(|record| &record.given_up);
         let is_strange = held.into_iter().any(|incarnation| {
             self.by_incarnation(incarnation).is_none()
                 && !given_up.is_some_and(|given_up| given_up.contains(&show_incarnation(incarnation)))
         });
-        match (is_strange, used) {
-            (true, _) => drop(self.unclaimed.insert(store.to_owned())),
-            (false, StoreUse::Known) => drop(self.unclaimed.remove(store)),
-            // It may be an older copy of a store that held some.
-            (false, StoreUse::New) => {}
+        if is_strange {
+            self.unclaimed.insert(store.to_owned());
         }
     }
 

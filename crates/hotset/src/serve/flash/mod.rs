@@ -134,7 +134,7 @@ impl Daemon {
                 let held = held.await.map_err(core_gone)?;
                 let noted = self.state.borrow_mut().change(|state| {
                     state.store_opened(&opened.store, opened.generation);
-                    state.note_held(&opened.store, used, held);
+                    state.note_held(&opened.store, held);
                 });
                 noted.map_err(state_failed)?;
                 tokio::task::spawn_local(note_generations(Rc::downgrade(self), opened.store.clone(), notes));

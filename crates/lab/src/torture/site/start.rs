@@ -231,7 +231,7 @@ async fn open_store(
         site.state.store_mut(&found.store).map_void = false;
     }
     core.open_log(store, recovered);
-    site.state.note_held(&found.store, used, core.unclaimed());
+    site.state.note_held(&found.store, core.unclaimed());
     Ok(Some(found.store))
 }
 
