@@ -54,6 +54,7 @@ pub(super) async fn begin(
         let claim = VolumeClaim { name: &name, identity: site.backings[index].identity.clone() };
         let found = find(site, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
         let known = site.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
+        let is_other_record = known.is_some_and(|record| record.name != name);
         let former = [known, site.state.by_name(&name)];
         let loss = former.into_iter().flatten().find_map(|record| owed_loss(&site.state, record, !record.clean));
         let mut judged = judge(site, &claim, &found, &served, store.as_deref(), &Acceptance::default());
@@ -87,6 +88,11 @@ pub(super) async fn begin(
             run.report.refusals += 1;
             continue;
         };
+        if is_other_record && found.evidence.blocks_in_log > 0 && site.backings[index].is_changed {
+            // The disk of another volume goes by this name now, with its dirty data: the model holds this volume's.
+            site.is_over = true;
+            return nothing(core);
+        }
         if store.is_some() && policy == WritePolicy::WriteBack {
             site.state.mark_on_flash(incarnation, store.as_deref());
         }
