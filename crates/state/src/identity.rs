@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use super::content::{ContentRecord, ContentVerdict, Evidence, judge_content};
 use super::record::{State, VolumeRecord};
-use super::stores::{StoreUse, show_incarnation};
+use super::stores::show_incarnation;
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
 
 /// What an administrator has accepted in explicit words.

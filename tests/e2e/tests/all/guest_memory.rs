@@ -15,7 +15,7 @@ use crate::vhost_user::{ALL, Guest, connect};
 
 const BYTES: u64 = 64 << 20;
 /// Requests without tables of their own: their descriptors are written by hand.
-const FEATURES: u64 = ALL & !feature::INDIRECT & !feature::EVENT_IDX;
+pub const FEATURES: u64 = ALL & !feature::INDIRECT & !feature::EVENT_IDX;
 /// Where a request's data lies that is not with its queue, and how long it is.
 const FAR: u64 = 8 << 20;
 const LEN: u32 = 16 << 10;

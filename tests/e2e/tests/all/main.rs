@@ -23,6 +23,7 @@ mod flash;
 mod flash_files;
 mod guest_memory;
 mod handover;
+mod hang_table;
 mod hangs;
 mod history;
 mod hostile;

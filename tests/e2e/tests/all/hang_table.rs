@@ -1,0 +1,331 @@
+//! A table of what hangs against what goes on: each cell is measured with the real daemon, as the longest wait of a probe.
+//!
+//! The file systems that hang are FUSE mounts: no read, write or flush on them is answered, as with a file server that is gone.
+
+use std::any::Any;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use driver::Memory;
+use e2e::client::{Client, Op};
+use e2e::daemon::{Daemon, hotset};
+use e2e::fuse::Fuse;
+use e2e::held;
+use e2e::site::Site;
+use serde_json::Value;
+
+use crate::guest_memory;
+use crate::vhost_user::Guest;
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
+/// How long the probes look at a daemon beside something that hangs.
+const PROBED: Duration = Duration::from_secs(40);
+/// How long the end of a daemon is waited for.
+const END_PATIENCE: Duration = Duration::from_secs(120);
+/// Backings that hang at once: more than a ring has workers on two processors.
+const MANY: usize = 9;
+/// Requests that a client has under way on each volume that hangs.
+const SICK_WRITES: u64 = 64;
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Part {
+    Nothing,
+    OneMirror,
+    BothMirrors,
+    OneBacking,
+    NineBackings,
+    StateDirectory,
+    HistoryDisk,
+    GuestMemory,
+    ControlThread,
+}
+
+impl Part {
+    const ALL: [Part; 9] = [
+        Part::Nothing,
+        Part::OneMirror,
+        Part::BothMirrors,
+        Part::OneBacking,
+        Part::NineBackings,
+        Part::StateDirectory,
+        Part::HistoryDisk,
+        Part::GuestMemory,
+        Part::ControlThread,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Part::Nothing => "nothing",
+            Part::OneMirror => "one flash mirror",
+            Part::BothMirrors => "both flash mirrors",
+            Part::OneBacking => "one backing",
+            Part::NineBackings => "nine backings",
+            Part::StateDirectory => "the state directory",
+            Part::HistoryDisk => "the history's disk",
+            Part::GuestMemory => "a guest's memory (cut short)",
+            Part::ControlThread => "the control thread",
+        }
+    }
+
+    /// The alert that tells of it.
+    fn alert(self) -> Option<&'static str> {
+        match self {
+            Part::OneMirror | Part::BothMirrors => Some("flash"),
+            Part::OneBacking | Part::NineBackings => Some("backing-hung"),
+            Part::StateDirectory => Some("state-disk"),
+            Part::HistoryDisk => Some("history"),
+            Part::Nothing | Part::GuestMemory | Part::ControlThread => None,
+        }
+    }
+}
+
+/// A daemon with something that can be made to hang.
+struct Fixture {
+    part: Part,
+    site: Site,
+    mounts: Vec<Fuse>,
+    sick: Vec<String>,
+    /// The memory that is shared with the guest.
+    memory: Option<Memory>,
+}
+
+impl Fixture {
+    /// None where file systems may not be mounted.
+    fn new(part: Part) -> Option<Fixture> {
+        let mut site = Site::new();
+        site.keep_in = "none".to_owned();
+        let mount = |site: &Site, name: &str| Fuse::mount(&site.folder.join(name));
+        let (mut mounts, mut sick, mut memory) = (Vec::new(), Vec::new(), None);
+        match part {
+            Part::OneMirror | Part::BothMirrors => {
+                let mut devices: Vec<PathBuf> = Vec::new();
+                mounts.push(mount(&site, "mount0")?);
+                devices.push(mounts[0].path().join("f0"));
+                if part == Part::BothMirrors {
+                    mounts.push(mount(&site, "mount1")?);
+                    devices.push(mounts[1].path().join("f1"));
+                } else {
+                    devices.push(site.folder.join("f1"));
+                }
+                let names: Vec<String> = devices.iter().map(|path| format!("\"{}\"", path.display())).collect();
+                site.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", names.join(", "));
+            }
+            Part::OneBacking | Part::NineBackings => {
+                for number in 0..if part == Part::OneBacking { 1 } else { MANY } {
+                    mounts.push(mount(&site, &format!("mount{number}"))?);
+                    let backing = mounts[number].path().join("sick.img");
+                    File::create(&backing).and_then(|file| file.set_len(16 * MIB)).expect("the mount can be written");
+                    sick.push(format!("sick{number}"));
+                    site.volume_on(&sick[number], &backing.display().to_string(), "");
+                }
+            }
+            Part::StateDirectory => mounts.push(mount(&site, "state")?),
+            Part::HistoryDisk => mounts.push(mount(&site, "state/history")?),
+            Part::GuestMemory => {
+                site.volume("guest", 16 * MIB, "");
+                site.vhost_user();
+                memory = Some(Memory::new(Guest::queue_bytes()).expect("memory"));
+            }
+            Part::Nothing | Part::ControlThread => {}
+        }
+        site.volume("well", 64 * MIB, "");
+        Some(Fixture { part, site, mounts, sick, memory })
+    }
+
+    /// Makes it hang under load; the end of the returned value lets a held thread go.
+    fn hang(&self, daemon: &Daemon) -> Option<Box<dyn Any>> {
+        if self.part == Part::ControlThread {
+            return Some(Box::new(held::control(daemon)?));
+        }
+        self.mounts.iter().for_each(Fuse::hang);
+        let mut clients = Vec::new();
+        for name in &self.sick {
+            let mut client = Client::connect(&self.site.endpoint(), name).expect("it is served");
+            for number in 0..SICK_WRITES {
+                client.write(number * 16 * BLOCK, &[7; BLOCK as usize]).expect("memory takes it");
+            }
+            client.send(Op::Flush, 0, 0, 0, &[]).expect("it is sent");
+            client.send(Op::Read, 0, 8 * MIB, BLOCK as usize, &[]).expect("it is sent");
+            clients.push(client);
+        }
+        if let Some(memory) = &self.memory {
+            let mut guest = Guest::on(memory.clone(), &self.site.vhost_user_socket("guest"), 1, guest_memory::FEATURES);
+            guest.start(None);
+            rustix::fs::ftruncate(memory.file(), 0).expect("it shrinks");
+            guest.queues[0].ring();
+            return Some(Box::new((clients, guest)));
+        }
+        Some(Box::new(clients))
+    }
+}
+
+/// The longest wait of one kind of request, the one under way included.
+#[derive(Default)]
+struct Probe {
+    longest: Mutex<(Duration, Option<Instant>)>,
+}
+
+impl Probe {
+    fn time<T>(&self, request: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        self.longest.lock().expect("no probe panics").1 = Some(begun);
+        let answer = request();
+        let mut longest = self.longest.lock().expect("no probe panics");
+        *longest = (longest.0.max(begun.elapsed()), None);
+        answer
+    }
+
+    /// As a cell: an unanswered request is one that has waited for so long at least.
+    fn cell(&self) -> String {
+        let (answered, under_way) = *self.longest.lock().expect("no probe panics");
+        match under_way.map(|begun| begun.elapsed()).filter(|waited| *waited > answered) {
+            Some(waited) => format!("no answer in {} s", waited.as_secs()),
+            None => seconds(answered),
+        }
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    if time < Duration::from_secs(1) {
+        format!("{} ms", time.as_millis())
+    } else {
+        format!("{:.1} s", time.as_secs_f64())
+    }
+}
+
+/// What is asked again and again of a volume that does not hang, and of the daemon.
+#[derive(Default)]
+struct Probes {
+    reads: Probe,
+    writes: Probe,
+    flushes: Probe,
+    status: Probe,
+    ends: AtomicBool,
+}
+
+impl Probes {
+    fn client(&self, site: &Site, probe: impl Fn(&mut Client, u64)) {
+        let mut client = Client::connect(&site.endpoint(), "well").expect("it is served");
+        let mut number = 0;
+        while !self.ends.load(Ordering::Relaxed) {
+            probe(&mut client, number);
+            number += 1;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Probes until `PROBED` has passed; returns when the alert was seen.
+    fn watch(&'static self, fixture: &'static Fixture, socket: String) -> Option<Duration> {
+        let site = &fixture.site;
+        std::thread::spawn(move || {
+            self.client(site, |client, number| {
+                let at = number * 37 * BLOCK % (64 * MIB);
+                self.reads.time(|| client.read(at, BLOCK as usize)).expect("it reads");
+            });
+        });
+        std::thread::spawn(move || {
+            self.client(site, |client, number| {
+                let at = number * 41 * BLOCK % (64 * MIB);
+                self.writes.time(|| client.write(at, &[number as u8; BLOCK as usize])).expect("it writes");
+            });
+        });
+        std::thread::spawn(move || {
+            self.client(site, |client, number| {
+                client.write(number % 16 * BLOCK, &[number as u8; BLOCK as usize]).expect("it writes");
+                self.flushes.time(|| client.flush()).expect("it flushes");
+            });
+        });
+        let begun = Instant::now();
+        let mut told = None;
+        while begun.elapsed() < PROBED {
+            let output = self.status.time(|| hotset(&["status", "--json", "--socket", &socket]));
+            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let kinds = status["active_alerts"].as_array().cloned().unwrap_or_default();
+            let is_it = |alert: &Value| {
+                alert["kind"].as_str().zip(fixture.part.alert()).is_some_and(|(is, wanted)| is.starts_with(wanted))
+            };
+            told = told.or_else(|| kinds.iter().any(is_it).then(|| begun.elapsed()));
+            std::thread::sleep(Duration::from_millis(250));
+        }
+        self.ends.store(true, Ordering::Relaxed);
+        told
+    }
+}
+
+/// The time until the daemon has ended, or has said its last words: the kernel may keep the process.
+fn ended(daemon: &mut Daemon) -> String {
+    let begun = Instant::now();
+    while begun.elapsed() < END_PATIENCE {
+        let log = daemon.log();
+        if !daemon.is_running() || log.contains(" again: ending at once") || log.contains("stopped, but") {
+            return seconds(begun.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    format!("no end in {} s", END_PATIENCE.as_secs())
+}
+
+fn row(part: Part) -> Option<String> {
+    // Probes that get no answer outlive the row.
+    let fixture: &'static Fixture = Box::leak(Box::new(Fixture::new(part)?));
+    let probes: &'static Probes = Box::leak(Box::default());
+    let mut daemon = fixture.site.start();
+    let hung = fixture.hang(&daemon)?;
+    let told = probes.watch(fixture, fixture.site.folder.join("control.sock").display().to_string());
+    daemon.signal("TERM");
+    let end = ended(&mut daemon);
+    fixture.mounts.iter().for_each(Fuse::answer);
+    drop(hung);
+    drop(daemon);
+
+    let again = Fixture::new(part)?;
+    let mut daemon = again.site.start();
+    let hung = again.hang(&daemon)?;
+    std::thread::sleep(Duration::from_secs(1));
+    daemon.signal("TERM");
+    std::thread::sleep(Duration::from_millis(100));
+    let second = if daemon.is_running() {
+        daemon.signal("TERM");
+        ended(&mut daemon)
+    } else {
+        "ended before".to_owned()
+    };
+    again.mounts.iter().for_each(Fuse::answer);
+    drop(hung);
+    let alert = match (part.alert(), told) {
+        (None, _) => "none".to_owned(),
+        (Some(kind), None) => format!("{kind}: not seen"),
+        (Some(_), Some(after)) => format!("after {}", seconds(after)),
+    };
+    let cells = [part.name().to_owned(), probes.reads.cell(), probes.writes.cell(), probes.flushes.cell()];
+    let rest = [probes.status.cell(), alert, end, second];
+    Some(format!("| {} | {} |", cells.join(" | "), rest.join(" | ")))
+}
+
+#[test]
+#[ignore = "long: about fifteen minutes"]
+fn each_part_that_hangs_leaves_the_others_at_work() {
+    let mut table =
+        "| hangs | reads | writes | flushes | `status` | alert | end after SIGTERM | after a second SIGTERM |\n"
+            .to_owned();
+    table += "|---|---|---|---|---|---|---|---|\n";
+    let parts = std::env::var("HOTSET_HANG_ROWS").ok();
+    for part in
+        Part::ALL.into_iter().filter(|part| parts.as_ref().is_none_or(|rows| rows.contains(&format!("{part:?}"))))
+    {
+        let Some(row) = row(part) else { continue };
+        println!("{row}");
+        writeln!(table, "{row}").expect("a string grows");
+    }
+    println!("{table}");
+    for row in table.lines().skip(2) {
+        let others: Vec<&str> = row.split('|').skip(2).take(3).collect();
+        assert!(others.iter().all(|cell| !cell.contains("no answer")), "a volume that is well waits: {row}");
+    }
+}
