@@ -13,7 +13,7 @@ use crate::commands;
 use crate::commands::torture::parse_seeds;
 use crate::commands::volume::Action;
 use crate::demo::{SECONDS, Show};
-use crate::units::parse_time;
+use units::parse_time;
 
 /// Done.
 pub const EXIT_DONE: u8 = 0;

@@ -13,4 +13,3 @@ mod render;
 mod serve;
 pub mod share;
 mod top;
-pub mod units;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use engine::{Limits, Qos};
 
-use crate::units::{exact_bytes, parse_size};
+use units::{exact_bytes, parse_size};
 
 /// Key of the weight under contention.
 pub const SHARES: &str = "shares";

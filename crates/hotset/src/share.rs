@@ -7,7 +7,7 @@ use std::str::FromStr;
 use engine::{Amount, FlashShare, MemoryShare, PAGE_BLOCKS, pool_bytes_for};
 use seam::BLOCK_BYTES;
 
-use crate::units::{exact_bytes, parse_size};
+use units::{exact_bytes, parse_size};
 
 /// Bytes of a page on flash.
 pub const PAGE_BYTES: u64 = PAGE_BLOCKS as u64 * BLOCK_BYTES as u64;

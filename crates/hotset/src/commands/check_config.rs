@@ -9,8 +9,8 @@ use serde_json::json;
 use crate::cli::{EXIT_USAGE, Failure};
 use crate::config::{Config, FromRule, Problem, Problems, read_chap};
 use crate::serve::override_reports;
-use crate::units::show_bytes;
 use state::StateDir;
+use units::show_bytes;
 
 /// Checks `file`; prints what is wrong with it, or that it is good. `any_devices`: a daemon serves without what is absent, and that is
 /// no error here either.

@@ -7,7 +7,7 @@ use control::{Answer, Client, ClientError, ErrorKind, Progress, Request};
 
 use crate::cli::Failure;
 use crate::config::{Config, DEFAULT_SOCKET};
-use crate::units::show_bytes;
+use units::show_bytes;
 
 /// Where the configuration is, when nobody says.
 pub const DEFAULT_CONFIG: &str = "/etc/hotset/hotset.toml";

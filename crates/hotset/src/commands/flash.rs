@@ -10,7 +10,7 @@ use super::flash_offline;
 use crate::cli::{Failure, print_json};
 use crate::render::screen;
 use crate::render::style::Style;
-use crate::units::show_bytes;
+use units::show_bytes;
 
 /// What may be done with the flash log.
 #[derive(Subcommand)]

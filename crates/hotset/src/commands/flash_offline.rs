@@ -12,7 +12,7 @@ use seam::{BLOCK_BYTES, Block, DiskOpen, Seam};
 use serde::Serialize;
 
 use crate::cli::{Failure, print_json};
-use crate::units::show_bytes;
+use units::show_bytes;
 
 /// Memory for looking.
 const POOL_BYTES: usize = 16 << 20;

@@ -10,7 +10,7 @@ use super::daemon::{ask, unexpected};
 use crate::cli::{Failure, print_json};
 use crate::render::style::Style;
 use crate::render::table::{Side, Table};
-use crate::units::show_bytes;
+use units::show_bytes;
 
 /// What may be done with it.
 #[derive(Subcommand)]

@@ -13,7 +13,7 @@ use state::{Holding, StateDir, StoreInventory, rebuild, show_uuid};
 
 use crate::cli::{Failure, print_json};
 use crate::config::Config;
-use crate::units::show_bytes;
+use units::show_bytes;
 
 /// Memory for looking.
 const POOL_BYTES: usize = 16 << 20;

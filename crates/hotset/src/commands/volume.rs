@@ -11,7 +11,7 @@ use super::history::History;
 use crate::cli::{Failure, print_json};
 use crate::render::style::Style;
 use crate::render::{past, screen, volume};
-use crate::units::parse_size;
+use units::parse_size;
 
 /// What may be done with volumes.
 #[derive(Subcommand)]

@@ -7,7 +7,6 @@ use engine::backing::nbd::{NbdTarget, NbdTargetError};
 use seam::model::ArraySpec;
 
 use super::array::{array_of_level, show_array};
-use crate::units;
 
 /// Where a volume's data lies. Whether a path is a file or a device shows when it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]

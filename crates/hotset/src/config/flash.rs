@@ -9,7 +9,7 @@ use seam::Nanos;
 use super::FlashConfig;
 use super::problem::Source;
 use super::read::{At, Rate, Section, Size, Thousandths};
-use crate::units::show_bytes;
+use units::show_bytes;
 
 /// Devices that a store has at most; the first two carry the log.
 const DEVICES_MAX: usize = 8;

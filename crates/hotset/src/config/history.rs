@@ -2,7 +2,7 @@
 
 use super::problem::Source;
 use super::read::{At, Section, Size};
-use crate::units::show_bytes;
+use units::show_bytes;
 
 /// Bytes where nothing is said.
 const SIZE: u64 = 1 << 30;

@@ -21,7 +21,7 @@ use super::written::Written;
 use super::{
     Config, Cores, DEFAULT_SOCKET, KeepIn, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, NbdConfig, Problems, TlsConfig, TlsMode,
 };
-use crate::units::show_bytes;
+use units::show_bytes;
 
 const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
 const DEFAULT_NBD_SOCKET: &str = "/run/hotset/nbd.sock";

@@ -12,7 +12,6 @@ use super::problem::Source;
 use super::read::{At, Section, Setting, Wrong, split_advice};
 use super::volumes::read_name;
 use crate::qos::{BURST_BYTES, BURST_IOPS, Flow, KEYS, LIMIT_BYTES, SHARES, Shares, VolumeQos};
-use crate::units;
 
 const THRESHOLD_MIN: Duration = Duration::from_micros(100);
 const THRESHOLD_MAX: Duration = Duration::from_secs(10);

@@ -9,7 +9,6 @@ use toml::de::{DeTable, DeValue};
 
 use super::keys::{KEYS, TABLES, find_key, find_table, nearest, show_table};
 use super::problem::Source;
-use crate::units;
 
 /// Why a value cannot be taken.
 pub enum Wrong {

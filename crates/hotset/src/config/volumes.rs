@@ -18,7 +18,7 @@ use super::qos::{QosRule, read_qos};
 use super::read::{At, Section, Setting, Size, Wrong, split_advice};
 use super::{ArrayConfig, BackingSpec, VolumeConfig};
 use crate::share::{Most, Part};
-use crate::units::show_bytes;
+use units::show_bytes;
 
 const NAME_BYTES_MAX: usize = 255;
 /// Age of deferred writes where nothing is said.

@@ -9,7 +9,7 @@ use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, HOTTEST_PART, READ_PERCENT,
 use crate::render::bars::bars;
 use crate::render::style::Style;
 use crate::render::table::{Side, Table};
-use crate::units::{show_bytes, show_count, show_micros};
+use units::{show_bytes, show_count, show_micros};
 
 /// Looks that the courses show at most.
 const COURSE_LOOKS: usize = 60;

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::cli::Failure;
 use crate::config::{BackingSpec, Config, default_array};
 use crate::serve::Background;
-use crate::units::exact_bytes;
+use units::exact_bytes;
 
 /// The volume with the cache.
 pub const CACHED: &str = "with-cache";

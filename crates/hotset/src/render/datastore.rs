@@ -7,7 +7,7 @@ use control::report::{DatastoreReport, EpisodeReport};
 
 use super::style::Style;
 use super::table::{Side, Table};
-use crate::units::{show_count, show_micros};
+use units::{show_count, show_micros};
 
 /// Times of congestion that are shown.
 const EPISODES_SHOWN: usize = 8;

@@ -5,7 +5,7 @@ use control::report::{IscsiReport, IscsiSessionReport};
 use super::screen::plural;
 use super::style::Style;
 use super::table::{Side, Table};
-use crate::units::{show_bytes, show_count, show_micros};
+use units::{show_bytes, show_count, show_micros};
 
 /// The target in a line.
 pub fn target(now: &IscsiReport, style: Style) -> String {

@@ -7,7 +7,7 @@ use control::report::HistoryReport;
 
 use super::style::Style;
 use super::table::{Side, Table};
-use crate::units::{show_bytes, show_micros};
+use units::{show_bytes, show_micros};
 
 /// What is shown of a volume and of all together: figure, head.
 const FIGURES: [(&str, &str); 6] = [

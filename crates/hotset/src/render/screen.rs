@@ -8,7 +8,7 @@ use control::{FlashReport, StatusReport, VolumeReport};
 use super::iscsi;
 use super::style::Style;
 use super::table::{Side, Table};
-use crate::units::{show_bytes, show_count, show_micros, show_percent};
+use units::{show_bytes, show_count, show_micros, show_percent};
 
 /// The whole screen. With `before`, the status of a while ago, requests are shown a second.
 pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -> String {

@@ -8,7 +8,7 @@ use control::{VolumeReport, VolumeState};
 use super::screen::quantile;
 use super::style::Style;
 use super::table::{Side, Table};
-use crate::units::{show_bytes, show_count, show_micros, show_percent};
+use units::{show_bytes, show_count, show_micros, show_percent};
 
 /// The page of one volume.
 pub fn page(volume: &VolumeReport, style: Style) -> String {

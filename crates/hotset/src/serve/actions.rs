@@ -14,8 +14,8 @@ use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
 use crate::config::keys::{KEYS, find_key, nearest, set_by_command};
 use crate::log;
-use crate::units::show_bytes;
 use state::{Acceptance, BACKING_SHRANK, DECLARED_LOST, MODE, POLICY};
+use units::show_bytes;
 
 impl Daemon {
     /// Does `work` with the volume on its core, saying meanwhile how much is dirty.

@@ -19,8 +19,8 @@ use super::daemon::{Daemon, core_gone, state_failed};
 use super::data_core::Local;
 use crate::config::{Config, KeepIn};
 use crate::log;
-use crate::units::show_bytes;
 use state::{KeptRecord, StateDir, StateError, VolumeRecord, draw_incarnation};
+use units::show_bytes;
 
 /// Where memory lies unless something else is said.
 const DIRECTORY: &str = "/dev/shm";

@@ -11,8 +11,8 @@ use super::data_core::Local;
 use crate::config::VolumeConfig;
 use crate::log;
 use crate::share::{Most, Part, Pinned, flash_share, memory_share};
-use crate::units::show_bytes;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeRecord, effective};
+use units::show_bytes;
 
 /// The keys of it that `volume set` knows.
 pub const KEYS: [&str; 4] = [MEMORY_MIN, MEMORY_MAX, FLASH_MIN, FLASH_MAX];

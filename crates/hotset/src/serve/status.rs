@@ -14,8 +14,8 @@ use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
 use super::qos::qos_of;
 use crate::config::keys::set_by_command;
-use crate::units::show_time;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
+use units::show_time;
 
 /// A core that does not answer a report within this is shown as such.
 pub(super) const CORE_PATIENCE: Duration = Duration::from_secs(2);

@@ -11,8 +11,8 @@ use super::daemon::Daemon;
 use super::data_core::Local;
 use super::handover::{Kept, to_keep};
 use crate::log;
-use crate::units::show_bytes;
 use state::{State, draw_incarnation};
+use units::show_bytes;
 
 /// Time that clients have for the answers to what they asked before a stop or a removal.
 pub const CLIENTS_PATIENCE: seam::Nanos = seam::Nanos::from_secs(5);

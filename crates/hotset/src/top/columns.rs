@@ -6,7 +6,7 @@ use control::{VolumeReport, VolumeState};
 
 use super::interval::{Sources, quantile_us};
 use super::model::Row;
-use crate::units::{show_bytes, show_count, show_micros};
+use units::{show_bytes, show_count, show_micros};
 
 /// What stands where nothing is known, or nothing was asked.
 pub const UNKNOWN: &str = "-";

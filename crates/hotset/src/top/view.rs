@@ -15,7 +15,7 @@ use super::interval::{Interval, Sources, quantile_us};
 use super::model::{Model, Row};
 use crate::render::bars::bars;
 use crate::render::screen::{plural, show_uptime};
-use crate::units::{show_bytes, show_micros};
+use units::{show_bytes, show_micros};
 
 /// Lines of a part of the overview, its title among them.
 const PART_LINES: u16 = 5;

@@ -7,11 +7,12 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 27] = [
+const LAYERS: [(&str, u32); 28] = [
     ("seam", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
     ("trace", 0),
+    ("units", 0),
     ("qos", 1),
     ("flash", 1),
     ("front", 1),
@@ -41,8 +42,8 @@ const LAYERS: [(&str, u32); 27] = [
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
 /// Crates that know no executor and no operating system.
-const PURE: [&str; 10] =
-    ["flash", "engine", "front", "nbd", "nbd-protocol", "iscsi", "iscsi-protocol", "qos", "scsi", "trace"];
+const PURE: [&str; 11] =
+    ["flash", "engine", "front", "nbd", "nbd-protocol", "iscsi", "iscsi-protocol", "qos", "scsi", "trace", "units"];
 
 /// Dependencies against the direction, crates without a layer, executors where none may be.
 pub fn check(sources: &[Source]) -> Vec<Violation> {

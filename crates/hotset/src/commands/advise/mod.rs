@@ -17,7 +17,7 @@ use super::daemon::{ask, unexpected};
 use super::simulate::{parse_format, read};
 use crate::advice::{assumed, side};
 use crate::cli::{Failure, print_json};
-use crate::units::{parse_time, show_bytes, show_count, show_micros};
+use units::{parse_time, show_bytes, show_count, show_micros};
 
 /// What is asked.
 #[derive(Args)]

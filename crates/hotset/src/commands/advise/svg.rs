@@ -5,7 +5,7 @@ use std::fmt::Write;
 use control::report::{SideAdvice, StepAdvice};
 use lab::markup::escaped;
 
-use crate::units::show_bytes;
+use units::show_bytes;
 
 const WIDTH: f64 = 820.0;
 const HEIGHT: f64 = 460.0;

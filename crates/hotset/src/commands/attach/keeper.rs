@@ -15,7 +15,7 @@ use super::served::{is_served, reach};
 use crate::cli::Failure;
 use crate::log;
 use crate::serve::notify::Notifier;
-use crate::units::{show_bytes, show_time};
+use units::{show_bytes, show_time};
 
 /// Where it is noted that somebody keeps a volume attached.
 const LOCKS: &str = "/run/hotset-attach";

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::machine::{Contents, Device, Machine};
 use crate::cli::Failure;
 use crate::config::MEMORY_MIN_BYTES;
-use crate::units::show_bytes;
+use units::show_bytes;
 
 const GIB: u64 = 1 << 30;
 /// Smaller disks are somebody's boot medium or a leftover.

@@ -32,7 +32,7 @@ fn wishes(volumes: &[&str], flash: &[&str]) -> Wishes {
 fn propose(machine: &Machine, wishes: &Wishes) -> (Plan, String) {
     let plan = plan(machine, wishes).expect("there is a proposal");
     let text = text::text(&plan);
-    let size = crate::units::exact_bytes(plan.memory.size_bytes);
+    let size = units::exact_bytes(plan.memory.size_bytes);
     let mut here = text.replace(&format!("size = \"{size}\""), "size = \"64 MiB\"");
     let folder = tempfile::tempdir().expect("a folder can be made");
     for Volume { name, backing } in &plan.volumes {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use super::plan::{Chosen, Left, Plan, Volume};
-use crate::units::{exact_bytes, show_bytes};
+use units::{exact_bytes, show_bytes};
 
 /// Longest line of a comment.
 const COLUMNS: usize = 110;

@@ -9,7 +9,7 @@ use lab::markup::escaped;
 use super::Found;
 use super::chart::Chart;
 use super::gain::Gain;
-use crate::units::{show_bytes, show_count, show_micros, show_percent, show_time};
+use units::{show_bytes, show_count, show_micros, show_percent, show_time};
 
 const STYLE: &str = "\
 :root { color-scheme: light dark; --ink: #1c2430; --ground: #fff; --faint: #5d6776; --grid: #dfe4ea; --memory: #0b62c4; --flash: #b4480c; --array: #8a93a0 }\n\

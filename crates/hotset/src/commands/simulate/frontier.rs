@@ -5,7 +5,7 @@ use lab::replay::{Plan, Recording, Replacement, simulate};
 use serde::Serialize;
 
 use crate::cli::Failure;
-use crate::units::{show_bytes, show_percent};
+use units::{show_bytes, show_percent};
 
 /// What came of one of them.
 #[derive(Serialize)]

@@ -12,7 +12,7 @@ use serde::Serialize;
 use trace::{Format, Op, Request};
 
 use crate::cli::{Failure, print_json};
-use crate::units::{parse_size, show_bytes, show_count, show_percent};
+use units::{parse_size, show_bytes, show_count, show_percent};
 
 /// What is simulated.
 #[derive(Args)]

@@ -13,7 +13,7 @@ use trace::Request;
 
 use crate::cli::Failure;
 use crate::config::BackingSpec;
-use crate::units::{show_bytes, show_count, show_percent};
+use units::{show_bytes, show_count, show_percent};
 
 /// How it is played.
 #[derive(Args)]

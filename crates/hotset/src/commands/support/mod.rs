@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::cli::{Failure, print_json};
-use crate::units::show_bytes;
+use units::show_bytes;
 
 /// What to write, and where the configuration is.
 #[derive(Args)]

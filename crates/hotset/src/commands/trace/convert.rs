@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 use trace::{Anonymiser, Format, Header, Lost};
 
 use crate::cli::{Failure, print_json};
-use crate::units::show_count;
+use units::show_count;
 
 use super::{Reading, Source};
 

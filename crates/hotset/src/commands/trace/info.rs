@@ -10,7 +10,7 @@ use trace::info::{Histogram, Info};
 use crate::cli::{Failure, print_json};
 use crate::render::style::Style;
 use crate::render::table::{Side, Table};
-use crate::units::{show_bytes, show_count, show_micros, show_percent};
+use units::{show_bytes, show_count, show_micros, show_percent};
 
 use super::{Reading, Source};
 

@@ -12,7 +12,7 @@ use trace::{Anonymiser, Format, Header, Op, TraceError, Writer};
 
 use crate::cli::{Failure, print_json};
 use crate::commands::daemon::{ask_on, connect, unexpected};
-use crate::units::show_count;
+use units::show_count;
 
 use super::convert::{drawn_key, new_file};
 

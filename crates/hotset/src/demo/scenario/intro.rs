@@ -6,7 +6,7 @@ use lab::scenario::{Scenario, Setup};
 use super::place;
 use super::scale::Scale;
 use crate::render::style::Style;
-use crate::units::{show_bytes, show_count};
+use units::{show_bytes, show_count};
 
 /// Before anything is shown.
 pub fn intro(scenario: &Scenario, setup: &Setup, scale: &Scale, without: &str, style: Style) -> String {

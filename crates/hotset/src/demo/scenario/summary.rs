@@ -11,7 +11,7 @@ use super::course::{Course, Played, Stretch};
 use super::scale::Scale;
 use crate::render::style::Style;
 use crate::render::table::{Side, Table};
-use crate::units::{show_bytes, show_count, show_micros};
+use units::{show_bytes, show_count, show_micros};
 
 /// As JSON has it.
 #[derive(Clone, Debug, Serialize)]

@@ -28,8 +28,8 @@ use super::data_core::{DataCore, Local};
 use super::status::CORE_PATIENCE;
 use crate::config::FlashConfig;
 use crate::log;
-use crate::units::show_bytes;
 use state::{OlderThan, Refusal, State, StoreFound, StoreUse, show_uuid};
+use units::show_bytes;
 
 /// How the flash log stands.
 #[derive(Clone, Debug, Default)]
