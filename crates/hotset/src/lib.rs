@@ -3,13 +3,9 @@
 mod advice;
 pub mod cli;
 mod commands;
-pub mod config;
 mod demo;
 mod export;
 mod log;
-pub mod qos;
-mod redact;
 mod render;
 mod serve;
-pub mod share;
 mod top;

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::{EXIT_USAGE, Failure};
-use crate::config::{Config, FromRule, Problem, Problems, read_chap};
 use crate::serve::override_reports;
+use config::{Config, FromRule, Problem, Problems, read_chap};
 use state::StateDir;
 use units::show_bytes;
 

@@ -8,10 +8,11 @@ use clap::Args;
 use control::report::{EventKind, EventReport, EventsPage};
 use control::{Answer, Client, ClientError, ErrorKind, Request, moment};
 
-use super::daemon::{connect, socket, unexpected};
+use super::daemon::{connect, unexpected};
 use crate::cli::{Failure, print_json};
 use crate::render::events;
 use crate::render::style::Style;
+use config::control_socket;
 
 /// Pause between two looks at what is new.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -66,7 +67,7 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
     if !follow {
         return Ok(());
     }
-    let (socket, mut client, mut is_away) = (socket(named), Some(client), false);
+    let (socket, mut client, mut is_away) = (control_socket(named), Some(client), false);
     loop {
         std::thread::sleep(PAUSE);
         let asked = match client.take() {

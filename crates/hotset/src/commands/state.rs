@@ -12,7 +12,7 @@ use serde_json::json;
 use state::{Holding, StateDir, StoreInventory, rebuild, show_uuid};
 
 use crate::cli::{Failure, print_json};
-use crate::config::Config;
+use config::Config;
 use units::show_bytes;
 
 /// Memory for looking.

@@ -11,9 +11,10 @@ use clap::Args;
 use control::{Answer, Client, Request, StatusReport, VolumeReport};
 use serde_json::json;
 
-use super::daemon::{DEFAULT_CONFIG, unexpected};
+use super::daemon::unexpected;
 use crate::cli::{Failure, print_json};
-use crate::config::{Config, DEFAULT_SOCKET};
+use config::DEFAULT_CONFIG;
+use config::{Config, DEFAULT_SOCKET};
 use state::{State, StateDir, StateError};
 
 /// Time for a daemon that starts or stops to come to its end.

@@ -11,8 +11,8 @@ use seam::model::ArraySpec;
 use tempfile::TempDir;
 
 use crate::cli::Failure;
-use crate::config::{BackingSpec, Config, default_array};
 use crate::serve::Background;
+use config::{BackingSpec, Config, default_array};
 use units::exact_bytes;
 
 /// The volume with the cache.

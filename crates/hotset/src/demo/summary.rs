@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::figures::Figures;
 use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};
 use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, READ_PERCENT, REQUEST_BYTES};
-use crate::config::show_array;
+use config::show_array;
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use control::report::{ConfigurationReport, EntryReport, KeyReport, KeySource};
 
 use super::daemon::Daemon;
-use crate::config::keys::{KEYS, Key, TABLES, set_by_command};
-use crate::config::written::default_of;
-use crate::redact;
+use config::keys::{KEYS, Key, TABLES, set_by_command};
+use config::redact;
+use config::written::default_of;
 
 /// What the documentation says in place of a default where a table wants the key.
 const REQUIRED: &str = "required";

@@ -22,7 +22,7 @@ use super::jobs::Jobs;
 use super::kept::Unreadable;
 use super::notify::Notifier;
 use super::stop::Stop;
-use crate::config::{Config, VolumeConfig};
+use config::{Config, VolumeConfig};
 use state::{StateDir, StateError};
 
 /// How often a long action says how far it is.

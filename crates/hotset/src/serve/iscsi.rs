@@ -16,8 +16,8 @@ use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
 use super::status::CORE_PATIENCE;
 use crate::cli;
-use crate::config::{IscsiConfig, VolumeConfig, read_chap};
 use crate::log;
+use config::{IscsiConfig, VolumeConfig, read_chap};
 use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
 
 /// The target has one port, whatever the number of portals.

@@ -17,8 +17,8 @@ use seam::real::{KeptFile, LeftBehind, RealBlockMut, RealSeam, room_in_memory};
 
 use super::daemon::{Daemon, core_gone, state_failed};
 use super::data_core::Local;
-use crate::config::{Config, KeepIn};
 use crate::log;
+use config::{Config, KeepIn};
 use state::{KeptRecord, StateDir, StateError, VolumeRecord, draw_incarnation};
 use units::show_bytes;
 

@@ -60,8 +60,8 @@ use self::notify::Notifier;
 pub use self::status::override_reports;
 use self::stop::Clients;
 use crate::cli::{EXIT_FAILED, Failure};
-use crate::config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use crate::log;
+use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use state::{Acceptance, StateDir, draw_identity, draw_incarnation};
 
 /// Time that a predecessor has to end before a start gives up.

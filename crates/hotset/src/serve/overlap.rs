@@ -12,7 +12,7 @@ use seam::real::{NbdUnder, has_client};
 use seam::{Address, DiskError};
 
 use super::daemon::Daemon;
-use crate::config::{BackingSpec, VolumeConfig};
+use config::{BackingSpec, VolumeConfig};
 
 /// What begins the text that `hotset attach` writes on a device, before the volume's identity.
 const ATTACHED: &str = "hotset:";
@@ -87,8 +87,8 @@ impl Daemon {
             return "the flash log".to_owned();
         }
         let volumes = self.volumes.borrow();
-        let served = volumes.values().map(|known| &known.config).filter(|config| config.backing.is_at(path));
-        let starting = wanted.iter().map(|(config, _)| config).filter(|config| config.backing.is_at(path));
+        let served = volumes.values().map(|known| &known.config).filter(|config| is_at(&config.backing, path));
+        let starting = wanted.iter().map(|(config, _)| config).filter(|config| is_at(&config.backing, path));
         served
             .chain(starting)
             .next()
@@ -96,10 +96,8 @@ impl Daemon {
     }
 }
 
-impl BackingSpec {
-    fn is_at(&self, other: &Path) -> bool {
-        matches!(self, BackingSpec::Path(path) if path == other)
-    }
+fn is_at(backing: &BackingSpec, other: &Path) -> bool {
+    matches!(backing, BackingSpec::Path(path) if path == other)
 }
 
 /// True when a client of `asked` comes to what listens at `own`. Names are not resolved; the connection itself tells of those.

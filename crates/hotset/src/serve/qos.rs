@@ -11,9 +11,9 @@ use seam::Nanos;
 
 use super::daemon::{Daemon, Known, Placed, core_gone};
 use super::data_core::Local;
-use crate::config::{QosRule, VolumeConfig};
 use crate::log;
-use crate::qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
+use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
+use config::{QosRule, VolumeConfig};
 use state::{State, VolumeRecord, effective};
 
 /// A clock that goes wrong by more than this was set.

@@ -8,9 +8,9 @@ use engine::{FlashShare, MemoryShare, ShareError};
 
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
-use crate::config::VolumeConfig;
 use crate::log;
-use crate::share::{Most, Part, Pinned, flash_share, memory_share};
+use config::VolumeConfig;
+use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeRecord, effective};
 use units::show_bytes;
 
@@ -173,8 +173,8 @@ impl Daemon {
 /// A value as it is kept, and what the file says of that key.
 fn read(key: &str, value: &str, config: &VolumeConfig) -> Result<(String, String), String> {
     let value = match key {
-        MEMORY_MIN | FLASH_MIN => value.parse::<Part>()?.to_string(),
-        _ => value.parse::<Most>()?.to_string(),
+        MEMORY_MIN | FLASH_MIN => value.parse::<SizeOrPercent>()?.to_string(),
+        _ => value.parse::<Ceiling>()?.to_string(),
     };
     Ok((value, config.setting(key)))
 }

@@ -13,7 +13,7 @@ use seam::{Nanos, Seam};
 use super::daemon::{Daemon, Known, Standing};
 use super::data_core::Local;
 use super::qos::qos_of;
-use crate::config::keys::set_by_command;
+use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use units::show_time;
 

@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 28] = [
+const LAYERS: [(&str, u32); 29] = [
     ("seam", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
@@ -28,14 +28,15 @@ const LAYERS: [(&str, u32); 28] = [
     ("history", 4),
     ("state", 4),
     ("lab", 5),
-    ("hotset", 6),
+    ("config", 5),
+    ("hotset", 8),
     ("driver", 5),
     ("held", 5),
-    ("bench", 7),
-    ("fuzz", 7),
-    ("tidy", 7),
-    ("e2e", 7),
-    ("powercut", 8),
+    ("bench", 9),
+    ("fuzz", 9),
+    ("tidy", 9),
+    ("e2e", 9),
+    ("powercut", 10),
 ];
 
 /// What only the seam's real world and the binary's side may depend on.

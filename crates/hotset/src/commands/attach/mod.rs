@@ -20,8 +20,8 @@ use device::{Device, InUse};
 use kernel::{Kernel, KernelError};
 use serde_json::json;
 
-use super::daemon;
 use crate::cli::{Failure, print_json};
+use config::control_socket;
 
 /// Time that whoever looks at a device for a moment, as udev does after every change, has to be done.
 const GLANCE_PATIENCE: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<()
     // What can be said here is said here, not in the unit's journal.
     kernel()?;
     if options.foreground {
-        return keeper::keep(&daemon::socket(socket), name, |device| show(device, json));
+        return keeper::keep(&control_socket(socket), name, |device| show(device, json));
     }
     if !systemd::is_here() {
         return Err(Failure::failed(format!(
@@ -65,7 +65,7 @@ pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<()
         )));
     }
     let unit = systemd::unit(name)?;
-    served::reach(&daemon::socket(None), name).map_err(|why| Failure::failed(why.to_string()))?;
+    served::reach(&control_socket(None), name).map_err(|why| Failure::failed(why.to_string()))?;
     systemd::enable(&unit)?;
     let nothing = || Failure::failed(format!("{unit} runs, and there is no device; see `journalctl -u {unit}`"));
     show(&find(name)?.ok_or_else(nothing)?, json)
@@ -82,7 +82,7 @@ pub fn detach(socket: Option<&Path>, options: &Detach, json: bool) -> Result<(),
     let file = claim(&device)?;
     // A flush would wait for a daemon that may never come back.
     if !options.no_flush
-        && let Err(why) = served::is_served(&daemon::socket(socket), &device.identifier)
+        && let Err(why) = served::is_served(&control_socket(socket), &device.identifier)
     {
         return Err(Failure::failed(format!(
             "{} cannot be flushed: {why}; `hotset detach --no-flush {name}` gives up what was written and not flushed",

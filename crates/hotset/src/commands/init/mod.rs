@@ -14,9 +14,9 @@ use machine::Machine;
 use plan::Wishes;
 use serde_json::json;
 
-use super::daemon::DEFAULT_CONFIG;
 use crate::cli::{Failure, print_json};
-use crate::config::Config;
+use config::Config;
+use config::DEFAULT_CONFIG;
 
 /// What to look at, and what to propose.
 #[derive(Args)]

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::machine::{Contents, Device, Machine};
 use crate::cli::Failure;
-use crate::config::MEMORY_MIN_BYTES;
+use config::MEMORY_MIN_BYTES;
 use units::show_bytes;
 
 const GIB: u64 = 1 << 30;

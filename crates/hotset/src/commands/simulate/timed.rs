@@ -12,7 +12,7 @@ use serde::Serialize;
 use trace::Request;
 
 use crate::cli::Failure;
-use crate::config::BackingSpec;
+use config::BackingSpec;
 use units::{show_bytes, show_count, show_percent};
 
 /// How it is played.

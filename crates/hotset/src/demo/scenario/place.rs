@@ -8,7 +8,7 @@ use seam::model::RaidLevel;
 
 use super::super::stage::parse;
 use crate::cli::Failure;
-use crate::config::{Config, MEMORY_MIN_BYTES};
+use config::{Config, MEMORY_MIN_BYTES};
 use units::exact_bytes;
 
 /// The name of a plan's volume, the same as in the lab.

@@ -15,8 +15,8 @@ use super::super::daemon::{Daemon, core_gone, state_failed};
 use super::super::data_core::Local;
 use super::Flash;
 use super::open::{Opened, open_device};
-use crate::config::FlashConfig;
 use crate::log;
+use config::FlashConfig;
 use state::FlashDevices;
 
 /// How often a change says how far it is.

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::super::data_core::Local;
 use super::super::overlap::OwnVolumes;
 use super::super::sabotage;
-use crate::config::FlashConfig;
+use config::FlashConfig;
 use state::show_uuid;
 
 /// How long a start waits for a killed predecessor's last I/O, in milliseconds.
