@@ -5,7 +5,4 @@ pub mod cli;
 mod commands;
 mod demo;
 mod export;
-mod log;
-mod render;
 mod serve;
-mod top;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use control::{Answer, Client, ClientError, ErrorKind, Progress, Request};
 
-use crate::cli::Failure;
 use config::control_socket;
+use terminal::Failure;
 use units::show_bytes;
 
 /// Connects to the daemon.

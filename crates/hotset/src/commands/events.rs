@@ -9,10 +9,10 @@ use control::report::{EventKind, EventReport, EventsPage};
 use control::{Answer, Client, ClientError, ErrorKind, Request, moment};
 
 use super::daemon::{connect, unexpected};
-use crate::cli::{Failure, print_json};
-use crate::render::events;
-use crate::render::style::Style;
 use config::control_socket;
+use terminal::render::events;
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
 
 /// Pause between two looks at what is new.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ fn show(page: &EventsPage, json: bool) -> Result<Option<u64>, Failure> {
         false => Ok(events::line(event, Style::of_stdout()).replace('\n', " ")),
     };
     for event in page.events.iter().rev() {
-        crate::render::print(&(line(event)? + "\n"));
+        terminal::render::print(&(line(event)? + "\n"));
     }
     std::io::stdout().flush().map_err(|error| Failure::failed(error.to_string()))?;
     Ok(page.events.first().map(|event| event.number))

@@ -11,7 +11,7 @@ use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, DiskOpen, Seam};
 use serde::Serialize;
 
-use crate::cli::{Failure, print_json};
+use terminal::{Failure, print_json};
 use units::show_bytes;
 
 /// Memory for looking.

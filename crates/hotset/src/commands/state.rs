@@ -11,8 +11,8 @@ use seam::{DiskOpen, Seam};
 use serde_json::json;
 use state::{Holding, StateDir, StoreInventory, rebuild, show_uuid};
 
-use crate::cli::{Failure, print_json};
 use config::Config;
+use terminal::{Failure, print_json};
 use units::show_bytes;
 
 /// Memory for looking.

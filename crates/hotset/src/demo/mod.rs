@@ -27,9 +27,9 @@ use self::summary::{Load, Summary};
 use self::tally::{Meter, Tally};
 use self::terminal::Terminal;
 use self::workload::{HOT_STRETCHES, Orders};
-use crate::cli::{Failure, print_json};
-use crate::log;
-use crate::render::style::Style;
+use ::terminal::log;
+use ::terminal::render::style::Style;
+use ::terminal::{Failure, print_json};
 
 /// Seconds of a demo where nothing is said.
 pub const SECONDS: u64 = 30;

@@ -6,9 +6,9 @@ use super::figures::{Figures, Latency};
 use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};
 use super::summary::Summary;
 use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, HOTTEST_PART, READ_PERCENT, REQUEST_BYTES};
-use crate::render::bars::bars;
-use crate::render::style::Style;
-use crate::render::table::{Side, Table};
+use terminal::render::bars::bars;
+use terminal::render::style::Style;
+use terminal::render::table::{Side, Table};
 use units::{show_bytes, show_count, show_micros};
 
 /// Looks that the courses show at most.

@@ -10,9 +10,9 @@ use engine::WritePolicy;
 use seam::model::ArraySpec;
 use tempfile::TempDir;
 
-use crate::cli::Failure;
 use crate::serve::Background;
 use config::{BackingSpec, Config, default_array};
+use terminal::Failure;
 use units::exact_bytes;
 
 /// The volume with the cache.

@@ -4,8 +4,8 @@ use std::io::{IsTerminal, Write};
 
 use super::Show;
 use super::screen::{self, Look};
-use crate::cli::Failure;
-use crate::render::style::Style;
+use terminal::Failure;
+use terminal::render::style::Style;
 
 /// The output.
 pub struct Terminal {

@@ -12,8 +12,8 @@ use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 
 use super::daemon::{Daemon, Standing};
-use crate::log;
 use config::{BackingSpec, is_device};
+use terminal::log;
 
 /// Pause before the first attempt after a failed one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

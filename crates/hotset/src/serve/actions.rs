@@ -12,9 +12,9 @@ use seam::{Nanos, Seam};
 
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
-use crate::log;
 use config::keys::{KEYS, find_key, nearest, set_by_command};
 use state::{Acceptance, BACKING_SHRANK, DECLARED_LOST, MODE, POLICY};
+use terminal::log;
 use units::show_bytes;
 
 impl Daemon {

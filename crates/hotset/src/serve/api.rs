@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::certificates::Shown;
 use super::daemon::Daemon;
-use crate::log;
+use terminal::log;
 
 /// Pause before an address or a certificate that cannot be had is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);

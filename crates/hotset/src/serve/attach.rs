@@ -22,13 +22,13 @@ use super::open::{OpenBacking, OpenFacts, OpenPlan, open_backing};
 use super::qos::qos_of;
 use super::shares::{memory_share_of, share_of};
 use super::stop::CLIENTS_PATIENCE;
-use crate::log;
 use config::keys::set_by_command;
 use config::{BackingSpec, VolumeConfig, check_name, is_device};
 use state::{
     Acceptance, AddedVolume, Admission, Claim, Evidence, LossRecord, State, VolumeRecord, Waiting, draw_incarnation,
     effective_mode, effective_policy,
 };
+use terminal::log;
 
 /// Backings that a core opens at once.
 const OPENS_AT_ONCE: usize = 32;

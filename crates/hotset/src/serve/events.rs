@@ -10,7 +10,7 @@ use events::alerts::{Alerts, Limits, untold};
 use events::{Events, Note, Receiver, Touched, Tracker, Wanted, Webhook, asked};
 
 use super::daemon::Daemon;
-use crate::log;
+use terminal::log;
 
 /// The folder of events in the state directory.
 pub const FOLDER: &str = "events";

@@ -16,7 +16,7 @@ use seam::real::RealStream;
 
 use super::daemon::Daemon;
 use super::data_core::Local;
-use crate::log;
+use terminal::log;
 
 /// Time that the service manager has to hear what it is told: it may be about to read all its units again.
 const HEARING_PATIENCE: Duration = Duration::from_secs(60);

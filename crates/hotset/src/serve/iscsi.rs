@@ -15,10 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::Local;
 use super::status::CORE_PATIENCE;
-use crate::cli;
-use crate::log;
 use config::{IscsiConfig, VolumeConfig, read_chap};
 use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_incarnation, effective};
+use terminal::log;
 
 /// The target has one port, whatever the number of portals.
 const PORTS: u16 = 1;
@@ -81,10 +80,10 @@ impl UnitPlan {
 }
 
 /// What the cores are to serve, and where they leave what is to be kept. Nothing without `[iscsi]`.
-pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping), cli::Failure> {
+pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Keeping), terminal::Failure> {
     let (keeper, keeping) = mpsc::unbounded_channel();
     let Some(config) = config else { return Ok((None, keeping)) };
-    let chap_users = read_chap(&config.chap).map_err(|error| cli::Failure::failed(format!("[iscsi] {error}")))?;
+    let chap_users = read_chap(&config.chap).map_err(|error| terminal::Failure::failed(format!("[iscsi] {error}")))?;
     for warning in config.chap.iter().flat_map(|chap| chap.warnings()) {
         log::warn(warning);
     }

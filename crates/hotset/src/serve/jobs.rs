@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::daemon::{Daemon, Placed};
 use super::data_core::Local;
 use super::status::CORE_PATIENCE;
-use crate::log;
+use terminal::log;
 
 /// There is one change of the flash devices at a time.
 const FLASH: &str = "flash";

@@ -17,9 +17,9 @@ use seam::real::{KeptFile, LeftBehind, RealBlockMut, RealSeam, room_in_memory};
 
 use super::daemon::{Daemon, core_gone, state_failed};
 use super::data_core::Local;
-use crate::log;
 use config::{Config, KeepIn};
 use state::{KeptRecord, StateDir, StateError, VolumeRecord, draw_incarnation};
+use terminal::log;
 use units::show_bytes;
 
 /// Where memory lies unless something else is said.

@@ -59,10 +59,10 @@ pub use self::events::FOLDER as EVENTS_FOLDER;
 use self::notify::Notifier;
 pub use self::status::override_reports;
 use self::stop::Clients;
-use crate::cli::{EXIT_FAILED, Failure};
-use crate::log;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use state::{Acceptance, StateDir, draw_identity, draw_incarnation};
+use terminal::log;
+use terminal::{EXIT_FAILED, Failure};
 
 /// Time that a predecessor has to end before a start gives up.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);

@@ -11,10 +11,10 @@ use seam::Nanos;
 
 use super::daemon::{Daemon, Known, Placed, core_gone};
 use super::data_core::Local;
-use crate::log;
 use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
 use config::{QosRule, VolumeConfig};
 use state::{State, VolumeRecord, effective};
+use terminal::log;
 
 /// A clock that goes wrong by more than this was set.
 const CLOCK_SET_MS: u64 = 500;

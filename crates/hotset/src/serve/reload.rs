@@ -3,8 +3,8 @@
 use control::{ErrorKind, Failure, ProgressSender};
 
 use super::daemon::{Daemon, Standing};
-use crate::log;
 use config::{Config, VolumeConfig};
+use terminal::log;
 
 impl Daemon {
     /// SIGHUP and `reload`: returns what was done and what was not, a sentence each.

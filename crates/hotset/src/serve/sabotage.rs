@@ -24,7 +24,7 @@ const OF_FLASH: [(&str, flash::Sabotage); 2] =
 /// The fault of the engine that the environment asks for.
 pub fn from_environment() -> Sabotage {
     let Some(wanted) = wanted() else { return Sabotage::None };
-    crate::log::warn(format!("{VARIABLE}={wanted}: this daemon is broken on purpose"));
+    terminal::log::warn(format!("{VARIABLE}={wanted}: this daemon is broken on purpose"));
     let of_flash = OF_FLASH.iter().any(|(name, _)| *name == wanted);
     let found = ALL.iter().find(|(name, _)| *name == wanted).map(|(_, sabotage)| *sabotage);
     found.unwrap_or_else(|| if of_flash { Sabotage::None } else { panic!("{VARIABLE} names no fault: {wanted}") })

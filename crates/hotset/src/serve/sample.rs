@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::daemon::Daemon;
 use super::shortage::Shortage;
-use crate::log;
+use terminal::log;
 
 /// Time between two samples.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -8,10 +8,10 @@ use engine::{FlashShare, MemoryShare, ShareError};
 
 use super::daemon::{Daemon, Placed, core_gone, state_failed};
 use super::data_core::Local;
-use crate::log;
 use config::VolumeConfig;
 use config::quota::{Ceiling, Pinned, SizeOrPercent, flash_share, memory_share};
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, PINNED, State, VolumeRecord, effective};
+use terminal::log;
 use units::show_bytes;
 
 /// The keys of it that `volume set` knows.

@@ -3,7 +3,7 @@
 use rustix::process::{Resource, getrlimit};
 
 use super::daemon::Daemon;
-use crate::log;
+use terminal::log;
 
 /// Looks, a second apart, without a client that could not be let in, after which it is over.
 const QUIET_LOOKS: u32 = 10;

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use seam::real::{Signal, exit_now, hold_signals, obey_default, wait_for_signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::cli::{EXIT_FAILED, Failure};
+use terminal::{EXIT_FAILED, Failure};
 
 /// The receiver of signals, and the last words where it does not act on a second one.
 static OBEYS: Mutex<Option<Obeys>> = Mutex::new(None);

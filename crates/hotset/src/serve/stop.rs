@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use super::daemon::Daemon;
 use super::data_core::Local;
 use super::handover::{Kept, to_keep};
-use crate::log;
 use state::{State, draw_incarnation};
+use terminal::log;
 use units::show_bytes;
 
 /// Time that clients have for the answers to what they asked before a stop or a removal.

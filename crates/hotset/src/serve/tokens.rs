@@ -6,8 +6,8 @@ use control::token::{LoginLink, TokenCreated, TokenReport};
 use control::{Answer, ErrorKind, Failure, Role};
 
 use super::daemon::{Daemon, state_failed};
-use crate::log;
 use state::TokenRecord;
+use terminal::log;
 
 /// Tokens at most.
 const TOKENS_MAX: usize = 256;

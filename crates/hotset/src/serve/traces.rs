@@ -12,7 +12,7 @@ use trace::Op;
 
 use super::daemon::{Daemon, core_gone};
 use super::data_core::Local;
-use crate::log;
+use terminal::log;
 
 /// Requests that are taken off a core at once: copying them holds up its clients for some ten microseconds.
 const TAKEN_MAX: usize = 8_192;

@@ -15,8 +15,8 @@ use super::daemon::{Daemon, Placed, core_gone};
 use super::data_core::Local;
 use super::listen::patiently;
 use super::socket_access::SocketAccess;
-use crate::log;
 use config::VhostUserConfig;
+use terminal::log;
 
 impl Daemon {
     /// Guests hear of a volume's new size.

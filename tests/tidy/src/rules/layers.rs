@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 29] = [
+const LAYERS: [(&str, u32); 30] = [
     ("seam", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
@@ -29,6 +29,7 @@ const LAYERS: [(&str, u32); 29] = [
     ("state", 4),
     ("lab", 5),
     ("config", 5),
+    ("terminal", 5),
     ("hotset", 8),
     ("driver", 5),
     ("held", 5),

@@ -16,7 +16,7 @@ use trace::Format;
 use super::daemon::{ask, unexpected};
 use super::simulate::{parse_format, read};
 use crate::advice::{assumed, side};
-use crate::cli::{Failure, print_json};
+use terminal::{Failure, print_json};
 use units::{parse_time, show_bytes, show_count, show_micros};
 
 /// What is asked.

@@ -12,9 +12,9 @@ use super::device::{self, Device, Identifier, InUse};
 use super::handshake::{self, Link};
 use super::kernel::{DEAD_CONNECTION, Events, Export, Kernel, KernelError};
 use super::served::{is_served, reach};
-use crate::cli::Failure;
-use crate::log;
 use crate::serve::notify::Notifier;
+use terminal::Failure;
+use terminal::log;
 use units::{show_bytes, show_time};
 
 /// Where it is noted that somebody keeps a volume attached.

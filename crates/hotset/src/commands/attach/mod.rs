@@ -20,8 +20,8 @@ use device::{Device, InUse};
 use kernel::{Kernel, KernelError};
 use serde_json::json;
 
-use crate::cli::{Failure, print_json};
 use config::control_socket;
+use terminal::{Failure, print_json};
 
 /// Time that whoever looks at a device for a moment, as udev does after every change, has to be done.
 const GLANCE_PATIENCE: Duration = Duration::from_secs(2);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::cli::Failure;
+use terminal::Failure;
 
 /// True where systemd manages services.
 pub fn is_here() -> bool {

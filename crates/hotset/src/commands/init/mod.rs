@@ -14,9 +14,9 @@ use machine::Machine;
 use plan::Wishes;
 use serde_json::json;
 
-use crate::cli::{Failure, print_json};
 use config::Config;
 use config::DEFAULT_CONFIG;
+use terminal::{Failure, print_json};
 
 /// What to look at, and what to propose.
 #[derive(Args)]

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::machine::{Contents, Device, Machine};
-use crate::cli::Failure;
 use config::MEMORY_MIN_BYTES;
+use terminal::Failure;
 use units::show_bytes;
 
 const GIB: u64 = 1 << 30;

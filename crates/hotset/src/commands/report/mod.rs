@@ -12,7 +12,7 @@ use control::{Answer, Client, Request, StatusReport, moment};
 
 use self::gain::{Gain, VolumeGain};
 use super::daemon::{ask_on, connect, unexpected};
-use crate::cli::{Failure, print_json};
+use terminal::{Failure, print_json};
 
 /// What is read of the history.
 const SERIES: [&str; 11] = [

@@ -4,7 +4,7 @@ use lab::replay::recording::PAGE_BYTES;
 use lab::replay::{Plan, Recording, Replacement, simulate};
 use serde::Serialize;
 
-use crate::cli::Failure;
+use terminal::Failure;
 use units::{show_bytes, show_percent};
 
 /// What came of one of them.

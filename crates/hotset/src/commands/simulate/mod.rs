@@ -11,7 +11,7 @@ use lab::replay::{Amount, Layer, Plan, Recording, Replacement, Report, simulate}
 use serde::Serialize;
 use trace::{Format, Op, Request};
 
-use crate::cli::{Failure, print_json};
+use terminal::{Failure, print_json};
 use units::{parse_size, show_bytes, show_count, show_percent};
 
 /// What is simulated.

@@ -11,8 +11,8 @@ use seam::model::ArraySpec;
 use serde::Serialize;
 use trace::Request;
 
-use crate::cli::Failure;
 use config::BackingSpec;
+use terminal::Failure;
 use units::{show_bytes, show_count, show_percent};
 
 /// How it is played.

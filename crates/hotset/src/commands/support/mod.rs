@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{Failure, print_json};
+use terminal::{Failure, print_json};
 use units::show_bytes;
 
 /// What to write, and where the configuration is.

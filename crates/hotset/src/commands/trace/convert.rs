@@ -9,7 +9,7 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 use trace::{Anonymiser, Format, Header, Lost};
 
-use crate::cli::{Failure, print_json};
+use terminal::{Failure, print_json};
 use units::show_count;
 
 use super::{Reading, Source};

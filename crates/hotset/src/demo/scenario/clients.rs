@@ -19,8 +19,8 @@ use super::super::stage::Stage;
 use super::super::tally::Meter;
 use super::place;
 use super::scale::Scale;
-use crate::cli::Failure;
 use crate::export::Exports;
+use terminal::Failure;
 
 /// Where all draws come from; both sides are asked for the same in the same order.
 const SEED: u64 = 1;

@@ -13,7 +13,7 @@ use super::super::tally::{Meter, Tally};
 use super::super::terminal::Terminal;
 use super::clients::Clients;
 use super::scale::Scale;
-use crate::cli::Failure;
+use terminal::Failure;
 
 /// Of an act, the part at its end that tells what it came to.
 const END_PART: u64 = 5;

@@ -5,7 +5,7 @@ use lab::scenario::{Scenario, Setup};
 
 use super::place;
 use super::scale::Scale;
-use crate::render::style::Style;
+use terminal::render::style::Style;
 use units::{show_bytes, show_count};
 
 /// Before anything is shown.

@@ -22,9 +22,9 @@ use self::summary::Summary;
 use super::stage::Stage;
 use super::terminal::Terminal;
 use super::{Show, screen};
-use crate::cli::{Failure, print_json};
-use crate::log;
-use crate::render::style::Style;
+use terminal::log;
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
 
 /// Seconds of a show where nothing is said.
 const SECONDS: u64 = 180;

@@ -7,8 +7,8 @@ use lab::scenario::bed::Plan;
 use seam::model::RaidLevel;
 
 use super::super::stage::parse;
-use crate::cli::Failure;
 use config::{Config, MEMORY_MIN_BYTES};
+use terminal::Failure;
 use units::exact_bytes;
 
 /// The name of a plan's volume, the same as in the lab.

@@ -9,8 +9,8 @@ use super::super::figures::Figures;
 use super::super::screen::ratio;
 use super::course::{Course, Played, Stretch};
 use super::scale::Scale;
-use crate::render::style::Style;
-use crate::render::table::{Side, Table};
+use terminal::render::style::Style;
+use terminal::render::table::{Side, Table};
 use units::{show_bytes, show_count, show_micros};
 
 /// As JSON has it.

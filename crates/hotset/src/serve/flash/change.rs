@@ -15,9 +15,9 @@ use super::super::daemon::{Daemon, core_gone, state_failed};
 use super::super::data_core::Local;
 use super::Flash;
 use super::open::{Opened, open_device};
-use crate::log;
 use config::FlashConfig;
 use state::FlashDevices;
+use terminal::log;
 
 /// How often a change says how far it is.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);

@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 
 use super::super::daemon::Daemon;
 use super::smart;
-use crate::log;
+use terminal::log;
 
 /// Time between two looks: what is looked at changes over days.
 const PAUSE: Duration = Duration::from_secs(300);

@@ -26,9 +26,9 @@ use self::open::{Grant, Opened};
 use super::daemon::{Daemon, Known, Placed, Standing, core_gone, state_failed};
 use super::data_core::{DataCore, Local};
 use super::status::CORE_PATIENCE;
-use crate::log;
 use config::FlashConfig;
 use state::{OlderThan, Refusal, State, StoreFound, StoreUse, show_uuid};
+use terminal::log;
 use units::show_bytes;
 
 /// How the flash log stands.

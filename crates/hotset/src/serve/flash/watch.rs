@@ -11,8 +11,8 @@ use seam::Seam;
 use super::super::daemon::Daemon;
 use super::super::data_core::Local;
 use super::Flash;
-use crate::log;
 use state::effective_policy;
+use terminal::log;
 
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -9,8 +9,8 @@ use control::report::{FlashDeviceReport, WrittenReport};
 
 use super::super::daemon::Daemon;
 use super::super::data_core::Local;
-use crate::log;
 use state::DeviceWear;
+use terminal::log;
 
 /// A device is rated to be written `endurance_dwpd` times a day for so long, as its makers' warranties run.
 const RATED_DAYS: u64 = 5 * 365;

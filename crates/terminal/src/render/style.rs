@@ -28,7 +28,6 @@ pub struct Style {
 
 impl Style {
     /// Without any.
-    #[cfg(test)]
     pub const PLAIN: Style = Style { colours: false };
 
     /// For standard output: plain unless it is a terminal and NO_COLOR is not set.

@@ -23,7 +23,7 @@ use ratatui::crossterm::event::{self, Event};
 use self::asker::Asker;
 use self::model::Model;
 use self::view::Palette;
-use crate::cli::Failure;
+use crate::Failure;
 
 /// How long news of the daemon may lie unseen while no key is pressed.
 const TICK: Duration = Duration::from_millis(100);
