@@ -20,10 +20,10 @@ use super::events::Journal;
 use super::flash::{Before, Drives, Flash};
 use super::jobs::Jobs;
 use super::kept::Unreadable;
-use super::notify::Notifier;
 use super::stop::Stop;
 use config::{Config, VolumeConfig};
 use state::{StateDir, StateError};
+use systemd::Notifier;
 
 /// How often a long action says how far it is.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);

@@ -14,7 +14,7 @@ use seam::{Nanos, Seam};
 
 use super::daemon::Daemon;
 use super::data_core::Local;
-use super::notify::Notifier;
+use systemd::Notifier;
 
 /// How often a start that takes long asks for more time.
 const START_PAUSE: Duration = Duration::from_secs(10);

@@ -7,12 +7,13 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 30] = [
+const LAYERS: [(&str, u32); 32] = [
     ("seam", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
     ("trace", 0),
     ("units", 0),
+    ("systemd", 0),
     ("qos", 1),
     ("flash", 1),
     ("front", 1),
@@ -30,6 +31,7 @@ const LAYERS: [(&str, u32); 30] = [
     ("lab", 5),
     ("config", 5),
     ("terminal", 5),
+    ("kernel-nbd", 6),
     ("hotset", 8),
     ("driver", 5),
     ("held", 5),

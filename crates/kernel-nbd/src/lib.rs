@@ -15,7 +15,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use device::{Device, InUse};
 use kernel::{Kernel, KernelError};
 use serde_json::json;
@@ -26,32 +25,12 @@ use terminal::{Failure, print_json};
 /// Time that whoever looks at a device for a moment, as udev does after every change, has to be done.
 const GLANCE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What to attach, and how.
-#[derive(Args)]
-pub struct Options {
-    /// The volume
-    name: String,
-    /// Keep it attached in this process, until SIGTERM: for a service manager other than systemd
-    #[arg(long)]
-    foreground: bool,
-}
-
-/// What to detach.
-#[derive(Args)]
-pub struct Detach {
-    /// The volume
-    name: String,
-    /// Do not flush it first: for a daemon or a volume that does not come back
-    #[arg(long)]
-    no_flush: bool,
-}
-
-/// Attaches a volume.
-pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
-    let name = &options.name;
+/// Attaches the volume `name` to the daemon at `socket`, or at the one that the configuration names: by a unit of systemd, or
+/// `in_foreground` until SIGTERM.
+pub fn attach(socket: Option<&Path>, name: &str, in_foreground: bool, json: bool) -> Result<(), Failure> {
     // What can be said here is said here, not in the unit's journal.
     kernel()?;
-    if options.foreground {
+    if in_foreground {
         return keeper::keep(&control_socket(socket), name, |device| show(device, json));
     }
     if !systemd::is_here() {
@@ -71,9 +50,8 @@ pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<()
     show(&find(name)?.ok_or_else(nothing)?, json)
 }
 
-/// Detaches a volume; it goes on being served.
-pub fn detach(socket: Option<&Path>, options: &Detach, json: bool) -> Result<(), Failure> {
-    let name = &options.name;
+/// Detaches the volume `name`, flushed before or not; it goes on being served.
+pub fn detach(socket: Option<&Path>, name: &str, flushed: bool, json: bool) -> Result<(), Failure> {
     let Some(device) = find(name)? else {
         // A unit that waits for a daemon has no device yet.
         systemd::disable(name)?;
@@ -81,16 +59,14 @@ pub fn detach(socket: Option<&Path>, options: &Detach, json: bool) -> Result<(),
     };
     let file = claim(&device)?;
     // A flush would wait for a daemon that may never come back.
-    if !options.no_flush
-        && let Err(why) = served::is_served(&control_socket(socket), &device.identifier)
-    {
+    if flushed && let Err(why) = served::is_served(&control_socket(socket), &device.identifier) {
         return Err(Failure::failed(format!(
             "{} cannot be flushed: {why}; `hotset detach --no-flush {name}` gives up what was written and not flushed",
             device.node().display()
         )));
     }
     // Before its keeper ends, so that nobody mounts it in between; that finds nothing to keep any more.
-    disconnect(&mut kernel()?, &device, file, !options.no_flush)?;
+    disconnect(&mut kernel()?, &device, file, flushed)?;
     systemd::disable(name)?;
     if json {
         return print_json(&json!({ "volume": name, "device": device.node() }));

@@ -12,7 +12,7 @@ use super::device::{self, Device, Identifier, InUse};
 use super::handshake::{self, Link};
 use super::kernel::{DEAD_CONNECTION, Events, Export, Kernel, KernelError};
 use super::served::{is_served, reach};
-use crate::serve::notify::Notifier;
+use systemd::Notifier;
 use terminal::Failure;
 use terminal::log;
 use units::{show_bytes, show_time};
@@ -55,7 +55,7 @@ pub fn keep(
     let runtime = runtime.map_err(|error| Failure::failed(format!("cannot wait for events: {error}")))?;
     runtime.block_on(async {
         let mut stop = Stop::new()?;
-        let kernel = super::kernel()?;
+        let kernel = crate::kernel()?;
         let _lock = lock(volume)?;
         let mut keeper = Keeper::attach(socket, volume, kernel)?;
         keeper.wait_for_name().await;
@@ -228,7 +228,7 @@ impl Keeper {
             Err(why) => Err(format!("it cannot be flushed: {why}")),
         };
         match claimed {
-            Ok(file) => super::disconnect(&mut self.kernel, &self.device, file, true),
+            Ok(file) => crate::disconnect(&mut self.kernel, &self.device, file, true),
             Err(why) => {
                 let (node, volume) = (self.device.node(), &self.device.identifier.volume);
                 log::warn(format!("{} stays connected: {why}; attach {volume} again to keep it so", node.display()));
