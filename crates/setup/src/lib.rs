@@ -9,7 +9,6 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use machine::Machine;
 use plan::Wishes;
 use serde_json::json;
@@ -19,20 +18,15 @@ use config::DEFAULT_CONFIG;
 use terminal::{Failure, print_json};
 
 /// What to look at, and what to propose.
-#[derive(Args)]
 pub struct Options {
-    /// The file to write, which must not be there; without it the configuration is printed
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// Serve this disk, partition or array, even if it carries data: it is served as it is
-    #[arg(long = "volume", value_name = "DEVICE")]
-    volumes: Vec<PathBuf>,
-    /// Keep the cache on this device; what it carries is yours to erase before the first start
-    #[arg(long, value_name = "DEVICE")]
-    flash: Vec<PathBuf>,
-    /// Look at this device, and at no other but those named so; loop devices are looked at only so
-    #[arg(long, value_name = "DEVICE")]
-    look_at: Vec<PathBuf>,
+    /// The file to write, which must not be there; without it the configuration is printed.
+    pub out: Option<PathBuf>,
+    /// Served even if they carry data.
+    pub volumes: Vec<PathBuf>,
+    /// Devices for the cache; what they carry is erased at the first start.
+    pub flash: Vec<PathBuf>,
+    /// Devices to look at, and no others but those named above; none for all of the machine.
+    pub look_at: Vec<PathBuf>,
 }
 
 /// Looks, proposes, and writes or prints it.
