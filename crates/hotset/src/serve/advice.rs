@@ -6,7 +6,7 @@ use control::report::{AdvicePage, Assumptions};
 use control::{Answer, ErrorKind, Failure, VolumeReport, VolumeState};
 
 use super::daemon::Daemon;
-use crate::advice;
+use lab::report::advice;
 
 /// Volumes of a page at most: each has its curves drawn anew.
 const VOLUMES_MAX: usize = 100;

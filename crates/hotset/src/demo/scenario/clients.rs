@@ -19,7 +19,7 @@ use super::super::stage::Stage;
 use super::super::tally::Meter;
 use super::place;
 use super::scale::Scale;
-use crate::export::Exports;
+use lab::workload::exports::Exports;
 use terminal::Failure;
 
 /// Where all draws come from; both sides are asked for the same in the same order.

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::markup::escaped;
 use control::moment;
-use lab::markup::escaped;
 
-use super::Found;
+use super::Findings;
 use super::chart::Chart;
 use super::gain::Gain;
 use units::{show_bytes, show_count, show_micros, show_percent, show_time};
@@ -37,7 +37,7 @@ pub fn sentence(gain: &Gain) -> String {
 }
 
 /// The whole page.
-pub fn write(found: &Found) -> String {
+pub fn write(found: &Findings) -> String {
     let gain = &found.gain;
     let when = |seconds: u64| moment::show(Duration::from_secs(seconds));
     let (from, to) = (when(gain.from_unix_seconds), when(gain.to_unix_seconds));
@@ -74,7 +74,7 @@ fn figures(gain: &Gain) -> String {
     format!("<table>\n{rows}</table>\n")
 }
 
-fn charts(found: &Found) -> String {
+fn charts(found: &Findings) -> String {
     let history = &found.history;
     let at = &history.at_unix_seconds;
     let mean = |name: &str| {
@@ -123,7 +123,7 @@ fn charts(found: &Found) -> String {
     text
 }
 
-fn volumes(found: &Found) -> String {
+fn volumes(found: &Findings) -> String {
     let row = |volume: &super::VolumeGain| {
         let gain = &volume.gain;
         let p99 = gain.read_p99_at_most_us.map_or("-".to_owned(), show_micros);
@@ -149,7 +149,7 @@ fn volumes(found: &Found) -> String {
     )
 }
 
-fn alerts(found: &Found) -> String {
+fn alerts(found: &Findings) -> String {
     let events = &found.alerts.events;
     if events.is_empty() {
         return "<h2>Alerts</h2>\n<p>None was raised.</p>\n".to_owned();
@@ -176,7 +176,7 @@ mod tests {
     use super::super::VolumeGain;
     use super::*;
 
-    fn found() -> Found {
+    fn found() -> Findings {
         let gain = Gain { covered_seconds: 60, reads: 100, memory_hits: 60, flash_hits: 20, ..Gain::default() };
         let event = EventReport {
             at_unix_ms: 1_000,
@@ -185,7 +185,7 @@ mod tests {
             text: "raised & cleared".to_owned(),
             ..EventReport::default()
         };
-        Found {
+        Findings {
             version: "0".to_owned(),
             history: HistoryReport::default(),
             gain: gain.clone(),

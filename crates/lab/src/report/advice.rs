@@ -1,13 +1,13 @@
 //! Advice as it is shown: of a volume that is being served, for the command and for the HTTP interface alike, and of a trace.
 
+use crate::advice::{Live, Side, Step, Today};
 use control::report::{Assumptions, MissRatioCurve, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
 use control::{VolumeReport, VolumeState};
-use lab::advice::{Live, Side, Step, Today};
 
 /// The same, for whoever works it out.
-pub fn assumed(assumptions: &Assumptions) -> lab::advice::Assumptions {
+pub fn assumed(assumptions: &Assumptions) -> crate::advice::Assumptions {
     let Assumptions { spindle_iops, array_ns, flash_ns, memory_ns } = *assumptions;
-    lab::advice::Assumptions { spindle_rate: f64::from(spindle_iops), array_ns, flash_ns, memory_ns }
+    crate::advice::Assumptions { spindle_rate: f64::from(spindle_iops), array_ns, flash_ns, memory_ns }
 }
 
 /// What further memory and flash would bring a volume, by the curves that it has drawn.
@@ -19,7 +19,7 @@ pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &As
     }
     let ratio = |hits: u64| hits as f64 / report.reads.max(1) as f64;
     let seconds = curve.observed_ms as f64 / 1e3;
-    let advice = lab::advice::of_volume(
+    let advice = crate::advice::of_volume(
         &Live {
             curves: curve.curves(),
             rate: (seconds > 0.0).then(|| requests as f64 / seconds),
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_is_assumed_is_the_same_everywhere() {
-        let (here, there) = (assumed(&Assumptions::default()), lab::advice::Assumptions::default());
+        let (here, there) = (assumed(&Assumptions::default()), crate::advice::Assumptions::default());
         assert_eq!(
             (here.spindle_rate, here.array_ns, here.flash_ns, here.memory_ns),
             (there.spindle_rate, there.array_ns, there.flash_ns, there.memory_ns)

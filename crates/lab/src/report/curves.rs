@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::markup::escaped;
 use control::report::{SideAdvice, StepAdvice};
-use lab::markup::escaped;
 
 use units::show_bytes;
 

@@ -6,21 +6,31 @@ use serde::Serialize;
 /// Over a time, of a volume or of all together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Gain {
+    /// Begin.
     pub from_unix_seconds: u64,
+    /// End.
     pub to_unix_seconds: u64,
     /// Seconds that were seen.
     pub covered_seconds: u64,
+    /// From clients.
     pub reads: u64,
+    /// From clients.
     pub writes: u64,
+    /// From clients.
     pub read_bytes: u64,
+    /// From clients.
     pub write_bytes: u64,
     /// Reads that memory answered whole.
     pub memory_hits: u64,
     /// Reads that flash answered whole.
     pub flash_hits: u64,
+    /// That the backing answered.
     pub backing_reads: u64,
+    /// That the backing answered.
     pub backing_writes: u64,
+    /// Of these.
     pub backing_read_bytes: u64,
+    /// Of these.
     pub backing_write_bytes: u64,
     /// Half of the reads took at most this; none without reads, or past the last bucket of the histogram.
     pub read_p50_at_most_us: Option<f64>,
@@ -30,7 +40,9 @@ pub struct Gain {
 
 /// The same of a volume.
 pub struct VolumeGain {
+    /// Its name.
     pub volume: String,
+    /// What it gained.
     pub gain: Gain,
 }
 

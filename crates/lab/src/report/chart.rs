@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::markup::escaped;
 use control::moment;
-use lab::markup::escaped;
 
 const WIDTH: f64 = 920.0;
 const HEIGHT: f64 = 240.0;

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use crate::scenario::bed::Row;
+use crate::workload::{Access, Door};
 use engine::backing::nbd::NbdDisk;
-use lab::scenario::bed::Row;
-use lab::workload::{Access, Door};
 use seam::real::RealSeam;
 use seam::{BLOCK_BYTES, BlockMut, Disk, Nanos, Piece, PieceMut, SECTOR_BYTES, Seam};
 

@@ -1,16 +1,12 @@
 //! `hotset report`: what the cache gained over a time, on one page that needs nothing else.
 
-mod chart;
-mod gain;
-mod page;
-
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use control::report::{EventKind, EventsPage, HistoryReport};
+use control::report::{EventKind, HistoryReport};
 use control::{Answer, Client, Request, StatusReport, moment};
+use lab::report::{Findings, Gain, VolumeGain, page};
 
-use self::gain::{Gain, VolumeGain};
 use super::daemon::{ask_on, connect, unexpected};
 use terminal::{Failure, print_json};
 
@@ -49,20 +45,6 @@ pub struct Options {
     out: PathBuf,
 }
 
-/// What a page is made of.
-struct Found {
-    version: String,
-    history: HistoryReport,
-    gain: Gain,
-    /// Those with most reads first.
-    volumes: Vec<VolumeGain>,
-    /// Volumes that were looked at.
-    volumes_seen: usize,
-    /// Volumes that were not: there are too many.
-    volumes_unseen: usize,
-    alerts: EventsPage,
-}
-
 /// Reads the history, and writes the page.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
     let now = moment::since_1970().as_secs();
@@ -82,7 +64,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     Ok(())
 }
 
-fn find(client: &mut Client, from: u64, to: u64) -> Result<Found, Failure> {
+fn find(client: &mut Client, from: u64, to: u64) -> Result<Findings, Failure> {
     let Answer::Status(status) = ask_on(client, &Request::Status {})? else { return Err(unexpected()) };
     let history = past(client, None, from, to)?;
     let gain = Gain::of(&history);
@@ -110,7 +92,7 @@ fn find(client: &mut Client, from: u64, to: u64) -> Result<Found, Failure> {
         kind: Some(EventKind::Alert),
     };
     let Answer::Events(alerts) = ask_on(client, &request)? else { return Err(unexpected()) };
-    Ok(Found { version, history, gain, volumes, volumes_seen, volumes_unseen, alerts })
+    Ok(Findings { version, history, gain, volumes, volumes_seen, volumes_unseen, alerts })
 }
 
 /// Asked the same way for all.

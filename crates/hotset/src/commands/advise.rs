@@ -1,7 +1,5 @@
 //! `hotset advise`: the miss-ratio curves of a trace or a live volume, and the sizes of memory and flash worth buying.
 
-mod svg;
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,7 +13,8 @@ use trace::Format;
 
 use super::daemon::{ask, unexpected};
 use super::simulate::{parse_format, read};
-use crate::advice::{assumed, side};
+use lab::report::advice::{assumed, side};
+use lab::report::curves;
 use terminal::{Failure, print_json};
 use units::{parse_time, show_bytes, show_count, show_micros};
 
@@ -91,7 +90,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     if let Some(path) = &options.svg {
         let file = Path::new(&advised.name).file_name();
         let title = file.map_or(advised.name.clone(), |file| file.to_string_lossy().into_owned());
-        let picture = svg::draw(&title, &advised.memory, &advised.flash);
+        let picture = curves::draw(&title, &advised.memory, &advised.flash);
         std::fs::write(path, picture).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     }
     if json {
