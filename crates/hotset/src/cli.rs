@@ -166,7 +166,7 @@ impl Cli {
     fn run(self) -> Result<(), Failure> {
         let (socket, json) = (self.socket.as_deref(), self.json);
         match self.command {
-            Command::Serve { config } => crate::serve::run(&config),
+            Command::Serve { config } => daemon::run(&config),
             Command::Stop { destage } => commands::stop::run(socket, destage, json),
             Command::CheckConfig { file, any_devices } => commands::check_config::run(&file, any_devices, json),
             Command::Init(options) => commands::init::run(options, json),

@@ -3,4 +3,3 @@
 pub mod cli;
 mod commands;
 mod demo;
-mod serve;

@@ -6,8 +6,8 @@ use control::report::OverrideReport;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::serve::override_reports;
 use config::{Config, FromRule, Problem, Problems, read_chap};
+use daemon::override_reports;
 use state::StateDir;
 use terminal::{EXIT_USAGE, Failure};
 use units::show_bytes;

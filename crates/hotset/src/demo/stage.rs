@@ -10,8 +10,8 @@ use engine::WritePolicy;
 use seam::model::ArraySpec;
 use tempfile::TempDir;
 
-use crate::serve::Background;
 use config::{BackingSpec, Config, default_array};
+use daemon::Background;
 use terminal::Failure;
 use units::exact_bytes;
 

@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 33] = [
+const LAYERS: [(&str, u32); 34] = [
     ("seam", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
@@ -33,6 +33,7 @@ const LAYERS: [(&str, u32); 33] = [
     ("terminal", 5),
     ("kernel-nbd", 6),
     ("setup", 6),
+    ("daemon", 6),
     ("hotset", 8),
     ("driver", 5),
     ("held", 5),

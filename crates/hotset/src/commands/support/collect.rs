@@ -10,10 +10,10 @@ use control::{Answer, Client, ClientError, Request, StatusReport, moment};
 
 use super::found::Found;
 use super::machine;
-use crate::serve::EVENTS_FOLDER;
 use config::Config;
 use config::redact;
 use config::{DEFAULT_CONFIG, control_socket};
+use daemon::EVENTS_FOLDER;
 use state::StateDir;
 
 /// Time that a daemon has for each answer: it may be what somebody needs help with.

@@ -47,7 +47,7 @@ fn same(a: &Path, b: &Path) -> bool {
 
 impl Daemon {
     /// The devices in force: those of the file, or what commands have made of them since.
-    pub(in crate::serve) fn flash_devices(&self) -> Vec<PathBuf> {
+    pub(crate) fn flash_devices(&self) -> Vec<PathBuf> {
         let config = self.config.borrow();
         let file = config.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
         let state = self.state.borrow();

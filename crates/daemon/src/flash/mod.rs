@@ -216,7 +216,7 @@ impl Daemon {
     }
 
     /// Copies the records to the flash devices, from where `hotset state rebuild` can make them anew.
-    pub(in crate::serve) async fn save_manifest(&self) {
+    pub(crate) async fn save_manifest(&self) {
         if self.flash_store().is_none() {
             return;
         }
