@@ -11,7 +11,7 @@ use clap_complete::Shell;
 use crate::commands;
 use crate::commands::torture::parse_seeds;
 use crate::commands::volume::Action;
-use crate::demo::{SECONDS, Show};
+use demo::{SECONDS, Show};
 use terminal::{EXIT_DONE, Failure};
 use units::parse_time;
 
@@ -176,8 +176,8 @@ impl Cli {
             Command::Demo { scenario, headless, seconds } => {
                 let show = Show::new(headless, json);
                 match scenario.map(|name| commands::lab::find(&name)).transpose()? {
-                    Some(scenario) => crate::demo::run_scenario(scenario, seconds, show),
-                    None => crate::demo::run(seconds.unwrap_or(SECONDS), show),
+                    Some(scenario) => demo::run_scenario(scenario, seconds, show),
+                    None => demo::run(seconds.unwrap_or(SECONDS), show),
                 }
             }
             Command::Status => commands::status::run(socket, json),

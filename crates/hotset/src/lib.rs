@@ -2,4 +2,3 @@
 
 pub mod cli;
 mod commands;
-mod demo;

@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 34] = [
+const LAYERS: [(&str, u32); 35] = [
     ("seam", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
@@ -34,6 +34,7 @@ const LAYERS: [(&str, u32); 34] = [
     ("kernel-nbd", 6),
     ("setup", 6),
     ("daemon", 6),
+    ("demo", 7),
     ("hotset", 8),
     ("driver", 5),
     ("held", 5),

@@ -7,10 +7,10 @@ use lab::scenario::{Act, Point, Setup};
 
 use super::super::LOOK_PAUSE;
 use super::super::figures::{Figures, Reads};
+use super::super::live::Terminal;
 use super::super::screen::{Look, ratio};
 use super::super::stage::Control;
 use super::super::tally::{Meter, Tally};
-use super::super::terminal::Terminal;
 use super::clients::Clients;
 use super::scale::Scale;
 use terminal::Failure;

@@ -6,12 +6,12 @@
 
 mod client;
 mod figures;
+mod live;
 mod scenario;
 mod screen;
 mod stage;
 mod summary;
 mod tally;
-mod terminal;
 mod workload;
 
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::figures::{Figures, Reads};
+use self::live::Terminal;
 pub use self::scenario::run as run_scenario;
 use self::screen::Look;
 use self::stage::{CACHED, Control, Stage, UNCACHED};
 use self::summary::{Load, Summary};
 use self::tally::{Meter, Tally};
-use self::terminal::Terminal;
 use self::workload::{HOT_STRETCHES, Orders};
-use ::terminal::log;
-use ::terminal::render::style::Style;
-use ::terminal::{Failure, print_json};
+use terminal::log;
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
 
 /// Seconds of a demo where nothing is said.
 pub const SECONDS: u64 = 30;
