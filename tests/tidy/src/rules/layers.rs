@@ -1,4 +1,4 @@
-//! Dependencies between crates point one way: binary → front ends, lab → engine → flash → seam.
+//! Dependencies between crates point one way: binary → daemon → front ends, lab → engine → flash → seam.
 
 use std::collections::BTreeMap;
 
