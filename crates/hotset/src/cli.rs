@@ -7,20 +7,13 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use serde::Serialize;
 
 use crate::commands;
 use crate::commands::torture::parse_seeds;
 use crate::commands::volume::Action;
-use crate::demo::{SECONDS, Show};
-use crate::units::parse_time;
-
-/// Done.
-pub const EXIT_DONE: u8 = 0;
-/// The command failed.
-pub const EXIT_FAILED: u8 = 1;
-/// The command line or the configuration is wrong.
-pub const EXIT_USAGE: u8 = 2;
+use demo::{SECONDS, Show};
+use terminal::{EXIT_DONE, Failure};
+use units::parse_time;
 
 /// Keeps the hot set of slow storage in memory, and serves it to clients.
 #[derive(Parser)]
@@ -169,39 +162,11 @@ enum Command {
     },
 }
 
-/// What went wrong, and what the process ends with.
-#[derive(Debug)]
-pub struct Failure {
-    /// For people, without a trailing newline.
-    pub message: String,
-    /// [`EXIT_FAILED`] or [`EXIT_USAGE`].
-    pub code: u8,
-}
-
-impl Failure {
-    /// The command failed.
-    pub fn failed(message: impl Into<String>) -> Self {
-        Failure { message: message.into(), code: EXIT_FAILED }
-    }
-
-    /// The command line or the configuration is wrong.
-    pub fn usage(message: impl Into<String>) -> Self {
-        Failure { message: message.into(), code: EXIT_USAGE }
-    }
-}
-
-/// Prints a result as JSON.
-pub fn print_json(result: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(result).map_err(|error| Failure::failed(error.to_string()))?;
-    println!("{text}");
-    Ok(())
-}
-
 impl Cli {
     fn run(self) -> Result<(), Failure> {
         let (socket, json) = (self.socket.as_deref(), self.json);
         match self.command {
-            Command::Serve { config } => crate::serve::run(&config),
+            Command::Serve { config } => daemon::run(&config),
             Command::Stop { destage } => commands::stop::run(socket, destage, json),
             Command::CheckConfig { file, any_devices } => commands::check_config::run(&file, any_devices, json),
             Command::Init(options) => commands::init::run(options, json),
@@ -211,8 +176,8 @@ impl Cli {
             Command::Demo { scenario, headless, seconds } => {
                 let show = Show::new(headless, json);
                 match scenario.map(|name| commands::lab::find(&name)).transpose()? {
-                    Some(scenario) => crate::demo::run_scenario(scenario, seconds, show),
-                    None => crate::demo::run(seconds.unwrap_or(SECONDS), show),
+                    Some(scenario) => demo::run_scenario(scenario, seconds, show),
+                    None => demo::run(seconds.unwrap_or(SECONDS), show),
                 }
             }
             Command::Status => commands::status::run(socket, json),

@@ -1,7 +1,10 @@
-//! The `hotset` command: nothing but the way in.
+//! The `hotset` command: the command line, and a thin file for each command. What they do lives in the other crates.
+
+mod cli;
+mod commands;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    hotset::cli::main()
+    cli::main()
 }

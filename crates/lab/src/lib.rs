@@ -5,6 +5,7 @@ pub mod curve;
 pub mod markup;
 pub mod random;
 pub mod replay;
+pub mod report;
 pub mod rig;
 pub mod scenario;
 pub mod timed;

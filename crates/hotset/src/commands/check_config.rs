@@ -6,11 +6,11 @@ use control::report::OverrideReport;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::cli::{EXIT_USAGE, Failure};
-use crate::config::{Config, FromRule, Problem, Problems, read_chap};
-use crate::serve::override_reports;
-use crate::units::show_bytes;
+use config::{Config, FromRule, Problem, Problems, read_chap};
+use daemon::override_reports;
 use state::StateDir;
+use terminal::{EXIT_USAGE, Failure};
+use units::show_bytes;
 
 /// Checks `file`; prints what is wrong with it, or that it is good. `any_devices`: a daemon serves without what is absent, and that is
 /// no error here either.

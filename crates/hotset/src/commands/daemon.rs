@@ -1,26 +1,17 @@
-//! Talking to the running daemon: where it is, and progress while it works.
+//! Talking to the running daemon: progress while it works.
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use control::{Answer, Client, ClientError, ErrorKind, Progress, Request};
 
-use crate::cli::Failure;
-use crate::config::{Config, DEFAULT_SOCKET};
-use crate::units::show_bytes;
-
-/// Where the configuration is, when nobody says.
-pub const DEFAULT_CONFIG: &str = "/etc/hotset/hotset.toml";
-
-/// The daemon's socket: what was named, else the default configuration's, else the default.
-pub fn socket(named: Option<&Path>) -> PathBuf {
-    let configured = || Config::load(Path::new(DEFAULT_CONFIG)).ok().map(|config| config.control_socket);
-    named.map(Path::to_owned).or_else(configured).unwrap_or_else(|| DEFAULT_SOCKET.into())
-}
+use config::control_socket;
+use terminal::Failure;
+use units::show_bytes;
 
 /// Connects to the daemon.
 pub fn connect(named: Option<&Path>) -> Result<Client, Failure> {
-    Client::connect(&socket(named)).map_err(failure)
+    Client::connect(&control_socket(named)).map_err(failure)
 }
 
 /// Asks on a connection, with progress on standard error.

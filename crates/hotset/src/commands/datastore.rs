@@ -6,9 +6,9 @@ use clap::Subcommand;
 use control::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
-use crate::cli::{Failure, print_json};
-use crate::render::datastore::{page, table};
-use crate::render::style::Style;
+use terminal::render::datastore::{page, table};
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
 
 /// What may be looked at.
 #[derive(Subcommand)]
@@ -28,7 +28,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
     let style = Style::of_stdout();
     match action {
         Action::List if json => print_json(&datastores)?,
-        Action::List => crate::render::print(&table(&datastores, style)),
+        Action::List => terminal::render::print(&table(&datastores, style)),
         Action::Show { name } => {
             let none = || format!("there is no datastore named \"{name}\"; `hotset datastore list` shows them");
             let found = datastores.iter().find(|datastore| datastore.name == name);
@@ -36,7 +36,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             if json {
                 return print_json(datastore);
             }
-            crate::render::print(&page(datastore, style));
+            terminal::render::print(&page(datastore, style));
         }
     }
     Ok(())

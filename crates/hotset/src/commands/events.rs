@@ -8,10 +8,11 @@ use clap::Args;
 use control::report::{EventKind, EventReport, EventsPage};
 use control::{Answer, Client, ClientError, ErrorKind, Request, moment};
 
-use super::daemon::{connect, socket, unexpected};
-use crate::cli::{Failure, print_json};
-use crate::render::events;
-use crate::render::style::Style;
+use super::daemon::{connect, unexpected};
+use config::control_socket;
+use terminal::render::events;
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
 
 /// Pause between two looks at what is new.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -66,7 +67,7 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
     if !follow {
         return Ok(());
     }
-    let (socket, mut client, mut is_away) = (socket(named), Some(client), false);
+    let (socket, mut client, mut is_away) = (control_socket(named), Some(client), false);
     loop {
         std::thread::sleep(PAUSE);
         let asked = match client.take() {
@@ -92,7 +93,7 @@ fn show(page: &EventsPage, json: bool) -> Result<Option<u64>, Failure> {
         false => Ok(events::line(event, Style::of_stdout()).replace('\n', " ")),
     };
     for event in page.events.iter().rev() {
-        crate::render::print(&(line(event)? + "\n"));
+        terminal::render::print(&(line(event)? + "\n"));
     }
     std::io::stdout().flush().map_err(|error| Failure::failed(error.to_string()))?;
     Ok(page.events.first().map(|event| event.number))

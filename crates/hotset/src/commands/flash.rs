@@ -7,10 +7,10 @@ use control::{Answer, FlashReport, Request};
 
 use super::daemon::{ask, unexpected};
 use super::flash_offline;
-use crate::cli::{Failure, print_json};
-use crate::render::screen;
-use crate::render::style::Style;
-use crate::units::show_bytes;
+use terminal::render::screen;
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
+use units::show_bytes;
 
 /// What may be done with the flash log.
 #[derive(Subcommand)]
@@ -123,8 +123,8 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
         return print_json(&report);
     }
     let style = Style::of_stdout();
-    crate::render::print(&screen::flash(&report, style));
-    crate::render::print(&wear(&report));
+    terminal::render::print(&screen::flash(&report, style));
+    terminal::render::print(&wear(&report));
     if !report.volumes.is_empty() {
         println!("         holds data of {}", report.volumes.join(", "));
     }

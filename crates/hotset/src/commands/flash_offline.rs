@@ -11,8 +11,8 @@ use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, DiskOpen, Seam};
 use serde::Serialize;
 
-use crate::cli::{Failure, print_json};
-use crate::units::show_bytes;
+use terminal::{Failure, print_json};
+use units::show_bytes;
 
 /// Memory for looking.
 const POOL_BYTES: usize = 16 << 20;

@@ -3,7 +3,7 @@
 use clap::Args;
 use control::{Request, moment};
 
-use crate::cli::Failure;
+use terminal::Failure;
 
 /// What is to be told.
 #[derive(Args)]

@@ -7,10 +7,10 @@ use control::report::JobReport;
 use control::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
-use crate::cli::{Failure, print_json};
-use crate::render::style::Style;
-use crate::render::table::{Side, Table};
-use crate::units::show_bytes;
+use terminal::render::style::Style;
+use terminal::render::table::{Side, Table};
+use terminal::{Failure, print_json};
+use units::show_bytes;
 
 /// What may be done with it.
 #[derive(Subcommand)]
@@ -35,7 +35,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Answer::Said(said) if json => print_json(&said),
         Answer::Flash(report) if json => print_json(&report),
         Answer::Jobs(jobs) => {
-            crate::render::print(&table(&jobs, Style::of_stdout()));
+            terminal::render::print(&table(&jobs, Style::of_stdout()));
             Ok(())
         }
         Answer::Said(said) => {

@@ -7,7 +7,7 @@ use lab::scenario::{self, Outcome, Scenario, report};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::cli::{Failure, print_json};
+use terminal::{Failure, print_json};
 
 /// What to do.
 #[derive(Subcommand)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Command;
 use clap_complete::Shell;
 
-use crate::cli::Failure;
+use terminal::Failure;
 
 /// Prints the completions for `shell`.
 pub fn completions(mut command: Command, shell: Shell) -> Result<(), Failure> {

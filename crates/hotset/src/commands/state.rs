@@ -11,9 +11,9 @@ use seam::{DiskOpen, Seam};
 use serde_json::json;
 use state::{Holding, StateDir, StoreInventory, rebuild, show_uuid};
 
-use crate::cli::{Failure, print_json};
-use crate::config::Config;
-use crate::units::show_bytes;
+use config::Config;
+use terminal::{Failure, print_json};
+use units::show_bytes;
 
 /// Memory for looking.
 const POOL_BYTES: usize = 16 << 20;

@@ -5,9 +5,9 @@ use std::path::Path;
 use control::{Answer, Client, Request, StatusReport};
 
 use super::daemon::{ask_on, connect, unexpected};
-use crate::cli::{Failure, print_json};
-use crate::render::screen;
-use crate::render::style::Style;
+use terminal::render::screen;
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
 
 /// Asks for the status on a connection.
 pub fn fetch(client: &mut Client) -> Result<StatusReport, Failure> {
@@ -23,7 +23,7 @@ pub fn run(socket: Option<&Path>, json: bool) -> Result<(), Failure> {
     if json {
         print_json(&status)
     } else {
-        crate::render::print(&screen::status(&status, None, Style::of_stdout()));
+        terminal::render::print(&screen::status(&status, None, Style::of_stdout()));
         Ok(())
     }
 }

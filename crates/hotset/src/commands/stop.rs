@@ -14,7 +14,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::daemon::{ask_on, connect, unexpected};
-use crate::cli::{Failure, print_json};
+use terminal::{Failure, print_json};
 
 /// Time that the process has from the answer to its end.
 const END_PATIENCE: Duration = Duration::from_secs(60);

@@ -6,9 +6,9 @@ use clap::Subcommand;
 use control::{Answer, Request, Role};
 
 use super::daemon::{ask, unexpected};
-use crate::cli::{Failure, print_json};
-use crate::render::style::Style;
-use crate::render::table::{Side, Table};
+use terminal::render::style::Style;
+use terminal::render::table::{Side, Table};
+use terminal::{Failure, print_json};
 
 /// What may be done with tokens.
 #[derive(Subcommand)]

@@ -4,18 +4,19 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use super::daemon::{connect, socket};
+use super::daemon::connect;
 use super::status::fetch;
-use crate::cli::{Failure, print_json};
-use crate::render::screen;
-use crate::render::style::Style;
+use config::control_socket;
+use terminal::render::screen;
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
 
 /// Shows the status on the terminal until somebody quits. Where there is none, or it is asked for a number of looks, they are printed one after
 /// the other, `pause` apart.
 pub fn run(named: Option<&Path>, json: bool, pause: Duration, times: Option<u64>) -> Result<(), Failure> {
     let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if has_terminal && !json && times.is_none() {
-        return crate::top::run(socket(named), pause);
+        return terminal::top::run(control_socket(named), pause);
     }
     let mut client = connect(named)?;
     let mut before = None;

@@ -7,7 +7,7 @@ use engine::spec::Sabotage;
 use lab::torture::{Campaign, campaign};
 use serde::Serialize;
 
-use crate::cli::{Failure, print_json};
+use terminal::{Failure, print_json};
 
 /// Seeds that are run when neither seeds nor minutes are given.
 const SEEDS: Range<u64> = 0..1_000;

@@ -11,10 +11,11 @@ use clap::Args;
 use control::{Answer, Client, Request, StatusReport, VolumeReport};
 use serde_json::json;
 
-use super::daemon::{DEFAULT_CONFIG, unexpected};
-use crate::cli::{Failure, print_json};
-use crate::config::{Config, DEFAULT_SOCKET};
+use super::daemon::unexpected;
+use config::DEFAULT_CONFIG;
+use config::{Config, DEFAULT_SOCKET};
 use state::{State, StateDir, StateError};
+use terminal::{Failure, print_json};
 
 /// Time for a daemon that starts or stops to come to its end.
 const END_PATIENCE: Duration = Duration::from_secs(10);

@@ -8,10 +8,10 @@ use control::{Answer, Request};
 
 use super::daemon::{ask, unexpected};
 use super::history::History;
-use crate::cli::{Failure, print_json};
-use crate::render::style::Style;
-use crate::render::{past, screen, volume};
-use crate::units::parse_size;
+use terminal::render::style::Style;
+use terminal::render::{past, screen, volume};
+use terminal::{Failure, print_json};
+use units::parse_size;
 
 /// What may be done with volumes.
 #[derive(Subcommand)]
@@ -214,29 +214,29 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Answer::Volume(volume) if json => print_json(&volume),
         Answer::Said(said) if json => print_json(&said),
         Answer::History(history) if csv => {
-            crate::render::print(&history.to_csv());
+            terminal::render::print(&history.to_csv());
             Ok(())
         }
         Answer::History(history) if json => print_json(&history),
         Answer::History(history) => {
-            crate::render::print(&past::table(&history, style));
+            terminal::render::print(&past::table(&history, style));
             Ok(())
         }
         Answer::Slow(slow) if json => print_json(&slow),
         Answer::Slow(slow) => {
-            crate::render::print(&volume::slow(&slow, style));
+            terminal::render::print(&volume::slow(&slow, style));
             Ok(())
         }
         Answer::Volumes(volumes) => {
-            crate::render::print(&screen::volumes(&volumes, None, style));
+            terminal::render::print(&screen::volumes(&volumes, None, style));
             Ok(())
         }
         Answer::Volume(volume) if whole_page => {
-            crate::render::print(&volume::page(&volume, style));
+            terminal::render::print(&volume::page(&volume, style));
             Ok(())
         }
         Answer::Volume(volume) => {
-            crate::render::print(&screen::volumes(std::slice::from_ref(&volume), None, style));
+            terminal::render::print(&screen::volumes(std::slice::from_ref(&volume), None, style));
             Ok(())
         }
         Answer::Said(said) => {

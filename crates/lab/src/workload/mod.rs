@@ -1,6 +1,7 @@
 //! Workloads: what clients ask, drawn from a seed, for volumes in virtual time and for real clients alike.
 
 pub mod catalogue;
+pub mod exports;
 pub mod file;
 mod fio;
 pub mod gain;

@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::flash::{failing, flash_on};
 
-const SATA: &str = include_str!("../../../../crates/hotset/src/serve/flash/fixtures/sata.json");
-const WORN: &str = include_str!("../../../../crates/hotset/src/serve/flash/fixtures/nvme-failing.json");
+const SATA: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/sata.json");
+const WORN: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/nvme-failing.json");
 
 /// A site whose flash devices are two drives, if drives can be made.
 fn site() -> Option<(Site, [LoopDevice; 2])> {

@@ -1,4 +1,4 @@
-//! Dependencies between crates point one way: binary → front ends, lab → engine → flash → seam.
+//! Dependencies between crates point one way: binary → daemon → front ends, lab → engine → flash → seam.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,13 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Every crate's layer. A crate may depend on crates of lower layers alone.
-const LAYERS: [(&str, u32); 27] = [
+const LAYERS: [(&str, u32); 35] = [
     ("seam", 0),
     ("nbd-protocol", 0),
     ("iscsi-protocol", 0),
     ("trace", 0),
+    ("units", 0),
+    ("systemd", 0),
     ("qos", 1),
     ("flash", 1),
     ("front", 1),
@@ -27,22 +29,28 @@ const LAYERS: [(&str, u32); 27] = [
     ("history", 4),
     ("state", 4),
     ("lab", 5),
-    ("hotset", 6),
+    ("config", 5),
+    ("terminal", 5),
+    ("kernel-nbd", 6),
+    ("setup", 6),
+    ("daemon", 6),
+    ("demo", 7),
+    ("hotset", 8),
     ("driver", 5),
     ("held", 5),
-    ("bench", 7),
-    ("fuzz", 7),
-    ("tidy", 7),
-    ("e2e", 7),
-    ("powercut", 8),
+    ("bench", 9),
+    ("fuzz", 9),
+    ("tidy", 9),
+    ("e2e", 9),
+    ("powercut", 10),
 ];
 
 /// What only the seam's real world and the binary's side may depend on.
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
 /// Crates that know no executor and no operating system.
-const PURE: [&str; 10] =
-    ["flash", "engine", "front", "nbd", "nbd-protocol", "iscsi", "iscsi-protocol", "qos", "scsi", "trace"];
+const PURE: [&str; 11] =
+    ["flash", "engine", "front", "nbd", "nbd-protocol", "iscsi", "iscsi-protocol", "qos", "scsi", "trace", "units"];
 
 /// Dependencies against the direction, crates without a layer, executors where none may be.
 pub fn check(sources: &[Source]) -> Vec<Violation> {

@@ -4,8 +4,8 @@ use lab::replay::recording::PAGE_BYTES;
 use lab::replay::{Plan, Recording, Replacement, simulate};
 use serde::Serialize;
 
-use crate::cli::Failure;
-use crate::units::{show_bytes, show_percent};
+use terminal::Failure;
+use units::{show_bytes, show_percent};
 
 /// What came of one of them.
 #[derive(Serialize)]

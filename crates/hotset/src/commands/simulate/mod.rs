@@ -11,8 +11,8 @@ use lab::replay::{Amount, Layer, Plan, Recording, Replacement, Report, simulate}
 use serde::Serialize;
 use trace::{Format, Op, Request};
 
-use crate::cli::{Failure, print_json};
-use crate::units::{parse_size, show_bytes, show_count, show_percent};
+use terminal::{Failure, print_json};
+use units::{parse_size, show_bytes, show_count, show_percent};
 
 /// What is simulated.
 #[derive(Args)]

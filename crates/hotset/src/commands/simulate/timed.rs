@@ -11,9 +11,9 @@ use seam::model::ArraySpec;
 use serde::Serialize;
 use trace::Request;
 
-use crate::cli::Failure;
-use crate::config::BackingSpec;
-use crate::units::{show_bytes, show_count, show_percent};
+use config::BackingSpec;
+use terminal::Failure;
+use units::{show_bytes, show_count, show_percent};
 
 /// How it is played.
 #[derive(Args)]

@@ -8,12 +8,12 @@ use std::time::Duration;
 use control::report::EventsPage;
 use control::{Answer, Client, ClientError, Request, StatusReport, moment};
 
-use super::super::daemon::{DEFAULT_CONFIG, socket};
 use super::found::Found;
 use super::machine;
-use crate::config::Config;
-use crate::redact;
-use crate::serve::EVENTS_FOLDER;
+use config::Config;
+use config::redact;
+use config::{DEFAULT_CONFIG, control_socket};
+use daemon::EVENTS_FOLDER;
 use state::StateDir;
 
 /// Time that a daemon has for each answer: it may be what somebody needs help with.
@@ -33,7 +33,7 @@ pub fn collect(named: Option<&Path>, config: Option<&Path>) -> Found {
     let read = config.and_then(|file| Config::load(file).ok());
     let socket = match (&read, named) {
         (Some(read), None) => read.control_socket.clone(),
-        _ => socket(named),
+        _ => control_socket(named),
     };
     let mut daemon = Daemon::connect(&socket, &mut found);
     let status = daemon.as_mut().and_then(|daemon| daemon.status(&mut found));

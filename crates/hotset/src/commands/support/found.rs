@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use crate::redact;
+use config::redact;
 
 /// Bytes of one entry, before it is packed.
 const ENTRY_BYTES_MAX: usize = 16 << 20;

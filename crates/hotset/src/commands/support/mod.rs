@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{Failure, print_json};
-use crate::units::show_bytes;
+use terminal::{Failure, print_json};
+use units::show_bytes;
 
 /// What to write, and where the configuration is.
 #[derive(Args)]

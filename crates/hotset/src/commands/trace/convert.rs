@@ -9,8 +9,8 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 use trace::{Anonymiser, Format, Header, Lost};
 
-use crate::cli::{Failure, print_json};
-use crate::units::show_count;
+use terminal::{Failure, print_json};
+use units::show_count;
 
 use super::{Reading, Source};
 

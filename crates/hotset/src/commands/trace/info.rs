@@ -7,10 +7,10 @@ use serde::Serialize;
 use trace::Op;
 use trace::info::{Histogram, Info};
 
-use crate::cli::{Failure, print_json};
-use crate::render::style::Style;
-use crate::render::table::{Side, Table};
-use crate::units::{show_bytes, show_count, show_micros, show_percent};
+use terminal::render::style::Style;
+use terminal::render::table::{Side, Table};
+use terminal::{Failure, print_json};
+use units::{show_bytes, show_count, show_micros, show_percent};
 
 use super::{Reading, Source};
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use trace::{Format, Reader, Request, TraceError};
 
-use crate::cli::Failure;
+use terminal::Failure;
 
 /// What may be done with traces.
 #[derive(Subcommand)]

@@ -10,9 +10,9 @@ use control::{Answer, Client, Request};
 use serde::Serialize;
 use trace::{Anonymiser, Format, Header, Op, TraceError, Writer};
 
-use crate::cli::{Failure, print_json};
 use crate::commands::daemon::{ask_on, connect, unexpected};
-use crate::units::show_count;
+use terminal::{Failure, print_json};
+use units::show_count;
 
 use super::convert::{drawn_key, new_file};
 

@@ -14,8 +14,8 @@ use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 use serde::Serialize;
 
-use crate::cli::Failure;
-use crate::export::Exports;
+use lab::workload::exports::Exports;
+use terminal::Failure;
 
 pub use engine::backing::nbd::NbdTargetError as TargetError;
 

@@ -8,8 +8,8 @@ use clap::Subcommand;
 use lab::workload::{Pace, Spec, catalogue, file};
 use serde::Serialize;
 
-use crate::cli::{Failure, print_json};
 use live::{Figures, StepFigures};
+use terminal::{Failure, print_json};
 
 /// What to do.
 #[derive(Subcommand)]

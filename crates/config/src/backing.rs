@@ -1,0 +1,209 @@
+//! Where a volume's data lies, as the configuration writes it: a path or a URI.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use engine::backing::nbd::{NbdTarget, NbdTargetError};
+use seam::model::ArraySpec;
+
+use super::array::{array_of_level, show_array};
+
+/// Where a volume's data lies. Whether a path is a file or a device shows when it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackingSpec {
+    /// A file or a block device.
+    Path(PathBuf),
+    /// An export of another NBD server.
+    Nbd(NbdTarget),
+    /// A modelled array of its own.
+    Sim(ArraySpec, Option<u64>),
+    /// A part of the `[[array]]` of that name.
+    SimArray(String),
+}
+
+impl BackingSpec {
+    /// Reads `text`; a relative path counts from `folder`. The error says what, and after `; ` what to do.
+    pub fn parse(text: &str, folder: &Path) -> Result<Self, String> {
+        let Some((scheme, rest)) = text.split_once("://") else { return path(text, folder) };
+        match scheme {
+            "file" => path(&percent_decode(rest)?, folder),
+            "nbd" | "nbds" | "nbd+unix" | "nbds+unix" => nbd(text),
+            "sim" => sim(rest),
+            _ => Err(format!(
+                "\"{text}\" has the unknown scheme {scheme}://; use a path, file://, nbd://, nbd+unix:// or sim://"
+            )),
+        }
+    }
+
+    /// True when the backing cannot say how large it is.
+    pub fn needs_size(&self) -> bool {
+        match self {
+            BackingSpec::Path(path) => !path.exists(),
+            BackingSpec::Nbd(_) => false,
+            BackingSpec::Sim(_, size) => size.is_none(),
+            BackingSpec::SimArray(_) => true,
+        }
+    }
+}
+
+/// True for a path that only devices have: no file is ever made there.
+pub fn is_device(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
+}
+
+impl fmt::Display for BackingSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackingSpec::Path(path) => write!(f, "{}", path.display()),
+            BackingSpec::Nbd(target) => write!(f, "{target}"),
+            BackingSpec::Sim(array, size) => {
+                write!(f, "sim://{}", show_array(array))?;
+                size.map_or(Ok(()), |size| write!(f, "&size={size}"))
+            }
+            BackingSpec::SimArray(name) => write!(f, "sim://{name}"),
+        }
+    }
+}
+
+fn path(text: &str, folder: &Path) -> Result<BackingSpec, String> {
+    if text.is_empty() {
+        return Err("the backing is empty; name a file, a block device or a URI".to_owned());
+    }
+    Ok(BackingSpec::Path(folder.join(text)))
+}
+
+fn nbd(uri: &str) -> Result<BackingSpec, String> {
+    // Everywhere else what to do stands behind a semicolon.
+    let target = uri.parse().map_err(|error: NbdTargetError| error.to_string().replacen(": write ", "; write ", 1));
+    target.map(BackingSpec::Nbd)
+}
+
+fn sim(rest: &str) -> Result<BackingSpec, String> {
+    let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if name.is_empty() {
+        return Err(
+            "the URI names no array; write sim://raid5?disks=5&type=sas15k&size=100GiB, or the name of an [[array]]"
+                .to_owned(),
+        );
+    }
+    let Some(mut array) = array_of_level(name) else {
+        return match query {
+            "" => Ok(BackingSpec::SimArray(percent_decode(name)?)),
+            _ => Err(format!(
+                "\"{name}\" is no RAID level; use raid0, raid1, raid5, raid6 or raid10, or the name of an [[array]] without ?{query}"
+            )),
+        };
+    };
+    let mut size = None;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = percent_decode(value)?;
+        match key {
+            "disks" => array.disks = value.parse().map_err(|_| format!("\"{value}\" disks; give a whole number"))?,
+            "type" => array.disk = value.parse()?,
+            "stripe" => array.stripe_bytes = units::parse_size(&value)?,
+            "size" => size = Some(units::parse_size(&value)?),
+            _ => return Err(format!("sim:// knows no \"{key}\"; it knows disks, type, stripe and size")),
+        }
+    }
+    array.check().map_err(|error| error.to_string())?;
+    Ok(BackingSpec::Sim(array, size))
+}
+
+/// `host:port`, `[v6]:port`; the port may be left out where there is a default.
+pub fn split_host_port(text: &str, default_port: Option<u16>) -> Result<(String, u16), String> {
+    let wrong = || format!("\"{text}\" is not HOST:PORT; write it like 127.0.0.1:10809 or [::1]:10809");
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').ok_or_else(wrong)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?;
+            (host, port.strip_prefix(':'))
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = match (port, default_port) {
+        (Some(port), _) => port.parse().map_err(|_| wrong())?,
+        (None, Some(port)) => port,
+        (None, None) => return Err(wrong()),
+    };
+    if host.is_empty() { Err(wrong()) } else { Ok((host.to_owned(), port)) }
+}
+
+fn percent_decode(text: &str) -> Result<String, String> {
+    let wrong = || format!("\"{text}\" has a broken % escape; write %25 for a percent sign");
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = rest.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit)).ok_or_else(wrong)?;
+        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
+        rest = &rest[2..];
+    }
+    String::from_utf8(bytes).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<BackingSpec, String> {
+        BackingSpec::parse(text, Path::new("/etc/hotset"))
+    }
+
+    #[test]
+    fn an_escape_is_two_digits_and_no_sign() {
+        assert_eq!(parse("file:///a%20b"), Ok(BackingSpec::Path("/a b".into())));
+        for wrong in ["file:///a%+1", "file:///a%2", "file:///a%"] {
+            assert!(parse(wrong).is_err_and(|error| error.contains("%25")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn paths_count_from_the_folder_of_the_configuration() {
+        assert_eq!(parse("/dev/sdb"), Ok(BackingSpec::Path("/dev/sdb".into())));
+        assert_eq!(parse("file:///srv/a%20b.img"), Ok(BackingSpec::Path("/srv/a b.img".into())));
+        assert_eq!(parse("web.img"), Ok(BackingSpec::Path("/etc/hotset/web.img".into())));
+    }
+
+    #[test]
+    fn uris_read_back_as_they_are_shown() {
+        for text in [
+            "nbd://san:10809/vol%41",
+            "nbd://[::1]:7000/x",
+            "nbd+unix:///vm?socket=/run/x.sock",
+            "sim://shelf",
+            "sim://raid5?disks=5&type=sas15k&size=100GiB",
+        ] {
+            let spec = parse(text).expect(text);
+            assert_eq!(parse(&spec.to_string()).as_ref(), Ok(&spec), "{text} became {spec}");
+        }
+        assert_eq!(parse("nbd://san/a").expect("valid").to_string(), "nbd://san:10809/a");
+    }
+
+    #[test]
+    fn broken_uris_say_what_to_write() {
+        for text in [
+            "",
+            "http://x",
+            "nbd+unix:///vm",
+            "nbd://",
+            "nbds://san/a",
+            "sim://",
+            "sim://raid5?disks=2",
+            "sim://raid5?colour=red",
+            "sim://raid7?disks=5",
+            "file://%zz",
+        ] {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains("; "), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `[flash]`: where what is dirty is kept, mirrored.
+
+use std::io::{Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use engine::Threshold;
+use seam::Nanos;
+
+use super::FlashConfig;
+use super::problem::Source;
+use super::read::{At, Rate, Section, Size, Thousandths};
+use units::show_bytes;
+
+/// Devices that a store has at most; the first two carry the log.
+const DEVICES_MAX: usize = 8;
+
+/// Writes of the whole devices a day that promotion may make where nothing is said, in thousandths.
+const ENDURANCE: u32 = 1000;
+
+/// How fast the log is scrubbed where nothing is said: a log of 64 GiB in two copies in nine hours.
+const SCRUB_BYTES_A_SECOND: u64 = 4 << 20;
+
+/// Latency of flash that is congested, where nothing is said.
+const THRESHOLD: Threshold = Threshold::Latency(Nanos::from_millis(5));
+
+/// Reads the table; `None` where there is none. Whether a device is there shows when it is opened: a start without one of two serves
+/// all the same.
+pub(super) fn read_flash(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<FlashConfig> {
+    section.is_there().then_some(())?;
+    let devices = section.require::<Vec<At<String>>>("devices", source);
+    let size = section.get::<Size>("size", source);
+    let allow_single_copy = section.get("allow_single_copy", source).is_some_and(|allow| allow.value);
+    if let Some(At { value: Size(bytes), span }) = &size
+        && (*bytes == 0 || !bytes.is_multiple_of(4096))
+    {
+        source.problem(span, format!("a device of {} cannot be", show_bytes(*bytes)), "give a multiple of 4 KiB");
+    }
+    let At { value: list, span } = devices?;
+    if list.is_empty() || list.len() > DEVICES_MAX {
+        let what = format!("{} flash devices are named", list.len());
+        source.problem(&span, what, "name two to eight, or one and allow_single_copy = true; or remove the table");
+    }
+    let mut devices: Vec<PathBuf> = Vec::new();
+    for At { value, span } in &list {
+        let path = folder.join(value);
+        // Links are followed where the path exists.
+        let whole = path.canonicalize().ok();
+        let same =
+            |other: &PathBuf| *other == path || other.canonicalize().ok().is_some_and(|other| Some(other) == whole);
+        if value.is_empty() || devices.iter().any(same) {
+            source.problem(span, format!("\"{value}\" is no second device"), "name two different ones");
+        }
+        devices.push(path);
+    }
+    let endurance =
+        section.get::<Thousandths>("endurance_dwpd", source).map_or(ENDURANCE, |endurance| endurance.value.0);
+    let scrub = section.get::<Rate>("scrub", source).map_or(Some(SCRUB_BYTES_A_SECOND), |rate| rate.value.0);
+    let threshold = section.get("congestion_threshold", source).map_or(THRESHOLD, |threshold| threshold.value);
+    let (size_bytes, endurance_milli_dwpd) = (size.map(|size| size.value.0), endurance);
+    Some(FlashConfig { devices, size_bytes, allow_single_copy, endurance_milli_dwpd, scrub, threshold, ssd: None })
+}
+
+impl FlashConfig {
+    /// The size to create a device with that is not there: files alone can be created.
+    pub fn create_bytes(&self, device: &Path) -> Option<u64> {
+        self.size_bytes.filter(|_| !device.starts_with("/dev"))
+    }
+
+    /// Bytes of clean pages that the devices can hold, about; none where the size of one is not known.
+    pub fn clean_bytes_about(&self) -> Option<u64> {
+        let size = |device: &PathBuf| {
+            let end = std::fs::File::open(device).and_then(|mut file| file.seek(SeekFrom::End(0)));
+            end.ok().filter(|bytes| *bytes > 0).or(self.create_bytes(device))
+        };
+        let sizes: Option<Vec<u64>> = self.devices.iter().map(size).collect();
+        // Checksums, the map, and the log's reserve take the rest.
+        sizes.map(|sizes| sizes.iter().map(|bytes| bytes / 10 * 9).sum())
+    }
+
+    /// What is wrong with a device that is not there and that nobody wants created: what, and what to do.
+    pub fn missing(&self, device: &Path) -> Option<(String, String)> {
+        // An empty file is what a crash between creating one and giving it its size leaves behind.
+        let is_there = std::fs::metadata(device).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
+        if is_there || self.create_bytes(device).is_some() {
+            return None;
+        }
+        let path = device.display();
+        let what = format!("the flash device {path} {}", if device.exists() { "is empty" } else { "does not exist" });
+        let remedy = match device.starts_with("/dev") {
+            true => "attach it, or correct the path".to_owned(),
+            false => format!("create it (fallocate -l 16G {path}), or add size = \"16 GiB\" to [flash]"),
+        };
+        Some((what, remedy))
+    }
+}

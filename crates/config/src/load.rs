@@ -1,0 +1,271 @@
+//! From the file's text to a [`Config`], or to everything that is wrong with it.
+
+use std::path::{Path, PathBuf};
+
+use seam::Address;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::alerts::read_alerts;
+use super::api::read_api;
+use super::backing::split_host_port;
+use super::flash::read_flash;
+use super::history::read_history;
+use super::iscsi::read_iscsi;
+use super::problem::Source;
+use super::qos::{read_datastores, read_rules};
+use super::read::{At, Section, Setting, Size, Wrong, check_tables};
+use super::vhost_user::read_vhost_user;
+use super::volumes::{read_arrays, read_volumes};
+use super::written::Written;
+use super::{
+    Config, Cores, DEFAULT_SOCKET, KeepIn, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, NbdConfig, Problems, TlsConfig, TlsMode,
+};
+use units::show_bytes;
+
+const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
+const DEFAULT_NBD_SOCKET: &str = "/run/hotset/nbd.sock";
+const DEFAULT_STATE: &str = "/var/lib/hotset";
+
+impl Config {
+    /// Reads and checks `file`.
+    pub fn load(file: &Path) -> Result<Config, Problems> {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            let remedy = "name a file that exists and that this user may read";
+            Problems::of_file(file, format!("cannot be read: {error}"), remedy)
+        })?;
+        Config::parse(file, &text)
+    }
+
+    /// Checks `text` as the content of `file`, from whose folder relative paths count.
+    pub fn parse(file: &Path, text: &str) -> Result<Config, Problems> {
+        let whole = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        let folder = whole.parent().unwrap_or(Path::new("/")).to_owned();
+        let mut source = Source::new(text);
+        let (root, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            let span = error.span().unwrap_or(0..0);
+            source.problem(
+                &span,
+                format!("not TOML: {}", error.message()),
+                "correct the line; text values stand in quotes",
+            );
+        }
+        let config = if errors.is_empty() { read(&root, file, &folder, text, &mut source) } else { None };
+        let problems = source.into_problems();
+        match config {
+            Some(config) if problems.is_empty() => Ok(config),
+            config => {
+                let mut problems = problems;
+                problems.extend(config.into_iter().flat_map(|config| config.absent));
+                problems.sort_by_key(|problem| (problem.line, problem.column));
+                Err(Problems { file: file.to_owned(), problems })
+            }
+        }
+    }
+}
+
+fn read(
+    root: &Spanned<DeTable<'_>>,
+    file: &Path,
+    folder: &Path,
+    text: &str,
+    source: &mut Source<'_>,
+) -> Option<Config> {
+    let table = root.get_ref();
+    check_tables(table, source);
+    let cores = Section::top(root).get("cores", source).map_or(Cores::Auto, |cores| cores.value);
+    let state_directory = path(&Section::single(table, "state", source), "directory", DEFAULT_STATE, folder, source);
+    let control_socket = path(&Section::single(table, "control", source), "socket", DEFAULT_SOCKET, folder, source);
+    let memory = Section::single(table, "memory", source);
+    let memory_bytes = read_memory(&memory, source);
+    let flash = read_flash(&Section::single(table, "flash", source), folder, source);
+    let keep_in = read_keep_in(&memory, folder, source);
+    let api = read_api(&Section::single(table, "api", source), folder, source);
+    let history = read_history(&Section::single(table, "history", source), source);
+    let alerts = read_alerts(&Section::single(table, "alerts", source), folder, source);
+    let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
+    let iscsi = read_iscsi(&Section::single(table, "iscsi", source), folder, source);
+    let vhost_user = read_vhost_user(&Section::single(table, "vhost_user", source), folder, source);
+    let arrays = read_arrays(&Section::repeated(table, "array", source), source);
+    let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
+    let qos = read_rules(&Section::repeated(table, "qos", source), source);
+    let sections = Section::repeated(table, "volume", source);
+    let volumes = read_volumes(&sections, folder, &arrays, (&datastores, &qos), memory_bytes, source);
+    let file = file.to_owned();
+    let absent = source.take_absent();
+    Some(Config {
+        file,
+        absent,
+        cores,
+        state_directory,
+        memory_bytes,
+        keep_in,
+        flash,
+        control_socket,
+        api,
+        history,
+        alerts,
+        nbd,
+        iscsi,
+        vhost_user,
+        arrays,
+        datastores,
+        qos,
+        volumes,
+        written: Written::of(text),
+    })
+}
+
+fn path(section: &Section<'_>, key: &'static str, default: &str, folder: &Path, source: &mut Source<'_>) -> PathBuf {
+    section.get::<String>(key, source).map_or(PathBuf::from(default), |text| folder.join(text.value))
+}
+
+fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
+    let Some(At { value: Size(bytes), span }) = section.get("size", source) else { return DEFAULT_MEMORY_BYTES };
+    if bytes < MEMORY_MIN_BYTES {
+        let what = format!("{} of memory is too small to work with", show_bytes(bytes));
+        source.problem(&span, what, format!("give at least {}", show_bytes(MEMORY_MIN_BYTES)));
+    }
+    let most = machine_bytes().map_or(MEMORY_MAX_BYTES, |machine| machine.min(MEMORY_MAX_BYTES));
+    if bytes > most {
+        let what = format!(
+            "{} of memory is more than this machine can give, which is {}",
+            show_bytes(bytes),
+            show_bytes(most)
+        );
+        source.problem(&span, what, "give it less, and leave some to the system".to_owned());
+    }
+    bytes
+}
+
+fn read_keep_in(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> KeepIn {
+    let Some(At { value, .. }) = section.get::<String>("keep_in", source) else { return KeepIn::Auto };
+    match value.as_str() {
+        "auto" => KeepIn::Auto,
+        "none" => KeepIn::Nowhere,
+        directory => KeepIn::Directory(folder.join(directory)),
+    }
+}
+
+/// All of the machine's memory, as far as the system says.
+fn machine_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+impl Setting for Cores {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        const EXPECTED: Wrong = Wrong::Type("\"auto\" or a list of processor numbers");
+        if let Some(text) = value.as_str() {
+            return if text == "auto" { Ok(Cores::Auto) } else { Err(EXPECTED) };
+        }
+        let entries = value.as_array().ok_or(EXPECTED)?.iter();
+        let mut list: Vec<u32> = entries.map(|entry| u32::read(entry.get_ref())).collect::<Result<_, _>>()?;
+        let count = list.len();
+        list.sort_unstable();
+        list.dedup();
+        if list.is_empty() || list.len() < count {
+            let what = if list.is_empty() { "no processor is named" } else { "a processor is named twice" };
+            return Err(Wrong::Value(what.to_owned(), "name each processor once, or write \"auto\"".to_owned()));
+        }
+        match list.iter().find(|core| **core >= 1024) {
+            Some(core) => Err(Wrong::Value(
+                format!("there is no processor {core}"),
+                "processors are numbered from 0; `nproc` says how many there are".to_owned(),
+            )),
+            None => Ok(Cores::List(list)),
+        }
+    }
+}
+
+impl Setting for TlsMode {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        match value.as_str() {
+            Some("off") => Ok(TlsMode::Off),
+            Some("allowed") => Ok(TlsMode::Allowed),
+            Some("required") => Ok(TlsMode::Required),
+            _ => Err(Wrong::Type("\"off\", \"allowed\" or \"required\"")),
+        }
+    }
+}
+
+fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> NbdConfig {
+    let listen = match section.get::<Vec<At<String>>>("listen", source) {
+        None => vec![Address::Unix(DEFAULT_NBD_SOCKET.into())],
+        Some(list) => {
+            let mut listen = Vec::new();
+            for At { value, span } in &list.value {
+                match parse_listen(value, folder) {
+                    Ok(address) if listen.contains(&address) => {
+                        source.problem(span, format!("\"{value}\" is listed twice"), "remove one of them");
+                    }
+                    Ok(address) => listen.push(address),
+                    Err((what, remedy)) => source.problem(span, what, remedy),
+                }
+            }
+            listen
+        }
+    };
+    let (socket_owner, socket_mode) = (read_owner(section, source), read_socket_mode(section, source));
+    let socket_group = read_group(section, source);
+    NbdConfig { listen, socket_owner, socket_group, socket_mode, tls: read_tls(section, folder, source) }
+}
+
+/// Who is to own the Unix sockets of any table.
+pub(super) fn read_owner(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
+    section.get::<String>("socket_owner", source).map(|owner| owner.value)
+}
+
+/// The group that is to have the Unix sockets of any table.
+pub(super) fn read_group(section: &Section<'_>, source: &mut Source<'_>) -> Option<String> {
+    section.get::<String>("socket_group", source).map(|group| group.value)
+}
+
+/// The permissions of the Unix sockets of any table.
+pub(super) fn read_socket_mode(section: &Section<'_>, source: &mut Source<'_>) -> u32 {
+    let mode = section.get::<String>("socket_mode", source).and_then(|mode| {
+        let bits = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
+        if bits.is_none() {
+            let what = format!("\"{}\" is no set of permissions", mode.value);
+            source.problem(&mode.span, what, "write three or four octal digits, like \"0660\"");
+        }
+        bits
+    });
+    mode.unwrap_or(0o660)
+}
+
+fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<TlsConfig> {
+    let mode = section.get::<TlsMode>("tls", source);
+    let mut file = |key| Some(folder.join(section.get::<String>(key, source)?.value));
+    let (certificate, key, client_ca) = (file("tls_certificate"), file("tls_key"), file("tls_client_ca"));
+    let At { value: mode, span } = mode?;
+    if mode == TlsMode::Off {
+        return None;
+    }
+    if certificate.is_none() || key.is_none() {
+        let remedy = "add tls_certificate = \"…\" and tls_key = \"…\"";
+        source.problem(&span, "TLS needs a certificate and its key", remedy);
+    }
+    let files = tls::Files { certificate: certificate?, key: key?, client_ca };
+    Some(TlsConfig { required: mode == TlsMode::Required, files })
+}
+
+fn parse_listen(text: &str, folder: &Path) -> Result<Address, (String, String)> {
+    let wrong = |detail: &str| {
+        let remedy = "write it like \"unix:/run/hotset/nbd.sock\" or \"tcp:127.0.0.1:10809\"".to_owned();
+        (format!("\"{text}\" is no address to listen on{detail}"), remedy)
+    };
+    if let Some(path) = text.strip_prefix("unix:") {
+        let path = folder.join(path);
+        // The kernel's limit for a socket's path, with its closing zero.
+        return match path.as_os_str().len() {
+            _ if text == "unix:" => Err(wrong("")),
+            108.. => Err(wrong(": the path is longer than 107 bytes")),
+            _ => Ok(Address::Unix(path)),
+        };
+    }
+    let address = text.strip_prefix("tcp:").ok_or_else(|| wrong(""))?;
+    split_host_port(address, None).map(|(host, port)| Address::Tcp(host, port)).map_err(|_| wrong(""))
+}

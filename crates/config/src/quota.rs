@@ -1,0 +1,207 @@
+//! A part of the memory or the flash as people write it: a size, or percent of what there is.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use engine::{Amount, FlashShare, MemoryShare, PAGE_BLOCKS, pool_bytes_for};
+use seam::BLOCK_BYTES;
+
+use units::{exact_bytes, parse_size};
+
+/// Bytes of a page on flash.
+pub const PAGE_BYTES: u64 = PAGE_BLOCKS as u64 * BLOCK_BYTES as u64;
+
+/// A part of the memory or the flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizeOrPercent {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many thousandths of what there is.
+    PerMille(u32),
+}
+
+impl SizeOrPercent {
+    /// Nothing.
+    pub const NOTHING: SizeOrPercent = SizeOrPercent::Bytes(0);
+
+    /// Bytes, where there are `all`.
+    pub fn of(self, all: u64) -> u64 {
+        match self {
+            SizeOrPercent::Bytes(bytes) => bytes,
+            SizeOrPercent::PerMille(part) => (u128::from(all) * u128::from(part) / 1000) as u64,
+        }
+    }
+
+    fn pages(self, up: bool) -> Amount {
+        match self {
+            SizeOrPercent::Bytes(bytes) if up => Amount::Pages(bytes.div_ceil(PAGE_BYTES)),
+            SizeOrPercent::Bytes(bytes) => Amount::Pages(bytes / PAGE_BYTES),
+            SizeOrPercent::PerMille(part) => Amount::PerMille(part),
+        }
+    }
+}
+
+impl FromStr for SizeOrPercent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(number) = text.strip_suffix('%') else { return parse_size(text).map(SizeOrPercent::Bytes) };
+        let wrong = || format!("\"{text}\" is no size and no part; write it like \"10%\", \"12.5%\" or \"20 GiB\"");
+        let (whole, tenths) = number.trim().split_once('.').unwrap_or((number.trim(), "0"));
+        let whole: u32 = whole.parse().map_err(|_| wrong())?;
+        let tenths: u32 = if tenths.len() == 1 { tenths.parse().map_err(|_| wrong())? } else { return Err(wrong()) };
+        let part = whole.checked_mul(10).map(|part| part + tenths);
+        part.filter(|part| *part <= 1000).map(SizeOrPercent::PerMille).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for SizeOrPercent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SizeOrPercent::Bytes(bytes) => f.write_str(&exact_bytes(*bytes)),
+            SizeOrPercent::PerMille(part) if part.is_multiple_of(10) => write!(f, "{}%", part / 10),
+            SizeOrPercent::PerMille(part) => write!(f, "{}.{}%", part / 10, part % 10),
+        }
+    }
+}
+
+/// What `memory_max` and `flash_max` say: a part, or `none`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ceiling(pub Option<SizeOrPercent>);
+
+impl FromStr for Ceiling {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" { Ok(Ceiling(None)) } else { text.parse().map(|part| Ceiling(Some(part))) }
+    }
+}
+
+impl fmt::Display for Ceiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(part) => part.fmt(f),
+            None => f.write_str("none"),
+        }
+    }
+}
+
+/// Ranges pinned at most.
+const RANGES_MAX: usize = 1_000;
+
+/// Pages of a volume that are pinned: sorted, apart from each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pinned(Vec<Range<u64>>);
+
+impl Pinned {
+    /// The pages.
+    pub fn pages(&self) -> Vec<Range<u64>> {
+        self.0.clone()
+    }
+
+    /// These bytes too, with all of the pages that they touch.
+    pub fn with(&self, bytes: Range<u64>) -> Result<Pinned, String> {
+        let mut fresh = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
+        let mut ranges = Vec::with_capacity(self.0.len() + 1);
+        for range in &self.0 {
+            if range.end < fresh.start || fresh.end < range.start {
+                ranges.push(range.clone());
+            } else {
+                fresh = fresh.start.min(range.start)..fresh.end.max(range.end);
+            }
+        }
+        ranges.push(fresh);
+        ranges.sort_by_key(|range| range.start);
+        Pinned::bounded(ranges)
+    }
+
+    /// Without the pages that these bytes touch.
+    pub fn without(&self, bytes: Range<u64>) -> Result<Pinned, String> {
+        let gone = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
+        let left = self.0.iter().flat_map(|range| {
+            let (before, behind) = (range.start..range.end.min(gone.start), range.start.max(gone.end)..range.end);
+            [before, behind].into_iter().filter(|part| !part.is_empty())
+        });
+        Pinned::bounded(left.collect())
+    }
+
+    fn bounded(ranges: Vec<Range<u64>>) -> Result<Pinned, String> {
+        if ranges.len() > RANGES_MAX {
+            return Err(format!("more than {RANGES_MAX} ranges would be pinned; pin fewer and longer ones"));
+        }
+        Ok(Pinned(ranges))
+    }
+}
+
+/// In bytes: `0..65536,1048576..2097152`.
+impl fmt::Display for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, range) in self.0.iter().enumerate() {
+            let comma = if place > 0 { "," } else { "" };
+            write!(f, "{comma}{}..{}", range.start * PAGE_BYTES, range.end * PAGE_BYTES)?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Pinned {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let range = |text: &str| {
+            let (from, to) = text.split_once("..")?;
+            let (from, to) = (from.parse::<u64>().ok()?, to.parse::<u64>().ok()?);
+            (from < to).then_some(from..to)
+        };
+        text.split(',').filter(|text| !text.is_empty()).try_fold(Pinned::default(), |pinned, text| {
+            pinned.with(
+                range(text).ok_or_else(|| format!("\"{text}\" is no range of bytes; write it like \"0..65536\""))?,
+            )
+        })
+    }
+}
+
+/// What the engine is told.
+pub fn flash_share(enabled: bool, min: SizeOrPercent, max: Ceiling) -> FlashShare {
+    FlashShare { enabled, min: min.pages(true), max: max.0.map(|max| max.pages(false)), ..FlashShare::default() }
+}
+
+/// The same of a memory of `all` bytes: blocks, of which each takes its part of the index along.
+pub fn memory_share(all: u64, min: SizeOrPercent, max: Ceiling) -> MemoryShare {
+    let blocks = |part: SizeOrPercent| pool_bytes_for(part.of(all).min(all));
+    MemoryShare { min_bytes: blocks(min), max_bytes: max.0.map(blocks) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_join_split_and_read_back() {
+        let page = PAGE_BYTES;
+        let pinned = Pinned::default().with(1..page).expect("few");
+        let pinned = pinned.with(3 * page..5 * page).expect("few").with(page..2 * page).expect("few");
+        assert_eq!(pinned.pages(), [0..2, 3..5]);
+        assert_eq!(pinned.to_string().parse(), Ok(pinned.clone()));
+        assert_eq!(pinned.without(page..4 * page).expect("few").pages(), [0..1, 4..5]);
+        assert_eq!(pinned.without(0..u64::MAX).expect("none"), Pinned::default());
+        assert_eq!("".parse(), Ok(Pinned::default()));
+        "5..3".parse::<Pinned>().expect_err("backwards");
+        let many = (0..=RANGES_MAX as u64).try_fold(pinned, |pinned, at| pinned.with(at * 3 * page..at * 3 * page + 1));
+        many.expect_err("there is a bound");
+    }
+
+    #[test]
+    fn parts_read_back_as_they_are_shown() {
+        for text in ["0", "10%", "12.5%", "20 GiB", "4097 B", "100%"] {
+            let part: SizeOrPercent = text.parse().expect(text);
+            assert_eq!(part.to_string().parse(), Ok(part), "{text}");
+        }
+        assert_eq!("12.5%".parse(), Ok(SizeOrPercent::PerMille(125)));
+        assert_eq!("none".parse(), Ok(Ceiling(None)));
+        for text in ["", "%", "101%", "1.25%", "-1%", "much"] {
+            text.parse::<SizeOrPercent>().expect_err(text);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Reading a table of the file: typed values with their place, and every key that is unknown or not in this version.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::keys::{KEYS, TABLES, find_key, find_table, nearest, show_table};
+use super::problem::Source;
+
+/// Why a value cannot be taken.
+pub enum Wrong {
+    /// It is of another type; the text names what is expected.
+    Type(&'static str),
+    /// It makes no sense: what, and what to do.
+    Value(String, String),
+    /// As `Value`, for a part of the value.
+    Part(Range<usize>, String, String),
+}
+
+/// A type that a key's value can have.
+pub trait Setting: Sized {
+    /// Reads it.
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong>;
+}
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub struct At<T> {
+    /// The value.
+    pub value: T,
+    /// Its bytes in the file.
+    pub span: Range<usize>,
+}
+
+/// One table of the file.
+pub struct Section<'a> {
+    name: &'static str,
+    table: Option<&'a DeTable<'a>>,
+    /// Its bytes in the file, for problems with the table as a whole.
+    pub span: Range<usize>,
+}
+
+/// Notes every table that is unknown.
+pub fn check_tables(root: &DeTable<'_>, source: &mut Source<'_>) {
+    for (name, value) in root {
+        let (span, name) = (name.span(), name.get_ref().as_ref());
+        if find_key("", name).is_some() {
+            continue;
+        }
+        if find_table(name).is_none() {
+            unknown(source, "", name, &span, value.get_ref().is_table());
+        }
+    }
+}
+
+fn unknown(source: &mut Source<'_>, table: &str, name: &str, span: &Range<usize>, is_table: bool) {
+    let own = KEYS.iter().filter(|key| key.table == table).map(|key| key.name);
+    let tables = TABLES.iter().filter(|_| table.is_empty()).map(|table| table.name);
+    let what = match table {
+        "" if is_table => format!("unknown table [{name}]"),
+        "" => format!("unknown key \"{name}\" at the top of the file"),
+        _ => format!("unknown key \"{name}\" in {}", show_table(table)),
+    };
+    let elsewhere = KEYS.iter().find(|key| key.name == name && key.table != table);
+    let remedy = match (nearest(name, own.clone().chain(tables.clone())), elsewhere) {
+        (Some(near), _) => format!("did you mean \"{near}\"?"),
+        (None, Some(key)) => format!("\"{name}\" belongs to {}", show_table(key.table)),
+        (None, None) => {
+            let known: Vec<_> = own.chain(tables).filter(|name| !name.is_empty()).collect();
+            format!("known here: {}", known.join(", "))
+        }
+    };
+    source.problem(span, what, remedy);
+}
+
+impl<'a> Section<'a> {
+    /// The top of the file.
+    pub fn top(root: &'a Spanned<DeTable<'a>>) -> Self {
+        Section { name: "", table: Some(root.get_ref()), span: root.span() }
+    }
+
+    /// The table `name`, with its keys checked; empty when the file has none.
+    pub fn single(root: &'a DeTable<'a>, name: &'static str, source: &mut Source<'_>) -> Self {
+        let Some(value) = root.get(name) else { return Section { name, table: None, span: 0..0 } };
+        let span = value.span();
+        let Some(table) = value.get_ref().as_table() else {
+            source.problem(
+                &span,
+                format!("\"{name}\" must be a table"),
+                format!("write [{name}] on a line of its own"),
+            );
+            return Section { name, table: None, span };
+        };
+        let section = Section { name, table: Some(table), span };
+        section.check_keys(source);
+        section
+    }
+
+    /// All tables `[[name]]`, with their keys checked.
+    pub fn repeated(root: &'a DeTable<'a>, name: &'static str, source: &mut Source<'_>) -> Vec<Self> {
+        let Some(value) = root.get(name) else { return Vec::new() };
+        let entries = value.get_ref().as_array().map(|array| array.iter()).into_iter().flatten();
+        let sections: Vec<_> = entries
+            .filter_map(|entry| {
+                let table = Some(entry.get_ref().as_table()?);
+                Some(Section { name, table, span: entry.span() })
+            })
+            .collect();
+        let whole = value.get_ref().as_array().is_some_and(|array| array.iter().count() == sections.len());
+        if !whole {
+            let remedy = format!("write [[{name}]] with double brackets, one for each");
+            source.problem(&value.span(), format!("\"{name}\" must be a list of tables"), remedy);
+        }
+        for section in &sections {
+            section.check_keys(source);
+        }
+        sections
+    }
+
+    fn check_keys(&self, source: &mut Source<'_>) {
+        for (name, _) in self.table.into_iter().flatten() {
+            let (span, name) = (name.span(), name.get_ref().as_ref());
+            if find_key(self.name, name).is_none() {
+                unknown(source, self.name, name, &span, false);
+            }
+        }
+    }
+
+    /// The value of a key; `None` where it is absent or wrong (which is then noted).
+    pub fn get<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<At<T>> {
+        let key = find_key(self.name, name).expect("only listed keys are asked for");
+        let value = self.table?.get(name)?;
+        let span = value.span();
+        match T::read(value.get_ref()) {
+            Ok(value) => return Some(At { value, span }),
+            Err(Wrong::Type(expected)) => source.problem(
+                &span,
+                format!("\"{name}\" must be {expected}, not {}", show_type(value.get_ref())),
+                format!("write it like {name} = {}", key.form),
+            ),
+            Err(Wrong::Value(what, remedy)) => source.problem(&span, what, remedy),
+            Err(Wrong::Part(part, what, remedy)) => source.problem(&part, what, remedy),
+        }
+        None
+    }
+
+    /// True when the table is in the file.
+    pub fn is_there(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// True when the key is in the file, readable or not.
+    pub fn has(&self, name: &str) -> bool {
+        self.table.is_some_and(|table| table.contains_key(name))
+    }
+
+    /// As [`Section::get`], and a problem where the key is absent.
+    pub fn require<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<At<T>> {
+        if !self.has(name) {
+            let form = find_key(self.name, name).expect("only listed keys are asked for").form;
+            let remedy = format!("add {name} = {form}");
+            source.problem(&self.span, format!("{} without \"{name}\"", show_table(self.name)), remedy);
+        }
+        self.get(name, source)
+    }
+}
+
+fn show_type(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number with decimals",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+impl Setting for String {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("text in quotes"))?;
+        if text.chars().any(control::is_control) {
+            return Err(odd_text());
+        }
+        Ok(text.to_owned())
+    }
+}
+
+impl Setting for bool {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        value.as_bool().ok_or(Wrong::Type("true or false"))
+    }
+}
+
+impl Setting for u32 {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let integer = value.as_integer().ok_or(Wrong::Type("a whole number"))?;
+        Self::from_str_radix(integer.as_str(), integer.radix())
+            .map_err(|_| Wrong::Value(format!("{integer} is out of range"), format!("use 0 to {}", u32::MAX)))
+    }
+}
+
+/// A number with up to three decimals, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thousandths(pub u32);
+
+impl Setting for Thousandths {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let number = match value {
+            DeValue::Integer(integer) => integer.as_str().parse::<f64>().ok(),
+            DeValue::Float(float) => float.as_str().parse::<f64>().ok(),
+            _ => return Err(Wrong::Type("a number")),
+        };
+        let fits = number.filter(|number| (0.0..=1000.0).contains(number));
+        let out = || Wrong::Value("the number is out of range".to_owned(), "use 0 to 1000".to_owned());
+        fits.map(|number| Thousandths((number * 1000.0).round() as u32)).ok_or_else(out)
+    }
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl Setting for Size {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("a size with its unit, in quotes"))?;
+        units::parse_size(text).map(Size).map_err(|what| split_advice(&what))
+    }
+}
+
+/// Bytes a second, or nothing at all.
+pub struct Rate(pub Option<u64>);
+
+impl Setting for Rate {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("\"off\", or a size a second with its unit, in quotes"))?;
+        match text {
+            "off" => Ok(Rate(None)),
+            _ => units::parse_size(text).map(|bytes| Rate(Some(bytes))).map_err(|what| split_advice(&what)),
+        }
+    }
+}
+
+impl Setting for Duration {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("a time with its unit, in quotes"))?;
+        units::parse_time(text).map_err(|what| split_advice(&what))
+    }
+}
+
+impl Setting for BTreeMap<String, String> {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let table = value.as_table().ok_or(Wrong::Type("a table of texts"))?;
+        let pair = |(name, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+            let name: &std::borrow::Cow<'_, str> = name.get_ref();
+            let wrong = || {
+                let what = format!("the label \"{name}\" must be text");
+                Wrong::Part(value.span(), what, format!("write {name} = \"…\""))
+            };
+            let text = value.get_ref().as_str().ok_or_else(wrong)?;
+            if name.chars().chain(text.chars()).any(control::is_control) {
+                return Err(odd_text());
+            }
+            Ok((name.to_string(), text.to_owned()))
+        };
+        table.iter().map(pair).collect()
+    }
+}
+
+/// A list whose entries know their place.
+impl Setting for Vec<At<String>> {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let array = value.as_array().ok_or(Wrong::Type("a list of texts"))?;
+        let entry = |entry: &Spanned<DeValue<'_>>| {
+            let text = entry.get_ref().as_str().ok_or_else(|| {
+                Wrong::Part(
+                    entry.span(),
+                    "every entry of the list must be text".to_owned(),
+                    "put it in quotes".to_owned(),
+                )
+            })?;
+            if text.chars().any(control::is_control) {
+                return Err(odd_text());
+            }
+            Ok(At { value: text.to_owned(), span: entry.span() })
+        };
+        array.iter().map(entry).collect()
+    }
+}
+
+/// What a terminal would obey where it is shown.
+fn odd_text() -> Wrong {
+    Wrong::Value("the text holds control characters".to_owned(), "write it without \\u, \\e and line ends".to_owned())
+}
+
+/// A message of the form `what; remedy` as its two halves.
+pub fn split_advice(message: &str) -> Wrong {
+    let (what, remedy) = message.split_once("; ").unwrap_or((message, "see docs/configuration.md"));
+    Wrong::Value(what.to_owned(), remedy.to_owned())
+}

@@ -1,0 +1,241 @@
+//! Taking secrets out. Of the configuration only what is known to be harmless stays; of everything that is told, what looks like a secret goes.
+
+use serde_json::Value;
+use toml::Table;
+
+use crate::keys::{find_key, find_table};
+
+/// What stands where something was taken out.
+pub const GONE: &str = "(redacted)";
+/// Words in the name of a key whose value is nobody's business, however they are joined. A file that holds a secret is named by a path, which
+/// is none.
+const SECRET_NAMES: [&str; 10] =
+    ["secret", "token", "passw", "passphrase", "credential", "psk", "cookie", "bearer", "apikey", "accesskey"];
+/// Names of such keys that are parts of harmless words, too.
+const SECRET_WORDS: [&str; 3] = ["pass", "pwd", "auth"];
+/// A key whose value leads to the web, whether it says so or not.
+const WEBHOOK: &str = "webhook";
+/// Hexadecimal digits in a row that may be a token or the hash of one: 64 each. A store's identity has 32.
+const SECRET_DIGITS_MIN: usize = 48;
+/// Where a URL in a text ends.
+const ENDS: [char; 6] = [' ', '\n', '"', '\'', '<', '>'];
+
+/// True where a value of that name has to go.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let joined = name.replace(['-', '_'], "");
+    let is_word = |part: &str| SECRET_WORDS.contains(&part);
+    !joined.ends_with("file")
+        && (SECRET_NAMES.iter().any(|word| joined.contains(word)) || name.split(['-', '_']).any(is_word))
+}
+
+fn leads_to_the_web(before: &str) -> bool {
+    let before = before.to_ascii_lowercase();
+    before.ends_with("http://") || before.ends_with("https://")
+}
+
+/// As [`text`] of something that is told by itself: where it is a URL it is one up to its end, whatever a password in it holds.
+pub fn whole(told: &str) -> String {
+    let scheme_end = told.find("://").map(|at| at + 3);
+    let is_scheme = |scheme: &str| !scheme.contains(|letter: char| letter.is_whitespace() || ENDS.contains(&letter));
+    match scheme_end.map(|end| told.split_at(end)) {
+        Some((scheme, behind)) if is_scheme(scheme) && (behind.contains('@') || !behind.contains(ENDS)) => {
+            scheme.to_owned() + &digits(&url(behind, leads_to_the_web(scheme)))
+        }
+        _ => text(told),
+    }
+}
+
+/// `text` without users and passwords in URLs, without what stands behind a web address's host, and without what may be a token or a key.
+pub fn text(text: &str) -> String {
+    if text.contains("PRIVATE KEY") {
+        return GONE.to_owned();
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, behind) = rest.split_at(at + 3);
+        out += before;
+        let end = behind.find(ENDS).unwrap_or(behind.len());
+        out += &url(&behind[..end], leads_to_the_web(before));
+        rest = &behind[end..];
+    }
+    digits(&(out + rest))
+}
+
+/// What stands behind a scheme. A password may hold whatever it likes: everything up to the last `@` goes.
+fn url(behind: &str, is_web: bool) -> String {
+    let (user, place) = behind.rsplit_once('@').map_or(("", behind), |(_, place)| (GONE, place));
+    let at = if user.is_empty() { "" } else { "@" };
+    let host_end = place.find(['/', '?', '#']).unwrap_or(place.len());
+    let (host, path) = place.split_at(host_end);
+    let path = match path {
+        "" | "/" => path.to_owned(),
+        _ if is_web => format!("/{GONE}"),
+        _ => query(path),
+    };
+    format!("{user}{at}{host}{path}")
+}
+
+/// A path without the secrets among its parameters.
+fn query(path: &str) -> String {
+    let Some((path, parameters)) = path.split_once('?') else { return path.to_owned() };
+    let shown = parameters.split('&').map(|parameter| match parameter.split_once('=') {
+        Some((name, _)) if is_secret(name) => format!("{name}={GONE}"),
+        _ => parameter.to_owned(),
+    });
+    format!("{path}?{}", shown.collect::<Vec<_>>().join("&"))
+}
+
+fn digits(text: &str) -> String {
+    let is_digit = |byte: &u8| byte.is_ascii_hexdigit();
+    // All runs of digits, and all that lies between them.
+    let runs = text.as_bytes().chunk_by(|one, next| is_digit(one) == is_digit(next));
+    let shown = runs.map(|run| match run.len() >= SECRET_DIGITS_MIN && is_digit(&run[0]) {
+        true => GONE.as_bytes(),
+        false => run,
+    });
+    String::from_utf8(shown.flatten().copied().collect()).expect("what was text between its digits still is")
+}
+
+/// What was told, without secrets.
+pub fn json(value: Value) -> Value {
+    match value {
+        Value::String(told) => Value::String(whole(&told)),
+        Value::Array(values) => values.into_iter().map(json).collect(),
+        Value::Object(fields) => {
+            let field = |(name, value): (String, Value)| {
+                let value = if is_secret(&name) { GONE.into() } else { json(value) };
+                (name, value)
+            };
+            fields.into_iter().map(field).collect()
+        }
+        plain => plain,
+    }
+}
+
+/// A configuration without its comments, and with the values of those keys alone that this version knows. The error says where it is no
+/// TOML, and quotes nothing of it.
+pub fn configuration(text: &str) -> Result<String, String> {
+    let mut root: Table = text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
+        format!("line {line} is not TOML; `hotset check-config` says what is wrong")
+    })?;
+    for (name, value) in &mut root {
+        let is_used = find_table(name).is_some();
+        match value {
+            toml::Value::Table(table) if is_used => keys(name, table),
+            toml::Value::Array(tables) if is_used => tables.iter_mut().for_each(|entry| match entry {
+                toml::Value::Table(table) => keys(name, table),
+                other => *other = GONE.into(),
+            }),
+            value => key("", name, value),
+        }
+    }
+    toml::to_string(&root).map_err(|error| error.to_string())
+}
+
+fn keys(table: &str, entries: &mut Table) {
+    entries.iter_mut().for_each(|(name, value)| key(table, name, value));
+}
+
+fn key(table: &str, name: &str, value: &mut toml::Value) {
+    if find_key(table, name).is_some() {
+        values(name, value);
+    } else {
+        *value = GONE.into();
+    }
+}
+
+/// Takes the secrets out of the value of the key `name`.
+pub fn values(name: &str, value: &mut toml::Value) {
+    match value {
+        value if is_secret(name) => *value = GONE.into(),
+        toml::Value::String(told) if name == WEBHOOK && !told.contains("://") => *told = GONE.to_owned(),
+        toml::Value::String(told) => *told = whole(told),
+        toml::Value::Array(entries) => entries.iter_mut().for_each(|entry| values(name, entry)),
+        toml::Value::Table(entries) => entries.iter_mut().for_each(|(name, value)| values(name, value)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_keep_where_they_lead_and_lose_who_asks_and_what_the_web_hides_behind_a_host() {
+        for (told, shown) in [
+            ("nbd://10.0.0.5:10809/disk", "nbd://10.0.0.5:10809/disk"),
+            ("nbd://me:pa@ss/word@10.0.0.5/disk", "nbd://(redacted)@10.0.0.5/disk"),
+            ("nbds://h/d?tls-psk-file=/etc/psk&tls-username=u", "nbds://h/d?tls-psk-file=/etc/psk&tls-username=u"),
+            ("nbd+unix:///d?socket=/run/a&password=x", "nbd+unix:///d?socket=/run/a&password=(redacted)"),
+            ("to \"https://hooks.example/T0/x?k=y\": 404", "to \"https://hooks.example/(redacted)\": 404"),
+            ("http://a/ and http://b:1/x", "http://a/ and http://b:1/(redacted)"),
+            ("to HTTPS://hooks.example/T0/x", "to HTTPS://hooks.example/(redacted)"),
+            ("nbd://h/d?access-key=x&cookie_file=/c", "nbd://h/d?access-key=(redacted)&cookie_file=/c"),
+            ("/dev/sdb", "/dev/sdb"),
+            ("://", "://"),
+        ] {
+            assert_eq!(text(told), shown);
+        }
+        let token = format!("hotset_{}", "0123456789abcdef".repeat(4));
+        assert_eq!(text(&format!("Bearer {token}, ü")), "Bearer hotset_(redacted), ü");
+        assert_eq!(text("-----BEGIN PRIVATE KEY-----\nMC4CAQ"), GONE);
+        let store = "0123456789abcdef".repeat(2);
+        assert_eq!(text(&store), store);
+    }
+
+    #[test]
+    fn of_a_configuration_only_known_keys_keep_their_values() {
+        let told = r#"
+            cores = "auto"     # PLANTED-comment
+            colour = "PLANTED-key"
+            [memory]
+            size = "1 GiB"
+            sice = "PLANTED-misspelt"
+            [alerts]
+            webhook = "https://hooks.example/PLANTED/path"
+            [iscsi]
+            chap = { user = "u", secret = "PLANTED-table" }
+            [stray]
+            token = "PLANTED-stray"
+            [[volume]]
+            name = "web01"
+            backing = "nbd://user:PLANTED@10.0.0.5/web01"
+            labels = { vm = "web01", password = "PLANTED-label", db_pass = "PLANTED", API-Key = "PLANTED", compass = "north" }
+            [[volume]]
+            backing = "nbd://me:pa'PLANTED \"PLANTED@10.0.0.6/web02"
+            [later]
+            directory = "PLANTED-later"
+        "#;
+        let shown = configuration(told).expect("it is TOML");
+        assert!(!shown.contains("PLANTED"), "{shown}");
+        for kept in [
+            "10.0.0.6/web02",
+            "north",
+            "\"auto\"",
+            "\"1 GiB\"",
+            "hooks.example",
+            "10.0.0.5/web01",
+            "vm = \"web01\"",
+            "sice",
+            "colour",
+        ] {
+            assert!(shown.contains(kept), "{kept} is missing in\n{shown}");
+        }
+        let bare = configuration("[alerts]\nwebhook = \"hooks.example/PLANTED\"\n").expect("it is TOML");
+        assert!(!bare.contains("PLANTED"), "{bare}");
+        let broken = configuration("[memory]\nsize = PLANTED\n").expect_err("not TOML");
+        assert!(broken.contains("line 2") && !broken.contains("PLANTED"), "{broken}");
+    }
+
+    #[test]
+    fn what_is_told_keeps_everything_but_secrets() {
+        let told = serde_json::json!({ "reads": 7, "backing": "nbd://u:PLANTED@h/d", "labels": { "vm": "a", "api-token": "PLANTED" },
+            "alerts": ["webhook http://h/PLANTED is refused"], "dirty": null });
+        let shown = json(told);
+        assert!(!shown.to_string().contains("PLANTED"), "{shown}");
+        assert_eq!((&shown["reads"], &shown["labels"]["vm"]), (&7.into(), &"a".into()));
+    }
+}

@@ -1,0 +1,220 @@
+//! What a volume is entitled to beside others and held to, as people write it: shares, limits, a reservation.
+
+use std::fmt;
+use std::str::FromStr;
+
+use engine::{Limits, Qos};
+
+use units::{exact_bytes, parse_size};
+
+/// Key of the weight under contention.
+pub const SHARES: &str = "shares";
+/// Key of the most requests a second.
+pub const LIMIT_IOPS: &str = "limit_iops";
+/// Key of the most bytes a second.
+pub const LIMIT_BYTES: &str = "limit_bytes";
+/// Key of the requests saved up for a burst.
+pub const BURST_IOPS: &str = "burst_iops";
+/// Key of the bytes saved up for a burst.
+pub const BURST_BYTES: &str = "burst_bytes";
+/// Key of the requests a second that are a volume's own.
+pub const RESERVATION_IOPS: &str = "reservation_iops";
+/// All of them.
+pub const KEYS: [&str; 6] = [SHARES, LIMIT_IOPS, LIMIT_BYTES, BURST_IOPS, BURST_BYTES, RESERVATION_IOPS];
+
+const NAMED: [(&str, u32); 3] = [("low", 500), ("normal", Qos::NORMAL_SHARES), ("high", 2_000)];
+const SHARES_MAX: u32 = 100_000;
+/// Whoever writes less has forgotten the unit: a single long request would wait for a minute.
+const LIMIT_BYTES_MIN: u64 = 64 << 10;
+
+/// A weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares(pub u32);
+
+impl Default for Shares {
+    fn default() -> Self {
+        Shares(Qos::NORMAL_SHARES)
+    }
+}
+
+impl FromStr for Shares {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = NAMED.iter().find(|(name, _)| *name == text).map(|(_, shares)| *shares);
+        let shares = named.or_else(|| text.parse().ok()).filter(|shares| (1..=SHARES_MAX).contains(shares));
+        shares.map(Shares).ok_or_else(|| {
+            format!("\"{text}\" is no weight; give \"low\", \"normal\", \"high\", or a number from 1 to {SHARES_MAX}")
+        })
+    }
+}
+
+impl fmt::Display for Shares {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match NAMED.iter().find(|(_, shares)| *shares == self.0) {
+            Some((name, _)) => f.write_str(name),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
+/// Bytes a second, or saved up; 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow(pub u64);
+
+impl FromStr for Flow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bytes = parse_size(text)?;
+        if (1..LIMIT_BYTES_MIN).contains(&bytes) {
+            return Err(format!("\"{text}\" is too little to serve anybody; give at least 64 KiB, or 0 for none"));
+        }
+        Ok(Flow(bytes))
+    }
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Lines are measured in powers of ten, and whoever wrote so wants to read so.
+        let bytes = self.0;
+        let by_tens = |unit: u64, by_two: u64| bytes > 0 && bytes.is_multiple_of(unit) && !bytes.is_multiple_of(by_two);
+        match bytes {
+            _ if by_tens(1_000_000, 1 << 20) => write!(f, "{} MB", bytes / 1_000_000),
+            _ if by_tens(1_000, 1 << 10) => write!(f, "{} kB", bytes / 1_000),
+            _ => f.write_str(&exact_bytes(bytes)),
+        }
+    }
+}
+
+/// What holds of one volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeQos {
+    /// Its weight beside others where storage is congested.
+    pub shares: Shares,
+    /// Requests a second at most; 0: no limit.
+    pub limit_iops: u32,
+    /// Bytes a second at most.
+    pub limit_bytes: Flow,
+    /// Requests saved up while fewer came.
+    pub burst_iops: u32,
+    /// Bytes saved up while fewer came.
+    pub burst_bytes: Flow,
+    /// Requests of 4 KiB a second that its datastore does for it first; 0: none.
+    pub reservation_iops: u32,
+}
+
+impl VolumeQos {
+    /// The text of a key; `None`: it is none of these.
+    pub fn setting(&self, key: &str) -> Option<String> {
+        Some(match key {
+            SHARES => self.shares.to_string(),
+            LIMIT_IOPS => self.limit_iops.to_string(),
+            LIMIT_BYTES => self.limit_bytes.to_string(),
+            BURST_IOPS => self.burst_iops.to_string(),
+            BURST_BYTES => self.burst_bytes.to_string(),
+            RESERVATION_IOPS => self.reservation_iops.to_string(),
+            _ => return None,
+        })
+    }
+
+    /// Sets a key to what `text` says.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
+        let count = || {
+            text.parse::<u32>().map_err(|_| {
+                format!("\"{text}\" is no number of requests for \"{key}\"; give a whole number, 0 for none")
+            })
+        };
+        match key {
+            SHARES => self.shares = text.parse()?,
+            LIMIT_IOPS => self.limit_iops = count()?,
+            LIMIT_BYTES => self.limit_bytes = text.parse()?,
+            BURST_IOPS => self.burst_iops = count()?,
+            BURST_BYTES => self.burst_bytes = text.parse()?,
+            RESERVATION_IOPS => self.reservation_iops = count()?,
+            _ => return Err(format!("\"{key}\" is no setting of quality of service; known are {}", KEYS.join(", "))),
+        }
+        Ok(())
+    }
+
+    /// What is wrong with it, as key, fault and remedy. A burst beside a limit that is off means nothing, and does no harm: `bursts` says
+    /// whether somebody asks for one.
+    pub fn fault(&self, has_datastore: bool, bursts: bool) -> Option<(&'static str, String, &'static str)> {
+        if bursts && self.burst_iops > 0 && self.limit_iops == 0 {
+            return Some((
+                BURST_IOPS,
+                "burst_iops without limit_iops".to_owned(),
+                "add limit_iops, or remove the burst",
+            ));
+        }
+        if bursts && self.burst_bytes.0 > 0 && self.limit_bytes.0 == 0 {
+            let remedy = "add limit_bytes, or remove the burst";
+            return Some((BURST_BYTES, "burst_bytes without limit_bytes".to_owned(), remedy));
+        }
+        if self.limit_iops > 0 && self.reservation_iops > self.limit_iops {
+            let (reserved, limit) = (self.reservation_iops, self.limit_iops);
+            let what = format!("reservation_iops {reserved} is above limit_iops {limit}");
+            return Some((RESERVATION_IOPS, what, "lower the one or raise the other"));
+        }
+        if self.reservation_iops > 0 && !has_datastore {
+            let remedy = "give the volume a datastore, or remove the reservation";
+            return Some((RESERVATION_IOPS, "reservation_iops without a datastore".to_owned(), remedy));
+        }
+        None
+    }
+
+    /// What the engine is told.
+    pub fn of_engine(&self) -> Qos {
+        let limits = Limits {
+            iops: self.limit_iops.into(),
+            burst_iops: self.burst_iops.into(),
+            bytes: self.limit_bytes.0,
+            burst_bytes: self.burst_bytes.0,
+        };
+        Qos { shares: self.shares.0, reservation_iops: self.reservation_iops.into(), limits }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_read_back_as_they_are_shown() {
+        let cases = [
+            (SHARES, "high", "high"),
+            (SHARES, "1000", "normal"),
+            (SHARES, "1234", "1234"),
+            (LIMIT_IOPS, "500", "500"),
+            (LIMIT_BYTES, "20 MB", "20 MB"),
+            (LIMIT_BYTES, "64 MB", "64 MB"),
+            (LIMIT_BYTES, "100500", "100500 B"),
+            (BURST_IOPS, "0", "0"),
+            (BURST_BYTES, "64 KiB", "64 KiB"),
+            (RESERVATION_IOPS, "300", "300"),
+        ];
+        for (key, text, shown) in cases {
+            let mut qos = VolumeQos::default();
+            qos.set(key, text).expect(text);
+            assert_eq!(qos.setting(key).as_deref(), Some(shown), "{key}");
+            let mut again = VolumeQos::default();
+            again.set(key, shown).expect(shown);
+            assert_eq!(again, qos);
+        }
+        for (key, text) in
+            [(SHARES, "0"), (SHARES, "100001"), (SHARES, "some"), (LIMIT_IOPS, "-1"), (LIMIT_BYTES, "20")]
+        {
+            VolumeQos::default().set(key, text).expect_err(text);
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_told() {
+        let qos =
+            VolumeQos { limit_iops: 100, reservation_iops: 101, burst_bytes: Flow(1 << 20), ..VolumeQos::default() };
+        let fault = |qos: VolumeQos, bursts| qos.fault(true, bursts).map(|(key, ..)| key);
+        assert_eq!((fault(qos, true), fault(qos, false)), (Some(BURST_BYTES), Some(RESERVATION_IOPS)));
+        let sound = VolumeQos { reservation_iops: 100, limit_bytes: Flow(1 << 20), ..qos };
+        assert_eq!((fault(sound, true), sound.fault(false, true).map(|(key, ..)| key)), (None, Some(RESERVATION_IOPS)));
+    }
+}

@@ -1,0 +1,357 @@
+//! The repeated tables: arrays, volumes, and what must hold among them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use engine::{DatastoreSpec, WritePolicy};
+use seam::model::{ArraySpec, DiskType, RaidLevel};
+use toml::de::DeValue;
+
+use super::array::default_array;
+use super::backing::is_device;
+use super::iscsi::read_acl;
+use super::keys::nearest;
+use super::problem::Source;
+use super::qos::{QosRule, read_qos};
+use super::read::{At, Section, Setting, Size, Wrong, split_advice};
+use super::{ArrayConfig, BackingSpec, VolumeConfig};
+use crate::quota::{Ceiling, SizeOrPercent};
+use units::show_bytes;
+
+const NAME_BYTES_MAX: usize = 255;
+/// Age of deferred writes where nothing is said.
+pub(super) const DEFER_DEFAULT: Duration = Duration::from_secs(10);
+
+impl Setting for WritePolicy {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("a policy's name in quotes"))?;
+        text.parse().map_err(|error: String| split_advice(&error))
+    }
+}
+
+impl Setting for DiskType {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("a disk's name in quotes"))?;
+        text.parse().map_err(|error: String| split_advice(&error))
+    }
+}
+
+impl Setting for RaidLevel {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let number = u32::read(value)?;
+        RaidLevel::from_number(number)
+            .ok_or_else(|| split_advice(&format!("RAID {number} is not modelled; use 0, 1, 5, 6 or 10")))
+    }
+}
+
+/// True when `name` can be a volume's: an export's name, a file's name and a label at once.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:@+".contains(c);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(fits) {
+        return Err(format!(
+            "\"{name}\" cannot be a name; use up to {NAME_BYTES_MAX} letters, digits and - _ . : @ +, not starting with a dot"
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn read_name(section: &Section<'_>, taken: &[At<String>], source: &mut Source<'_>) -> Option<At<String>> {
+    let name = section.require::<String>("name", source)?;
+    if let Err(error) = check_name(&name.value) {
+        advise(source, &name.span, &error);
+    } else if let Some(twin) = taken.iter().find(|other| other.value == name.value) {
+        let line = source.line_of(twin.span.start);
+        let what = format!("the name \"{}\" is taken by the one at line {line}", name.value);
+        source.problem(&name.span, what, "give each a name of its own");
+    }
+    Some(name)
+}
+
+fn advise(source: &mut Source<'_>, span: &Range<usize>, error: &str) {
+    if let Wrong::Value(what, remedy) = split_advice(error) {
+        source.problem(span, what, remedy);
+    }
+}
+
+pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> Vec<ArrayConfig> {
+    let mut names = Vec::new();
+    let mut arrays = Vec::new();
+    for section in sections {
+        let name = read_name(section, &names, source);
+        let defaults = default_array();
+        let spec = ArraySpec {
+            level: section.get("raid", source).map_or(defaults.level, |raid| raid.value),
+            disks: section.get("disks", source).map_or(defaults.disks, |disks: At<u32>| disks.value as usize),
+            disk: section.get("disk", source).map_or(defaults.disk, |disk| disk.value),
+            stripe_bytes: section.get("stripe", source).map_or(defaults.stripe_bytes, |size: At<Size>| size.value.0),
+            ..defaults
+        };
+        if let Err(error) = spec.check() {
+            advise(source, &section.span, &error.to_string());
+        }
+        if let Some(name) = name {
+            arrays.push(ArrayConfig { name: name.value.clone(), spec });
+            names.push(name);
+        }
+    }
+    arrays
+}
+
+/// Where a volume's data lies: as written, with links followed, and on which line.
+struct Place {
+    written: PathBuf,
+    real: PathBuf,
+    line: usize,
+}
+
+pub(super) fn read_volumes(
+    sections: &[Section<'_>],
+    folder: &Path,
+    arrays: &[ArrayConfig],
+    (datastores, rules): (&[DatastoreSpec], &[QosRule]),
+    memory_bytes: u64,
+    source: &mut Source<'_>,
+) -> Vec<VolumeConfig> {
+    let mut names: Vec<At<String>> = Vec::new();
+    let mut luns: BTreeMap<u16, usize> = BTreeMap::new();
+    let mut promised = 0;
+    let mut places: Vec<Place> = Vec::new();
+    let mut volumes = Vec::new();
+    for section in sections {
+        let name = read_name(section, &names, source);
+        let backing = read_backing(section, folder, arrays, source);
+        let size = read_size(section, backing.as_ref(), source);
+        if let Some(backing) = &backing {
+            check_place(backing, &mut places, source);
+        }
+        let policy = section.get::<WritePolicy>("policy", source);
+        let defer = section.get::<Duration>("defer", source);
+        let policy = policy.map_or(WritePolicy::default(), |policy| policy.value);
+        if let Some(defer) = &defer {
+            check_defer(defer, policy, source);
+        }
+        let datastore = read_datastore(section, datastores, source);
+        let labels = section.get::<BTreeMap<_, _>>("labels", source).map_or(BTreeMap::new(), |labels| labels.value);
+        let called = name.as_ref().map_or("", |name| name.value.as_str());
+        let qos = read_qos(section, rules, (called, &labels), !datastore.is_empty(), source);
+        let read_only = section.get("read_only", source).is_some_and(|read_only| read_only.value);
+        let flash = section.get("flash", source).is_none_or(|flash| flash.value);
+        let lun = read_lun(section, &mut luns, source);
+        let acl = read_acl(section, source);
+        let declared_lost = section.get("declared_lost", source).is_some_and(|lost| lost.value);
+        let memory_min = section.get::<SizeOrPercent>("memory_min", source);
+        let memory_max = section.get::<Ceiling>("memory_max", source);
+        check_memory(memory_min.as_ref(), memory_max.as_ref(), memory_bytes, &mut promised, source);
+        let flash_min = section.get::<SizeOrPercent>("flash_min", source);
+        let flash_max = section.get::<Ceiling>("flash_max", source);
+        check_share(flash_min.as_ref(), flash_max.as_ref(), source);
+        names.extend(name.clone());
+        if let (Some(name), Some(backing)) = (name, backing) {
+            volumes.push(VolumeConfig {
+                name: name.value,
+                backing: backing.value,
+                size_bytes: size,
+                policy,
+                defer: defer.map_or(DEFER_DEFAULT, |defer| defer.value),
+                datastore,
+                labels,
+                read_only,
+                flash,
+                lun,
+                acl,
+                declared_lost,
+                memory_min: memory_min.map_or(SizeOrPercent::NOTHING, |part| part.value),
+                memory_max: memory_max.map_or(Ceiling::default(), |most| most.value),
+                flash_min: flash_min.map_or(SizeOrPercent::NOTHING, |part| part.value),
+                flash_max: flash_max.map_or(Ceiling::default(), |most| most.value),
+                qos,
+            });
+        }
+    }
+    volumes
+}
+
+/// The number of a volume's LUN, which is no other's of the file; those before are in `taken` with their lines.
+fn read_lun(section: &Section<'_>, taken: &mut BTreeMap<u16, usize>, source: &mut Source<'_>) -> Option<u16> {
+    let At { value, span } = section.get::<u32>("lun", source)?;
+    let Some(lun) = u16::try_from(value).ok().filter(|lun| *lun <= scsi::Lun::MAX) else {
+        source.problem(&span, format!("there is no LUN {value}"), format!("give 0 to {}", scsi::Lun::MAX));
+        return None;
+    };
+    let line = source.line_of(span.start);
+    match taken.get(&lun) {
+        Some(first) => {
+            let what = format!("LUN {lun} is that of the volume at line {first}");
+            source.problem(&span, what, "give each volume a number of its own, or leave it out and have one given");
+        }
+        None => drop(taken.insert(lun, line)),
+    }
+    Some(lun)
+}
+
+impl Setting for SizeOrPercent {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("a size with its unit or percent, in quotes"))?;
+        text.parse().map_err(|error: String| split_advice(&error))
+    }
+}
+
+impl Setting for Ceiling {
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Type("a size with its unit, percent or \"none\", in quotes"))?;
+        text.parse().map_err(|error: String| split_advice(&error))
+    }
+}
+
+/// A minimum above a maximum, or minima that come to more than there is; those of the volumes before come to `promised`.
+fn check_memory(
+    min: Option<&At<SizeOrPercent>>,
+    max: Option<&At<Ceiling>>,
+    all: u64,
+    promised: &mut u64,
+    source: &mut Source<'_>,
+) {
+    let Some(min) = min else { return };
+    let bytes = min.value.of(all);
+    if let Some(Ceiling(Some(max))) = max.map(|max| max.value)
+        && bytes > max.of(all)
+    {
+        let what = format!("memory_min {} is above memory_max {max}", min.value);
+        source.problem(&min.span, what, "lower the one or raise the other");
+    }
+    let before = std::mem::replace(promised, promised.saturating_add(bytes));
+    if before <= all && *promised > all {
+        let what = format!(
+            "up to here the volumes' memory_min come to {}, and memory is {}",
+            show_bytes(*promised),
+            show_bytes(all)
+        );
+        source.problem(&min.span, what, "lower some, or raise [memory] size");
+    }
+}
+
+/// A minimum above a maximum, where they can be compared without the devices.
+fn check_share(min: Option<&At<SizeOrPercent>>, max: Option<&At<Ceiling>>, source: &mut Source<'_>) {
+    let (Some(min), Some(Ceiling(Some(max)))) = (min, max.map(|max| max.value)) else { return };
+    let above = match (min.value, max) {
+        (SizeOrPercent::Bytes(min), SizeOrPercent::Bytes(max)) => min > max,
+        (SizeOrPercent::PerMille(min), SizeOrPercent::PerMille(max)) => min > max,
+        _ => false,
+    };
+    if above {
+        let what = format!("flash_min {} is above flash_max {max}", min.value);
+        source.problem(&min.span, what, "lower the one or raise the other");
+    }
+}
+
+fn read_backing(
+    section: &Section<'_>,
+    folder: &Path,
+    arrays: &[ArrayConfig],
+    source: &mut Source<'_>,
+) -> Option<At<BackingSpec>> {
+    let text = section.require::<String>("backing", source)?;
+    let backing = match BackingSpec::parse(&text.value, folder) {
+        Ok(backing) => backing,
+        Err(error) => {
+            advise(source, &text.span, &error);
+            return None;
+        }
+    };
+    if let BackingSpec::SimArray(name) = &backing
+        && !arrays.iter().any(|array| array.name == *name)
+    {
+        let remedy = match nearest(name, arrays.iter().map(|array| array.name.as_str())) {
+            Some(near) => format!("did you mean sim://{near}?"),
+            None => format!(
+                "add [[array]] with name = \"{name}\", or describe one: sim://raid5?disks=5&type=sas15k&size=100GiB"
+            ),
+        };
+        source.problem(&text.span, format!("there is no [[array]] named \"{name}\""), remedy);
+    }
+    Some(At { value: backing, span: text.span })
+}
+
+fn read_size(section: &Section<'_>, backing: Option<&At<BackingSpec>>, source: &mut Source<'_>) -> Option<u64> {
+    let size = section.get::<Size>("size", source);
+    if let Some(At { value: Size(bytes), span }) = &size
+        && (*bytes == 0 || !bytes.is_multiple_of(512))
+    {
+        let what = format!("a volume of {} cannot be", show_bytes(*bytes));
+        source.problem(span, what, "give a multiple of 512 bytes, above 0");
+    }
+    let backing = backing?;
+    match (&backing.value, &size) {
+        (BackingSpec::Path(path), None) if backing.value.needs_size() => {
+            let what = format!("{} does not exist, and no size is given", path.display());
+            let remedy = match is_device(path) {
+                true => "attach the disk, or correct the path",
+                false => "correct the path, or add size = \"100 GiB\" to have a file created",
+            };
+            source.absent(&backing.span, what, remedy);
+        }
+        (BackingSpec::Path(path), Some(_)) if is_device(path) && !path.exists() => {
+            let what = format!("the device {} does not exist", path.display());
+            source.absent(&backing.span, what, "attach the disk, or correct the path");
+        }
+        (_, None) if backing.value.needs_size() && !section.has("size") => {
+            let what = format!("{} has no size of its own", backing.value);
+            source.problem(&backing.span, what, "add size = \"100 GiB\"");
+        }
+        (BackingSpec::Nbd(_), Some(size)) => {
+            source.problem(&size.span, "an NBD export has a size of its own", "remove the key \"size\"");
+        }
+        (BackingSpec::Sim(_, Some(_)), Some(size)) => {
+            source.problem(&size.span, "the size is given twice, here and in the URI", "remove one of them");
+        }
+        _ => {}
+    }
+    match &backing.value {
+        BackingSpec::Sim(_, Some(bytes)) => Some(*bytes),
+        _ => size.map(|size| size.value.0),
+    }
+}
+
+/// Two volumes on one backing would overwrite each other. One that only links lead to depends on the machine as it is now: a daemon
+/// refuses the second volume by what the backing itself says.
+fn check_place(backing: &At<BackingSpec>, places: &mut Vec<Place>, source: &mut Source<'_>) {
+    let (written, real) = match &backing.value {
+        BackingSpec::Path(path) => (path.clone(), path.canonicalize().unwrap_or_else(|_| PathBuf::clone(path))),
+        BackingSpec::Nbd(_) => (backing.value.to_string().into(), backing.value.to_string().into()),
+        BackingSpec::Sim(..) | BackingSpec::SimArray(_) => return,
+    };
+    let line = source.line_of(backing.span.start);
+    let remedy = "give each volume a backing of its own; two on one destroy its data";
+    let taken =
+        |first: &Place| format!("{} is the backing of the volume at line {} already", backing.value, first.line);
+    if let Some(first) = places.iter().find(|other| other.written == written) {
+        source.problem(&backing.span, taken(first), remedy);
+    } else if let Some(first) = places.iter().find(|other| other.real == real) {
+        source.absent(&backing.span, taken(first), remedy);
+    } else {
+        places.push(Place { written, real, line });
+    }
+}
+
+fn check_defer(defer: &At<Duration>, policy: WritePolicy, source: &mut Source<'_>) {
+    if policy != WritePolicy::WriteBackVolatile {
+        let remedy = "remove it, or ask for policy = \"write-back-volatile\"";
+        source.problem(&defer.span, format!("\"defer\" means nothing with the policy {policy}"), remedy);
+    } else if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&defer.value) {
+        source.problem(&defer.span, "writes cannot be deferred for that long or short", "give 100ms to 1h");
+    }
+}
+
+fn read_datastore(section: &Section<'_>, datastores: &[DatastoreSpec], source: &mut Source<'_>) -> String {
+    let Some(name) = section.get::<String>("datastore", source) else { return String::new() };
+    if !datastores.iter().any(|other| other.name == name.value) {
+        let remedy = match nearest(&name.value, datastores.iter().map(|other| other.name.as_str())) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("add [[datastore]] with name = \"{}\"", name.value),
+        };
+        source.problem(&name.span, format!("there is no [[datastore]] named \"{}\"", name.value), remedy);
+    }
+    name.value
+}

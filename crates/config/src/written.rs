@@ -1,0 +1,170 @@
+//! What the file says as it is written there, key by key and without secrets: for whoever asks what the daemon runs with. The parser has found it
+//! right before.
+
+use std::collections::BTreeMap;
+
+use toml::{Table, Value};
+
+use super::keys::{KEYS, Key, TABLES, TakesEffect, takes_restart};
+use crate::redact;
+
+/// Keys of a table, or of one entry of a repeated one, and their values.
+pub type Entry = BTreeMap<String, String>;
+
+/// The file's values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// By table; the empty name is the top of the file.
+    tables: BTreeMap<String, Entry>,
+    /// By repeated table and by name.
+    repeated: BTreeMap<String, BTreeMap<String, Entry>>,
+}
+
+impl Written {
+    /// Of a file; nothing of one that is no TOML.
+    pub fn of(text: &str) -> Written {
+        let root: Table = text.parse().unwrap_or_default();
+        let mut written = Written::default();
+        for table in TABLES {
+            match root.get(table.name) {
+                Some(Value::Array(entries)) => {
+                    let named = entries.iter().filter_map(Value::as_table).map(|entries| entry(table.name, entries));
+                    // Who has no name goes by whom it is for.
+                    let name = |entry: &Entry| entry.get("name").or_else(|| entry.get("match")).cloned();
+                    let named = named.filter_map(|entry| Some((name(&entry)?, entry)));
+                    written.repeated.insert(table.name.to_owned(), named.collect());
+                }
+                Some(Value::Table(entries)) => {
+                    drop(written.tables.insert(table.name.to_owned(), entry(table.name, entries)))
+                }
+                _ if table.name.is_empty() => drop(written.tables.insert(String::new(), entry("", &root))),
+                _ => {}
+            }
+        }
+        written
+    }
+
+    /// What the file says of a key that stands there once.
+    pub fn value(&self, key: &Key) -> Option<&str> {
+        self.tables.get(key.table)?.get(key.name).map(String::as_str)
+    }
+
+    /// The entries of a repeated table, by name.
+    pub fn entries(&self, table: &str) -> impl Iterator<Item = (&String, &Entry)> {
+        self.repeated.get(table).into_iter().flatten()
+    }
+
+    /// What holds after a reload that has read `fresh`: what takes a restart stays as it was.
+    pub fn renewed(&self, fresh: Written) -> Written {
+        let Written { tables: fresh, mut repeated } = fresh;
+        let arrays = self.repeated.get("array").cloned();
+        repeated.insert("array".to_owned(), arrays.unwrap_or_default());
+        for (name, entry) in repeated.get_mut("volume").into_iter().flatten() {
+            let Some(before) = self.repeated.get("volume").and_then(|volumes| volumes.get(name)) else { continue };
+            take_over(before, entry, |key| takes_restart("volume", key));
+        }
+        let mut tables = self.tables.clone();
+        for Key { table, name, .. } in KEYS.iter().filter(|key| key.takes_effect == TakesEffect::Renewal) {
+            let now = tables.get_mut(*table).and_then(|entry| entry.get_mut(*name));
+            if let (Some(now), Some(fresh)) = (now, fresh.get(*table).and_then(|entry| entry.get(*name))) {
+                now.clone_from(fresh);
+            }
+        }
+        Written { tables, repeated }
+    }
+}
+
+/// Puts those keys into `now` that `is_kept` names as they were `before`.
+fn take_over(before: &Entry, now: &mut Entry, is_kept: impl Fn(&str) -> bool) {
+    now.retain(|key, _| !is_kept(key));
+    let kept = before.iter().filter(|(key, _)| is_kept(key));
+    now.extend(kept.map(|(key, value)| (key.clone(), value.clone())));
+}
+
+/// The values of those keys that there are.
+fn entry(table: &str, entries: &Table) -> Entry {
+    let used = KEYS.iter().filter(|key| key.table == table);
+    used.filter_map(|key| {
+        let mut value = entries.get(key.name)?.clone();
+        redact::values(key.name, &mut value);
+        Some((key.name.to_owned(), show(&value)))
+    })
+    .collect()
+}
+
+/// What holds without a key, as values are shown: a default that is one in the file, too, is read as such.
+pub fn default_of(key: &Key) -> String {
+    let value = format!("it = {}", key.default).parse::<Table>().ok().and_then(|mut table| table.remove("it"));
+    value.map_or_else(|| key.default.to_owned(), |value| show(&value))
+}
+
+fn show(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(show).collect::<Vec<_>>().join(", "),
+        Value::Table(entries) => {
+            entries.iter().map(|(name, value)| format!("{name} = {}", show(value))).collect::<Vec<_>>().join(", ")
+        }
+        plain => plain.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::find_key;
+
+    const FILE: &str = r#"
+        cores = [0, 1]
+        [memory]
+        size = "4 GiB"
+        [alerts]
+        webhook = "https://hooks.example/PLANTED/path"
+        [[array]]
+        name = "shelf"
+        [[datastore]]
+        name = "sas"
+        [[volume]]
+        name = "web01"
+        backing = "nbd://me:PLANTED@10.0.0.5/web01"
+        labels = { vm = "a", password = "PLANTED" }
+    "#;
+
+    fn key(table: &str, name: &str) -> &'static Key {
+        find_key(table, name).expect("a key")
+    }
+
+    #[test]
+    fn values_are_as_in_the_file_without_quotes_and_secrets() {
+        let written = Written::of(FILE);
+        assert!(!format!("{written:?}").contains("PLANTED"), "{written:?}");
+        let value = |table, name| written.value(key(table, name));
+        assert_eq!((value("", "cores"), value("memory", "size")), (Some("0, 1"), Some("4 GiB")));
+        assert_eq!(value("alerts", "webhook"), Some("https://hooks.example/(redacted)"));
+        assert_eq!(value("history", "size"), None);
+        let volumes: Vec<_> = written.entries("volume").collect();
+        assert_eq!(volumes.len(), 1);
+        assert_eq!(
+            (volumes[0].0.as_str(), volumes[0].1["labels"].as_str()),
+            ("web01", "password = (redacted), vm = a")
+        );
+        assert_eq!(default_of(key("nbd", "listen")), "unix:/run/hotset/nbd.sock");
+        assert_eq!((default_of(key("api", "listen")), default_of(key("api", "names"))), ("none".into(), String::new()));
+    }
+
+    #[test]
+    fn a_reload_leaves_what_takes_a_restart_as_it_was() {
+        let before = Written::of(FILE);
+        let changed = FILE.replace("4 GiB", "8 GiB").replace("\"shelf\"", "\"rack\"").replace("\"sas\"", "\"nl\"");
+        let changed = changed.replace("10.0.0.5", "10.0.0.6").replace("vm = \"a\"", "vm = \"b\"");
+        let now = before.renewed(Written::of(&format!("{changed}\n[[volume]]\nname = \"new\"\nbacking = \"/x\"\n")));
+        assert_eq!(now.value(key("memory", "size")), Some("4 GiB"));
+        let names = |table| now.entries(table).map(|(name, _)| name.as_str()).collect::<Vec<_>>();
+        assert_eq!(
+            (names("array"), names("datastore"), names("volume")),
+            (vec!["shelf"], vec!["nl"], vec!["new", "web01"])
+        );
+        let web = now.entries("volume").find(|(name, _)| *name == "web01").expect("it is there").1;
+        assert!(web["backing"].ends_with("10.0.0.5/web01") && web["labels"].ends_with("vm = b"), "{web:?}");
+    }
+}

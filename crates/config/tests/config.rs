@@ -1,0 +1,370 @@
+//! Broken configurations and the messages that they get; a whole good one and what is read from it.
+
+use std::path::Path;
+
+use config::{ApiConfig, BackingSpec, Config, Cores};
+use engine::Threshold;
+use insta::assert_snapshot;
+use seam::Nanos;
+
+fn problems_of(text: &str) -> String {
+    Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect_err("the text is broken on purpose").to_string()
+}
+
+const VOLUME: &str = "[[volume]]\nname = \"a\"\nbacking = \"sim://raid5?size=1GiB\"\n";
+
+#[test]
+fn text_that_is_no_toml_is_located() {
+    assert_snapshot!(problems_of("[memory]\nsize = 4 GiB\n"));
+    assert_snapshot!(problems_of("[memory\nsize = \"4 GiB\"\n[[volume]\n"));
+}
+
+#[test]
+fn an_unknown_key_is_told_the_nearest_known_one() {
+    assert_snapshot!(problems_of(&format!("{VOLUME}polcy = \"none\"\n")));
+    assert_snapshot!(problems_of("[memroy]\nsize = \"4 GiB\"\n"));
+    assert_snapshot!(problems_of("[memory]\nlisten = []\nxyzzy = 1\n"));
+    assert_snapshot!(problems_of("core = \"auto\"\n"));
+}
+
+#[test]
+fn quality_of_service_that_contradicts_itself_is_refused() {
+    assert_snapshot!(problems_of(&format!(
+        "[flash]\ndevices = [\"/dev/f0\", \"/dev/f1\"]\ncongestion_threshold = \"1us\"\n\
+         [[datastore]]\nname = \"x\"\ncongestion_threshold = 30\nwrite_cost = 17\n\
+         {VOLUME}shares = \"most\"\nlimit_iops = 5\nlimit_bytes = \"20\"\nburst_bytes = \"1 MiB\"\nreservation_iops = 6\n"
+    )));
+    assert_snapshot!(problems_of(&format!(
+        "[[qos]]\n[[qos]]\nmatch = {{}}\nshares = 0\n[[qos]]\nmatch = {{ vm = 5 }}\nlimit_iops = \"5\"\n\
+         [[qos]]\nmatch = {{ name = \"a\" }}\nburst_iops = 5\n[[qos]]\nmatch = {{ name = \"?\" }}\nreservation_iops = 7\n\
+         weight = 3\n{VOLUME}shares = 1.5\n"
+    )));
+}
+
+#[test]
+fn a_volume_has_its_own_keys_and_then_those_of_the_last_rule_that_fits() {
+    let text = r#"
+[[datastore]]
+name = "sas"
+congestion_threshold = "30ms"
+write_cost = 4
+[[datastore]]
+name = "nl"
+[[qos]]
+match = { vm = "sql*" }
+shares = "high"
+limit_iops = 1000
+burst_iops = 500
+[[qos]]
+match = { vm = "sql0?", tier = "gold" }
+shares = 3000
+reservation_iops = 300
+[[qos]]
+match = { name = "b*" }
+limit_bytes = "20 MB"
+[[volume]]
+name = "a"
+backing = "sim://raid5?size=1GiB"
+datastore = "sas"
+labels = { vm = "sql01", tier = "gold" }
+limit_iops = 400
+[[volume]]
+name = "b"
+backing = "sim://raid5?size=1GiB"
+labels = { vm = "sql01" }
+limit_iops = 0
+"#;
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).unwrap_or_else(|error| panic!("{error}"));
+    let told: Vec<_> =
+        config.datastores.iter().map(|spec| (spec.name.as_str(), spec.threshold, spec.write_cost)).collect();
+    let at_30_ms = Threshold::Latency(Nanos::from_millis(30));
+    assert_eq!(told, [("sas", at_30_ms, 4), ("nl", Threshold::Auto, 1)]);
+    let said = |at: usize| {
+        let volume = &config.volumes[at];
+        let keys = config::volume_qos::KEYS.iter().map(|key| volume.setting(key));
+        keys.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(said(0), "3000 400 0 500 0 300");
+    // A limit that is off lets the burst mean nothing.
+    assert_eq!(said(1), "high 0 20 MB 500 0 0");
+    let given = |at: usize| {
+        let told = config.from_qos(&config.volumes[at]).into_iter();
+        told.map(|given| format!("{}={}:{}", given.key, given.value, given.line)).collect::<Vec<_>>()
+    };
+    assert_eq!(given(0), ["burst_iops=500:8", "reservation_iops=300:13", "shares=3000:13"]);
+    assert_eq!(given(1), ["burst_iops=500:8", "limit_bytes=20 MB:17", "shares=high:8"]);
+}
+
+#[test]
+fn a_target_has_a_name_and_portals_and_no_two_volumes_have_one_lun() {
+    assert_snapshot!(problems_of(&format!(
+        "[iscsi]\nlisten = [\"10.0.0.5:x\", \"10.0.0.5\", \"10.0.0.5:3260\"]\ntarget = \"lab\"\nacl = [\"esx 1\"]\n\
+         chap = {{ user = \"esx\" }}\n{VOLUME}lun = 3\n[[volume]]\nname = \"b\"\nbacking = \"sim://raid5?size=1GiB\"\nlun = 3\n"
+    )));
+    assert_snapshot!(problems_of(&format!("[iscsi]\nlisten = []\n{VOLUME}lun = 20000\ndeclared_lost = 1\n")));
+    let whole = "[iscsi]\nlisten = [\"10.0.0.5\", \"[2001:db8::5]:861\"]\ntarget = \"iqn.2026-11.io.hotset:lab\"\n\
+                 announce = [\"203.0.113.5\"]\nacl = [\"iqn.1998-01.com.vmware:*\", \"*\"]\n\
+                 chap = { user = \"esx\", secret_file = \"chap.secret\", mutual_user = \"us\", mutual_secret_file = \"/m\" }\n";
+    let config =
+        Config::parse(Path::new("/etc/hotset/hotset.toml"), &format!("{whole}{VOLUME}lun = 3\nacl = [\"iqn.a:b\"]\n"));
+    let config = config.expect("it is sound");
+    assert_eq!((config.volumes[0].lun, config.volumes[0].acl.as_slice()), (Some(3), &["iqn.a:b".to_owned()][..]));
+    let iscsi = config.iscsi.expect("it is there");
+    let listen: Vec<String> = iscsi.listen.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        (listen.join(" "), iscsi.announce.join(" ")),
+        ("tcp:10.0.0.5:3260 tcp:[2001:db8::5]:861".into(), "203.0.113.5:3260".into())
+    );
+    let chap = iscsi.chap.into_iter().next().expect("it is there");
+    assert_eq!(
+        (chap.secret_file, chap.mutual),
+        ("/etc/hotset/chap.secret".into(), Some(("us".to_owned(), "/m".into())))
+    );
+}
+
+#[test]
+fn alerts_have_bounds_a_date_and_an_address() {
+    let problems = problems_of(
+        "[alerts]\ndirty_age = \"old\"\nendurance_until = \"2030-02-30\"\nwebhook = \"ftp://a/\"\nvolume = 11\n",
+    );
+    for word in [
+        "\"old\" is not a time",
+        "\"2030-02-30\" is no date",
+        "this is no address that alerts can be sent to",
+        "unknown key \"volume\"",
+    ] {
+        assert!(problems.contains(word), "{word}: {problems}");
+    }
+    let parsed = |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("it is sound").alerts;
+    let whole = "[alerts]\ndirty_age = \"1h\"\nendurance_until = \"2030-12-31\"\nwebhook = \"https://h:9/x\"\nwebhook_ca = \"ca.crt\"\n";
+    let alerts = parsed(&format!("{whole}{VOLUME}"));
+    assert_eq!((alerts.dirty_age.as_secs(), alerts.endurance_until), (3_600, Some(1_924_905_600)));
+    let webhook = alerts.webhook.map(|webhook| (webhook.address.to_string(), webhook.authorities));
+    assert_eq!(webhook, Some(("https://h:9/…".to_owned(), Some("/etc/hotset/ca.crt".into()))));
+    assert_eq!(parsed(VOLUME), config::AlertsConfig::default());
+}
+
+#[test]
+fn a_history_has_room_or_is_none() {
+    assert_snapshot!(problems_of("[history]\nsize = \"1 MiB\"\nkeep = 3\n"));
+    let size =
+        |text: &str| Config::parse(Path::new("/etc/hotset/hotset.toml"), text).map(|config| config.history.size_bytes);
+    assert_eq!(size(VOLUME), Ok(1 << 30));
+    assert_eq!(size(&format!("[history]\nsize = \"0\"\n{VOLUME}")), Ok(0));
+}
+
+#[test]
+fn the_http_interface_has_an_address_and_plain_names() {
+    assert_snapshot!(problems_of(
+        "[api]\nlisten = \"7400\"\nnames = [\"a:80\", \"\", \"cache.example\", \"fd00::7\"]\n"
+    ));
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), VOLUME).expect("it is sound");
+    assert_eq!(config.api, ApiConfig::default());
+    assert_eq!(config.api.listen, None);
+}
+
+#[test]
+fn flash_devices_are_up_to_eight_different_ones() {
+    assert_snapshot!(problems_of("[flash]\nallow_single_copy = true\n"));
+    assert_snapshot!(problems_of(
+        "[flash]\ndevices = [\"1\", \"2\", \"3\", \"4\", \"5\", \"6\", \"7\", \"8\", \"9\"]\n"
+    ));
+    assert_snapshot!(problems_of("[flash]\ndevices = [\"a\", \"/etc/hotset/a\"]\nsize = \"1000 B\"\n"));
+    assert_snapshot!(problems_of("[flash]\ndevices = \"a\"\nsize = 7\nallow_single_copy = \"yes\"\ndevice = 1\n"));
+}
+
+#[test]
+fn shares_of_the_flash_are_sizes_or_percent_and_the_least_is_not_above_the_most() {
+    let text = |min: &str, max: &str| format!("{VOLUME}flash_min = \"{min}\"\nflash_max = \"{max}\"\n");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &text("12.5%", "20 GiB")).expect("it is sound");
+    assert_eq!(config.volumes[0].setting("flash_min"), "12.5%");
+    assert_eq!(config.volumes[0].setting("flash_max"), "20 GiB");
+    let above = problems_of(&text("30%", "20%"));
+    assert!(above.contains("flash_min 30% is above flash_max 20%"), "{above}");
+    assert!(problems_of(&text("101%", "none")).contains("no size and no part"));
+}
+
+#[test]
+fn shares_of_the_memory_fit_into_it() {
+    let text = |one: &str, other: &str| {
+        let second = VOLUME.replace("\"a\"", "\"b\"").replace("a.img", "b.img");
+        format!("[memory]\nsize = \"64 MiB\"\n{VOLUME}{one}\n{second}{other}\n")
+    };
+    let sound = text("memory_min = \"25%\"\nmemory_max = \"none\"", "memory_min = \"48 MiB\"");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &sound).expect("it is sound");
+    assert_eq!(config.volumes[0].setting("memory_min"), "25%");
+    assert_eq!(config.volumes[1].setting("memory_max"), "none");
+    let above = problems_of(&text("memory_min = \"50%\"\nmemory_max = \"16 MiB\"", ""));
+    assert!(above.contains("memory_min 50% is above memory_max 16 MiB"), "{above}");
+    let too_much = problems_of(&text("memory_min = \"25%\"", "memory_min = \"49 MiB\""));
+    assert!(too_much.contains("memory_min come to 65 MiB, and memory is 64 MiB"), "{too_much}");
+}
+
+#[test]
+fn flash_devices_count_from_the_folder_of_the_file() {
+    let text = "[flash]\ndevices = [\"a\", \"/dev/b\"]\nsize = \"1 GiB\"\n";
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).expect("it is sound");
+    let flash = config.flash.expect("the table is there");
+    assert_eq!(flash.devices, [Path::new("/etc/hotset/a"), Path::new("/dev/b")]);
+    assert!(!flash.allow_single_copy);
+    let created = flash.devices.iter().map(|device| flash.create_bytes(device));
+    assert_eq!(created.collect::<Vec<_>>(), [Some(1 << 30), None], "devices are never created");
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_told_the_right_one() {
+    assert_snapshot!(problems_of(
+        "cores = true\n[memory]\nsize = 4096\n[nbd]\nlisten = \"unix:/x\"\nsocket_mode = 660\n[control]\nsocket = 1.5\n\
+         [[volume]]\nname = 7\nbacking = [\"x\"]\nread_only = \"yes\"\nlabels = \"vm\"\npolicy = 1\ndefer = 10\n"
+    ));
+    assert_snapshot!(problems_of("memory = \"4 GiB\"\nvolume = \"x\"\nstate = 1\n"));
+    assert_snapshot!(problems_of("[volume]\nname = \"x\"\n"));
+}
+
+#[test]
+fn a_bad_size_is_shown_how_to_write_one() {
+    assert_snapshot!(problems_of(
+        "[memory]\nsize = \"4 gigs\"\n[[volume]]\nname = \"a\"\nbacking = \"/nonexistent/a.img\"\nsize = \"1000 B\"\n"
+    ));
+}
+
+#[test]
+fn more_memory_than_the_machine_has_is_refused() {
+    let problems = problems_of("[memory]\nsize = \"4096 TiB\"\n");
+    assert!(problems.contains("is more than this machine can give"), "{problems}");
+}
+
+#[test]
+fn too_little_memory_is_refused() {
+    assert_snapshot!(problems_of("[memory]\nsize = \"1 MiB\"\n"));
+}
+
+#[test]
+fn a_bad_policy_is_told_the_good_ones() {
+    assert_snapshot!(problems_of(&format!("{VOLUME}policy = \"writeback\"\n")));
+}
+
+#[test]
+fn defer_belongs_to_the_volatile_policy_alone() {
+    assert_snapshot!(problems_of(&format!("{VOLUME}defer = \"10s\"\n")));
+    assert_snapshot!(problems_of(&format!("{VOLUME}policy = \"write-back-volatile\"\ndefer = \"2h\"\n")));
+}
+
+#[test]
+fn names_are_given_once_and_are_plain() {
+    assert_snapshot!(problems_of(&format!("{VOLUME}{VOLUME}[[volume]]\nname = \"../etc\"\nbacking = \"nbd://x\"\n")));
+}
+
+#[test]
+fn a_volume_needs_a_name_and_a_backing() {
+    assert_snapshot!(problems_of("[[volume]]\n\n[[volume]]\nname = \"x\"\n"));
+}
+
+#[test]
+fn a_backing_without_a_size_of_its_own_needs_one() {
+    assert_snapshot!(problems_of(
+        "[[array]]\nname = \"shelf\"\n[[volume]]\nname = \"a\"\nbacking = \"sim://shelf\"\n\
+         [[volume]]\nname = \"b\"\nbacking = \"sim://raid5\"\n[[volume]]\nname = \"c\"\nbacking = \"missing.img\"\n\
+         [[volume]]\nname = \"d\"\nbacking = \"nbd://san/d\"\nsize = \"1 GiB\"\n\
+         [[volume]]\nname = \"e\"\nbacking = \"sim://raid5?size=1GiB\"\nsize = \"1 GiB\"\n\
+         [[volume]]\nname = \"f\"\nbacking = \"/dev/nosuchdisk\"\nsize = \"1 GiB\"\n"
+    ));
+}
+
+#[test]
+fn two_volumes_on_one_backing_are_refused() {
+    assert_snapshot!(problems_of(
+        "[[volume]]\nname = \"a\"\nbacking = \"/nonexistent/a.img\"\nsize = \"1 GiB\"\n\
+         [[volume]]\nname = \"b\"\nbacking = \"file:///nonexistent/a.img\"\nsize = \"1 GiB\"\n"
+    ));
+}
+
+#[test]
+fn an_array_must_exist_and_be_buildable() {
+    assert_snapshot!(problems_of(
+        "[[array]]\nname = \"shelf\"\nraid = 5\ndisks = 2\n[[array]]\nname = \"odd\"\ndisk = \"floppy\"\nstripe = \"5 KiB\"\n\
+         [[volume]]\nname = \"a\"\nbacking = \"sim://shelv\"\nsize = \"1 GiB\"\n\
+         [[volume]]\nname = \"b\"\nbacking = \"sim://raid6?disks=3&size=1GiB\"\n"
+    ));
+}
+
+#[test]
+fn a_datastore_must_exist() {
+    assert_snapshot!(problems_of(&format!("{VOLUME}datastore = \"pol\"\n[[datastore]]\nname = \"pool\"\n")));
+}
+
+#[test]
+fn a_bad_listen_address_is_shown_how_to_write_one() {
+    assert_snapshot!(problems_of(
+        "[nbd]\nlisten = [\"/run/nbd.sock\", \"tcp:1234\", \"tcp:host:99999\", \"unix:\", \"tcp:[::1]:1\", \"tcp:[::1]:1\", 5]\n"
+    ));
+    assert_snapshot!(problems_of("[nbd]\nlisten = [\"/run/nbd.sock\", \"tcp:1234\", \"unix:\"]\n"));
+}
+
+#[test]
+fn a_bad_socket_mode_is_refused() {
+    assert_snapshot!(problems_of("[nbd]\nsocket_mode = \"rw-rw----\"\n"));
+}
+
+#[test]
+fn tls_needs_its_files() {
+    assert_snapshot!(problems_of("[nbd]\ntls = \"required\"\n"));
+}
+
+#[test]
+fn bad_processors_are_refused() {
+    assert_snapshot!(problems_of("cores = []\n"));
+    assert_snapshot!(problems_of("cores = [1, 1]\n"));
+    assert_snapshot!(problems_of("cores = [99999]\n"));
+}
+
+#[test]
+fn a_missing_file_is_one_readable_line() {
+    assert_snapshot!(Config::load(Path::new("/nonexistent/hotset.toml")).expect_err("missing").to_string());
+}
+
+#[test]
+fn a_whole_file_is_read_as_it_is_meant() {
+    let text = r#"
+cores = [1]
+[state]
+directory = "/var/lib/hotset"
+[memory]
+size = "4 GiB"
+[control]
+socket = "/run/hotset/control.sock"
+[nbd]
+listen = ["unix:/run/hotset/nbd.sock", "tcp:127.0.0.1:10809"]
+socket_owner = "libvirt-qemu"
+socket_mode = "0600"
+[[array]]
+name = "shelf"
+raid = 10
+disks = 8
+disk = "nlsas"
+stripe = "128 KiB"
+[[datastore]]
+name = "sas-pool"
+[[volume]]
+name = "web01"
+backing = "sim://shelf"
+size = "100 GiB"
+policy = "write-back-volatile"
+defer = "30s"
+datastore = "sas-pool"
+labels = { vm = "web01", tier = "gold" }
+read_only = true
+"#;
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(config.cores, Cores::List(vec![1]));
+    assert_eq!(config.memory_bytes, 4 << 30);
+    assert_eq!(config.nbd.listen.len(), 2);
+    assert_eq!(config.nbd.socket_mode, 0o600);
+    assert_eq!(config::show_array(&config.arrays[0].spec), "raid10?disks=8&type=nlsas&stripe=131072");
+    let volume = &config.volumes[0];
+    assert_eq!((volume.name.as_str(), volume.size_bytes), ("web01", Some(100 << 30)));
+    assert_eq!(volume.backing, BackingSpec::SimArray("shelf".to_owned()));
+    assert_eq!(volume.policy.to_string(), "write-back-volatile");
+    assert_eq!(volume.labels["tier"], "gold");
+    assert!(volume.read_only);
+}

@@ -1,0 +1,58 @@
+//! The documentation of the configuration is made from the list of keys that the parser uses, that of alerts from the list that they are found by.
+
+use std::path::Path;
+
+use config::keys::{KEYS, TABLES, show_table};
+use events::alerts::kinds::KINDS;
+
+const BEGIN: &str = "<!-- keys: made from the parser's own list -->\n";
+const END: &str = "<!-- end of keys -->";
+
+fn keys_as_text() -> String {
+    let mut text = String::new();
+    for table in TABLES {
+        text += &format!(
+            "\n### {}\n\n| key | written | without it | meaning |\n|---|---|---|---|\n",
+            show_table(table.name)
+        );
+        for key in KEYS.iter().filter(|key| key.table == table.name) {
+            let cell = |text: &str| text.replace('|', "\\|");
+            let (form, default) = (cell(key.form), cell(key.default));
+            text += &format!("| `{}` | `{form}` | {default} | {} |\n", key.name, cell(key.doc));
+        }
+    }
+    text + "\n"
+}
+
+fn alerts_as_text() -> String {
+    let mut text = "\n| alert | severity | when | what follows | what to do |\n|---|---|---|---|---|\n".to_owned();
+    for kind in &KINDS {
+        let (name, severity) = (kind.kind, kind.kind.severity());
+        text += &format!("| `{name}` | {severity} | {} | {} | {} |\n", kind.when, kind.effect, kind.remedy);
+    }
+    text + "\n"
+}
+
+/// Set `UPDATE_DOCS=1` to write the file instead of comparing it.
+fn check(page: &str, begin: &str, end: &str, made: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+    let text = std::fs::read_to_string(&file).expect("the page is there");
+    let (before, rest) = text.split_once(begin).expect("the page has the mark where the list begins");
+    let (found, after) = rest.split_once(end).expect("the page has the mark where the list ends");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&file, format!("{before}{begin}{made}{end}{after}")).expect("the page can be written");
+        return;
+    }
+    assert_eq!(found, made, "docs/{page} is behind the code; UPDATE_DOCS=1 writes it anew");
+}
+
+#[test]
+fn every_key_is_documented_as_the_parser_knows_it() {
+    check("configuration.md", BEGIN, END, &keys_as_text());
+}
+
+#[test]
+fn every_alert_is_documented_as_it_is_found() {
+    let begin = "<!-- alerts: made from the daemon's own list -->\n";
+    check("alerts.md", begin, "<!-- end of alerts -->", &alerts_as_text());
+}

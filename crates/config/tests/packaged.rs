@@ -1,0 +1,330 @@
+//! What packages have of the configuration, a file with every key explained and a JSON schema, is made from the parser's own list, and
+//! the schema refuses what the parser refuses.
+
+use std::path::Path;
+
+use config::Config;
+use config::keys::{KEYS, Key, Shape, TABLES, Table, TakesEffect, find_key};
+use serde_json::{Map, Value, json};
+
+/// Characters of a comment's line, its mark included.
+const WIDTH: usize = 110;
+
+/// What the file says without being a comment, so that there is a page to look at.
+const SAID: [(&str, &str, &str); 1] = [("api", "listen", r#""127.0.0.1:7400""#)];
+
+/// Tables that change nothing by being there, so that a key needs no second line to be taken in.
+const THERE: [&str; 7] = ["state", "memory", "control", "api", "history", "alerts", "nbd"];
+
+const HEAD: &str = r#"#:schema /usr/share/hotset/hotset.schema.json
+# Hotset's configuration. Nothing is served before a [[volume]] is named; `hotset init` looks at this machine and proposes some.
+# `hotset check-config /etc/hotset/hotset.toml` names every error, `systemctl reload hotset` takes over what changed, except for keys
+# that want a restart. A key that is a comment shows what holds without it, or how it is written. More: /usr/share/doc/hotset.
+"#;
+
+const NOTES: [(&str, &str); 5] = [
+    (
+        "flash",
+        "Two SSDs that carry what is dirty, so that flushes need not wait for the backing, and what clients come back to.",
+    ),
+    ("iscsi", "With this table every volume is a LUN of one target."),
+    ("vhost_user", "With this table every volume is a disk that virtual machines of this host may have."),
+    ("array", "A modelled disk array, to try things out without one. The table may be written more than once."),
+    ("volume", "What is served. The table is written as often as there are volumes."),
+];
+
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), "#".to_owned());
+    for word in text.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines += &format!("{line}\n");
+            line = "#".to_owned();
+        }
+        line += &format!(" {word}");
+    }
+    lines + &line + "\n"
+}
+
+/// Markdown's links as the file or page that they name.
+fn without_links(text: &str) -> String {
+    let Some((before, rest)) = text.split_once('[') else { return text.to_owned() };
+    match rest.split_once("](").and_then(|(shown, rest)| Some((shown, rest.split_once(')')?.1))) {
+        Some((shown, after)) if !shown.contains(['[', ']', '"']) => format!("{before}{shown}{}", without_links(after)),
+        _ => format!("{before}[{}", without_links(rest)),
+    }
+}
+
+/// The ways in which a value may be written: `"auto" or [0, 1]` are two.
+fn alternatives(form: &str) -> Vec<&str> {
+    let (mut found, mut rest) = (Vec::new(), form);
+    while !rest.is_empty() {
+        let (mut depth, mut quoted) = (0, false);
+        let end = rest.char_indices().find(|(at, c)| {
+            match c {
+                '"' => quoted = !quoted,
+                '[' | '{' if !quoted => depth += 1,
+                ']' | '}' if !quoted => depth -= 1,
+                _ => {}
+            }
+            depth == 0 && !quoted && (rest[*at..].starts_with(", ") || rest[*at..].starts_with(" or "))
+        });
+        let (one, after) = rest.split_at(end.map_or(rest.len(), |(at, _)| at));
+        found.push(one);
+        rest = after.strip_prefix(", ").or(after.strip_prefix(" or ")).unwrap_or(after);
+    }
+    found
+}
+
+fn value_of(text: &str) -> Option<Value> {
+    let table: toml::Table = format!("x = {text}").parse().ok()?;
+    serde_json::to_value(&table["x"]).ok()
+}
+
+/// What holds without the key, where it is a value and no description.
+fn default_of(key: &Key) -> Option<&'static str> {
+    value_of(key.default).is_some().then_some(key.default)
+}
+
+fn explained() -> String {
+    let mut text = HEAD.to_owned();
+    for table in TABLES {
+        let keys: Vec<&Key> = KEYS.iter().filter(|key| key.table == table.name).collect();
+        let said = |key: &Key| SAID.iter().find(|(of, name, _)| (*of, *name) == (key.table, key.name));
+        if !table.name.is_empty() {
+            let mark = if THERE.contains(&table.name) { "" } else { "#" };
+            let name = if table.repeated { format!("[[{}]]", table.name) } else { format!("[{}]", table.name) };
+            text += "\n\n";
+            text += &NOTES.iter().find(|(of, _)| *of == table.name).map_or(String::new(), |(_, note)| wrapped(note));
+            text += &format!("{mark}{name}\n");
+        }
+        for key in keys {
+            let written = match key.default {
+                "required" => format!("Written {}. Required.", key.form),
+                default if default == key.form => format!("Without it: {default}."),
+                default => format!("Written {}. Without it: {default}.", key.form),
+            };
+            let restart = if key.takes_effect == TakesEffect::Restart { " A change wants a restart." } else { "" };
+            text += "\n";
+            text += &wrapped(&without_links(key.doc));
+            text += &wrapped(&format!("{written}{restart}"));
+            text += &match said(key) {
+                Some((_, name, value)) => format!("{name} = {value}\n"),
+                None => format!("#{} = {}\n", key.name, default_of(key).unwrap_or(alternatives(key.form)[0])),
+            };
+        }
+    }
+    text
+}
+
+fn schema_of_shape(shape: Shape) -> Value {
+    let texts = |names: &[&str]| names.iter().map(|name| (name.to_string(), json!({ "type": "string" }))).collect();
+    match shape {
+        Shape::Text => json!({ "type": "string" }),
+        Shape::Choice(choices) => json!({ "enum": choices }),
+        Shape::Flag => json!({ "type": "boolean" }),
+        Shape::Count(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        Shape::Level(levels) => json!({ "enum": levels }),
+        Shape::Number(most) => json!({ "type": "number", "minimum": 0, "maximum": most }),
+        Shape::Texts => json!({ "type": "array", "items": { "type": "string" } }),
+        Shape::Labels => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+        Shape::Record(required, others) => {
+            let known: Map<String, Value> = texts(&[required, others].concat());
+            json!({ "type": "object", "properties": known, "required": required, "additionalProperties": false })
+        }
+        Shape::Records(required, others, lists) => {
+            let mut one = schema_of_shape(Shape::Record(required, others));
+            for list in lists {
+                one["properties"][list] = schema_of_shape(Shape::Texts);
+            }
+            json!({ "anyOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
+        }
+        Shape::ChoiceOrCount(choices, least, most) => {
+            json!({ "anyOf": [{ "enum": choices }, { "type": "integer", "minimum": least, "maximum": most }] })
+        }
+        Shape::ChoiceOrCounts(choices) => {
+            let counts = json!({ "type": "array", "items": { "type": "integer", "minimum": 0 }, "minItems": 1 });
+            json!({ "anyOf": [{ "enum": choices }, counts] })
+        }
+    }
+}
+
+fn schema_of_key(key: &Key) -> Value {
+    let mut schema = schema_of_shape(key.shape);
+    schema["description"] = json!(without_links(key.doc));
+    schema["examples"] = alternatives(key.form).into_iter().filter_map(value_of).collect();
+    if let Some(default) = default_of(key).and_then(value_of) {
+        schema["default"] = default;
+    }
+    schema
+}
+
+fn schema_of_table(table: &Table) -> Value {
+    let keys = || KEYS.iter().filter(|key| key.table == table.name);
+    let properties: Map<String, Value> = keys().map(|key| (key.name.to_owned(), schema_of_key(key))).collect();
+    let required: Vec<&str> = keys().filter(|key| key.default == "required").map(|key| key.name).collect();
+    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+fn schema() -> Value {
+    let mut whole = json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "hotset.toml",
+        "description": "Configuration of the storage cache Hotset",
+    });
+    for table in TABLES {
+        let own = schema_of_table(table);
+        match (table.name, table.repeated) {
+            ("", _) => whole.as_object_mut().expect("it is one").extend(own.as_object().expect("it is one").clone()),
+            (name, true) => whole["properties"][name] = json!({ "type": "array", "items": own }),
+            (name, false) => whole["properties"][name] = own,
+        }
+    }
+    whole
+}
+
+/// What of `value` the schema refuses, as far as [`schema`] uses the language of schemas.
+fn refused(schema: &Value, value: &Value) -> bool {
+    let Some(all) = schema.as_object() else { return schema == &json!(false) };
+    let of_type = |name: &str| match name {
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        other => panic!("no type {other} is known"),
+    };
+    let entries = || value.as_array().into_iter().flatten();
+    let members = || value.as_object().into_iter().flatten();
+    all.iter().any(|(word, says)| match word.as_str() {
+        "$schema" | "title" | "description" | "examples" | "default" => false,
+        "type" => !of_type(says.as_str().expect("one type")),
+        "enum" => !says.as_array().expect("a list").contains(value),
+        "minimum" => value.as_f64().is_some_and(|number| number < says.as_f64().expect("a number")),
+        "maximum" => value.as_f64().is_some_and(|number| number > says.as_f64().expect("a number")),
+        "minItems" => value.is_array() && entries().count() < says.as_u64().expect("a count") as usize,
+        "anyOf" => says.as_array().expect("a list").iter().all(|one| refused(one, value)),
+        "items" => entries().any(|entry| refused(says, entry)),
+        "required" => {
+            says.as_array().expect("a list").iter().any(|name| value.get(name.as_str().expect("a name")).is_none())
+        }
+        "properties" => members().any(|(name, member)| says.get(name).is_some_and(|says| refused(says, member))),
+        "additionalProperties" => {
+            let known = |name: &String| schema["properties"].get(name).is_some();
+            members().any(|(name, member)| !known(name) && refused(says, member))
+        }
+        other => panic!("the word {other} is not known"),
+    })
+}
+
+fn parsed(text: &str) -> Value {
+    let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"));
+    serde_json::to_value(table).expect("TOML is JSON")
+}
+
+fn problems(text: &str) -> Vec<String> {
+    let checked = Config::parse(Path::new("/etc/hotset/hotset.toml"), text);
+    checked.err().into_iter().flat_map(|problems| problems.problems).map(|problem| problem.what).collect()
+}
+
+/// A file with one table, of what it requires and `key`, if one is given, with `value`.
+fn file_with(table: &Table, key: Option<(&str, &str)>) -> String {
+    let mut text = match (table.name, table.repeated) {
+        ("", _) => String::new(),
+        (name, true) => format!("[[{name}]]\n"),
+        (name, false) => format!("[{name}]\n"),
+    };
+    for required in KEYS.iter().filter(|key| key.table == table.name && key.default == "required") {
+        if key.is_none_or(|(name, _)| name != required.name) {
+            text += &format!("{} = {}\n", required.name, alternatives(required.form)[0]);
+        }
+    }
+    key.map_or(text.clone(), |(name, value)| format!("{text}{name} = {value}\n"))
+}
+
+/// Set `UPDATE_DOCS=1` to write the file instead of comparing it.
+fn check(name: &str, made: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        return std::fs::write(&file, made).expect("the file can be written");
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(found == made, "packaging/{name} is behind the code; UPDATE_DOCS=1 writes it anew");
+}
+
+#[test]
+fn the_packaged_file_explains_every_key_and_is_good_as_it_is() {
+    let text = explained();
+    check("hotset.toml", &text);
+    assert_eq!(problems(&text), Vec::<String>::new());
+    // With every comment that is a key or a table taken at its word it names all keys there are, and no other.
+    let is_said = |line: &&str| !line.starts_with("# ") && !line.starts_with("#:") && *line != "#";
+    let whole: Vec<&str> = text.lines().filter(is_said).map(|line| line.strip_prefix('#').unwrap_or(line)).collect();
+    let whole = parsed(&whole.join("\n"));
+    for key in KEYS {
+        let table = if key.table.is_empty() { &whole } else { &whole[key.table] };
+        let table = table.get(0).unwrap_or(table);
+        assert!(table.get(key.name).is_some(), "{}.{} is not there", key.table, key.name);
+    }
+    assert!(!refused(&schema(), &whole), "the schema refuses what the file explains");
+}
+
+#[test]
+fn the_schema_is_that_of_the_parser_s_keys() {
+    check("hotset.schema.json", &format!("{:#}\n", schema()));
+}
+
+#[test]
+fn what_is_documented_is_good_by_the_schema() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut found = 0;
+    for page in ["configuration.md", "iscsi.md", "qos.md", "getting-started.md"] {
+        let text = std::fs::read_to_string(docs.join(page)).expect("the page is there");
+        for example in text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().expect("it ends")) {
+            assert!(!refused(&schema(), &parsed(example)), "{page}:\n{example}");
+            found += 1;
+        }
+    }
+    assert!(found >= 4, "only {found} examples were found");
+}
+
+#[test]
+fn the_schema_refuses_what_the_parser_refuses_for_its_type_and_nothing_that_it_takes() {
+    const PROBES: [&str; 10] =
+        [r#""x""#, "7", "1.5", "-1", "true", r#"["x"]"#, "[7]", "[]", r#"{ a = "x" }"#, "{ a = 7 }"];
+    let (schema, mut both) = (schema(), 0);
+    for table in TABLES {
+        let before = problems(&file_with(table, None));
+        for key in KEYS.iter().filter(|key| key.table == table.name) {
+            for probe in PROBES.into_iter().chain(alternatives(key.form)) {
+                let file = file_with(table, Some((key.name, probe)));
+                let fresh: Vec<String> = problems(&file).into_iter().filter(|what| !before.contains(what)).collect();
+                let of_type = fresh.iter().any(|what| what.contains("must be") || what.contains("knows no"));
+                let is_refused = refused(&schema, &parsed(&file));
+                assert!(is_refused || !of_type, "the schema takes what is no {}:\n{file}{fresh:?}", key.name);
+                assert!(!is_refused || !fresh.is_empty(), "the schema refuses what the parser takes:\n{file}");
+                both += u32::from(is_refused);
+            }
+        }
+    }
+    assert!(both > 100, "only {both} probes were refused");
+    for (file, why) in [
+        ("xyzzy = 1\n", "an unknown key"),
+        ("[[volume]]\nname = \"a\"\n", "a required key that is not there"),
+        ("[volume]\n", "a table that is written once"),
+    ] {
+        assert!(!problems(file).is_empty() && refused(&schema, &parsed(file)), "{why}");
+    }
+}
+
+#[test]
+fn forms_are_taken_apart_and_links_are_text() {
+    assert_eq!(alternatives(r#""auto" or [0, 1]"#), [r#""auto""#, "[0, 1]"]);
+    assert_eq!(alternatives("0, 1, 5, 6 or 10"), ["0", "1", "5", "6", "10"]);
+    assert_eq!(alternatives(r#"{ user = "a, b", x = "c or d" }"#), [r#"{ user = "a, b", x = "c or d" }"#]);
+    assert_eq!(
+        without_links("of [flash] ([api.md](api.md#history)), a [[datastore]]"),
+        "of [flash] (api.md), a [[datastore]]"
+    );
+    assert!(find_key("volume", "backing").is_some_and(|key| default_of(key).is_none()));
+}

@@ -1,0 +1,94 @@
+//! The HTTP interface, as the daemon starts it.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tls::{Identity, ServerConfig};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::certificates::Shown;
+use super::daemon::Daemon;
+use terminal::log;
+
+/// Pause before an address or a certificate that cannot be had is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// A socket that listens, and what its connections are encrypted with, if they are.
+type Listening = (TcpListener, Option<watch::Receiver<Arc<ServerConfig>>>);
+
+impl Daemon {
+    /// Listens where the configuration says, if it does, until `stop` says true. Where that cannot be, volumes are served all the same, and
+    /// it is tried again.
+    pub fn start_api(self: &Rc<Self>, stop: watch::Receiver<bool>) {
+        self.know_tokens();
+        let Some(address) = self.config.borrow().api.listen else { return };
+        let listener = self.listen_api(address);
+        let daemon = self.clone();
+        tokio::task::spawn_local(async move {
+            let (listener, tls) = match listener {
+                Ok(listening) => listening,
+                Err(why) => daemon.listen_later(address, why).await,
+            };
+            let config = daemon.config.borrow().api.clone();
+            let options = api::Options {
+                names: config.names,
+                metrics_volumes: config.metrics_volumes as usize,
+                tls,
+                log: |line| log::info(line),
+            };
+            let access = daemon.access.clone();
+            let samples = daemon.samples.subscribe();
+            api::serve(listener, daemon, access, options, samples, stop).await;
+        });
+    }
+
+    /// Listens, or says why it cannot.
+    fn listen_api(&self, address: SocketAddr) -> Result<Listening, String> {
+        // Never in the clear because a file is not right.
+        let files = self.config.borrow().api.tls.clone();
+        let identity = files.map(|files| files.read().map(|identity| (files, identity))).transpose();
+        let identity = identity.map_err(|error| format!("[api] TLS: {error}"))?;
+        let listening = api::listen(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (address, listener) = listening.map_err(|error| format!("[api] cannot listen on {address}: {error}"))?;
+        let tls = match identity {
+            Some((files, Identity { config, chain })) => {
+                log::info(format!("HTTPS on {address}"));
+                let (sender, receiver) = watch::channel(api::encrypted(config));
+                let renew = move |config| drop(sender.send_replace(api::encrypted(config)));
+                let shown = Shown::new(&files, chain, renew);
+                assert!(self.certificates.api.set(shown).is_ok(), "it listens once");
+                Some(receiver)
+            }
+            None => {
+                log::info(format!("HTTP on {address}"));
+                if !address.ip().is_loopback() {
+                    log::warn(format!(
+                        "[api] listen {address} is no loopback address, and tokens go over it unencrypted; give it tls_certificate and tls_key, or put a TLS proxy in front of it"
+                    ));
+                }
+                None
+            }
+        };
+        self.api.set(Some(address));
+        Ok((listener, tls))
+    }
+
+    async fn listen_later(&self, address: SocketAddr, mut why: String) -> Listening {
+        log::error(format!("{why}; trying again, volumes are served without it"));
+        loop {
+            tokio::time::sleep(RETRY_PAUSE).await;
+            match self.listen_api(address) {
+                Ok(listening) => return listening,
+                // Said once, as long as it is the same.
+                Err(again) if again == why => {}
+                Err(other) => {
+                    log::error(format!("{other}; trying again, volumes are served without it"));
+                    why = other;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Events and alerts in the daemon: who asks for what, what each sample shows, what a start and a stop leave behind.
+
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::rc::Rc;
+
+use control::report::{AlertReport, EventKind};
+use control::{Actor, Answer, ErrorKind, Failure, ProgressSender, Request, StatusReport};
+use events::alerts::{Alerts, Limits, untold};
+use events::{Events, Note, Receiver, Touched, Tracker, Wanted, Webhook, asked};
+
+use super::daemon::Daemon;
+use terminal::log;
+
+/// The folder of events in the state directory.
+pub const FOLDER: &str = "events";
+/// What this machine calls itself.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+/// How the event of a clean stop begins.
+const STOPPED: &str = "stopped";
+
+/// What the daemon has of events and alerts.
+pub struct Journal {
+    /// What has happened.
+    pub events: Events,
+    tracker: RefCell<Tracker>,
+    alerts: RefCell<Alerts>,
+    webhook: Option<Webhook>,
+    /// Volumes come up while the daemon starts, and that is no event.
+    is_serving: Cell<bool>,
+}
+
+/// A change that somebody asked for is under way as long as this lives.
+struct UnderWay<'a> {
+    journal: &'a Journal,
+    touched: Touched,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.journal.tracker.borrow_mut().end(&self.touched);
+    }
+}
+
+impl Journal {
+    /// Opens the log in the state directory, and notes the start.
+    pub fn open(state: &Path, webhook: Option<Receiver>) -> Journal {
+        let host = std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned();
+        let start = |receiver| match Webhook::start(receiver, host) {
+            Ok(webhook) => Some(webhook),
+            Err(error) => {
+                log::error(format!("[alerts] webhook: its thread cannot be started: {error}"));
+                None
+            }
+        };
+        let webhook = webhook.and_then(start);
+        let events = Events::open(&state.join(FOLDER));
+        let before = events.last(EventKind::Daemon);
+        let journal = Journal {
+            events,
+            tracker: RefCell::default(),
+            alerts: RefCell::default(),
+            webhook,
+            is_serving: Cell::default(),
+        };
+        let unclean = before.is_some_and(|event| !event.text.starts_with(STOPPED));
+        let word = if unclean { "; the one before it did not say that it stopped" } else { "" };
+        let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+        journal.note_daemon(&format!("started: hotset {version}, process {pid}{word}"));
+        journal
+    }
+
+    /// Notes what became of the daemon.
+    pub fn note_daemon(&self, text: &str) {
+        self.events.note(Note::new(EventKind::Daemon, None, text));
+    }
+
+    /// Notes a change that somebody asked for.
+    pub fn note_change(&self, actor: Option<String>, subject: Option<String>, text: String) {
+        self.events.note(Note { kind: EventKind::Change, subject, actor, text });
+    }
+
+    /// All volumes had their turn, and everything is as `status` says: from now on it is an event when that changes.
+    pub fn begin_serving(&self, text: &str, status: &StatusReport) {
+        self.note_daemon(text);
+        let first = self.tracker.borrow_mut().look(status);
+        assert!(first.is_empty(), "the first look has nothing to compare with");
+        self.is_serving.set(true);
+    }
+
+    /// A sample is going to be taken.
+    pub fn begin_look(&self) {
+        self.tracker.borrow_mut().begin_look();
+    }
+
+    /// Notes what a sample shows.
+    pub fn look(&self, at_unix_ms: u64, status: &StatusReport, limits: &Limits) {
+        if self.is_serving.get() {
+            let notes = self.tracker.borrow_mut().look(status);
+            notes.into_iter().for_each(|note| self.events.note(note));
+        }
+        let changes = self.alerts.borrow_mut().look(at_unix_ms, status, limits);
+        changes.iter().for_each(|change| self.events.note(change.note()));
+        self.webhook.iter().for_each(|webhook| webhook.send(at_unix_ms, &changes));
+    }
+
+    /// What is wrong, as of the last look.
+    pub fn active(&self) -> Vec<AlertReport> {
+        self.alerts.borrow().active()
+    }
+
+    /// Tells how events and their delivery stand.
+    pub fn tell_health(&self, status: &mut StatusReport) {
+        status.events = self.events.health();
+        status.webhook = self.webhook.as_ref().map(Webhook::health);
+    }
+
+    /// Tells what is wrong, in words too where the status has none of its own.
+    pub fn tell_alerts(&self, status: &mut StatusReport) {
+        status.active_alerts = self.active();
+        status.alerts.extend(untold(&status.active_alerts));
+    }
+
+    fn begin(&self, touched: Touched) -> UnderWay<'_> {
+        self.tracker.borrow_mut().begin(touched.clone());
+        UnderWay { journal: self, touched }
+    }
+}
+
+impl Daemon {
+    /// Does what `request` says; what it changes is noted with who asked for it.
+    pub async fn act_for(
+        self: &Rc<Self>,
+        actor: &Actor,
+        request: Request,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
+        let Some(asked) = asked(&request) else { return self.act(actor, request, progress).await };
+        let journal = &self.journal;
+        match &request {
+            Request::Reload {} if !self.stop.is_stopping() => {
+                return self.reload_for(actor.show().as_deref().unwrap_or("unknown")).await.map(Answer::Said);
+            }
+            // Its answer is the last thing that the daemon does.
+            Request::Stop { .. } => {
+                journal.note_change(actor.show(), None, asked.what);
+                return self.act(actor, request, progress).await;
+            }
+            _ => {}
+        }
+        let is_removal = matches!(request, Request::VolumeRemove { .. });
+        let under_way = asked.volume.clone().map(|name| journal.begin(Touched::Volume(name)));
+        let result = self.act(actor, request, progress).await;
+        let became = match (&result, &asked.volume) {
+            (Ok(Answer::Volume(report)), _) => journal.tracker.borrow_mut().compare(report),
+            (Ok(_), Some(name)) if is_removal => {
+                journal.tracker.borrow_mut().forget(name);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        drop(under_way);
+        let subject = asked.volume.or(asked.device);
+        match &result {
+            Ok(_) if became.is_empty() => journal.note_change(actor.show(), subject, asked.what),
+            Ok(_) => journal.note_change(actor.show(), subject, format!("{}: {}", asked.what, became.join("; "))),
+            // What was refused changed nothing; what failed may have changed something.
+            Err(failure) if failure.kind == ErrorKind::Failed => {
+                journal.note_change(actor.show(), subject, format!("{} failed: {failure}", asked.what));
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// Reads the configuration again for `whom`; each sentence of what became of it is an event.
+    pub async fn reload_for(&self, whom: &str) -> Result<Vec<String>, Failure> {
+        let actor = format!("configuration reload ({whom})");
+        let under_way = self.journal.begin(Touched::All);
+        let names: Vec<String> = self.volumes.borrow().keys().cloned().collect();
+        let result = self.reload().await;
+        let reports = self.volume_reports().await;
+        self.journal.tracker.borrow_mut().learn(&reports);
+        drop(under_way);
+        match &result {
+            Ok(said) => {
+                let names: Vec<&str> =
+                    names.iter().map(String::as_str).chain(reports.iter().map(|volume| volume.name.as_str())).collect();
+                for sentence in said {
+                    let (subject, text) = split(sentence, &names);
+                    self.journal.note_change(Some(actor.clone()), subject.map(str::to_owned), text.to_owned());
+                }
+            }
+            Err(failure) => self.journal.note_change(Some(actor), None, format!("failed: {failure}")),
+        }
+        result
+    }
+
+    /// `events`.
+    pub fn events_page(&self, wanted: &Wanted) -> Answer {
+        Answer::Events(self.journal.events.page(wanted))
+    }
+
+    /// From when on something is wrong, as configured.
+    pub fn alert_limits(&self) -> Limits {
+        let config = self.config.borrow();
+        Limits {
+            dirty_age: config.alerts.dirty_age,
+            endurance_until: config.alerts.endurance_until,
+            metrics_volumes: config.api.listen.map(|_| config.api.metrics_volumes as usize),
+            cores: self.cores.len(),
+        }
+    }
+
+    /// Notes how the daemon ended, and has it written.
+    pub fn end_events(&self) {
+        self.journal.note_daemon(&self.stop.said());
+        self.journal.events.flush();
+    }
+}
+
+/// The volume that a sentence begins with, and the rest of it.
+fn split<'a>(sentence: &'a str, names: &[&'a str]) -> (Option<&'a str>, &'a str) {
+    let rest = sentence.strip_prefix("volume ");
+    let found = rest.and_then(|rest| {
+        // The longest, for a name may have another one and a colon in front.
+        let fits = names.iter().filter_map(|name| Some((*name, rest.strip_prefix(name)?.strip_prefix(": ")?)));
+        fits.max_by_key(|(name, _)| name.len())
+    });
+    found.map_or((None, sentence), |(name, text)| (Some(name), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_about_a_volume_is_told_with_the_volume() {
+        let names = ["v", "v:", "web"];
+        assert_eq!(split("volume v: added", &names), (Some("v"), "added"));
+        assert_eq!(split("volume web2: added", &names), (None, "volume web2: added"));
+        assert_eq!(split("[api] has changed", &names), (None, "[api] has changed"));
+    }
+}

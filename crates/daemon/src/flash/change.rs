@@ -1,0 +1,302 @@
+//! `flash add`, `remove`, `replace`: devices come and go while volumes are served. The list of devices is kept in the state directory:
+//! a newcomer stands in it before it becomes a member, and one that goes until it is none.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use control::report::{FlashJobReport, JobOutcome};
+use control::{Answer, ErrorKind, Failure, ProgressSender};
+use flash::{JobKind, JobReport, MemberReport, Store, StoreError};
+use seam::Disk;
+use seam::real::RealSeam;
+
+use super::super::daemon::{Daemon, core_gone, state_failed};
+use super::super::data_core::Local;
+use super::Flash;
+use super::open::{Opened, open_device};
+use config::FlashConfig;
+use state::FlashDevices;
+use terminal::log;
+
+/// How often a change says how far it is.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
+
+/// Whether it was refused for what was asked, or tried and failed.
+fn kind_of(error: &StoreError) -> ErrorKind {
+    match error {
+        StoreError::Refused(_) | StoreError::NotEmpty { .. } | StoreError::TooSmall { .. } | StoreError::Cancelled => {
+            ErrorKind::Conflict
+        }
+        _ => ErrorKind::Failed,
+    }
+}
+
+/// A path as commands name it: absolute, links and all.
+fn absolute(path: &str) -> Result<PathBuf, Failure> {
+    let path = Path::new(path);
+    match path.is_absolute() {
+        true => Ok(path.to_owned()),
+        false => Err(Failure::new(ErrorKind::Invalid, format!("{}: name the whole path", path.display()))),
+    }
+}
+
+fn same(a: &Path, b: &Path) -> bool {
+    a == b || a.canonicalize().ok().is_some_and(|a| b.canonicalize().ok() == Some(a))
+}
+
+impl Daemon {
+    /// The devices in force: those of the file, or what commands have made of them since.
+    pub(crate) fn flash_devices(&self) -> Vec<PathBuf> {
+        let config = self.config.borrow();
+        let file = config.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
+        let state = self.state.borrow();
+        match state.state().flash_devices.as_ref().filter(|held| held.file == file) {
+            Some(held) => held.devices.clone(),
+            None => file,
+        }
+    }
+
+    /// Notes another list of devices.
+    fn note_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
+        let file = self.config.borrow().flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
+        let held = (file != devices).then_some(FlashDevices { file, devices });
+        self.state.borrow_mut().change(|state| state.flash_devices = held).map_err(state_failed)
+    }
+
+    fn with_device(&self, path: &Path) -> Result<(), Failure> {
+        let mut devices = self.flash_devices();
+        if !devices.iter().any(|device| same(device, path)) {
+            devices.push(path.to_owned());
+        }
+        self.note_devices(devices)
+    }
+
+    fn without_device(&self, path: &Path) -> Result<(), Failure> {
+        let devices = self.flash_devices().into_iter().filter(|device| !same(device, path)).collect();
+        self.note_devices(devices)
+    }
+
+    fn opened_flash(&self) -> Result<(Opened, FlashConfig), Failure> {
+        let flash = self.flash.borrow();
+        match (&*flash, self.config.borrow().flash.clone()) {
+            (Flash::Open(opened), Some(config)) => Ok((opened.clone(), config)),
+            (Flash::Unused(unused), _) => {
+                Err(Failure::new(ErrorKind::Conflict, format!("flash is not used: {}", unused.why)))
+            }
+            _ => Err(Failure::new(ErrorKind::Conflict, "the configuration has no [flash]")),
+        }
+    }
+
+    /// `flash add`.
+    pub async fn add_flash(&self, path: &str, force: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
+        let path = absolute(path)?;
+        let before = self.flash_devices();
+        let text = format!("adding {}", path.display());
+        let change = async move |store: Store<RealSeam>, disk| store.add(disk, force).await;
+        self.with_device(&path)?;
+        if let Err(failure) = self.bring(&path, JobKind::Add, &text, change, progress).await {
+            self.note_devices(before)?;
+            return Err(failure);
+        }
+        log::info(format!("flash device {} was added by command", path.display()));
+        self.flash_answer().await
+    }
+
+    /// `flash replace`.
+    pub async fn replace_flash(
+        &self,
+        old: &str,
+        new: &str,
+        force: bool,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
+        let new = absolute(new)?;
+        let before = self.flash_devices();
+        let (member, old_path) = self.member_of(old).await?;
+        let text = format!("replacing {old} by {}", new.display());
+        let change = async move |store: Store<RealSeam>, disk| store.replace(member, disk, force).await;
+        self.with_device(&new)?;
+        if let Err(failure) = self.bring(&new, JobKind::Replace, &text, change, progress).await {
+            self.note_devices(before)?;
+            return Err(failure);
+        }
+        if let Some(path) = old_path {
+            self.without_device(&path)?;
+        }
+        log::info(format!("flash device {old} was replaced by {} by command", new.display()));
+        self.flash_answer().await
+    }
+
+    /// `flash remove`.
+    pub async fn remove_flash(&self, which: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
+        let (opened, config) = self.opened_flash()?;
+        let (member, path) = self.member_of(which).await?;
+        let allow = config.allow_single_copy;
+        let remove = async move |local: Rc<Local>| match local.engine.log() {
+            Some(store) => store.remove(member, allow).await,
+            None => Err(StoreError::Failed("the log is not open".to_owned())),
+        };
+        let called = self.flash_core().call(remove);
+        let result = self.watched_job(&format!("removing {which}"), progress, called).await.map_err(core_gone)?;
+        let shown = path.as_ref().map_or_else(|| which.to_owned(), |path| path.display().to_string());
+        self.changed(JobKind::Remove, &shown, result, |text| opened.names.show(text))?;
+        if let Some(path) = path {
+            self.without_device(&path)?;
+        }
+        log::info(format!("flash device {which} was removed by command"));
+        self.flash_answer().await
+    }
+
+    /// `flash pause`, `resume`, `cancel`.
+    pub async fn steer_flash(&self, steer: fn(&Store<RealSeam>) -> bool) -> Result<Answer, Failure> {
+        self.opened_flash()?;
+        let call = async move |local: Rc<Local>| local.engine.log().is_some_and(|store| steer(&store));
+        match self.flash_core().call(call).await.map_err(core_gone)? {
+            true => self.flash_answer().await,
+            false => Err(Failure::new(ErrorKind::Conflict, "no flash device is being added, removed or replaced")),
+        }
+    }
+
+    async fn flash_answer(&self) -> Result<Answer, Failure> {
+        let generation = async |local: Rc<Local>| local.engine.log().map(|log| log.generation());
+        if let (Some(store), Ok(Some(generation))) = (self.flash_store(), self.flash_core().call(generation).await) {
+            self.note_generation(&store, generation)?;
+        }
+        Ok(Answer::Flash(Box::new(self.flash_report().await.unwrap_or_default())))
+    }
+
+    /// The member that people call so: by path, or by its number where it is not here.
+    async fn member_of(&self, which: &str) -> Result<(u32, Option<PathBuf>), Failure> {
+        let (opened, _) = self.opened_flash()?;
+        let ask = async |local: Rc<Local>| local.engine.log().map(|log| log.members()).unwrap_or_default();
+        let members = self.flash_core().call(ask).await.map_err(core_gone)?;
+        for member in members {
+            let path = member.device.as_deref().map(|device| PathBuf::from(opened.names.show(device)));
+            let is = path.as_deref().is_some_and(|path| same(path, Path::new(which)));
+            if is || which.parse() == Ok(member.member) {
+                return Ok((member.member, path));
+            }
+        }
+        Err(Failure::new(
+            ErrorKind::NotFound,
+            format!("{which} is no flash device in use; `hotset flash list` shows them"),
+        ))
+    }
+
+    /// Opens a device and does `change` with it.
+    async fn bring<F>(
+        &self,
+        path: &Path,
+        kind: JobKind,
+        what: &str,
+        change: impl FnOnce(Store<RealSeam>, <RealSeam as seam::Seam>::Disk) -> F + Send + 'static,
+        progress: &ProgressSender,
+    ) -> Result<(), Failure>
+    where
+        F: Future<Output = Result<u32, StoreError>> + 'static,
+    {
+        let (opened, config) = self.opened_flash()?;
+        let (device, own) = (path.to_owned(), self.own_volumes());
+        let call = async move |local: Rc<Local>| {
+            // What cannot be opened is what was named.
+            let opened = open_device(&local, &config, device, &own).await;
+            let disk = match opened {
+                Ok(disk) => disk,
+                Err(text) => return (None, Err(StoreError::Refused(text))),
+            };
+            let identity = disk.identity();
+            let changed = match local.engine.log() {
+                Some(store) => change(store, disk).await,
+                None => Err(StoreError::Failed("the log is not open".to_owned())),
+            };
+            (Some(identity), changed)
+        };
+        let called = self.flash_core().call(call);
+        let (identity, result) = self.watched_job(what, progress, called).await.map_err(core_gone)?;
+        let (mut names, shown) = (opened.names, path.display().to_string());
+        identity.iter().for_each(|identity| names.add(identity.clone(), path));
+        self.changed(kind, &shown, result, |text| names.show(text))?;
+        if let Flash::Open(opened) = &mut *self.flash.borrow_mut() {
+            identity.into_iter().for_each(|identity| opened.names.add(identity, path));
+            opened.absent.retain(|absent| !absent.contains(&shown));
+        }
+        Ok(())
+    }
+
+    /// How a change of the members ended, for whoever asked and for whoever watches; `show` makes names of devices out of identities. What was
+    /// refused had not begun.
+    fn changed<T>(
+        &self,
+        kind: JobKind,
+        device: &str,
+        result: Result<T, StoreError>,
+        show: impl Fn(&str) -> String,
+    ) -> Result<T, Failure> {
+        let end = |outcome, reason: &str| self.jobs.end_flash(name_of(kind), device, outcome, reason);
+        let error = match result {
+            Ok(done) => {
+                end(JobOutcome::Done, "");
+                return Ok(done);
+            }
+            Err(error) => error,
+        };
+        let failure = Failure::new(kind_of(&error), show(&error.to_string()));
+        match error {
+            StoreError::Cancelled => end(JobOutcome::CalledOff, &failure.message),
+            _ if failure.kind == ErrorKind::Failed => end(JobOutcome::Failed, &failure.message),
+            _ => {}
+        }
+        Err(failure)
+    }
+
+    /// Does `action`, and says meanwhile how far the change of the members is.
+    async fn watched_job<T>(&self, what: &str, progress: &ProgressSender, action: impl Future<Output = T>) -> T {
+        let mut action = std::pin::pin!(action);
+        let first = tokio::time::Instant::now() + PROGRESS_PAUSE;
+        let mut tick = tokio::time::interval_at(first, PROGRESS_PAUSE);
+        loop {
+            tokio::select! {
+                result = &mut action => return result,
+                _ = tick.tick() => {
+                    let ask = async |local: Rc<Local>| local.engine.log().and_then(|log| log.job());
+                    if let Ok(Some(job)) = self.flash_core().call(ask).await {
+                        progress.say_copied(what, job.done_bytes, job.total_bytes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a change is called.
+fn name_of(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Add => "add",
+        JobKind::Remove => "remove",
+        JobKind::Replace => "replace",
+        JobKind::TakeOver => "take-over",
+    }
+}
+
+/// A change under way, for people and programs.
+pub(super) fn job_report(job: JobReport, members: &[MemberReport], opened: &Opened) -> FlashJobReport {
+    let known = members.iter().find(|member| Some(member.member) == job.member);
+    let device = match known.and_then(|member| member.device.as_deref()) {
+        Some(device) => opened.names.show(device),
+        None => job.member.map(|member| format!("number {member}")).unwrap_or_default(),
+    };
+    let left = job.total_bytes.saturating_sub(job.done_bytes);
+    let left_seconds = (job.done_bytes > 0).then(|| {
+        let seconds = u128::from(job.age.0) * u128::from(left) / u128::from(job.done_bytes) / 1_000_000_000;
+        seconds as u64
+    });
+    FlashJobReport {
+        kind: name_of(job.kind).to_owned(),
+        device,
+        done_bytes: job.done_bytes,
+        total_bytes: job.total_bytes,
+        left_seconds,
+        paused: job.paused,
+    }
+}

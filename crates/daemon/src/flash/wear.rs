@@ -1,0 +1,115 @@
+//! What was written to each flash device over all restarts, and how much of its life that is. The store counts from its opening on; what
+//! was before is kept in the state directory, once a minute and at a clean stop, so that a crash forgets a minute of it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use control::report::{FlashDeviceReport, WrittenReport};
+
+use super::super::daemon::Daemon;
+use super::super::data_core::Local;
+use state::DeviceWear;
+use terminal::log;
+
+/// A device is rated to be written `endurance_dwpd` times a day for so long, as its makers' warranties run.
+const RATED_DAYS: u64 = 5 * 365;
+const DAY_SECONDS: u64 = 86_400;
+/// A rate is worth a forecast after so long.
+const FORECAST_SECONDS: u64 = 3_600;
+
+/// What had been written to each device, by what it calls itself, when the store was opened.
+pub type Before = BTreeMap<String, DeviceWear>;
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// What was before, and what the store has counted since.
+fn total(before: Option<&DeviceWear>, since: &flash::PageMember) -> DeviceWear {
+    let before = before.cloned().unwrap_or_else(|| DeviceWear { since: now(), ..DeviceWear::default() });
+    DeviceWear {
+        since: before.since,
+        promotion_bytes: before.promotion_bytes + since.promotion_bytes,
+        dirty_bytes: before.dirty_bytes + since.log_bytes,
+        journal_bytes: before.journal_bytes + since.journal_bytes,
+    }
+}
+
+/// Fills in what was written to a device, and how much of its life that is where `milli_dwpd` says what it is rated for.
+pub(super) fn report(
+    device: &mut FlashDeviceReport,
+    before: Option<&DeviceWear>,
+    since: &flash::PageMember,
+    milli_dwpd: u32,
+) {
+    let all = total(before, since);
+    let bytes = all.promotion_bytes + all.dirty_bytes + all.journal_bytes;
+    device.written = WrittenReport {
+        promotion_bytes: all.promotion_bytes,
+        dirty_bytes: all.dirty_bytes,
+        journal_bytes: all.journal_bytes,
+        since_unix_seconds: all.since,
+    };
+    let rated = u128::from(device.size_bytes) * u128::from(milli_dwpd) * u128::from(RATED_DAYS) / 1000;
+    if rated == 0 {
+        return;
+    }
+    device.endurance_used_ratio = Some(bytes as f64 / rated as f64);
+    let age = now().saturating_sub(all.since);
+    if age >= FORECAST_SECONDS && bytes > 0 {
+        let left = rated.saturating_sub(u128::from(bytes));
+        device.endurance_left_days =
+            Some((left * u128::from(age) / u128::from(bytes) / u128::from(DAY_SECONDS)) as u64);
+    }
+}
+
+impl Daemon {
+    /// What had been written before this start: to be called once, when the store was opened.
+    pub(super) fn begin_wear(&self) {
+        *self.wear.borrow_mut() = self.state.borrow().state().wear.clone();
+    }
+
+    /// Keeps what was written up to now.
+    pub async fn save_wear(&self) {
+        let ask = async |local: Rc<Local>| {
+            let members = local.engine.log().map(|log| log.members()).unwrap_or_default();
+            let written = local.engine.pages().map(|pages| pages.stats().members).unwrap_or_default();
+            (members, written)
+        };
+        let Ok((members, written)) = self.flash_core().call(ask).await else { return };
+        let mut all = self.wear.borrow().clone();
+        for member in members {
+            let Some(device) = member.device else { continue };
+            let since = written.iter().find(|written| written.member == member.member).copied().unwrap_or_default();
+            let sum = total(all.get(&device), &since);
+            all.insert(device, sum);
+        }
+        let noted = self.state.borrow_mut().change(|state| state.wear = all);
+        if let Err(error) = noted {
+            log::error(format!("what was written to flash could not be kept: {error}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_adds_up_over_restarts_and_is_a_part_of_the_device_s_life() {
+        let day = 100 << 30;
+        let before = DeviceWear { since: now() - 10 * DAY_SECONDS, promotion_bytes: 9 * day, ..DeviceWear::default() };
+        let since = flash::PageMember { promotion_bytes: day / 2, log_bytes: day / 2, ..flash::PageMember::default() };
+        let mut device = FlashDeviceReport { size_bytes: day, ..FlashDeviceReport::default() };
+        report(&mut device, Some(&before), &since, 1000);
+        assert_eq!((device.written.promotion_bytes, device.written.dirty_bytes), (9 * day + day / 2, day / 2));
+        // Ten times the device in ten days, of five years of once a day.
+        let used = device.endurance_used_ratio.expect("it is rated");
+        assert!((used - 10.0 / 1825.0).abs() < 1e-6, "{used}");
+        assert_eq!(device.endurance_left_days, Some(1815));
+        let mut unrated = FlashDeviceReport { size_bytes: day, ..FlashDeviceReport::default() };
+        report(&mut unrated, Some(&before), &since, 0);
+        assert_eq!(unrated.endurance_used_ratio, None);
+    }
+}

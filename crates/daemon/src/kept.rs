@@ -1,0 +1,264 @@
+//! Memory that outlives the daemon: where it lies, and what earlier daemons left there.
+//!
+//! Every start makes a file of its own and notes it in the state directory first; a clean stop forgets it. What is noted and still
+//! there was left by a daemon that was killed. Each volume is taken back before anybody can ask for it, from the oldest file that has
+//! it: younger ones have of it what a start took back that came no further, and forget it first. A file goes when nothing in it counts
+//! any more.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use control::{ErrorKind, Failure};
+use engine::{AttachError, Backing, Volume, VolumeSpec, WriteSource};
+use seam::BlockMut;
+use seam::real::{KeptFile, LeftBehind, RealBlockMut, RealSeam, room_in_memory};
+
+use super::daemon::{Daemon, core_gone, state_failed};
+use super::data_core::Local;
+use config::{Config, KeepIn};
+use state::{KeptRecord, StateDir, StateError, VolumeRecord, draw_incarnation};
+use terminal::log;
+use units::show_bytes;
+
+/// Where memory lies unless something else is said.
+const DIRECTORY: &str = "/dev/shm";
+/// Room that a new file needs to begin with, in bytes.
+const LEAST_BYTES: u64 = 32 << 20;
+
+/// Where this daemon keeps its memory.
+#[derive(Default)]
+pub struct Plan {
+    /// Where it lies; `None`: it goes with the daemon.
+    pub kept: Option<KeptFile>,
+    /// Why it does although it was to outlive it: something to alert of.
+    pub not_kept: Option<String>,
+}
+
+/// Where this daemon's memory is to lie, noted in the state directory. A file system without room for it keeps no daemon from starting that
+/// has to take back what an earlier one left there.
+pub fn plan(config: &Config, state: &mut StateDir) -> Result<Plan, String> {
+    // What was left takes room until it is taken back, which is before there is much in the new one.
+    let left = state.state().kept.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
+    let left: Vec<u64> = left.map(|file| file.blocks() * 512).collect();
+    let wanted = config.memory_bytes.saturating_sub(left.iter().sum()).max(LEAST_BYTES);
+    let (directory, is_asked_for) = match &config.keep_in {
+        KeepIn::Nowhere => return Ok(Plan::default()),
+        KeepIn::Auto => (Path::new(DIRECTORY), false),
+        KeepIn::Directory(directory) => (directory.as_path(), true),
+    };
+    if let Err(error) = check(directory, wanted).and_then(|()| try_file(directory)) {
+        if is_asked_for && left.is_empty() {
+            return Err(format!("[memory] keep_in: {error}"));
+        }
+        log::warn(format!(
+            "{error}: if this daemon is killed, what clients wrote and did not flush is lost, and the next flush of each \
+             fails once; make room there, name another tmpfs in [memory] keep_in, or accept it with keep_in = \"none\""
+        ));
+        let not_kept = (!left.is_empty()).then(|| format!("{error}. What an earlier daemon left there is taken back"));
+        return Ok(Plan { kept: None, not_kept });
+    }
+    let id = draw_incarnation().map_err(|error| format!("[memory] keep_in: {error}"))?;
+    let path = directory.join(format!("hotset-{id:016x}"));
+    let record = KeptRecord { path: path.clone(), id, generation: state.state().generation };
+    state.change(|state| state.kept.push(record)).map_err(|error| error.to_string())?;
+    Ok(Plan { kept: Some(KeptFile { path, id }), not_kept: None })
+}
+
+/// Where a file can be made, one for memory can be made too.
+fn try_file(directory: &Path) -> Result<(), String> {
+    let made = tempfile::NamedTempFile::new_in(directory);
+    made.map(drop).map_err(|error| format!("{} cannot be written ({error})", directory.display()))
+}
+
+fn check(directory: &Path, bytes: u64) -> Result<(), String> {
+    let shown = directory.display();
+    match room_in_memory(directory) {
+        Err(error) => Err(format!("{shown} cannot be used ({error})")),
+        Ok(None) => Err(format!("{shown} is no file system in memory (tmpfs), and would be too slow")),
+        Ok(Some(room)) if room < bytes => {
+            let (room, bytes) = (show_bytes(room), show_bytes(bytes));
+            Err(format!("{shown} has room for {room} and [memory] size is {bytes}; mount it larger, or lower that"))
+        }
+        Ok(Some(_)) => Ok(()),
+    }
+}
+
+/// A file that an earlier daemon left and that cannot be read: what it holds, and of which volumes, is not known.
+#[derive(Clone, Debug)]
+pub struct Unreadable {
+    record: KeptRecord,
+    why: String,
+}
+
+/// A block's content.
+struct Content<'a>(&'a [u8]);
+
+impl WriteSource<RealSeam> for Content<'_> {
+    fn fill(&mut self, _: usize, block: &mut RealBlockMut, at: usize, len: usize) {
+        block.write_bytes(at, &self.0[at..at + len]);
+    }
+}
+
+/// Serves a volume with what earlier daemons left of it, on flash or in memory. On an error they keep that.
+pub async fn attach(
+    local: &Local,
+    spec: VolumeSpec,
+    backing: Backing<RealSeam>,
+) -> Result<Volume<RealSeam>, AttachError> {
+    let owner = spec.incarnation;
+    let files: Vec<_> = local.left.borrow().iter().filter(|file| file.of(owner).is_some()).cloned().collect();
+    let Some((file, left)) = files.first().and_then(|file| Some((file, file.of(owner)?))) else {
+        return local.engine.attach_recovered(spec, backing).await;
+    };
+    let content = |place| Content(file.content(place));
+    let (volume, taken) = local.engine.attach_left(spec, backing, &left, content).await?;
+    // The one that has all of it last: a kill in between must not leave a part alone.
+    files.iter().rev().for_each(|file| file.forget(owner));
+    if taken > 0 {
+        log::info(format!(
+            "volume {}: took back {taken} blocks and zero-ranges that a daemon that was killed had acknowledged and left in memory",
+            volume.name()
+        ));
+    }
+    Ok(volume)
+}
+
+/// True when earlier daemons left content of the volume.
+pub fn is_left(local: &Local, owner: u64) -> bool {
+    local.left.borrow().iter().any(|file| has_content(file, owner))
+}
+
+fn has_content(file: &LeftBehind, owner: u64) -> bool {
+    file.of(owner).is_some_and(|left| left.has_content())
+}
+
+impl Daemon {
+    /// The files in which earlier daemons left something of a volume that was not taken back.
+    pub(super) async fn left_in_memory(&self, name: &str) -> Result<Vec<String>, Failure> {
+        let Some(owner) = self.state.borrow().state().by_name(name).map(|record| record.incarnation) else {
+            return Ok(Vec::new());
+        };
+        let of = async move |local: Rc<Local>| {
+            let left = local.left.borrow();
+            let files = left.iter().filter(|file| has_content(file, owner));
+            files.map(|file| file.file().path.display().to_string()).collect::<Vec<_>>()
+        };
+        let mut files = self.cores[0].call(of).await.map_err(core_gone)?;
+        let state = self.state.borrow();
+        let record = state.state().by_name(name).filter(|record| !record.clean && !self.is_whole(record.generation));
+        let unreadable = record.and_then(|record| self.unreadable_of(record));
+        files.extend(unreadable.map(|file| file.record.path.display().to_string()));
+        Ok(files)
+    }
+
+    /// True when everything is there that the daemon of that generation acknowledged.
+    pub(super) fn is_whole(&self, generation: u64) -> bool {
+        // Of this daemon nothing is lost, however often it began to serve a volume.
+        generation == self.state.borrow().state().generation || self.whole.borrow().contains(&generation)
+    }
+
+    /// An unreadable file that may hold content of a volume: one of the daemon that last served it, or of an earlier one.
+    fn unreadable_of(&self, record: &VolumeRecord) -> Option<Unreadable> {
+        self.unreadable.borrow().iter().find(|file| file.record.generation <= record.generation).cloned()
+    }
+
+    /// Why a volume that was not cleanly stopped is not served, where what is left of it cannot be read.
+    pub(super) fn withheld_in(&self, record: &VolumeRecord) -> Option<Failure> {
+        let Unreadable { record: file, why } = self.unreadable_of(record)?;
+        let (name, path) = (&record.name, file.path.display());
+        let text = format!(
+            "it was not cleanly stopped, and {path}, which may hold what its clients were told is written, cannot be read: {why}. Start the \
+             version of hotset that made that file and stop it, then this one again; or, accepting that this data is lost, say so: \
+             hotset volume adopt {name}"
+        );
+        Some(Failure::new(ErrorKind::Conflict, text))
+    }
+
+    /// Opens what earlier daemons left. Returns the generations of those of which nothing is lost. A file that cannot be read stays where it
+    /// is, and keeps those volumes from being served of which it may hold content.
+    pub(super) async fn open_left_behind(&self) -> Result<Vec<u64>, Failure> {
+        let records = self.state.borrow().state().kept.clone();
+        let files: Vec<_> = records.iter().map(|one| KeptFile { path: one.path.clone(), id: one.id }).collect();
+        let files: Vec<_> = files.into_iter().filter(|file| self.kept.as_ref() != Some(file)).collect();
+        let known: Vec<u64> = self.state.borrow().state().volumes.iter().map(|record| record.incarnation).collect();
+        let open = async move |local: Rc<Local>| {
+            let (mut whole, mut unreadable) = (Vec::new(), Vec::new());
+            for file in files {
+                let opened = match LeftBehind::open(&file) {
+                    Ok(Some(opened)) => opened,
+                    Ok(None) => continue,
+                    Err(error) => {
+                        unreadable.push((file.id, error.to_string()));
+                        continue;
+                    }
+                };
+                opened
+                    .owners()
+                    .into_iter()
+                    .filter(|owner| !known.contains(owner))
+                    .for_each(|owner| opened.forget(owner));
+                if opened.is_whole() {
+                    whole.push(file.id);
+                }
+                local.left.borrow_mut().push(Rc::new(opened));
+            }
+            (whole, unreadable)
+        };
+        let (whole, unreadable) = self.cores[0].call(open).await.map_err(core_gone)?;
+        for (id, why) in unreadable {
+            let record = records.iter().find(|record| record.id == id).expect("it is one of those opened").clone();
+            log::error(format!(
+                "{}, which holds what a killed daemon had acknowledged, cannot be read: {why}. It stays where it is, and volumes of which it \
+                 may hold content are not served",
+                record.path.display()
+            ));
+            self.unreadable.borrow_mut().push(Unreadable { record, why });
+        }
+        let of = |record: &&KeptRecord| whole.contains(&record.id);
+        Ok(records.iter().filter(of).map(|record| record.generation).collect())
+    }
+
+    /// Removes the files in which nothing counts any more, and forgets those that are gone.
+    pub(super) async fn drop_left_behind(&self) -> Result<(), Failure> {
+        let sort = async |local: Rc<Local>| {
+            local.left.borrow_mut().retain(|file| !file.owners().is_empty());
+            local.left.borrow().iter().map(|file| file.file().id).collect::<Vec<_>>()
+        };
+        let left = self.cores[0].call(sort).await.map_err(core_gone)?;
+        let own = self.kept.as_ref().map(|kept| kept.id);
+        let unreadable: Vec<u64> = self.unreadable.borrow().iter().map(|file| file.record.id).collect();
+        let is_over = |id: u64| Some(id) != own && !left.contains(&id) && !unreadable.contains(&id);
+        self.forget_kept(|record| is_over(record.id)).map_err(state_failed)
+    }
+
+    /// Everything is on the backings: this daemon's own file is not needed.
+    pub(super) fn end_kept(&self) {
+        let own = self.kept.as_ref().map(|kept| kept.id);
+        if let Err(error) = self.forget_kept(|record| Some(record.id) == own) {
+            log::error(error.to_string());
+        }
+    }
+
+    fn forget_kept(&self, which: impl Fn(&KeptRecord) -> bool) -> Result<(), StateError> {
+        let gone: Vec<_> = self.state.borrow().state().kept.iter().filter(|one| which(one)).cloned().collect();
+        // First, for without its note nobody would look at it again; it may be gone with an earlier boot.
+        for record in &gone {
+            if let Err(error) = std::fs::remove_file(&record.path)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                log::warn(format!("{} is not needed any more and cannot be removed: {error}", record.path.display()));
+            }
+        }
+        let whole = self.whole.borrow();
+        self.state.borrow_mut().change(|state| {
+            state.kept.retain(|record| !gone.contains(record));
+            // A whole memory without content of a volume proves that nothing of it was lost, and is the only proof.
+            let whole = gone.iter().filter(|record| whole.contains(&record.generation)).map(|record| record.generation);
+            let proven: BTreeSet<u64> = whole.collect();
+            let complete = state.volumes.iter_mut().filter(|volume| proven.contains(&volume.generation));
+            complete.for_each(|volume| volume.clean = true);
+        })
+    }
+}

@@ -1,0 +1,172 @@
+//! Storage that is in use already, or that is this daemon's own: two volumes on one disk, a volume on an export of the same daemon.
+//!
+//! The seam refuses a second path to an open disk; here it gets the names of those that have it. An export that leads back is known by
+//! the configured addresses before anything is connected, by the connection itself, and by the kernel's NBD devices under a disk.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use control::{ErrorKind, Failure};
+use engine::backing::nbd::NbdTarget;
+use seam::real::{NbdUnder, has_client};
+use seam::{Address, DiskError};
+
+use super::daemon::Daemon;
+use config::{BackingSpec, VolumeConfig};
+
+/// What begins the text that `hotset attach` writes on a device, before the volume's identity.
+const ATTACHED: &str = "hotset:";
+
+/// Links to links that are followed.
+const LINKS_MAX: usize = 16;
+
+/// Identities of this daemon's volumes.
+#[derive(Clone, Debug, Default)]
+pub struct OwnVolumes(Vec<u64>);
+
+impl OwnVolumes {
+    /// Refuses a disk at `path` that lies on a kernel's NBD device of this daemon.
+    pub fn check(&self, path: &dyn std::fmt::Display, under: &[NbdUnder]) -> Result<(), String> {
+        let ours = |device: &&NbdUnder| {
+            let volume = device.backend.as_deref().and_then(volume_of);
+            volume.is_some_and(|volume| self.0.contains(&volume)) || device.pid.is_some_and(has_client)
+        };
+        match under.iter().find(ours) {
+            Some(device) => Err(format!(
+                "{path} lies on /dev/{}, which is an export of this daemon itself; name storage that is there without it",
+                device.name
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The volume that `hotset attach` wrote on a device.
+fn volume_of(backend: &str) -> Option<u64> {
+    let (incarnation, _) = backend.strip_prefix(ATTACHED)?.split_once('/')?;
+    u64::from_str_radix(incarnation, 16).ok()
+}
+
+impl Daemon {
+    /// What tells the volumes of this daemon from those of another.
+    pub fn own_volumes(&self) -> OwnVolumes {
+        OwnVolumes(self.state.borrow().state().volumes.iter().map(|record| record.incarnation).collect())
+    }
+
+    /// Refuses an export at an address where this daemon listens, or will.
+    pub(super) fn check_target(&self, target: &NbdTarget) -> Result<(), Failure> {
+        match self.config.borrow().nbd.listen.iter().any(|own| is_same(own, &target.address)) {
+            true => Err(Failure::new(
+                ErrorKind::Conflict,
+                format!("its backing {target} is an export of this daemon itself; name the volume's own storage"),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Why a backing cannot be opened, with the name of what has its storage already.
+    pub(super) fn open_failure(
+        &self,
+        config: &VolumeConfig,
+        error: &DiskError,
+        wanted: &[(VolumeConfig, bool)],
+    ) -> Failure {
+        let DiskError::Shared { path, other, on } = error else { return self.unopened(config, error) };
+        let text = format!(
+            "its backing {} lies on the same storage as {} ({on}), which {} has; two on one destroy its data: give it a backing of its own",
+            path.display(),
+            other.display(),
+            self.holder_of(other, wanted)
+        );
+        Failure::new(ErrorKind::Conflict, text)
+    }
+
+    /// The volume or flash device of that path.
+    fn holder_of(&self, path: &Path, wanted: &[(VolumeConfig, bool)]) -> String {
+        if self.flash_devices().iter().any(|device| device == path) {
+            return "the flash log".to_owned();
+        }
+        let volumes = self.volumes.borrow();
+        let served = volumes.values().map(|known| &known.config).filter(|config| is_at(&config.backing, path));
+        let starting = wanted.iter().map(|(config, _)| config).filter(|config| is_at(&config.backing, path));
+        served
+            .chain(starting)
+            .next()
+            .map_or_else(|| "this daemon".to_owned(), |config| format!("volume {}", config.name))
+    }
+}
+
+fn is_at(backing: &BackingSpec, other: &Path) -> bool {
+    matches!(backing, BackingSpec::Path(path) if path == other)
+}
+
+/// True when a client of `asked` comes to what listens at `own`. Names are not resolved; the connection itself tells of those.
+fn is_same(own: &Address, asked: &Address) -> bool {
+    match (own, asked) {
+        (Address::Unix(own), Address::Unix(asked)) => place_of(own) == place_of(asked),
+        (Address::Tcp(own, port), Address::Tcp(asked, asked_port)) if port == asked_port => {
+            match (ip_of(own), ip_of(asked)) {
+                (Some(own), Some(asked)) => own == asked || (own.is_unspecified() && asked.is_loopback()),
+                _ => own == asked,
+            }
+        }
+        _ => false,
+    }
+}
+
+/// A socket's path without links: the socket itself may not be there yet.
+fn place_of(path: &Path) -> PathBuf {
+    if let Ok(path) = path.canonicalize() {
+        return path;
+    }
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(target) = path.read_link() else { break };
+        path = path.parent().map_or(target.clone(), |folder| folder.join(&target));
+    }
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    folder.zip(path.file_name()).map_or_else(|| path.clone(), |(folder, name)| folder.join(name))
+}
+
+fn ip_of(host: &str) -> Option<IpAddr> {
+    match host {
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        host => host.parse().ok().map(|address: IpAddr| address.to_canonical()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_listener_are_the_same() {
+        let tcp = |host: &str, port| Address::Tcp(host.to_owned(), port);
+        assert!(is_same(&tcp("0.0.0.0", 1), &tcp("127.0.0.1", 1)) && is_same(&tcp("::", 1), &tcp("::1", 1)));
+        assert!(is_same(&tcp("127.0.0.1", 1), &tcp("localhost", 1)) && is_same(&tcp("::", 1), &tcp("localhost", 1)));
+        assert!(is_same(&tcp("store", 1), &tcp("store", 1)));
+        assert!(
+            !is_same(&tcp("0.0.0.0", 1), &tcp("127.0.0.1", 2)) && !is_same(&tcp("0.0.0.0", 1), &tcp("192.0.2.1", 1))
+        );
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        std::fs::create_dir(&real).expect("the folder can be written");
+        std::os::unix::fs::symlink(&real, &link).expect("the folder can be written");
+        let to_come = folder.path().join("to-come");
+        std::os::unix::fs::symlink("link/s", &to_come).expect("the folder can be written");
+        let [real, link, other] = [real.join("s"), link.join("s"), link.join("t")].map(Address::Unix);
+        assert!(is_same(&real, &link) && !is_same(&real, &other));
+        assert!(is_same(&real, &Address::Unix(to_come)), "a link to a socket that is not there yet");
+    }
+
+    #[test]
+    fn disk_on_an_attached_volume_of_this_daemon_is_refused() {
+        let device = |backend: &str| NbdUnder { name: "nbd3".into(), backend: Some(backend.into()), pid: None };
+        let own = OwnVolumes(vec![0xab]);
+        let refused = own.check(&"/dev/dm-1", &[device("hotset:00000000000000ab/v")]).expect_err("it is its own");
+        assert!(refused.contains("/dev/dm-1 lies on /dev/nbd3"), "{refused}");
+        for foreign in ["hotset:00000000000000ac/v", "hotset:nonsense", "qemu"] {
+            assert_eq!(own.check(&"/dev/dm-1", &[device(foreign)]), Ok(()), "{foreign}");
+        }
+    }
+}

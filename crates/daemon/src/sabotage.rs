@@ -1,0 +1,41 @@
+//! A deliberate fault by environment, so that tests outside this process can show that they notice. Builds with assertions alone
+//! obey it.
+
+use engine::spec::Sabotage;
+
+/// The variable that names the fault, in words joined by hyphens.
+const VARIABLE: &str = "HOTSET_SABOTAGE";
+
+const ALL: [(&str, Sabotage); 9] = [
+    ("flush-early", Sabotage::FlushEarly),
+    ("lose-partial-write", Sabotage::LosePartialWrite),
+    ("stale-after-discard", Sabotage::StaleAfterDiscard),
+    ("drop-written-at-reconnect", Sabotage::DropWrittenAtReconnect),
+    ("no-tickets", Sabotage::NoTickets),
+    ("overwrite-in-flight", Sabotage::OverwriteInFlight),
+    ("zero-for-dirty", Sabotage::ZeroForDirty),
+    ("ack-before-log", Sabotage::AckBeforeLog),
+    ("no-tombstones", Sabotage::NoTombstones),
+];
+
+const OF_FLASH: [(&str, flash::Sabotage); 2] =
+    [("flash-skip-flush", flash::Sabotage::SkipFlush), ("flash-ack-before-mirror", flash::Sabotage::AckBeforeMirror)];
+
+/// The fault of the engine that the environment asks for.
+pub fn from_environment() -> Sabotage {
+    let Some(wanted) = wanted() else { return Sabotage::None };
+    terminal::log::warn(format!("{VARIABLE}={wanted}: this daemon is broken on purpose"));
+    let of_flash = OF_FLASH.iter().any(|(name, _)| *name == wanted);
+    let found = ALL.iter().find(|(name, _)| *name == wanted).map(|(_, sabotage)| *sabotage);
+    found.unwrap_or_else(|| if of_flash { Sabotage::None } else { panic!("{VARIABLE} names no fault: {wanted}") })
+}
+
+/// The fault of the flash store that the environment asks for.
+pub fn of_flash() -> flash::Sabotage {
+    let found = wanted().and_then(|wanted| OF_FLASH.iter().find(|(name, _)| *name == wanted));
+    found.map_or(flash::Sabotage::None, |(_, sabotage)| *sabotage)
+}
+
+fn wanted() -> Option<String> {
+    std::env::var(VARIABLE).ok().filter(|_| cfg!(debug_assertions))
+}

@@ -1,0 +1,98 @@
+//! Tokens of the HTTP interface: made, listed, revoked; kept by their hashes in the state directory.
+
+use std::time::SystemTime;
+
+use control::token::{LoginLink, TokenCreated, TokenReport};
+use control::{Answer, ErrorKind, Failure, Role};
+
+use super::daemon::{Daemon, state_failed};
+use state::TokenRecord;
+use terminal::log;
+
+/// Tokens at most.
+const TOKENS_MAX: usize = 256;
+/// Characters of a name.
+const NAME_MAX: usize = 64;
+
+impl Daemon {
+    /// `token create`.
+    pub fn create_token(&self, name: &str, role: Role) -> Result<Answer, Failure> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_part) {
+            let text = format!("\"{name}\" is no name of a token; use up to {NAME_MAX} letters, digits and - _ . @");
+            return Err(Failure::new(ErrorKind::Invalid, text));
+        }
+        let count = self.state.borrow().state().tokens.len();
+        if self.tokens().iter().any(|token| token.name == name) {
+            let text = format!("there is a token \"{name}\" already; revoke it first, or take another name");
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
+        if count >= TOKENS_MAX {
+            let text = format!("there are {count} tokens, which is as many as there may be; revoke one first");
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
+        let (drawn, token) = api::Token::draw(name, role).map_err(|error| Failure::new(ErrorKind::Failed, error))?;
+        // A clock before 1970 is none.
+        let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let record = TokenRecord { name: drawn.name, role, hash: drawn.hash, created };
+        self.state.borrow_mut().change(|state| state.tokens.push(record)).map_err(state_failed)?;
+        self.know_tokens();
+        log::info(format!("token {name} ({role}) was made by command"));
+        Ok(Answer::TokenCreated(TokenCreated { name: name.to_owned(), role, token }))
+    }
+
+    /// `token list`.
+    pub fn tokens(&self) -> Vec<TokenReport> {
+        let state = self.state.borrow();
+        let report = |token: &TokenRecord| TokenReport {
+            name: token.name.clone(),
+            role: token.role,
+            created_unix_seconds: token.created,
+        };
+        state.state().tokens.iter().map(report).collect()
+    }
+
+    /// `token revoke`.
+    pub fn revoke_token(&self, name: &str) -> Result<Answer, Failure> {
+        if !self.tokens().iter().any(|token| token.name == name) {
+            let text = format!("there is no token \"{name}\"; `hotset token list` shows them");
+            return Err(Failure::new(ErrorKind::NotFound, text));
+        }
+        let gone = self.state.borrow_mut().change(|state| state.tokens.retain(|token| token.name != name));
+        gone.map_err(state_failed)?;
+        self.know_tokens();
+        let text = format!("token {name} was revoked; who logged in with it is logged out");
+        log::info(&text);
+        Ok(Answer::Said(vec![text]))
+    }
+
+    /// `token link`.
+    pub fn login_link(&self, role: Role) -> Result<Answer, Failure> {
+        let Some(address) = self.api.get() else {
+            let text = "there is no HTTP interface to log in to; add [api] listen = \"127.0.0.1:7400\" and restart";
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        };
+        let key = self.access.make_link(role).map_err(|error| Failure::new(ErrorKind::Failed, error))?;
+        // Who listens on all addresses is reached on this machine by loopback.
+        let host = match address.ip().is_unspecified() {
+            true => format!("localhost:{}", address.port()),
+            false => address.to_string(),
+        };
+        let scheme = if self.certificates.api.get().is_some() { "https" } else { "http" };
+        let page = format!("{scheme}://{host}/");
+        log::info(format!("a log-in link ({role}) was made by command"));
+        let link = format!("{page}login?key={key}");
+        Ok(Answer::Link(LoginLink { page, link, valid_seconds: api::LINK_TIME.as_secs() }))
+    }
+
+    /// Tells the HTTP interface which tokens there are.
+    pub(super) fn know_tokens(&self) {
+        let state = self.state.borrow();
+        let token = |record: &TokenRecord| api::Token {
+            name: record.name.clone(),
+            role: record.role,
+            hash: record.hash.clone(),
+        };
+        self.access.set_tokens(state.state().tokens.iter().map(token).collect());
+    }
+}

@@ -1,0 +1,96 @@
+//! The vhost-user front end: a socket for each volume, whose it is, and who is told of what.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use control::Failure;
+use engine::Volume;
+use seam::Address;
+use seam::real::RealSeam;
+use vhost_user::Server;
+
+use super::daemon::{Daemon, Placed, core_gone};
+use super::data_core::Local;
+use super::listen::patiently;
+use super::socket_access::SocketAccess;
+use config::VhostUserConfig;
+use terminal::log;
+
+impl Daemon {
+    /// Guests hear of a volume's new size.
+    pub(super) async fn tell_guests_size(&self, name: &str, placed: &Placed) -> Result<(), Failure> {
+        let name = name.to_owned();
+        let tell = async move |local: Rc<Local>| {
+            if let Some(vhost_user) = &local.vhost_user {
+                vhost_user.server.resized(&name);
+            }
+        };
+        self.cores[placed.core].call(tell).await.map_err(core_gone)
+    }
+}
+
+/// The kernel's limit for a socket's path, without its closing zero.
+const PATH_BYTES_MAX: usize = 107;
+
+/// Where sockets are made, and whose they are.
+pub struct VhostUserSpec {
+    directory: PathBuf,
+    access: SocketAccess,
+    generation: u64,
+}
+
+/// What the cores of the daemon of that generation are to serve. Nothing without `[vhost_user]`.
+pub fn plan(config: Option<&VhostUserConfig>, generation: u64) -> Result<Option<VhostUserSpec>, String> {
+    let Some(config) = config else { return Ok(None) };
+    let directory = config.directory.clone();
+    let cannot = |error| format!("[vhost_user] directory {} cannot be made: {error}", directory.display());
+    if !directory.is_dir() {
+        std::fs::create_dir_all(&directory).map_err(cannot)?;
+        // Whoever owns a socket has to get there, whatever the process's mask leaves to others; the sockets themselves say who may connect.
+        std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).map_err(cannot)?;
+    }
+    let (owner, group) = (config.socket_owner.as_deref(), config.socket_group.as_deref());
+    let access =
+        SocketAccess::find(owner, group, config.socket_mode).map_err(|error| format!("[vhost_user] {error}"))?;
+    Ok(Some(VhostUserSpec { directory, access, generation }))
+}
+
+/// The server of a core and its sockets.
+pub struct VhostUser {
+    /// The server.
+    pub server: Server,
+    spec: VhostUserSpec,
+}
+
+impl VhostUser {
+    /// A server without volumes.
+    pub fn new(seam: &RealSeam, spec: VhostUserSpec) -> VhostUser {
+        VhostUser { server: Server::new(seam.clone(), spec.generation, Rc::new(log::warn)), spec }
+    }
+
+    /// Makes a volume's socket and serves it there; `lost_before`: what daemons before that generation acknowledged may be lost.
+    /// Whatever stands in the way of that, others have the volume all the same.
+    pub async fn add(&self, seam: &RealSeam, volume: Volume<RealSeam>, lost_before: u64) {
+        let name = volume.name().to_owned();
+        if let Err(error) = self.listen(seam, volume, lost_before).await {
+            log::error(format!("volume {name} has no vhost-user socket: {error}"));
+        }
+    }
+
+    async fn listen(&self, seam: &RealSeam, volume: Volume<RealSeam>, lost_before: u64) -> Result<(), String> {
+        let path = self.spec.directory.join(format!("{}.sock", volume.name()));
+        if path.as_os_str().len() > PATH_BYTES_MAX {
+            return Err(format!(
+                "{} is longer than {PATH_BYTES_MAX} bytes; choose a shorter directory",
+                path.display()
+            ));
+        }
+        let listener = patiently(seam, &Address::Unix(path.clone())).await;
+        let listener = listener.map_err(|error| format!("{}: {error}", path.display()))?;
+        self.spec.access.set(&path)?;
+        self.server.add(volume, listener, lost_before);
+        Ok(())
+    }
+}

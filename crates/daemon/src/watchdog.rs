@@ -1,0 +1,86 @@
+//! The service manager's patience: its watchdog is fed while every data core and the control thread come round, and a start that takes long
+//! asks for more time while the data cores answer.
+//!
+//! A data core that stands still serves nobody. A control thread that does serves on, but notes nothing, takes no member out and cannot be
+//! stopped: neither heals by itself, and a new start does. What the control thread waits for is bounded far below the watchdog's time.
+
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use seam::{Nanos, Seam};
+
+use super::daemon::Daemon;
+use super::data_core::Local;
+use systemd::Notifier;
+
+/// How often a start that takes long asks for more time.
+const START_PAUSE: Duration = Duration::from_secs(10);
+/// Rounds of each of them in the time within which the watchdog has to be fed.
+const ROUNDS: u32 = 4;
+
+/// Who has come round since the watchdog was fed last: every data core, and the control thread as the last one.
+struct Rounds(Vec<AtomicBool>);
+
+impl Rounds {
+    /// One has come round; who completes them feeds the watchdog.
+    fn complete(&self, index: usize, notifier: &Notifier) {
+        self.0[index].store(true, Ordering::Relaxed);
+        if self.0.iter().all(|round| round.load(Ordering::Relaxed)) {
+            self.0.iter().for_each(|round| round.store(false, Ordering::Relaxed));
+            notifier.say("WATCHDOG=1");
+        }
+    }
+}
+
+impl Daemon {
+    /// Feeds the watchdog, where there is one, as long as every data core and the control thread come round.
+    pub async fn feed_watchdog(&self) {
+        let Some(time) = Notifier::watchdog_time() else { return };
+        let pause = time / ROUNDS;
+        let pause_of_cores = Nanos::from_micros(u64::try_from(pause.as_micros()).unwrap_or(u64::MAX));
+        let rounds: Arc<Rounds> = Arc::new(Rounds((0..=self.cores.len()).map(|_| AtomicBool::new(false)).collect()));
+        for core in &self.cores {
+            let (rounds, index) = (rounds.clone(), core.index());
+            let begin = async move |local: Rc<Local>| {
+                let (seam, notifier) = (local.seam.clone(), Notifier::that_never_waits());
+                local.seam.spawn(async move {
+                    loop {
+                        rounds.complete(index, &notifier);
+                        seam.sleep(pause_of_cores).await;
+                    }
+                });
+            };
+            // A core that is gone ends the daemon anyway.
+            let _ = core.call(begin).await;
+        }
+        let (control, notifier) = (self.cores.len(), Notifier::that_never_waits());
+        tokio::task::spawn_local(async move {
+            loop {
+                rounds.complete(control, &notifier);
+                tokio::time::sleep(pause).await;
+            }
+        });
+    }
+
+    /// Does `work`, and has the service manager wait for it while every data core answers.
+    pub async fn patiently<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let all_answer = async {
+                tokio::time::sleep(START_PAUSE).await;
+                for core in &self.cores {
+                    if core.call(async |_| ()).await.is_err() {
+                        return std::future::pending().await;
+                    }
+                }
+            };
+            tokio::select! {
+                done = &mut work => return done,
+                () = all_answer => self.notifier.more_time(),
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Where looks are shown: redrawn in place on a terminal, a line each elsewhere.
+
+use std::io::{IsTerminal, Write};
+
+use super::Show;
+use super::screen::{self, Look};
+use terminal::Failure;
+use terminal::render::style::Style;
+
+/// The output.
+pub struct Terminal {
+    live: bool,
+    redraw: bool,
+    style: Style,
+    lines: usize,
+}
+
+impl Terminal {
+    /// Shows what `show` asks for.
+    pub fn new(show: Show, style: Style) -> Terminal {
+        let (live, redraw) = (show == Show::Live, std::io::stdout().is_terminal());
+        Terminal { live, redraw, style, lines: 0 }
+    }
+
+    /// Shows the newest look at sides of these names, and how far it all is.
+    pub fn show(&mut self, looks: &[Look], names: [&str; 2], progress: &str) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        let shown = match (self.live, self.redraw, looks.last()) {
+            (true, true, _) => {
+                let text = screen::live(looks, names, progress, self.style);
+                let up = if self.lines > 0 { format!("\x1b[{}A", self.lines) } else { String::new() };
+                self.lines = text.matches('\n').count();
+                write!(out, "{up}{}", text.replace('\n', "\x1b[K\n"))
+            }
+            (true, false, Some(look)) if looks.len().is_multiple_of(2) => writeln!(out, "{}", screen::line(look)),
+            _ => Ok(()),
+        };
+        shown.and_then(|()| out.flush()).map_err(|error| Failure::failed(error.to_string()))
+    }
+}

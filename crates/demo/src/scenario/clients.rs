@@ -1,0 +1,164 @@
+//! One side's clients: the acts' jobs, played over NBD on a core of their own.
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
+use lab::scenario::bed::{Plan, Row};
+use lab::scenario::{Act, Setup};
+use lab::workload::{Crowd, Ended, Job};
+use seam::real::{RealCoreSpec, RealSeam, run_core};
+use seam::{BLOCK_BYTES, Nanos, Seam};
+
+use super::super::stage::Stage;
+use super::super::tally::Meter;
+use super::place;
+use super::scale::Scale;
+use lab::workload::exports::Exports;
+use terminal::Failure;
+
+/// Where all draws come from; both sides are asked for the same in the same order.
+const SEED: u64 = 1;
+/// Requests in flight for each connection to an export, and most connections to one.
+const A_CONNECTION: u64 = 128;
+const CONNECTIONS_MAX: u64 = 16;
+/// Time without the daemon after which it is gone for good.
+const PATIENCE: Nanos = Nanos::from_secs(1);
+/// Time that the requests of an act have before the next one begins.
+const CHANGE_OVER: Nanos = Nanos::from_millis(300);
+/// How often it is looked whether it is over.
+const LOOK_PAUSE: Nanos = Nanos::from_millis(50);
+
+/// Clients at work on a thread.
+pub struct Clients {
+    /// What they count.
+    pub meter: Meter,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<(), Failure>>,
+}
+
+/// What a thread of clients is told.
+struct Orders {
+    socket: PathBuf,
+    row: Row,
+    exports: usize,
+    acts: Vec<(Vec<Job>, Duration)>,
+    meter: Meter,
+    stop: Arc<AtomicBool>,
+}
+
+impl Clients {
+    /// Sends the clients of all acts to the daemon of `stage`, which has what is planned.
+    pub fn start(stage: &Stage, plan: &Plan, setup: &Setup, scale: &Scale) -> Result<Clients, Failure> {
+        let (meter, stop) = (Meter::default(), Arc::<AtomicBool>::default());
+        let time = |act: &Act| scale.minute * u32::try_from(act.minutes).expect("minutes can be counted");
+        let orders = Orders {
+            socket: stage.socket(),
+            row: plan.row(),
+            exports: plan.arrays.len(),
+            acts: setup.acts.iter().map(|act| (act.jobs.clone(), time(act))).collect(),
+            meter: meter.clone(),
+            stop: Arc::clone(&stop),
+        };
+        let thread = std::thread::Builder::new().name("clients".to_owned()).spawn(move || orders.follow());
+        let thread = thread.map_err(|error| Failure::failed(format!("no thread for clients: {error}")))?;
+        Ok(Clients { meter, stop, thread })
+    }
+
+    /// True when they have ended: they do so when they are told to, or have failed.
+    pub fn have_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Has them ask for nothing more.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives them some time for what they have asked.
+    pub fn wait(&self, patience: Duration) {
+        let begun = Instant::now();
+        while !self.have_ended() && begun.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits for their end.
+    pub fn join(self) -> Result<(), Failure> {
+        self.thread.join().map_err(|_| Failure::failed("a client panicked"))?
+    }
+}
+
+impl Orders {
+    fn follow(self) -> Result<(), Failure> {
+        let in_flight = |jobs: &[Job], of: fn(&Job) -> u64| jobs.iter().map(of).sum::<u64>();
+        let most = |of| self.acts.iter().map(|(jobs, _)| in_flight(jobs, of)).max().unwrap_or(0);
+        let requests = most(|job| u64::from(job.depth));
+        let bytes = most(|job| u64::from(job.depth) * job.pattern.largest().next_multiple_of(BLOCK_BYTES as u64));
+        // Headers, what the connections hold, and those of an act before whose last requests have not ended.
+        let pool_bytes = 4 * bytes + (64 << 20);
+        let connections = (requests / A_CONNECTION).clamp(1, CONNECTIONS_MAX) as usize;
+        let spec = RealCoreSpec::new(usize::try_from(pool_bytes).expect("64 bits"));
+        let ran = run_core(spec, move |seam| async move { self.play(&seam, connections).await });
+        ran.map_err(|error| Failure::failed(error.to_string()))?
+    }
+
+    async fn play(self, seam: &RealSeam, connections: usize) -> Result<(), Failure> {
+        let mut exports = Vec::new();
+        for number in 0..self.exports {
+            let mut disks = Vec::new();
+            for _ in 0..connections {
+                disks.push(connect(seam, &self.socket, &place::volume(number)).await?);
+            }
+            exports.push(disks);
+        }
+        let door = Exports::new(self.row.clone(), exports);
+        let (mut end, mut at_work) = (seam.now(), None::<Crowd>);
+        let playing = Rc::new(Cell::new(SEED));
+        for (seed, (jobs, time)) in (SEED..).zip(&self.acts) {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            playing.set(seed);
+            let (meter, playing) = (self.meter.clone(), Rc::clone(&playing));
+            let note = move |ended: Ended| match ended.ok {
+                true if playing.get() == seed => meter.note(ended.access.write, ended.waited),
+                // How long an act before has waited says nothing of this one.
+                true => meter.note_late(),
+                false => meter.note_error(),
+            };
+            if let Some(before) = at_work.take() {
+                // Where the storage cannot follow, the next ones do not wait until those before have all their answers.
+                tokio::select! {
+                    () = before.dismiss(seam) => {}
+                    () = seam.sleep(CHANGE_OVER) => {}
+                }
+            }
+            at_work = Some(Crowd::start(seam, &door, jobs, seed, note));
+            end += Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            while seam.now() < end && !self.stop.load(Ordering::Relaxed) {
+                seam.sleep_until(end.min(seam.now() + LOOK_PAUSE)).await;
+            }
+        }
+        // Who looks on may be late, and is to see the last act to its end.
+        while !self.stop.load(Ordering::Relaxed) {
+            seam.sleep(LOOK_PAUSE).await;
+        }
+        if let Some(crowd) = at_work {
+            crowd.dismiss(seam).await;
+        }
+        Ok(())
+    }
+}
+
+async fn connect(seam: &RealSeam, socket: &Path, export: &str) -> Result<NbdDisk<RealSeam>, Failure> {
+    let uri = format!("nbd+unix:///{export}?socket={}", socket.display());
+    let target: NbdTarget = uri.parse().map_err(|error| Failure::failed(format!("{uri}: {error}")))?;
+    let options = NbdOptions { refuses_own: false, patience: PATIENCE, ..NbdOptions::default() };
+    NbdDisk::open(seam, target, options).await.map_err(|error| Failure::failed(format!("{uri}: {error}")))
+}

@@ -1,0 +1,278 @@
+//! How a show goes: both sides are looked at while they are at work, and what came of each minute of the publication is kept.
+
+use std::time::Instant;
+
+use control::StatusReport;
+use lab::scenario::{Act, Point, Setup};
+
+use super::super::LOOK_PAUSE;
+use super::super::figures::{Figures, Reads};
+use super::super::live::Terminal;
+use super::super::screen::{Look, ratio};
+use super::super::stage::Control;
+use super::super::tally::{Meter, Tally};
+use super::clients::Clients;
+use super::scale::Scale;
+use terminal::Failure;
+
+/// Of an act, the part at its end that tells what it came to.
+const END_PART: u64 = 5;
+const MB: f64 = 1e6;
+
+/// What some time brought on one side.
+#[derive(Default)]
+pub struct Stretch {
+    tally: Tally,
+    reads: Reads,
+    backing_read: u64,
+    backing_written: u64,
+    seconds: f64,
+}
+
+impl Stretch {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Stretch) {
+        self.tally.add(&other.tally);
+        self.reads.add(other.reads);
+        self.backing_read += other.backing_read;
+        self.backing_written += other.backing_written;
+        self.seconds += other.seconds;
+    }
+
+    /// Its figures.
+    pub fn figures(&self) -> Figures {
+        Figures::of(&self.tally, self.reads, self.seconds)
+    }
+
+    /// Requests that failed.
+    pub fn errors(&self) -> u64 {
+        self.tally.errors
+    }
+
+    /// Mean latency of reads and writes together.
+    pub fn latency_ms(&self) -> f64 {
+        let (reads, writes) = (self.tally.reads.counts(), self.tally.writes.counts());
+        (reads.sum_ns + writes.sum_ns) as f64 / 1e6 / (reads.all + writes.all).max(1) as f64
+    }
+
+    /// What the lab would have counted.
+    fn point(&self, minute: u64, standing: &Standing, errors: u64) -> Point {
+        let figures = self.figures();
+        let writes = self.tally.writes.counts().all;
+        Point {
+            minute: minute as f64,
+            iops: figures.iops,
+            latency_ms: self.latency_ms(),
+            read_hit_ratio: figures.read_hit_ratio,
+            write_hit_ratio: self.tally.quick_writes as f64 / writes.max(1) as f64,
+            flash_fill_ratio: standing.flash_fill_ratio,
+            backing_read_mb_s: self.backing_read as f64 / MB / self.seconds,
+            backing_write_mb_s: self.backing_written as f64 / MB / self.seconds,
+            errors,
+            ..Point::default()
+        }
+    }
+}
+
+/// How a side stands.
+#[derive(Clone, Copy, Default)]
+struct Standing {
+    dirty_bytes: u64,
+    flash_fill_ratio: f64,
+}
+
+/// One side, as it is looked at.
+pub struct Side {
+    control: Control,
+    meter: Meter,
+    reads: Reads,
+    backing_read: u64,
+    backing_written: u64,
+    looked: Instant,
+}
+
+impl Side {
+    /// A side that nobody has asked for anything yet.
+    pub fn new(control: Control, meter: Meter) -> Side {
+        let (reads, looked) = (Reads::default(), Instant::now());
+        Side { control, meter, reads, backing_read: 0, backing_written: 0, looked }
+    }
+
+    /// What was since the last look, and how it stands; an error when the daemon has gone or is about to.
+    fn look(&mut self) -> Result<(Stretch, Standing), Failure> {
+        let report = self.control.status()?;
+        if report.stopping {
+            return Err(Failure::failed("the daemon is stopping"));
+        }
+        let tally = self.meter.take();
+        let now = Instant::now();
+        let seconds = (now - std::mem::replace(&mut self.looked, now)).as_secs_f64();
+        let sum = |of: fn(&control::VolumeReport) -> u64| report.volumes.iter().map(of).sum::<u64>();
+        let reads = Reads {
+            all: sum(|volume| volume.reads),
+            memory: sum(|volume| volume.memory_hits),
+            flash: sum(|volume| volume.flash_hits),
+        };
+        let (read, written) = (sum(|volume| volume.backing_read_bytes), sum(|volume| volume.backing_write_bytes));
+        let stretch = Stretch {
+            tally,
+            reads: reads.since(std::mem::replace(&mut self.reads, reads)),
+            backing_read: read.saturating_sub(std::mem::replace(&mut self.backing_read, read)),
+            backing_written: written.saturating_sub(std::mem::replace(&mut self.backing_written, written)),
+            seconds,
+        };
+        let dirty_bytes = sum(|volume| volume.dirty_bytes + volume.flash_dirty_bytes);
+        Ok((stretch, Standing { dirty_bytes, flash_fill_ratio: fill(&report) }))
+    }
+
+    /// Gives up what is dirty. A side that has gone has nothing to give up.
+    pub fn discard(mut self) {
+        let names = self.control.status().map(|report| report.volumes).unwrap_or_default();
+        for volume in names {
+            // What cannot be given up is kept by the stop, which takes longer then.
+            let _ = self.control.discard(&volume.name);
+        }
+    }
+}
+
+fn fill(report: &StatusReport) -> f64 {
+    let pages = report.flash.as_ref().map(|flash| &flash.pages).filter(|pages| pages.slots > 0);
+    pages.map_or(0.0, |pages| pages.pages as f64 / pages.slots as f64)
+}
+
+/// What came of an act, on the side with the cache and on the other one.
+#[derive(Default)]
+pub struct Played {
+    /// What it is called.
+    pub name: String,
+    /// All of it.
+    pub whole: [Stretch; 2],
+    /// Its end.
+    pub end: [Stretch; 2],
+    /// A point a minute.
+    pub points: [Vec<Point>; 2],
+}
+
+/// How it went.
+#[derive(Default)]
+pub struct Course {
+    /// Acts, as far as they were played.
+    pub acts: Vec<Played>,
+    /// Time that it took.
+    pub seconds: f64,
+    /// A side went away before all was played.
+    pub cut_short: bool,
+    /// Not on the arrays at the end, with the cache.
+    pub dirty_bytes: u64,
+}
+
+/// Somebody who looks on.
+pub struct Watch<'a> {
+    setup: &'a Setup,
+    scale: &'a Scale,
+    names: [&'a str; 2],
+    sides: &'a mut [Side; 2],
+    terminal: Terminal,
+    begun: Instant,
+    /// Minutes of the publication that have begun.
+    minutes: u32,
+    looks: Vec<Look>,
+    since_look: [Stretch; 2],
+    errors: [u64; 2],
+    course: Course,
+}
+
+impl<'a> Watch<'a> {
+    /// Looks at sides of these names, the one with the cache first, from now on.
+    pub fn new(
+        setup: &'a Setup,
+        scale: &'a Scale,
+        names: [&'a str; 2],
+        sides: &'a mut [Side; 2],
+        terminal: Terminal,
+    ) -> Watch<'a> {
+        Watch {
+            setup,
+            scale,
+            names,
+            sides,
+            terminal,
+            begun: Instant::now(),
+            minutes: 0,
+            looks: Vec::new(),
+            since_look: Default::default(),
+            errors: [0; 2],
+            course: Course::default(),
+        }
+    }
+
+    /// Looks on until all is played or a side has gone away.
+    pub fn watch(mut self, clients: &[Clients; 2]) -> Result<Course, Failure> {
+        for act in &self.setup.acts {
+            self.course.acts.push(Played { name: act.name.clone(), ..Played::default() });
+            for minute in 1..=act.minutes {
+                if clients.iter().any(Clients::have_ended) || !self.minute(act, minute)? {
+                    self.course.cut_short = true;
+                    return Ok(self.course);
+                }
+            }
+        }
+        Ok(self.course)
+    }
+
+    /// A minute of the publication, which is the act's so-manieth; false when a side has gone away.
+    fn minute(&mut self, act: &Act, minute: u64) -> Result<bool, Failure> {
+        let long = self.scale.minute;
+        let parts = u32::try_from(long.as_nanos().div_ceil(LOOK_PAUSE.as_nanos()).max(1)).unwrap_or(u32::MAX);
+        let mut this = <[Stretch; 2]>::default();
+        let mut stands = [Standing::default(); 2];
+        self.minutes += 1;
+        for part in 1..=parts {
+            let due = long * (self.minutes - 1) + long * part / parts;
+            std::thread::sleep(due.saturating_sub(self.begun.elapsed()));
+            for (index, side) in self.sides.iter_mut().enumerate() {
+                let Ok((stretch, standing)) = side.look() else { return Ok(false) };
+                this[index].add(&stretch);
+                self.since_look[index].add(&stretch);
+                stands[index] = standing;
+            }
+            self.show(act, &stands[0])?;
+        }
+        let played = self.course.acts.last_mut().expect("an act is being played");
+        for (index, stretch) in this.iter().enumerate() {
+            self.errors[index] += stretch.tally.errors;
+            played.points[index].push(stretch.point(minute, &stands[index], self.errors[index]));
+            played.whole[index].add(stretch);
+            if minute > act.minutes - act.minutes.div_ceil(END_PART) {
+                played.end[index].add(stretch);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Shows what was since the last look, unless that is only just over.
+    fn show(&mut self, act: &Act, standing: &Standing) -> Result<(), Failure> {
+        self.course.seconds = self.begun.elapsed().as_secs_f64();
+        self.course.dirty_bytes = standing.dirty_bytes;
+        if self.since_look[0].seconds < LOOK_PAUSE.as_secs_f64() * 0.8 {
+            return Ok(());
+        }
+        let [with, without] = std::mem::take(&mut self.since_look).map(|stretch| stretch.figures());
+        let (at_seconds, dirty_bytes) = (self.course.seconds, standing.dirty_bytes);
+        self.looks.push(Look { at_seconds, without, with, dirty_bytes });
+        let minute = match self.scale.timed {
+            true => format!(", minute {} of {}", self.minutes, self.setup.minutes()),
+            false => String::new(),
+        };
+        let flash = match self.setup.with.flash {
+            Some(_) => format!(
+                "; reads from flash {}, flash {} full",
+                ratio(with.flash_hit_ratio),
+                ratio(standing.flash_fill_ratio)
+            ),
+            None => String::new(),
+        };
+        let progress = format!("{:.0} of {} s: {}{minute}{flash}", at_seconds, self.scale.seconds, act.name);
+        self.terminal.show(&self.looks, self.names, &progress)
+    }
+}

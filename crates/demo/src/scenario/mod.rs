@@ -1,0 +1,90 @@
+//! `hotset demo --scenario`: a published test of the lab, in real time: its set-up with bytes and time cut, beside the same arrays without the
+//! cache, and in the end what came of it against what was published.
+//!
+//! Each side is a daemon of its own with clients of its own: what one has of memory and flash the other cannot touch, and each has its page.
+
+mod clients;
+mod course;
+mod intro;
+mod place;
+mod scale;
+mod summary;
+
+use std::time::Duration;
+
+use lab::scenario::Scenario;
+
+use self::clients::Clients;
+use self::course::{Side, Watch};
+use self::place::configuration;
+use self::scale::Scale;
+use self::summary::Summary;
+use super::live::Terminal;
+use super::stage::Stage;
+use super::{Show, screen};
+use terminal::log;
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
+
+/// Seconds of a show where nothing is said.
+const SECONDS: u64 = 180;
+/// Time that clients have for what they have asked when all is over.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// Shows `scenario`.
+pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Result<(), Failure> {
+    if scenario.show.is_none() {
+        let text = format!(
+            "{0} is not shown live: it is of volumes beside each other; run `hotset lab run {0}`",
+            scenario.name
+        );
+        return Err(Failure::failed(text));
+    }
+    let style = Style::of_stdout();
+    log::only_problems();
+    let scale = Scale::of(scenario.shown(), seconds.unwrap_or(SECONDS));
+    let setup = (scenario.shown().setup)(scale.cut);
+    let stage = |plan| Stage::set(|folder| configuration(folder, plan));
+    let stages = [stage(&setup.with)?, stage(&setup.without)?];
+    let [mut with, mut without] = [stages[0].control()?, stages[1].control()?];
+    let built = [with.status()?, without.status()?];
+    let names = [if setup.without.cached { "without flash" } else { "without cache" }, "with hotset"];
+    if show != Show::Json {
+        println!("{}", screen::page(&with.link()?).trim_end());
+        println!("{}  (the same {})\n", without.link()?.link, names[0]);
+        println!("{}", intro::intro(scenario, &setup, &scale, names[0], style));
+    }
+    let start = |stage, plan| Clients::start(stage, plan, &setup, &scale);
+    let clients = [start(&stages[0], &setup.with)?, start(&stages[1], &setup.without)?];
+    let mut sides = [Side::new(with, clients[0].meter.clone()), Side::new(without, clients[1].meter.clone())];
+    let terminal = Terminal::new(show, style);
+    let course = Watch::new(&setup, &scale, names, &mut sides, terminal).watch(&clients)?;
+    let summary = Summary::of(scenario, &scale, built, &course);
+    match show {
+        Show::Json => print_json(&summary)?,
+        Show::Live | Show::Summary => print!("{}", summary.text(names, style)),
+    }
+    if course.cut_short {
+        // Somebody has failed and says why, or the daemons were told to stop and have got nothing to keep.
+        stages.into_iter().try_for_each(Stage::leave)?;
+        return clients.into_iter().filter(Clients::have_ended).try_for_each(Clients::join);
+    }
+    end(stages, clients, sides)?;
+    match summary.errors {
+        0 => Ok(()),
+        errors => Err(Failure::failed(format!("{errors} requests failed"))),
+    }
+}
+
+/// Ends clients and daemons. What is dirty goes with the folders, so nobody waits until it is on an array that does not exist.
+fn end(stages: [Stage; 2], clients: [Clients; 2], sides: [Side; 2]) -> Result<(), Failure> {
+    clients.iter().for_each(Clients::stop);
+    clients.iter().for_each(|client| client.wait(LAST_ANSWERS));
+    for side in sides {
+        side.discard();
+    }
+    for stage in stages {
+        stage.strike()?;
+    }
+    clients.into_iter().try_for_each(Clients::join)
+}

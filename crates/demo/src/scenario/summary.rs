@@ -1,0 +1,248 @@
+//! How a show went: what was gained, act by act, and the figures that were published beside those that came out.
+
+use control::StatusReport;
+use lab::scenario::report::{bounds, figure};
+use lab::scenario::{Check, Point, Scenario};
+use serde::Serialize;
+
+use super::super::figures::Figures;
+use super::super::screen::ratio;
+use super::course::{Course, Played, Stretch};
+use super::scale::Scale;
+use terminal::render::style::Style;
+use terminal::render::table::{Side, Table};
+use units::{show_bytes, show_count, show_micros};
+
+/// As JSON has it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The scenario.
+    pub scenario: &'static str,
+    /// Who published it.
+    pub source: &'static str,
+    /// What stands for the whole, or is left out.
+    pub part: &'static str,
+    /// Bytes were cut so many times.
+    pub cut: u64,
+    /// A minute of the publication took so long.
+    pub minute_seconds: f64,
+    /// Time that it took.
+    pub seconds: f64,
+    /// It was ended before its time.
+    pub cut_short: bool,
+    /// What the daemon with the cache said of itself.
+    pub with: Built,
+    /// The other one.
+    pub without: Built,
+    /// Those of one name together, in order.
+    pub acts: Vec<ActSummary>,
+    /// Figures that were published, and what they came to; empty when not all was played.
+    pub checks: Vec<CheckSummary>,
+    /// Requests that failed, of both sides.
+    pub errors: u64,
+    /// Not on the arrays at the end, with the cache.
+    pub dirty_bytes_at_end: u64,
+}
+
+/// What a daemon had.
+#[derive(Clone, Debug, Serialize)]
+pub struct Built {
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Each flash device.
+    pub flash_bytes: Vec<u64>,
+    /// Volumes.
+    pub volumes: Vec<BuiltVolume>,
+}
+
+/// A volume of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct BuiltVolume {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// When writes were acknowledged.
+    pub policy: String,
+}
+
+/// Acts of one name.
+#[derive(Clone, Debug, Serialize)]
+pub struct ActSummary {
+    /// The name.
+    pub name: String,
+    /// Without the cache.
+    pub without: Figures,
+    /// With it.
+    pub with: Figures,
+    /// Mean latency of all requests without.
+    pub latency_ms_without: f64,
+    /// With.
+    pub latency_ms_with: f64,
+    /// Requests a second with, against those without.
+    pub gain: f64,
+    /// The same in the last fifth of the acts.
+    pub gain_at_end: f64,
+}
+
+/// A published figure.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckSummary {
+    /// What it is.
+    pub name: String,
+    /// What it came to.
+    pub value: f64,
+    /// It was at least this.
+    pub low: Option<f64>,
+    /// At most this.
+    pub high: Option<f64>,
+    /// Who says so.
+    pub source: &'static str,
+    /// It came to that here, too.
+    pub reached: bool,
+    #[serde(skip)]
+    bounds: String,
+}
+
+impl From<StatusReport> for Built {
+    fn from(report: StatusReport) -> Built {
+        let volumes = report.volumes.into_iter();
+        Built {
+            memory_bytes: report.memory_bytes,
+            flash_bytes: report.flash.iter().flat_map(|flash| &flash.devices).map(|device| device.size_bytes).collect(),
+            volumes: volumes
+                .map(|volume| BuiltVolume { name: volume.name, size_bytes: volume.size_bytes, policy: volume.policy })
+                .collect(),
+        }
+    }
+}
+
+impl From<Check> for CheckSummary {
+    fn from(check: Check) -> CheckSummary {
+        let (reached, bounds) = (check.passed(), bounds(&check));
+        let Check { name, value, low, high, source } = check;
+        CheckSummary { name, value, low, high, source, reached, bounds }
+    }
+}
+
+impl ActSummary {
+    fn of(name: &str, acts: &[&Played]) -> ActSummary {
+        let sum = |of: fn(&Played) -> &[Stretch; 2], side: usize| {
+            let mut sum = Stretch::default();
+            acts.iter().for_each(|act| sum.add(&of(act)[side]));
+            sum
+        };
+        let [with, without] = [0, 1].map(|side| sum(|act| &act.whole, side));
+        let [end_with, end_without] = [0, 1].map(|side| sum(|act| &act.end, side).figures().iops);
+        let gain = |with: f64, without: f64| if without > 0.0 { with / without } else { 0.0 };
+        let (latency_ms_without, latency_ms_with) = (without.latency_ms(), with.latency_ms());
+        let (with, without) = (with.figures(), without.figures());
+        ActSummary {
+            name: name.to_owned(),
+            gain: gain(with.iops, without.iops),
+            gain_at_end: gain(end_with, end_without),
+            without,
+            with,
+            latency_ms_without,
+            latency_ms_with,
+        }
+    }
+}
+
+impl Summary {
+    /// Of what was played on what the daemons said that they are.
+    pub fn of(scenario: &Scenario, scale: &Scale, built: [StatusReport; 2], course: &Course) -> Summary {
+        let mut acts: Vec<(&str, Vec<&Played>)> = Vec::new();
+        for act in course.acts.iter().filter(|act| !act.points[0].is_empty()) {
+            match acts.iter_mut().find(|(name, _)| *name == act.name) {
+                Some((_, same)) => same.push(act),
+                None => acts.push((&act.name, vec![act])),
+            }
+        }
+        let points = |side: usize| course.acts.iter().map(|act| act.points[side].clone()).collect::<Vec<Vec<Point>>>();
+        let checks = if course.cut_short { Vec::new() } else { (scenario.shown().checks)(&points(0), &points(1)) };
+        let [with, without] = built.map(Built::from);
+        Summary {
+            scenario: scenario.name,
+            source: scenario.source,
+            part: scenario.shown().part,
+            cut: scale.cut,
+            minute_seconds: scale.minute.as_secs_f64(),
+            seconds: course.seconds,
+            cut_short: course.cut_short,
+            with,
+            without,
+            acts: acts.iter().map(|(name, same)| ActSummary::of(name, same)).collect(),
+            checks: checks.into_iter().map(CheckSummary::from).collect(),
+            errors: course.acts.iter().flat_map(|act| &act.whole).map(Stretch::errors).sum(),
+            dirty_bytes_at_end: course.dirty_bytes,
+        }
+    }
+
+    /// For a terminal.
+    pub fn text(&self, names: [&'static str; 2], style: Style) -> String {
+        let head = format!(
+            "{:.0} seconds; \"at its end\" is the last fifth of each part, memory and flash are what served reads",
+            self.seconds
+        );
+        let mut text = format!("\n{}\n{}\n", style.bold(&head), self.gains(names).render(style).trim_end());
+        if !self.checks.is_empty() {
+            let head = format!("Published ({}), and here", self.source);
+            text += &format!("\n{}\n{}\n", style.bold(&head), self.published().render(style).trim_end());
+        }
+        text += &format!("\n{} dirty at the end, thrown away with the arrays.", show_bytes(self.dirty_bytes_at_end));
+        text += match self.cut_short {
+            true => " Ended before its time: what was published is of the whole.\n",
+            false => " ",
+        };
+        if !self.cut_short {
+            text += &format!("`hotset lab run {}` plays it less cut, in virtual time.\n", self.scenario);
+        }
+        text
+    }
+
+    fn gains(&self, names: [&'static str; 2]) -> Table {
+        let mut table = Table::new(&[
+            ("requests/s", Side::Left),
+            (names[0], Side::Right),
+            (names[1], Side::Right),
+            ("gain", Side::Right),
+            ("at its end", Side::Right),
+            ("latency", Side::Right),
+            ("with", Side::Right),
+            ("memory", Side::Right),
+            ("flash", Side::Right),
+        ]);
+        for act in &self.acts {
+            let count = |figures: &Figures| show_count(figures.iops.round() as u64);
+            let latency = |ms: f64| show_micros(ms * 1e3);
+            let Figures { read_hit_ratio, flash_hit_ratio, .. } = act.with;
+            table.row(vec![
+                act.name.clone(),
+                count(&act.without),
+                count(&act.with),
+                times(act.gain),
+                times(act.gain_at_end),
+                latency(act.latency_ms_without),
+                latency(act.latency_ms_with),
+                ratio(read_hit_ratio - flash_hit_ratio),
+                ratio(flash_hit_ratio),
+            ]);
+        }
+        table
+    }
+
+    fn published(&self) -> Table {
+        let columns = [("", Side::Left), ("published", Side::Left), ("here", Side::Right), ("", Side::Left)];
+        let mut table = Table::new(&columns);
+        for check in &self.checks {
+            let reached = if check.reached { "" } else { "not reached" };
+            table.row(vec![check.name.clone(), check.bounds.clone(), figure(check.value), reached.to_owned()]);
+        }
+        table
+    }
+}
+
+fn times(gain: f64) -> String {
+    if gain >= 100.0 { format!("{gain:.0} x") } else { format!("{gain:.2} x") }
+}

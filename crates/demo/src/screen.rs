@@ -1,0 +1,220 @@
+//! What the demo shows: how it goes, and how it went.
+
+use control::token::LoginLink;
+
+use super::figures::{Figures, Latency};
+use super::stage::{FLASH_BYTES, MEMORY_BYTES, Stage, VOLUME_BYTES};
+use super::summary::Summary;
+use super::workload::{DEPTH, HOT_BYTES, HOT_PERCENT, HOTTEST_PART, READ_PERCENT, REQUEST_BYTES};
+use terminal::render::bars::bars;
+use terminal::render::style::Style;
+use terminal::render::table::{Side, Table};
+use units::{show_bytes, show_count, show_micros};
+
+/// Looks that the courses show at most.
+const COURSE_LOOKS: usize = 60;
+
+/// Where to look.
+pub fn page(link: &LoginLink) -> String {
+    format!("{}  (logs a browser in, once; {} is the page itself)\n", link.link, link.page)
+}
+
+/// What is about to happen.
+pub fn intro(style: Style) -> String {
+    let array = Stage::array();
+    let clients = format!(
+        "Two NBD clients, {DEPTH} requests of {} in flight each, {READ_PERCENT} % reads; {HOT_PERCENT} % of them go to {} of {}, most of these to {}; half of that moves elsewhere after a while; nobody flushes.",
+        show_bytes(REQUEST_BYTES),
+        show_bytes(HOT_BYTES),
+        show_bytes(VOLUME_BYTES),
+        show_bytes(HOT_BYTES / HOTTEST_PART),
+    );
+    format!(
+        "{}\nTwo identical arrays, simulated in real time: {}, {} disks ({}). One has {} of memory and two flash devices of {} in front of it.\n{clients}\n",
+        style.bold("hotset demo"),
+        array.level,
+        array.disks,
+        array.disk,
+        show_bytes(MEMORY_BYTES),
+        show_bytes(FLASH_BYTES),
+    )
+}
+
+/// One look at both sides.
+#[derive(Clone, Copy)]
+pub struct Look {
+    /// Seconds since the start.
+    pub at_seconds: f64,
+    /// The side without a cache.
+    pub without: Figures,
+    /// The side with.
+    pub with: Figures,
+    /// Not yet on the array.
+    pub dirty_bytes: u64,
+}
+
+/// A look as one line, for where a screen cannot be redrawn.
+pub fn line(look: &Look) -> String {
+    let reads = look.with.read_latency_us.p50 > 0.0;
+    let what = if reads { "read" } else { "write" };
+    let p50 = |figures: &Figures| {
+        let latency = if reads { &figures.read_latency_us } else { &figures.write_latency_us };
+        show_micros(latency.p50)
+    };
+    format!(
+        "{:5.1} s   without: {:>7} IOPS, {what} p50 {:>8}   with: {:>7} IOPS, {what} p50 {:>8}, hits {:>6}, dirty {}",
+        look.at_seconds,
+        show_count(look.without.iops.round() as u64),
+        p50(&look.without),
+        show_count(look.with.iops.round() as u64),
+        p50(&look.with),
+        ratio(look.with.read_hit_ratio),
+        show_bytes(look.dirty_bytes),
+    )
+}
+
+/// The newest look, and the course of all, as a screen of lines.
+pub fn live(looks: &[Look], names: [&str; 2], progress: &str, style: Style) -> String {
+    let Some(now) = looks.last() else { return String::new() };
+    let mut table = Table::new(&[
+        ("", Side::Left),
+        ("requests/s", Side::Right),
+        ("read p50", Side::Right),
+        ("p99", Side::Right),
+        ("write p50", Side::Right),
+        ("p99", Side::Right),
+        ("hits", Side::Right),
+        ("dirty", Side::Right),
+    ]);
+    let cells = |name: &str, figures: &Figures, hits: String, dirty: String| {
+        let Latency { p50: write_p50, p99: write_p99, .. } = figures.write_latency_us;
+        vec![
+            name.to_owned(),
+            show_count(figures.iops.round() as u64),
+            show_micros(figures.read_latency_us.p50),
+            show_micros(figures.read_latency_us.p99),
+            show_micros(write_p50),
+            show_micros(write_p99),
+            hits,
+            dirty,
+        ]
+    };
+    let hits = if now.without.read_hit_ratio > 0.0 { ratio(now.without.read_hit_ratio) } else { "-".to_owned() };
+    table.row(cells(names[0], &now.without, hits, "-".to_owned()));
+    table.row(cells(names[1], &now.with, ratio(now.with.read_hit_ratio), show_bytes(now.dirty_bytes)));
+    let hits = course(looks, |look| look.with.read_hit_ratio, 1.0);
+    let slowest_of = |of: fn(&Look) -> f64| looks.iter().map(of).fold(0.0, f64::max);
+    let of_reads = |look: &Look| look.with.read_latency_us.mean;
+    let (what, mean): (_, fn(&Look) -> f64) = match slowest_of(of_reads) {
+        0.0 => ("write", |look| look.with.write_latency_us.mean),
+        _ => ("read", of_reads),
+    };
+    let slowest = slowest_of(mean);
+    let latency = course(looks, mean, slowest);
+    let scale = |low: &str, high: String| style.dim(&format!("{low} to {high}"));
+    format!(
+        "\n{}\nhit ratio     {}  {}\n{:<14}{}  {}\n\n{}\n",
+        table.render(style),
+        style.good(&hits),
+        scale("0", "100 %".to_owned()),
+        format!("{what} latency"),
+        style.warn(&latency),
+        scale("0", show_micros(slowest)),
+        style.dim(progress),
+    )
+}
+
+fn course(looks: &[Look], value: impl Fn(&Look) -> f64, full: f64) -> String {
+    let first = looks.len().saturating_sub(COURSE_LOOKS);
+    bars(looks[first..].iter().map(value), full)
+}
+
+/// A part in percent.
+pub fn ratio(ratio: f64) -> String {
+    format!("{:.1} %", ratio * 100.0)
+}
+
+/// With and without, side by side.
+pub fn summary(summary: &Summary, style: Style) -> String {
+    let Summary { without, with, warm, .. } = summary;
+    let mut table = Table::new(&[
+        ("", Side::Left),
+        ("without cache", Side::Right),
+        ("with hotset", Side::Right),
+        ("once warm", Side::Right),
+        ("gain", Side::Right),
+    ]);
+    let times = |gain: f64| if gain.is_finite() { format!("{gain:.1} x") } else { "-".to_owned() };
+    let count = |value: f64| show_count(value.round() as u64);
+    let gain = times(warm.iops / without.iops);
+    table.row(vec!["requests a second".to_owned(), count(without.iops), count(with.iops), count(warm.iops), gain]);
+    let mut latency = |name: &str, which: fn(&Figures) -> f64| {
+        let (slow, all, fast) = (which(without), which(with), which(warm));
+        let cells = [show_micros(slow), show_micros(all), show_micros(fast), times(slow / fast)];
+        table.row([vec![name.to_owned()], cells.to_vec()].concat());
+    };
+    latency("read latency, mean", |figures| figures.read_latency_us.mean);
+    latency("              p50", |figures| figures.read_latency_us.p50);
+    latency("              p99", |figures| figures.read_latency_us.p99);
+    latency("write latency, mean", |figures| figures.write_latency_us.mean);
+    latency("               p50", |figures| figures.write_latency_us.p50);
+    latency("               p99", |figures| figures.write_latency_us.p99);
+    let mut part = |name: &str, which: fn(&Figures) -> f64| {
+        let cells = ["-".to_owned(), ratio(which(with)), ratio(which(warm)), "-".to_owned()];
+        table.row([vec![name.to_owned()], cells.to_vec()].concat());
+    };
+    part("reads from memory", |figures| figures.read_hit_ratio - figures.flash_hit_ratio);
+    part("reads from flash", |figures| figures.flash_hit_ratio);
+    let checked = show_count(without.requests + with.requests);
+    format!(
+        "\n{}\n{}\n\n{} dirty at the end, on the array {:.1} s later. Every read was checked; {checked} requests in {:.0} s.\n",
+        style.bold(&format!("{:.0} seconds, \"once warm\" is the last {:.0}", with.seconds, warm.seconds)),
+        table.render(style).trim_end(),
+        show_bytes(summary.dirty_bytes_at_end),
+        summary.drain_seconds,
+        with.seconds,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::super::summary::Load;
+    use super::*;
+
+    fn figures(requests: u64, micros: f64, read_hit_ratio: f64) -> Figures {
+        let latency = Latency { mean: micros, p50: micros / 2.0, p99: micros * 4.0 };
+        let (read_latency_us, write_latency_us) = (latency, latency);
+        Figures {
+            seconds: 10.0,
+            requests,
+            iops: requests as f64 / 10.0,
+            read_latency_us,
+            write_latency_us,
+            read_hit_ratio,
+            flash_hit_ratio: read_hit_ratio / 10.0,
+        }
+    }
+
+    fn look(at: u64) -> Look {
+        let with = figures(10_000 * at, 20_000.0 / at as f64, at as f64 / 10.0);
+        Look { at_seconds: at as f64, without: figures(7_000, 15_000.0, 0.0), with, dirty_bytes: at << 20 }
+    }
+
+    #[test]
+    fn the_live_screen_shows_both_sides_and_the_course() {
+        let looks: Vec<Look> = (1..=10).map(look).collect();
+        assert_snapshot!(live(&looks, ["without cache", "with hotset"], "10 of 20 s", Style::PLAIN));
+        assert_snapshot!(line(&looks[9]));
+    }
+
+    #[test]
+    fn the_summary_puts_them_side_by_side() {
+        let (without, with, warm) =
+            (figures(7_000, 15_000.0, 0.0), figures(90_000, 1_500.0, 0.9), figures(110_000, 900.0, 0.97));
+        let (load, iops_gain) = (Load::of_demo(), warm.iops / without.iops);
+        let whole = Summary { load, without, with, warm, iops_gain, dirty_bytes_at_end: 11 << 20, drain_seconds: 0.63 };
+        assert_snapshot!(summary(&whole, Style::PLAIN));
+    }
+}

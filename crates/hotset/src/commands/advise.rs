@@ -1,0 +1,208 @@
+//! `hotset advise`: the miss-ratio curves of a trace or a live volume, and the sizes of memory and flash worth buying.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use control::report::{Assumptions, AssumptionsReport, SideAdvice, VolumeAdvice};
+use control::{Answer, Request};
+use lab::advice::of_trace;
+use lab::replay::recording::BLOCK_BYTES;
+use serde::Serialize;
+use trace::Format;
+
+use super::daemon::{ask, unexpected};
+use super::simulate::{parse_format, read};
+use lab::report::advice::{assumed, side};
+use lab::report::curves;
+use terminal::{Failure, print_json};
+use units::{parse_time, show_bytes, show_count, show_micros};
+
+/// What is asked.
+#[derive(Args)]
+pub struct Options {
+    /// A volume that is being served, or a trace
+    #[arg(value_name = "VOLUME|TRACE")]
+    of: String,
+    /// Its format, where it is not recognised
+    #[arg(long, value_parser = parse_format)]
+    format: Option<Format>,
+    /// Keep what comes before a broken record
+    #[arg(long)]
+    lenient: bool,
+    /// Draw the curves into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Assumed: requests a second of one disk
+    #[arg(long, value_name = "RATE", default_value_t = 180, value_parser = clap::value_parser!(u32).range(1..))]
+    spindle_iops: u32,
+    /// Assumed: latency of a request that the array answers
+    #[arg(long, value_name = "TIME", default_value = "8ms", value_parser = parse_time)]
+    array_latency: Duration,
+    /// Assumed: latency of one that flash answers
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_time)]
+    flash_latency: Duration,
+    /// Assumed: latency of one that memory answers
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = parse_time)]
+    memory_latency: Duration,
+}
+
+#[derive(Serialize)]
+struct Output {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    volume: Option<String>,
+    requests: u64,
+    footprint_bytes: u64,
+    requests_per_s: Option<f64>,
+    assumptions: AssumptionsReport,
+    memory: SideAdvice,
+    flash: SideAdvice,
+}
+
+/// What is advised, and on what.
+struct Advised {
+    /// The trace's file or the volume.
+    name: String,
+    live: bool,
+    requests: u64,
+    /// Of a volume, what was asked for lately.
+    footprint_bytes: u64,
+    /// Requests a second, on average; `None` where nothing is known of times.
+    rate: Option<f64>,
+    memory: SideAdvice,
+    flash: SideAdvice,
+}
+
+/// Works it out, prints it, and draws it where that was asked for.
+pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let assumptions = Assumptions {
+        spindle_iops: options.spindle_iops,
+        array_ns: nanos(options.array_latency),
+        flash_ns: nanos(options.flash_latency),
+        memory_ns: nanos(options.memory_latency),
+    };
+    let path = Path::new(&options.of);
+    let advised =
+        if path.is_file() { trace(path, options, &assumptions)? } else { volume(socket, &options.of, &assumptions)? };
+    if let Some(path) = &options.svg {
+        let file = Path::new(&advised.name).file_name();
+        let title = file.map_or(advised.name.clone(), |file| file.to_string_lossy().into_owned());
+        let picture = curves::draw(&title, &advised.memory, &advised.flash);
+        std::fs::write(path, picture).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    }
+    if json {
+        return print_json(&output(advised, &assumptions));
+    }
+    print(&advised, &assumptions);
+    Ok(())
+}
+
+fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<Advised, Failure> {
+    let recording = read(path, options.format, options.lenient)?;
+    let advice = of_trace(&recording, &assumed(assumptions));
+    Ok(Advised {
+        name: path.display().to_string(),
+        live: false,
+        requests: recording.requests.len() as u64,
+        footprint_bytes: u64::from(recording.blocks.distinct) * BLOCK_BYTES,
+        rate: advice.rate,
+        memory: side(&advice.memory),
+        flash: side(&advice.flash),
+    })
+}
+
+fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Result<Advised, Failure> {
+    let (volume, assumptions) = (Some(name.to_owned()), *assumptions);
+    let asked = ask(socket, &Request::Advice { limit: 1, after: None, volume, assumptions });
+    let answer = asked.map_err(|failure| Failure {
+        message: format!("{} (there is no file \"{name}\" either)", failure.message),
+        ..failure
+    })?;
+    let Answer::Advice(page) = answer else { return Err(unexpected()) };
+    let [advice] = <[VolumeAdvice; 1]>::try_from(page.volumes).map_err(|_| unexpected())?;
+    let VolumeAdvice { volume: name, nothing, requests, footprint_bytes, requests_per_s: rate, memory, flash } = advice;
+    match nothing {
+        Some(why) => Err(Failure::failed(format!("volume {name}: {why}"))),
+        None => Ok(Advised { name, live: true, requests, footprint_bytes, rate, memory, flash }),
+    }
+}
+
+fn output(advised: Advised, assumptions: &Assumptions) -> Output {
+    let Advised { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
+    Output {
+        trace: (!live).then(|| name.clone()),
+        volume: live.then_some(name),
+        requests,
+        footprint_bytes,
+        requests_per_s: rate,
+        assumptions: (*assumptions).into(),
+        memory,
+        flash,
+    }
+}
+
+/// The steps worth a line: each a quarter larger than the last one and a hundredth better, the knee and the largest.
+fn lines(side: &SideAdvice) -> Vec<usize> {
+    let mut lines: Vec<usize> = Vec::new();
+    for (at, step) in side.steps.iter().enumerate() {
+        let more = lines.last().is_none_or(|last| {
+            let last = &side.steps[*last];
+            step.size_bytes * 4 >= last.size_bytes * 5 && step.hit_ratio >= last.hit_ratio + 0.01
+        });
+        if more || side.knee_bytes == Some(step.size_bytes) || at + 1 == side.steps.len() {
+            lines.push(at);
+        }
+    }
+    lines
+}
+
+fn print(advised: &Advised, assumptions: &Assumptions) {
+    let Advised { name, live, requests, footprint_bytes, rate, memory, flash } = advised;
+    let what = if *live { "lately used" } else { "footprint" };
+    println!("{name}: {} requests, {what} {}", show_count(*requests), show_bytes(*footprint_bytes));
+    for (name, side) in [("memory", memory), ("flash", flash)] {
+        println!("\n{:>12} {:>12} {:>9} {:>11} {:>9}", name, "served whole", "more", "latency", "spindles");
+        let mut before = 0.0;
+        for at in lines(side) {
+            let step = &side.steps[at];
+            let spindles = step.saved_spindles.map_or("-".to_owned(), |saved| format!("-{saved:.1}"));
+            println!(
+                "{:>12} {:>10.1} % {:>+7.1} % {:>11} {spindles:>9}{}",
+                show_bytes(step.size_bytes),
+                step.hit_ratio * 100.0,
+                (step.hit_ratio - before) * 100.0,
+                show_micros(step.latency_us),
+                if side.knee_bytes == Some(step.size_bytes) { "  <- more pays less from here on" } else { "" }
+            );
+            before = step.hit_ratio;
+        }
+        if let Some(today) = side.today {
+            let served = today.hit_ratio * 100.0;
+            println!("       today: {}, which served {served:.1} % of the reads whole", show_bytes(today.size_bytes));
+        }
+    }
+    let worth = |side: &SideAdvice| {
+        side.knee().map_or("none: it grows evenly with the size".to_owned(), |step| show_bytes(step.size_bytes))
+    };
+    println!("\nworth buying: memory {}, or flash {}", worth(memory), worth(flash));
+    let micros = |nanos: u64| show_micros(nanos as f64 / 1e3);
+    println!(
+        "assumed: an answer of the array {}, of flash {}, of memory {}; {} requests/s a disk; each kind of cache alone",
+        micros(assumptions.array_ns),
+        micros(assumptions.flash_ns),
+        micros(assumptions.memory_ns),
+        assumptions.spindle_iops
+    );
+    if *live {
+        println!(
+            "of a volume the curves are an LRU's, and a request counts as served whole as often as its blocks are found"
+        );
+    }
+    match rate {
+        Some(rate) => println!("the mean rate is {rate:.0} requests/s; spindles are counted for that"),
+        None => println!("the trace has no times, so nothing can be said of spindles"),
+    }
+}

@@ -1,0 +1,36 @@
+//! `hotset attach` and `hotset detach`: a volume as a block device of this machine.
+
+use std::path::Path;
+
+use clap::Args;
+use terminal::Failure;
+
+/// What to attach, and how.
+#[derive(Args)]
+pub struct Options {
+    /// The volume
+    name: String,
+    /// Keep it attached in this process, until SIGTERM: for a service manager other than systemd
+    #[arg(long)]
+    foreground: bool,
+}
+
+/// What to detach.
+#[derive(Args)]
+pub struct Detach {
+    /// The volume
+    name: String,
+    /// Do not flush it first: for a daemon or a volume that does not come back
+    #[arg(long)]
+    no_flush: bool,
+}
+
+/// Attaches a volume.
+pub fn attach(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
+    kernel_nbd::attach(socket, &options.name, options.foreground, json)
+}
+
+/// Detaches a volume; it goes on being served.
+pub fn detach(socket: Option<&Path>, options: &Detach, json: bool) -> Result<(), Failure> {
+    kernel_nbd::detach(socket, &options.name, !options.no_flush, json)
+}

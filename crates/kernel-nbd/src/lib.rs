@@ -1,0 +1,139 @@
+//! `hotset attach` and `hotset detach`: a volume as a block device of this machine, `/dev/nbdN`, named `/dev/hotset/NAME`.
+//!
+//! A process for each volume keeps it so (`keeper.rs`), under systemd as an instance of `hotset-attach@.service`.
+
+mod device;
+mod handshake;
+mod keeper;
+mod kernel;
+mod netlink;
+mod served;
+mod systemd;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use device::{Device, InUse};
+use kernel::{Kernel, KernelError};
+use serde_json::json;
+
+use config::control_socket;
+use terminal::{Failure, print_json};
+
+/// Time that whoever looks at a device for a moment, as udev does after every change, has to be done.
+const GLANCE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Attaches the volume `name` to the daemon at `socket`, or at the one that the configuration names: by a unit of systemd, or
+/// `in_foreground` until SIGTERM.
+pub fn attach(socket: Option<&Path>, name: &str, in_foreground: bool, json: bool) -> Result<(), Failure> {
+    // What can be said here is said here, not in the unit's journal.
+    kernel()?;
+    if in_foreground {
+        return keeper::keep(&control_socket(socket), name, |device| show(device, json));
+    }
+    if !systemd::is_here() {
+        return Err(Failure::failed(format!(
+            "systemd does not run here: have your service manager run `hotset attach --foreground {name}`"
+        )));
+    }
+    if socket.is_some() {
+        return Err(Failure::usage(format!(
+            "systemd's unit asks the daemon that /etc/hotset/hotset.toml names; leave --socket out, or run `hotset attach --foreground {name}`"
+        )));
+    }
+    let unit = systemd::unit(name)?;
+    served::reach(&control_socket(None), name).map_err(|why| Failure::failed(why.to_string()))?;
+    systemd::enable(&unit)?;
+    let nothing = || Failure::failed(format!("{unit} runs, and there is no device; see `journalctl -u {unit}`"));
+    show(&find(name)?.ok_or_else(nothing)?, json)
+}
+
+/// Detaches the volume `name`, flushed before or not; it goes on being served.
+pub fn detach(socket: Option<&Path>, name: &str, flushed: bool, json: bool) -> Result<(), Failure> {
+    let Some(device) = find(name)? else {
+        // A unit that waits for a daemon has no device yet.
+        systemd::disable(name)?;
+        return Err(Failure::failed(format!("{name} is not attached, and will not be at the next boot")));
+    };
+    let file = claim(&device)?;
+    // A flush would wait for a daemon that may never come back.
+    if flushed && let Err(why) = served::is_served(&control_socket(socket), &device.identifier) {
+        return Err(Failure::failed(format!(
+            "{} cannot be flushed: {why}; `hotset detach --no-flush {name}` gives up what was written and not flushed",
+            device.node().display()
+        )));
+    }
+    // Before its keeper ends, so that nobody mounts it in between; that finds nothing to keep any more.
+    disconnect(&mut kernel()?, &device, file, flushed)?;
+    systemd::disable(name)?;
+    if json {
+        return print_json(&json!({ "volume": name, "device": device.node() }));
+    }
+    println!("{name} is detached; the daemon goes on serving it");
+    Ok(())
+}
+
+fn find(name: &str) -> Result<Option<Device>, Failure> {
+    device::find(name).map_err(|error| Failure::failed(format!("/sys/block: {error}")))
+}
+
+fn show(device: &Device, json: bool) -> Result<(), Failure> {
+    let (volume, node) = (&device.identifier.volume, device.node());
+    if json {
+        return print_json(&json!({ "volume": volume, "device": node, "path": device.path() }));
+    }
+    match device.path() {
+        path if path == node => println!("{volume} is {}", node.display()),
+        path => println!("{volume} is {} ({})", path.display(), node.display()),
+    }
+    Ok(())
+}
+
+/// Takes the device for oneself; who uses it longer than for a glance is named.
+fn claim(device: &Device) -> Result<File, Failure> {
+    let end = Instant::now() + GLANCE_PATIENCE;
+    loop {
+        let claimed = match device.user() {
+            Some(user) => Err(user),
+            None => device.claim(),
+        };
+        match claimed {
+            Ok(file) => return Ok(file),
+            Err(InUse(why)) if Instant::now() > end => {
+                return Err(Failure::failed(format!("{} is in use: {why}", device.node().display())));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Disconnects a device that is held by `file` alone, flushed or not; gone when this returns. One that is another volume's by now stays.
+fn disconnect(kernel: &mut Kernel, device: &Device, file: File, flushed: bool) -> Result<(), Failure> {
+    if !device.is_there() {
+        return Ok(());
+    }
+    if flushed {
+        file.sync_all().map_err(|error| {
+            Failure::failed(format!("{} cannot be flushed: {error}; it stays attached", device.node().display()))
+        })?;
+    }
+    kernel.disconnect(device.index).map_err(|error| Failure::failed(error.to_string()))?;
+    // The kernel forgets the device with the last who has it open.
+    drop(file);
+    Ok(())
+}
+
+/// The kernel's NBD client; its module is loaded where that is allowed.
+fn kernel() -> Result<Kernel, Failure> {
+    let opened = match Kernel::open() {
+        Err(KernelError::NoModule) => {
+            // What it says is of no use: what counts is whether the client is there afterwards.
+            let _ = Command::new("modprobe").arg("nbd").output();
+            Kernel::open()
+        }
+        opened => opened,
+    };
+    opened.map_err(|error| Failure::failed(error.to_string()))
+}

@@ -1,0 +1,131 @@
+//! Advice as it is shown: of a volume that is being served, for the command and for the HTTP interface alike, and of a trace.
+
+use crate::advice::{Live, Side, Step, Today};
+use control::report::{Assumptions, MissRatioCurve, SideAdvice, StepAdvice, TodayAdvice, VolumeAdvice};
+use control::{VolumeReport, VolumeState};
+
+/// The same, for whoever works it out.
+pub fn assumed(assumptions: &Assumptions) -> crate::advice::Assumptions {
+    let Assumptions { spindle_iops, array_ns, flash_ns, memory_ns } = *assumptions;
+    crate::advice::Assumptions { spindle_rate: f64::from(spindle_iops), array_ns, flash_ns, memory_ns }
+}
+
+/// What further memory and flash would bring a volume, by the curves that it has drawn.
+pub fn of_volume(report: &VolumeReport, curve: &MissRatioCurve, assumptions: &Assumptions) -> VolumeAdvice {
+    let requests = report.reads + report.writes;
+    if requests == 0 {
+        let text = "nothing was read or written yet, so there is nothing to say";
+        return VolumeAdvice { nothing: Some(text.to_owned()), ..none(report) };
+    }
+    let ratio = |hits: u64| hits as f64 / report.reads.max(1) as f64;
+    let seconds = curve.observed_ms as f64 / 1e3;
+    let advice = crate::advice::of_volume(
+        &Live {
+            curves: curve.curves(),
+            rate: (seconds > 0.0).then(|| requests as f64 / seconds),
+            memory: Today { size_bytes: report.memory_bytes, hit_ratio: ratio(report.memory_hits) },
+            flash: Today { size_bytes: report.flash.cached_bytes, hit_ratio: ratio(report.flash_hits) },
+        },
+        &assumed(assumptions),
+    );
+    VolumeAdvice {
+        footprint_bytes: curve.memory.working_set_bytes,
+        requests_per_s: advice.rate,
+        memory: side(&advice.memory),
+        flash: side(&advice.flash),
+        ..none(report)
+    }
+}
+
+/// Of a volume that has drawn no curves, or whose core does not tell them.
+pub fn of_nothing(report: &VolumeReport) -> VolumeAdvice {
+    let why = match report.state {
+        VolumeState::Refused => format!("it is {}: it has no miss-ratio curve", report.state.name()),
+        _ => "its data core does not answer".to_owned(),
+    };
+    VolumeAdvice { nothing: Some(why), ..none(report) }
+}
+
+fn none(report: &VolumeReport) -> VolumeAdvice {
+    let requests = report.reads + report.writes;
+    VolumeAdvice { volume: report.name.clone(), requests, ..VolumeAdvice::default() }
+}
+
+/// One kind of cache.
+pub fn side(side: &Side) -> SideAdvice {
+    let step = |step: &Step| StepAdvice {
+        size_bytes: step.size_bytes,
+        hit_ratio: step.hit_ratio,
+        miss_ratio: step.miss_ratio,
+        lru_miss_ratio: step.lru_miss_ratio,
+        latency_us: step.latency_ns / 1e3,
+        saved_spindles: step.saved_spindles,
+    };
+    SideAdvice {
+        today: side.today.map(|Today { size_bytes, hit_ratio }| TodayAdvice { size_bytes, hit_ratio }),
+        knee_bytes: side.knee.map(|at| side.steps[at].size_bytes),
+        steps: side.steps.iter().map(step).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control::report::{Curve, Point};
+
+    use super::*;
+
+    /// A volume that was read for ten seconds, half of it out of 1 MiB of memory.
+    fn used() -> (VolumeReport, MissRatioCurve) {
+        let report = VolumeReport {
+            reads: 900,
+            writes: 100,
+            memory_hits: 450,
+            memory_bytes: 1 << 20,
+            ..VolumeReport::idle("v", VolumeState::Active, "none", "/x")
+        };
+        let points = [(1_u64, 0.5), (2, 0.1), (4, 0.08), (8, 0.05)];
+        let points = points.map(|(mib, miss_ratio)| Point { size_bytes: mib << 20, miss_ratio }).to_vec();
+        let memory = Curve { unit_bytes: 4096, accesses: 1_000, working_set_bytes: 9 << 20, points };
+        (report, MissRatioCurve { observed_ms: 10_000, memory, flash: Curve::default() })
+    }
+
+    #[test]
+    fn a_step_says_what_it_brings_in_hits_latency_and_disks() {
+        let (report, curve) = used();
+        let advice = of_volume(&report, &curve, &Assumptions { spindle_iops: 50, ..Assumptions::default() });
+        assert_eq!((advice.nothing, advice.requests, advice.requests_per_s), (None, 1_000, Some(100.0)));
+        assert_eq!((advice.footprint_bytes, advice.memory.knee_bytes), (9 << 20, Some(2 << 20)));
+        assert_eq!(advice.memory.today, Some(TodayAdvice { size_bytes: 1 << 20, hit_ratio: 0.5 }));
+        let first = StepAdvice {
+            size_bytes: 1 << 20,
+            hit_ratio: 0.5,
+            miss_ratio: 0.5,
+            lru_miss_ratio: 0.5,
+            // Half of them from memory in 20 us, half from the array in 8 ms.
+            latency_us: 4_010.0,
+            saved_spindles: Some(1.0),
+        };
+        assert_eq!((advice.memory.steps.len(), advice.memory.steps[0]), (4, first));
+        assert_eq!((advice.flash.knee_bytes, advice.flash.steps), (None, vec![]));
+    }
+
+    #[test]
+    fn where_nothing_can_be_said_it_is_said_why() {
+        let (mut report, curve) = used();
+        let why = |advice: VolumeAdvice| advice.nothing.expect("there is a reason");
+        assert!(why(of_nothing(&report)).contains("core does not answer"));
+        report.state = VolumeState::Refused;
+        assert!(why(of_nothing(&report)).contains("refused"));
+        (report.reads, report.writes) = (0, 0);
+        assert!(why(of_volume(&report, &curve, &Assumptions::default())).contains("nothing was read or written yet"));
+    }
+
+    #[test]
+    fn what_is_assumed_is_the_same_everywhere() {
+        let (here, there) = (assumed(&Assumptions::default()), crate::advice::Assumptions::default());
+        assert_eq!(
+            (here.spindle_rate, here.array_ns, here.flash_ns, here.memory_ns),
+            (there.spindle_rate, there.array_ns, there.flash_ns, there.memory_ns)
+        );
+    }
+}

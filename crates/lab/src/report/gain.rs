@@ -1,0 +1,128 @@
+//! What was gained, added up: requests, what answered them, what the array was spared, how long reads took.
+
+use control::report::HistoryReport;
+use serde::Serialize;
+
+/// Over a time, of a volume or of all together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Gain {
+    /// Begin.
+    pub from_unix_seconds: u64,
+    /// End.
+    pub to_unix_seconds: u64,
+    /// Seconds that were seen.
+    pub covered_seconds: u64,
+    /// From clients.
+    pub reads: u64,
+    /// From clients.
+    pub writes: u64,
+    /// From clients.
+    pub read_bytes: u64,
+    /// From clients.
+    pub write_bytes: u64,
+    /// Reads that memory answered whole.
+    pub memory_hits: u64,
+    /// Reads that flash answered whole.
+    pub flash_hits: u64,
+    /// That the backing answered.
+    pub backing_reads: u64,
+    /// That the backing answered.
+    pub backing_writes: u64,
+    /// Of these.
+    pub backing_read_bytes: u64,
+    /// Of these.
+    pub backing_write_bytes: u64,
+    /// Half of the reads took at most this; none without reads, or past the last bucket of the histogram.
+    pub read_p50_at_most_us: Option<f64>,
+    /// 99 % of them.
+    pub read_p99_at_most_us: Option<f64>,
+}
+
+/// The same of a volume.
+pub struct VolumeGain {
+    /// Its name.
+    pub volume: String,
+    /// What it gained.
+    pub gain: Gain,
+}
+
+impl Gain {
+    /// Adds the steps of a report up.
+    pub fn of(history: &HistoryReport) -> Gain {
+        let sum = |name: &str| history.series.get(name).map_or(0, |figures| figures.sum.iter().sum());
+        Gain {
+            from_unix_seconds: history.from_unix_seconds,
+            to_unix_seconds: history.to_unix_seconds,
+            covered_seconds: history.covered_seconds.iter().sum(),
+            reads: sum("reads"),
+            writes: sum("writes"),
+            read_bytes: sum("read_bytes"),
+            write_bytes: sum("write_bytes"),
+            memory_hits: sum("memory_hits"),
+            flash_hits: sum("flash_hits"),
+            backing_reads: sum("backing_reads"),
+            backing_writes: sum("backing_writes"),
+            backing_read_bytes: sum("backing_read_bytes"),
+            backing_write_bytes: sum("backing_write_bytes"),
+            read_p50_at_most_us: at_most(history, 0.5),
+            read_p99_at_most_us: at_most(history, 0.99),
+        }
+    }
+
+    /// Requests that the array did not see.
+    pub fn spared_requests(&self) -> u64 {
+        (self.reads + self.writes).saturating_sub(self.backing_reads + self.backing_writes)
+    }
+
+    /// Bytes that did not go over the way to the array.
+    pub fn spared_bytes(&self) -> u64 {
+        (self.read_bytes + self.write_bytes).saturating_sub(self.backing_read_bytes + self.backing_write_bytes)
+    }
+}
+
+/// The upper end of the bucket in which so many of all reads are behind one.
+fn at_most(history: &HistoryReport, part: f64) -> Option<f64> {
+    let latency = history.latency.get("read")?;
+    let of = |bucket: usize| latency.counts.iter().filter_map(|counts| counts.get(bucket)).sum::<u64>();
+    let all: u64 = latency.count.iter().sum();
+    let wanted = (all as f64 * part).ceil() as u64;
+    let mut behind = 0;
+    latency.bounds_us.iter().enumerate().find_map(|(bucket, bound)| {
+        behind += of(bucket);
+        (all > 0 && behind >= wanted).then_some(*bound)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use control::report::{FigureReport, LatencyFigures};
+
+    use super::*;
+
+    #[test]
+    fn steps_add_up_and_percentiles_are_of_all_requests() {
+        let figure = |sum: &[u64]| FigureReport { sum: sum.to_vec(), ..FigureReport::default() };
+        let sums = [("reads", [90, 10]), ("writes", [10, 0]), ("memory_hits", [50, 1]), ("backing_reads", [30, 9])];
+        let latency = LatencyFigures {
+            count: vec![90, 10],
+            bounds_us: vec![10.0, 100.0, 1_000.0],
+            counts: vec![vec![60, 30, 0, 0], vec![0, 0, 9, 1]],
+            ..LatencyFigures::default()
+        };
+        let history = HistoryReport {
+            covered_seconds: vec![60, 30],
+            series: sums.iter().map(|(name, sum)| ((*name).to_owned(), figure(sum))).collect(),
+            latency: BTreeMap::from([("read".to_owned(), latency)]),
+            ..HistoryReport::default()
+        };
+        let gain = Gain::of(&history);
+        assert_eq!((gain.covered_seconds, gain.reads, gain.memory_hits, gain.flash_hits), (90, 100, 51, 0));
+        assert_eq!((gain.spared_requests(), gain.spared_bytes()), (110 - 39, 0));
+        assert_eq!((gain.read_p50_at_most_us, gain.read_p99_at_most_us), (Some(10.0), Some(1_000.0)));
+        // The slowest of all lies past the last bucket, of which nothing is known but its beginning.
+        assert_eq!(at_most(&history, 1.0), None);
+        assert_eq!(Gain::of(&HistoryReport::default()), Gain::default());
+    }
+}

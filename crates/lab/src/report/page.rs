@@ -1,0 +1,222 @@
+//! The page: a sentence, charts, tables. No script, nothing from elsewhere, readable on light and dark ground and on paper.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::markup::escaped;
+use control::moment;
+
+use super::Findings;
+use super::chart::Chart;
+use super::gain::Gain;
+use units::{show_bytes, show_count, show_micros, show_percent, show_time};
+
+const STYLE: &str = "\
+:root { color-scheme: light dark; --ink: #1c2430; --ground: #fff; --faint: #5d6776; --grid: #dfe4ea; --memory: #0b62c4; --flash: #b4480c; --array: #8a93a0 }\n\
+@media (prefers-color-scheme: dark) { :root { --ink: #e8ecf1; --ground: #14181e; --faint: #9aa5b4; --grid: #2b323c; --memory: #6cb0ff; --flash: #ff9d5c; --array: #6b7480 } }\n\
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); max-width: 60rem; margin: 2rem auto; padding: 0 1rem }\n\
+h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } .faint, figcaption { color: var(--faint) } figure { margin: 1rem 0 }\n\
+table { border-collapse: collapse; width: 100% } th, td { padding: .25rem .5rem; text-align: right; border-bottom: 1px solid var(--grid) } th:first-child, td:first-child, td.text { text-align: left }\n\
+svg { width: 100% } svg text { fill: var(--faint); font-size: 12px } .end { text-anchor: end } .grid { stroke: var(--grid) } polyline { fill: none; stroke-width: 2 }\n\
+polygon.memory { fill: var(--memory) } polygon.flash { fill: var(--flash) } polygon.array { fill: var(--array) }\n\
+polyline.memory { stroke: var(--memory) } polyline.flash { stroke: var(--flash) } polyline.array { stroke: var(--array) }\n\
+b.memory { color: var(--memory) } b.flash { color: var(--flash) } b.array { color: var(--array) }\n";
+
+/// What was gained, for who reads one line.
+pub fn sentence(gain: &Gain) -> String {
+    if gain.reads == 0 {
+        return format!("nothing was read in {}", show_time(Duration::from_secs(gain.covered_seconds)));
+    }
+    format!(
+        "{} of {} reads were served by the cache, and the array was spared {} requests and {}",
+        show_percent(gain.memory_hits + gain.flash_hits, gain.reads),
+        show_count(gain.reads),
+        show_count(gain.spared_requests()),
+        show_bytes(gain.spared_bytes())
+    )
+}
+
+/// The whole page.
+pub fn write(found: &Findings) -> String {
+    let gain = &found.gain;
+    let when = |seconds: u64| moment::show(Duration::from_secs(seconds));
+    let (from, to) = (when(gain.from_unix_seconds), when(gain.to_unix_seconds));
+    let seen = show_time(Duration::from_secs(gain.covered_seconds));
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>Hotset: what the cache gained</title>\n<style>\n{STYLE}</style>\n<h1>What the cache gained</h1>\n\
+         <p class=\"faint\">{from} to {to}, of which {seen} were seen. Hotset {}.</p>\n<p>{}.</p>\n",
+        escaped(&found.version),
+        capital(&sentence(gain))
+    );
+    page.push_str(&figures(gain));
+    page.push_str(&charts(found));
+    page.push_str(&volumes(found));
+    page.push_str(&alerts(found));
+    page.push_str("</html>\n");
+    page
+}
+
+fn figures(gain: &Gain) -> String {
+    let took = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("at most {}", show_micros(us)));
+    let rows = [
+        ("Reads", show_count(gain.reads), show_bytes(gain.read_bytes)),
+        ("Writes", show_count(gain.writes), show_bytes(gain.write_bytes)),
+        ("Reads served whole by memory", show_count(gain.memory_hits), show_percent(gain.memory_hits, gain.reads)),
+        ("Reads served whole by flash", show_count(gain.flash_hits), show_percent(gain.flash_hits, gain.reads)),
+        ("Reads from the array", show_count(gain.backing_reads), show_bytes(gain.backing_read_bytes)),
+        ("Writes to the array", show_count(gain.backing_writes), show_bytes(gain.backing_write_bytes)),
+        ("Half of the reads took", took(gain.read_p50_at_most_us), String::new()),
+        ("99 % of the reads took", took(gain.read_p99_at_most_us), String::new()),
+    ];
+    let rows: String =
+        rows.iter().map(|(name, value, more)| format!("<tr><td>{name}<td>{value}<td>{more}\n")).collect();
+    format!("<table>\n{rows}</table>\n")
+}
+
+fn charts(found: &Findings) -> String {
+    let history = &found.history;
+    let at = &history.at_unix_seconds;
+    let mean = |name: &str| {
+        let figures = history.series.get(name);
+        figures.map_or_else(|| vec![0.0; at.len()], |figures| figures.mean.clone())
+    };
+    let sum = |one: Vec<f64>, other: Vec<f64>| -> Vec<f64> {
+        one.into_iter().zip(other).map(|(one, other)| one + other).collect()
+    };
+    let (memory, flash) = (mean("memory_hits"), mean("flash_hits"));
+    let hits = sum(memory.clone(), flash.clone());
+    let others = mean("reads").into_iter().zip(hits).map(|(reads, hits)| (reads - hits).max(0.0)).collect();
+    let percentile = |of: Option<&Vec<Option<f64>>>| -> Vec<f64> {
+        of.map_or_else(|| vec![0.0; at.len()], |values| values.iter().map(|value| value.unwrap_or(0.0)).collect())
+    };
+    let latency = history.latency.get("read");
+    let rate: fn(f64) -> String = |value| format!("{}/s", show_count(value.round() as u64));
+    let drawn = |title, series: &[(&str, Vec<f64>)], stacked, show| {
+        let span = (history.from_unix_seconds, history.to_unix_seconds);
+        Chart { title, at, span, step_seconds: history.step_seconds, series, stacked, show }.draw()
+    };
+    let mut text = String::new();
+    let mut figure = |title: &str, picture: String, legend: &str| {
+        // Writing into a text does not fail.
+        let _ = writeln!(text, "<h2>{title}</h2>\n<figure>\n{picture}<figcaption>{legend}</figcaption></figure>");
+    };
+    figure(
+        "Where reads came from",
+        drawn("Reads a second, by source", &[("memory", memory), ("flash", flash), ("array", others)], true, rate),
+        "Reads a second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b class=\"array\">the array</b>, wholly or in part.",
+    );
+    let asked = sum(mean("reads"), mean("writes"));
+    let reached = sum(mean("backing_reads"), mean("backing_writes"));
+    figure(
+        "What the array was spared",
+        drawn("Requests a second, of clients and to the array", &[("memory", asked), ("array", reached)], false, rate),
+        "Requests a second: <b class=\"memory\">of clients</b>, <b class=\"array\">to the array</b>.",
+    );
+    let p50 = percentile(latency.map(|latency| &latency.p50_us));
+    let p99 = percentile(latency.map(|latency| &latency.p99_us));
+    figure(
+        "How long reads took",
+        drawn("Latency of reads", &[("memory", p50), ("flash", p99)], false, show_micros),
+        "<b class=\"memory\">Half</b> and <b class=\"flash\">99 %</b> of the reads of a step took at most this.",
+    );
+    text
+}
+
+fn volumes(found: &Findings) -> String {
+    let row = |volume: &super::VolumeGain| {
+        let gain = &volume.gain;
+        let p99 = gain.read_p99_at_most_us.map_or("-".to_owned(), show_micros);
+        format!(
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{p99}\n",
+            escaped(&volume.volume),
+            show_count(gain.reads),
+            show_count(gain.writes),
+            show_percent(gain.memory_hits, gain.reads),
+            show_percent(gain.flash_hits, gain.reads),
+            show_count(gain.spared_requests())
+        )
+    };
+    let rows: String = found.volumes.iter().map(row).collect();
+    let left_out = found.volumes_seen - found.volumes.len();
+    let line = |count: usize, what: &str| match count {
+        0 => String::new(),
+        _ => format!("<p class=\"faint\">{count} more {what}.</p>\n"),
+    };
+    let more = line(left_out, "had fewer reads") + &line(found.volumes_unseen, "were not looked at");
+    format!(
+        "<h2>Volumes</h2>\n<table>\n<tr><th>volume<th>reads<th>writes<th>memory<th>flash<th>requests spared<th>99 % of reads within\n{rows}</table>\n{more}"
+    )
+}
+
+fn alerts(found: &Findings) -> String {
+    let events = &found.alerts.events;
+    if events.is_empty() {
+        return "<h2>Alerts</h2>\n<p>None was raised.</p>\n".to_owned();
+    }
+    let row = |event: &control::report::EventReport| {
+        let at = moment::show(Duration::from_millis(event.at_unix_ms));
+        let subject = event.subject.as_deref().unwrap_or("");
+        format!("<tr><td>{at}<td class=\"text\">{}<td class=\"text\">{}\n", escaped(subject), escaped(&event.text))
+    };
+    let rows: String = events.iter().map(row).collect();
+    let older = if found.alerts.next.is_some() { "<p class=\"faint\">There are older ones.</p>\n" } else { "" };
+    format!("<h2>Alerts</h2>\n<table>\n{rows}</table>\n{older}")
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use control::report::{EventKind, EventReport, EventsPage, HistoryReport};
+
+    use super::super::VolumeGain;
+    use super::*;
+
+    fn found() -> Findings {
+        let gain = Gain { covered_seconds: 60, reads: 100, memory_hits: 60, flash_hits: 20, ..Gain::default() };
+        let event = EventReport {
+            at_unix_ms: 1_000,
+            kind: EventKind::Alert,
+            subject: Some("<b>".to_owned()),
+            text: "raised & cleared".to_owned(),
+            ..EventReport::default()
+        };
+        Findings {
+            version: "0".to_owned(),
+            history: HistoryReport::default(),
+            gain: gain.clone(),
+            volumes: vec![VolumeGain { volume: "a\"<script>".to_owned(), gain }],
+            volumes_seen: 3,
+            volumes_unseen: 4,
+            alerts: EventsPage { events: vec![event], next: Some(1) },
+        }
+    }
+
+    #[test]
+    fn a_page_says_what_was_gained_and_asks_nobody_for_more() {
+        let page = write(&found());
+        for part in [
+            "80.0 % of 100 reads were served",
+            "2 more had fewer",
+            "4 more were not looked at",
+            "raised &amp; cleared",
+            "&lt;b&gt;",
+            "older ones",
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        for foreign in ["<script", "src=", "href=", "url(", "http:", "https:", "@import", "NaN"] {
+            assert!(!page.contains(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn who_read_nothing_is_told_so() {
+        let gain = Gain { covered_seconds: 60, ..Gain::default() };
+        assert!(sentence(&gain).starts_with("nothing was read in "));
+    }
+}

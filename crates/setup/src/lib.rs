@@ -1,0 +1,86 @@
+//! `hotset init`: looks at the machine and proposes a configuration, with its reasons. It reads disks, and writes one file at most.
+
+mod machine;
+mod plan;
+mod text;
+
+use std::fs::Permissions;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use machine::Machine;
+use plan::Wishes;
+use serde_json::json;
+
+use config::Config;
+use config::DEFAULT_CONFIG;
+use terminal::{Failure, print_json};
+
+/// What to look at, and what to propose.
+pub struct Options {
+    /// The file to write, which must not be there; without it the configuration is printed.
+    pub out: Option<PathBuf>,
+    /// Served even if they carry data.
+    pub volumes: Vec<PathBuf>,
+    /// Devices for the cache; what they carry is erased at the first start.
+    pub flash: Vec<PathBuf>,
+    /// Devices to look at, and no others but those named above; none for all of the machine.
+    pub look_at: Vec<PathBuf>,
+}
+
+/// Looks, proposes, and writes or prints it.
+pub fn run(options: Options, json: bool) -> Result<(), Failure> {
+    // Looked at once more when it is written: here so that nobody waits in vain.
+    if let Some(out) = options.out.as_deref().filter(|out| out.symlink_metadata().is_ok()) {
+        return Err(there_already(out));
+    }
+    let wrong = if options.look_at.is_empty() { Failure::failed } else { Failure::usage };
+    let machine = Machine::look(&options.look_at).map_err(wrong)?;
+    let looked_at_by_name = !options.look_at.is_empty();
+    let wishes = Wishes { volumes: options.volumes, flash: options.flash, looked_at_by_name };
+    let plan = plan::plan(&machine, &wishes)?;
+    let text = text::text(&plan);
+    let place = options.out.as_deref().unwrap_or(Path::new(DEFAULT_CONFIG));
+    if let Err(problems) = Config::parse(place, &text) {
+        return Err(Failure::failed(format!(
+            "what is proposed here does not hold, which is a fault of Hotset:\n{problems}\n{text}"
+        )));
+    }
+    if let Some(out) = &options.out {
+        write(out, &text)?;
+    }
+    if json {
+        return print_json(&json!({ "file": options.out, "plan": plan, "configuration": text }));
+    }
+    match &options.out {
+        None => print!("{text}"),
+        Some(out) => println!("{}: {}; its comments say why", out.display(), text::summary(&plan)),
+    }
+    Ok(())
+}
+
+/// Writes a file that is whole when it appears, and that was not there.
+fn write(out: &Path, text: &str) -> Result<(), Failure> {
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let wrong = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => {
+            let folder = folder.display();
+            Failure::failed(format!("there is no folder {folder}; `mkdir -p {folder}` first"))
+        }
+        ErrorKind::AlreadyExists => there_already(out),
+        _ => Failure::failed(format!("{} cannot be written: {error}", out.display())),
+    };
+    let readable = Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().permissions(readable).tempfile_in(folder).map_err(wrong)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(wrong)?;
+    file.persist_noclobber(out).map(drop).map_err(|failed| wrong(failed.error))
+}
+
+fn there_already(out: &Path) -> Failure {
+    let file = out.display();
+    Failure::failed(format!("{file} is there already, and is not written over; name another file with --out"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! Made-up machines: what an expert would propose for each, and what stays untouched.
+
+use super::machine::{Contents, Sources};
+use super::plan::{Plan, Volume, plan};
+use super::*;
+
+const STORAGE_SERVER: &str = include_str!("fixtures/storage-server.json");
+const HYPERVISOR: &str = include_str!("fixtures/hypervisor.json");
+const SMALL_BOX: &str = include_str!("fixtures/small-box.json");
+const GIB: u64 = 1 << 30;
+
+/// A machine with so much memory. What lsblk says nothing of is blank, but for `odd`.
+fn machine(lsblk: &str, gib: u64, hypervisor: Option<&'static str>, odd: &[(&str, Contents)]) -> Machine {
+    let kib = gib << 20;
+    let meminfo = format!("MemTotal: {kib} kB\nMemFree: 1 kB\nMemAvailable: {} kB\n", kib / 16 * 15);
+    let links = ["sdb", "sdc", "sdd", "sde", "sdf"]
+        .map(|disk| (PathBuf::from(format!("/dev/disk/by-id/ata-DISK_{disk}")), PathBuf::from(format!("/dev/{disk}"))));
+    let contents = |path: &Path| {
+        let odd = odd.iter().find(|(odd, _)| Path::new(odd) == path);
+        odd.map_or(Contents::Blank, |(_, contents)| contents.clone())
+    };
+    let sources = Sources { lsblk, meminfo: &meminfo, links: &links, contents: &contents, hypervisor };
+    Machine::of(&sources).expect("lsblk says it so")
+}
+
+fn wishes(volumes: &[&str], flash: &[&str]) -> Wishes {
+    let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect();
+    Wishes { volumes: paths(volumes), flash: paths(flash), looked_at_by_name: false }
+}
+
+/// What is proposed, and that the parser takes it. The made-up machine's memory and disks alone are not there: others stand for them.
+fn propose(machine: &Machine, wishes: &Wishes) -> (Plan, String) {
+    let plan = plan(machine, wishes).expect("there is a proposal");
+    let text = text::text(&plan);
+    let size = units::exact_bytes(plan.memory.size_bytes);
+    let mut here = text.replace(&format!("size = \"{size}\""), "size = \"64 MiB\"");
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    for Volume { name, backing } in &plan.volumes {
+        let disk = folder.path().join(name);
+        std::fs::write(&disk, [0; 4096]).expect("the folder can be written");
+        here = here.replace(&format!("\"{}\"", backing.device.display()), &format!("\"{}\"", disk.display()));
+    }
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &here);
+    let config = config.unwrap_or_else(|found| panic!("{found}\n{here}"));
+    assert_eq!(config.volumes.len(), plan.volumes.len());
+    assert_eq!(config.flash.map_or(0, |flash| flash.devices.len()), plan.flash.len());
+    (plan, text)
+}
+
+fn refused(machine: &Machine, wishes: &Wishes) -> String {
+    plan(machine, wishes).expect_err("it cannot be").message
+}
+
+fn nodes<'a>(devices: impl IntoIterator<Item = &'a Path>) -> Vec<String> {
+    devices.into_iter().map(|device| device.display().to_string()).collect()
+}
+
+#[test]
+fn a_storage_servers_blank_disks_are_served_behind_mirrored_flash_and_most_of_the_memory() {
+    let machine = machine(STORAGE_SERVER, 64, None, &[]);
+    let (plan, text) = propose(&machine, &Wishes::default());
+    assert_eq!(nodes(plan.flash.iter().map(|device| &*device.node)), ["/dev/nvme0n1", "/dev/nvme1n1"]);
+    assert_eq!(
+        nodes(plan.volumes.iter().map(|volume| &*volume.backing.device)),
+        ["sdb", "sdc", "sdd", "sde"].map(|disk| format!("/dev/disk/by-id/ata-DISK_{disk}"))
+    );
+    assert_eq!(plan.memory.size_bytes, 48 * GIB);
+    assert_eq!(nodes(plan.left.iter().map(|left| left.path())), ["/dev/sda"]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_hypervisor_keeps_its_disks_and_most_of_its_memory_and_is_told_what_one_ssd_lacks() {
+    let sign = Some("Proxmox VE is here");
+    let held = [("/dev/sdc1", Contents::Held), ("/dev/sdd1", Contents::Held)];
+    let machine = machine(HYPERVISOR, 128, sign, &held);
+    let (plan, text) = propose(&machine, &Wishes::default());
+    assert!(plan.flash.is_empty() && plan.volumes.is_empty(), "{plan:?}");
+    assert_eq!(plan.single_flash.as_ref().map(|device| &*device.node), Some(Path::new("/dev/sdb")));
+    assert_eq!(plan.memory.size_bytes, 25 * GIB);
+    insta::assert_snapshot!(text);
+    // What carries data and is not used may be named; it is served as it is.
+    let (plan, text) = propose(&machine, &wishes(&["/dev/sdf"], &[]));
+    assert_eq!(plan.volumes[0].backing.carries.as_deref(), Some("ext4"));
+    assert!(
+        text.contains("is served as it is") && text.contains("backing = \"/dev/disk/by-id/ata-DISK_sdf\""),
+        "{text}"
+    );
+    // What is used may not, under whatever name.
+    assert!(refused(&machine, &wishes(&["/dev/sde"], &[])).contains("mounted at /mnt/backup"));
+    assert!(refused(&machine, &wishes(&["/dev/sdc"], &[])).contains("the kernel uses /dev/sdc1"));
+    assert!(refused(&machine, &wishes(&[], &["/dev/sda3"])).contains("is built on /dev/sda3"));
+    assert!(refused(&machine, &wishes(&[], &["/dev/sdz"])).contains("lsblk --paths"));
+    assert!(
+        refused(&machine, &wishes(&["/dev/sdf"], &["/dev/disk/by-id/ata-DISK_sdf"])).contains("a volume and flash")
+    );
+    assert!(refused(&machine, &wishes(&["/dev/sdf", "/dev/sdf"], &[])).contains("named twice"));
+}
+
+#[test]
+fn a_small_box_with_nothing_free_is_told_what_it_can_do() {
+    let machine = machine(SMALL_BOX, 4, None, &[]);
+    let (plan, text) = propose(&machine, &Wishes::default());
+    assert!(plan.flash.is_empty() && plan.single_flash.is_none() && plan.volumes.is_empty(), "{plan:?}");
+    assert_eq!(plan.memory.size_bytes, GIB);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_disk_that_lsblk_calls_empty_and_that_is_not_is_left_alone() {
+    let signatures = Contents::Signatures(vec!["LVM2_member".to_owned()]);
+    let unseen = Contents::Unseen("Permission denied (os error 13)".to_owned());
+    let odd = [
+        ("/dev/sdb", signatures),
+        ("/dev/sdc", Contents::Unrecognised),
+        ("/dev/sdd", Contents::Held),
+        ("/dev/sde", unseen),
+        ("/dev/nvme1n1", Contents::Unrecognised),
+    ];
+    let machine = machine(STORAGE_SERVER, 64, None, &odd);
+    let (plan, text) = propose(&machine, &Wishes::default());
+    assert!(plan.volumes.is_empty() && plan.flash.is_empty(), "{plan:?}");
+    for said in ["LVM2_member", "data that nothing here recognises", "the kernel uses", "run this as root"] {
+        assert!(
+            text.split_whitespace().collect::<Vec<_>>().join(" ").replace("# ", "").contains(said),
+            "{said}\n{text}"
+        );
+    }
+    // Flash that is named is taken with what it carries, and the file says what has to be done first.
+    let (plan, text) = propose(&machine, &wishes(&[], &["/dev/nvme0n1", "/dev/nvme1n1"]));
+    assert_eq!(plan.flash.len(), 2);
+    assert!(text.contains("blkdiscard -z /dev/nvme1n1") && !text.contains("blkdiscard -z /dev/nvme0n1"), "{text}");
+    // Who may not look is told so, and nothing is taken for blank.
+    assert!(refused(&machine, &wishes(&["/dev/sde"], &[])).contains("run this as root"));
+}
+
+#[test]
+fn a_file_appears_whole_and_is_never_written_over() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let out = folder.path().join("hotset.toml");
+    write(&out, "one").expect("it is not there");
+    let refused = write(&out, "two").expect_err("it is there").message;
+    assert!(refused.contains("not written over"), "{refused}");
+    std::os::unix::fs::symlink("nowhere", folder.path().join("link")).expect("a link can be made");
+    assert!(write(&folder.path().join("link"), "two").is_err());
+    assert_eq!(std::fs::read(&out).expect("it is there"), b"one");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 2, "nothing else is left there");
+    let refused = write(&folder.path().join("none/hotset.toml"), "one").expect_err("no folder").message;
+    assert!(refused.contains("mkdir -p"), "{refused}");
+}

@@ -1,0 +1,133 @@
+//! `datastore list` and `show`: whether shares count, who has what, who waits.
+
+use std::time::Duration;
+
+use control::moment;
+use control::report::{DatastoreReport, EpisodeReport};
+
+use super::style::Style;
+use super::table::{Side, Table};
+use units::{show_count, show_micros};
+
+/// Times of congestion that are shown.
+const EPISODES_SHOWN: usize = 8;
+
+/// All of them, a line each.
+pub fn table(datastores: &[DatastoreReport], style: Style) -> String {
+    if datastores.is_empty() {
+        return "no datastore is configured: add [[datastore]], and name it in [[volume]]\n".to_owned();
+    }
+    let mut table = Table::new(&[
+        ("datastore", Side::Left),
+        ("state", Side::Left),
+        ("latency", Side::Right),
+        ("threshold", Side::Right),
+        ("accesses/s", Side::Right),
+        ("shown", Side::Right),
+        ("volumes", Side::Right),
+        ("waiting", Side::Right),
+        ("congested", Side::Right),
+    ]);
+    for datastore in datastores {
+        let waiting: u64 = datastore.members.iter().map(|member| member.waiting).sum();
+        table.row(vec![
+            datastore.name.clone(),
+            state(datastore).to_owned(),
+            show_micros(datastore.latency_ms * 1e3),
+            threshold(datastore),
+            show_count(datastore.accesses_per_second.round() as u64),
+            shown(datastore),
+            datastore.members.len().to_string(),
+            show_count(waiting),
+            format!("{:.0} s", datastore.congested_seconds_total),
+        ]);
+    }
+    table.render(style)
+}
+
+fn state(datastore: &DatastoreReport) -> &'static str {
+    if datastore.congested { "congested" } else { "calm" }
+}
+
+fn threshold(datastore: &DatastoreReport) -> String {
+    let found = if datastore.threshold_found { " (auto)" } else { "" };
+    show_micros(datastore.threshold_ms * 1e3) + found
+}
+
+/// What it has shown it can do.
+fn shown(datastore: &DatastoreReport) -> String {
+    datastore.shown_accesses_per_second.map_or("-".to_owned(), |shown| show_count(shown.round() as u64))
+}
+
+/// One of them.
+pub fn page(datastore: &DatastoreReport, style: Style) -> String {
+    let called = if datastore.congested { style.warn(state(datastore)) } else { style.good(state(datastore)) };
+    let mut text = format!("{}  {called}\n\n", style.bold(&datastore.name));
+    let window = datastore.window.map_or("-".to_owned(), |window| format!("{window:.1}"));
+    let (often, long) = (datastore.congestion_episodes, datastore.congested_seconds_total);
+    for (name, value) in [
+        ("latency", format!("{}, congested past {}", show_micros(datastore.latency_ms * 1e3), threshold(datastore))),
+        ("accesses a second", show_count(datastore.accesses_per_second.round() as u64)),
+        ("  when congested", shown(datastore)),
+        ("under way", format!("{:.1} of {window}", datastore.under_way)),
+        ("congested", format!("{} time{}, {long:.0} s in all", show_count(often), if often == 1 { "" } else { "s" })),
+    ] {
+        text += &format!("  {}  {value}\n", style.dim(&format!("{name:<18}")));
+    }
+    if !datastore.members.is_empty() {
+        text += &format!("\n{}", members(datastore, style));
+    }
+    if !datastore.episodes.is_empty() {
+        text += &format!("\n{}", episodes(&datastore.episodes, style));
+    }
+    text
+}
+
+fn members(datastore: &DatastoreReport, style: Style) -> String {
+    let mut table = Table::new(&[
+        ("volume", Side::Left),
+        ("shares", Side::Right),
+        ("reserved", Side::Right),
+        ("entitled", Side::Right),
+        ("uses", Side::Right),
+        ("accesses", Side::Right),
+        ("waits", Side::Right),
+        ("waited", Side::Right),
+        ("waiting", Side::Right),
+    ]);
+    for member in &datastore.members {
+        let percent = |ratio: f64| format!("{:.1} %", ratio * 100.0);
+        table.row(vec![
+            member.volume.clone(),
+            show_count(member.shares.into()),
+            if member.reservation_iops == 0 { "-".to_owned() } else { show_count(member.reservation_iops) },
+            percent(member.entitled_ratio),
+            percent(member.used_ratio),
+            show_count(member.accesses.round() as u64),
+            show_count(member.waits),
+            show_micros(member.waited_us as f64),
+            show_count(member.waiting),
+        ]);
+    }
+    table.render(style)
+}
+
+/// The last of them, the newest first.
+fn episodes(episodes: &[EpisodeReport], style: Style) -> String {
+    let mut table = Table::new(&[
+        ("congested from", Side::Left),
+        ("for", Side::Right),
+        ("caused by", Side::Left),
+        ("who contended", Side::Left),
+    ]);
+    for episode in episodes.iter().rev().take(EPISODES_SHOWN) {
+        let lasted = |ended: u64| format!("{} s", ended.saturating_sub(episode.began_unix_seconds));
+        table.row(vec![
+            moment::show(Duration::from_secs(episode.began_unix_seconds)),
+            episode.ended_unix_seconds.map_or("lasts".to_owned(), lasted),
+            episode.caused_by.clone(),
+            episode.contenders.join(", "),
+        ]);
+    }
+    table.render(style)
+}

@@ -1,0 +1,107 @@
+//! The iSCSI target and its sessions.
+
+use control::report::{IscsiReport, IscsiSessionReport};
+
+use super::screen::plural;
+use super::style::Style;
+use super::table::{Side, Table};
+use units::{show_bytes, show_count, show_micros};
+
+/// The target in a line.
+pub fn target(now: &IscsiReport, style: Style) -> String {
+    let count = now.sessions.len() as u64;
+    format!(
+        "{}  {} on {}, {count} session{}{}\n",
+        style.bold("iscsi  "),
+        now.target,
+        now.portals.join(", "),
+        plural(count),
+        match now.failed_logins {
+            0 => String::new(),
+            failed => format!(", {} failed log-in{}", show_count(failed), plural(failed)),
+        }
+    )
+}
+
+/// A table of sessions; nothing where there is none.
+pub fn sessions(now: &IscsiReport, style: Style) -> String {
+    if now.sessions.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[
+        ("initiator", Side::Left),
+        ("portal", Side::Left),
+        ("as", Side::Left),
+        ("commands", Side::Right),
+        ("under way", Side::Right),
+        ("aborted", Side::Right),
+        ("read", Side::Right),
+        ("written", Side::Right),
+        ("slowest of an hour", Side::Left),
+    ]);
+    for session in &now.sessions {
+        let slowest =
+            session.slowest.first().map(|slow| format!("{} {}", slow.command, show_micros(slow.took_us as f64)));
+        table.row(vec![
+            name(session),
+            session.portal.clone(),
+            manner(session),
+            show_count(session.commands),
+            show_count(session.under_way),
+            show_count(session.aborted),
+            show_bytes(session.read_bytes),
+            show_bytes(session.write_bytes),
+            slowest.unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    format!("\n{}", table.render(style))
+}
+
+fn name(session: &IscsiSessionReport) -> String {
+    match session.alias.as_str() {
+        "" => session.initiator.clone(),
+        alias => format!("{} ({alias})", session.initiator),
+    }
+}
+
+/// How it talks: whether it has proved who it is, and what is checked.
+fn manner(session: &IscsiSessionReport) -> String {
+    let said = [
+        (session.discovery, "discovery"),
+        (session.authenticated, "chap"),
+        (session.header_digest, "header digest"),
+        (session.data_digest, "data digest"),
+    ];
+    let said: Vec<&str> = said.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
+    if said.is_empty() { "-".to_owned() } else { said.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use control::report::SlowCommandReport;
+
+    use super::*;
+
+    #[test]
+    fn a_session_is_a_row_with_all_that_tells_it_from_others() {
+        let slowest = vec![SlowCommandReport { ago_ms: 1, command: "WRITE".to_owned(), lun: Some(0), took_us: 2_500 }];
+        let session = IscsiSessionReport {
+            initiator: "iqn.1998-01.com.vmware:esx1".to_owned(),
+            alias: "esx1".to_owned(),
+            portal: "10.0.0.5:3260".to_owned(),
+            authenticated: true,
+            data_digest: true,
+            commands: 7,
+            slowest,
+            ..IscsiSessionReport::default()
+        };
+        let sessions = vec![session];
+        let report = IscsiReport { target: "iqn.a:b".to_owned(), failed_logins: 1, sessions, ..IscsiReport::default() };
+        let text = super::sessions(&report, Style::PLAIN);
+        for part in ["iqn.1998-01.com.vmware:esx1 (esx1)", "10.0.0.5:3260", "chap, data digest", "WRITE 2.50 ms"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(target(&report, Style::PLAIN).ends_with(", 1 session, 1 failed log-in\n"));
+        assert_eq!(super::sessions(&IscsiReport::default(), Style::PLAIN), "");
+    }
+}

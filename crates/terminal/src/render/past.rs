@@ -1,0 +1,47 @@
+//! Figures over time as a table: a line a step, each figure as its mean a second or its mean.
+
+use std::time::Duration;
+
+use control::moment;
+use control::report::HistoryReport;
+
+use super::style::Style;
+use super::table::{Side, Table};
+use units::{show_bytes, show_micros};
+
+/// What is shown of a volume and of all together: figure, head.
+const FIGURES: [(&str, &str); 6] = [
+    ("reads", "reads/s"),
+    ("writes", "writes/s"),
+    ("read_bytes", "read/s"),
+    ("write_bytes", "written/s"),
+    ("misses", "misses/s"),
+    ("dirty_bytes", "dirty"),
+];
+/// Latencies that are shown: of which requests, head.
+const LATENCIES: [(&str, &str); 2] = [("read", "read p99"), ("write", "write p99")];
+
+/// The table; figures that were not asked for have no column.
+pub fn table(report: &HistoryReport, style: Style) -> String {
+    if report.at_unix_seconds.is_empty() {
+        return "nothing is known of that time\n".to_owned();
+    }
+    let figures: Vec<_> = FIGURES.iter().filter_map(|(name, head)| Some((report.series.get(*name)?, *head))).collect();
+    let latencies: Vec<_> =
+        LATENCIES.iter().filter_map(|(name, head)| Some((report.latency.get(*name)?, *head))).collect();
+    let heads = figures.iter().map(|(_, head)| *head).chain(latencies.iter().map(|(_, head)| *head));
+    let columns: Vec<_> = [("time", Side::Left)].into_iter().chain(heads.map(|head| (head, Side::Right))).collect();
+    let mut table = Table::new(&columns);
+    for (at, begin) in report.at_unix_seconds.iter().enumerate() {
+        let figure = |unit: &str, mean: f64| match unit {
+            "bytes" => show_bytes(mean.round() as u64),
+            _ => format!("{mean:.1}"),
+        };
+        let latency = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), show_micros);
+        let mut row = vec![moment::show(Duration::from_secs(*begin))];
+        row.extend(figures.iter().map(|(figures, _)| figure(&figures.unit, figures.mean[at])));
+        row.extend(latencies.iter().map(|(figures, _)| latency(figures.p99_us[at])));
+        table.row(row);
+    }
+    table.render(style)
+}

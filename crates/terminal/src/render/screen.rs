@@ -1,0 +1,196 @@
+//! `status` and `top`: the daemon on one screen.
+
+use std::time::Duration;
+
+use control::report::Quantiles;
+use control::{FlashReport, StatusReport, VolumeReport};
+
+use super::iscsi;
+use super::style::Style;
+use super::table::{Side, Table};
+use units::{show_bytes, show_count, show_micros, show_percent};
+
+/// The whole screen. With `before`, the status of a while ago, requests are shown a second.
+pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -> String {
+    let mut text = head(now, style);
+    text += &memory(now, style);
+    text += &now.flash.as_ref().map_or(String::new(), |report| flash(report, style));
+    text += &now.iscsi.as_ref().map_or(String::new(), |report| iscsi::target(report, style));
+    text += "\n";
+    text += &match now.volumes.is_empty() {
+        true => "no volumes; add [[volume]] to the configuration, or `hotset volume add`\n".to_owned(),
+        false => volumes(&now.volumes, rates(now, before), style),
+    };
+    text += &now.iscsi.as_ref().map_or(String::new(), |report| iscsi::sessions(report, style));
+    if !now.overrides.is_empty() {
+        text += &format!("\n{}\n", style.bold("changed by command, in force until the file changes"));
+        for held in &now.overrides {
+            text += &format!("  {}: {} is {}, the file says {}\n", held.volume, held.key, held.value, held.file);
+        }
+    }
+    if !now.alerts.is_empty() {
+        text += &format!("\n{}\n", style.bold("alerts"));
+        for alert in &now.alerts {
+            text += &format!("  {}\n", style.warn(alert));
+        }
+    }
+    text
+}
+
+fn head(now: &StatusReport, style: Style) -> String {
+    let stopping = if now.stopping { style.warn(", stopping") } else { String::new() };
+    let up = show_uptime(Duration::from_secs(now.uptime_seconds));
+    format!(
+        "{}, process {}, up {up}{stopping}\n{}\n",
+        style.bold(&format!("hotset {}", now.version)),
+        now.pid,
+        style.dim(&format!("{} on {}", now.configuration, now.listen.join(", ")))
+    )
+}
+
+fn memory(now: &StatusReport, style: Style) -> String {
+    let cached: u64 = now.volumes.iter().map(|volume| volume.memory_bytes).sum();
+    let dirty: u64 = now.volumes.iter().map(|volume| volume.dirty_bytes).sum();
+    let written: u64 = now.volumes.iter().map(|volume| volume.written_bytes).sum();
+    let pool: u64 = now.cores.iter().map(|core| core.pool_bytes).sum();
+    let connections: u64 = now.cores.iter().map(|core| core.connections).sum();
+    format!(
+        "\n{}  {} configured, {} of {} in use, {} cached, {} dirty, {} written but not flushed\n{}  {} data core{}, {} connection{}\n",
+        style.bold("memory "),
+        show_bytes(now.memory_bytes),
+        show_bytes(now.cores.iter().map(|core| core.pool_used_bytes).sum()),
+        show_bytes(pool),
+        show_bytes(cached),
+        show_bytes(dirty),
+        show_bytes(written),
+        style.bold("serving"),
+        now.cores.len(),
+        plural(now.cores.len() as u64),
+        connections,
+        plural(connections),
+    )
+}
+
+/// The flash log in a line, and each device in one.
+pub fn flash(now: &FlashReport, style: Style) -> String {
+    let label = style.bold("flash  ");
+    if !now.in_use {
+        return format!("{label}  {}\n", style.warn("not used"));
+    }
+    let mut text = format!(
+        "{label}  {} cop{} in service, {} of {} log segments free, {} not on the backings\n",
+        now.copies,
+        if now.copies == 1 { "y" } else { "ies" },
+        now.free_segments,
+        now.segments,
+        show_bytes(now.dirty_bytes),
+    );
+    let pages = &now.pages;
+    if pages.slots > 0 {
+        let state = match (pages.loaded, pages.suspect) {
+            (false, _) => ", their map is being read".to_owned(),
+            (true, 0) => String::new(),
+            (true, suspect) => format!(", {suspect} to be compared with the backing first"),
+        };
+        text += &format!(
+            "         {} of clean pages, {} of {} places taken{state}\n",
+            show_bytes(pages.valid_bytes),
+            show_count(pages.pages),
+            show_count(pages.slots),
+        );
+    }
+    for device in &now.devices {
+        let name = device.name();
+        let role = if device.role == "pages" { ", clean pages alone" } else { "" };
+        text += &match device.state.as_str() {
+            "in-service" => format!("         {name}, {}, in service{role}\n", show_bytes(device.size_bytes)),
+            state => format!("         {name}, {}\n", style.warn(&format!("{state}: {}", device.reason))),
+        };
+    }
+    if let Some(job) = &now.job {
+        let left = match (job.paused, job.left_seconds) {
+            (true, _) => ", held: `hotset flash resume`".to_owned(),
+            (false, Some(seconds)) => format!(", {seconds} s left"),
+            (false, None) => String::new(),
+        };
+        let (done, total) = (show_bytes(job.done_bytes), show_bytes(job.total_bytes));
+        text += &format!("         {} of {}: {done} of {total}{left}\n", job.kind, job.device);
+    }
+    text
+}
+
+/// The ending of a word for so many.
+pub fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// What was counted before, a volume, and the seconds since.
+type Rates<'a> = Option<(&'a [VolumeReport], f64)>;
+
+fn rates<'a>(now: &StatusReport, before: Option<&'a StatusReport>) -> Rates<'a> {
+    let before = before?;
+    let took_ms = now.uptime_ms.saturating_sub(before.uptime_ms).max(1);
+    Some((&before.volumes, took_ms as f64 / 1e3))
+}
+
+/// A table of volumes.
+pub fn volumes(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> String {
+    let (reads, writes) = if rates.is_some() { ("reads/s", "writes/s") } else { ("reads", "writes") };
+    let mut table = Table::new(&[
+        ("volume", Side::Left),
+        ("state", Side::Left),
+        ("policy", Side::Left),
+        ("size", Side::Right),
+        (reads, Side::Right),
+        ("hits", Side::Right),
+        ("read p50", Side::Right),
+        ("p99", Side::Right),
+        (writes, Side::Right),
+        ("write p50", Side::Right),
+        ("p99", Side::Right),
+        ("cached", Side::Right),
+        ("dirty", Side::Right),
+    ]);
+    for now in volumes {
+        let before =
+            rates.and_then(|(before, seconds)| Some((before.iter().find(|old| old.name == now.name)?, seconds)));
+        let counted =
+            |field: fn(&VolumeReport) -> u64| field(now).saturating_sub(before.map_or(0, |(old, _)| field(old)));
+        let shown = |field: fn(&VolumeReport) -> u64| match before {
+            Some((_, seconds)) => show_count((counted(field) as f64 / seconds).round() as u64),
+            None => show_count(field(now)),
+        };
+        table.row(vec![
+            now.name.clone(),
+            now.state.name().to_owned(),
+            now.policy.clone(),
+            show_bytes(now.size_bytes),
+            shown(|volume| volume.reads),
+            show_percent(counted(|volume| volume.memory_hits + volume.flash_hits), counted(|volume| volume.reads)),
+            quantile(now.reads, &now.latency_us.read, |read| read.p50),
+            quantile(now.reads, &now.latency_us.read, |read| read.p99),
+            shown(|volume| volume.writes),
+            quantile(now.writes, &now.latency_us.write, |write| write.p50),
+            quantile(now.writes, &now.latency_us.write, |write| write.p99),
+            show_bytes(now.memory_bytes),
+            show_bytes(now.dirty_bytes),
+        ]);
+    }
+    table.render(style)
+}
+
+/// A quantile, `-` where there was no request.
+pub(super) fn quantile(requests: u64, quantiles: &Quantiles, which: fn(&Quantiles) -> f64) -> String {
+    if requests == 0 { "-".to_owned() } else { show_micros(which(quantiles)) }
+}
+
+/// How long a daemon has been up.
+pub fn show_uptime(time: Duration) -> String {
+    let minutes = time.as_secs() / 60;
+    match (minutes / 1440, minutes / 60 % 24, minutes % 60) {
+        (0, 0, 0) => format!("{} s", time.as_secs()),
+        (0, 0, minutes) => format!("{minutes} min"),
+        (0, hours, minutes) => format!("{hours} h {minutes} min"),
+        (days, hours, _) => format!("{days} d {hours} h"),
+    }
+}

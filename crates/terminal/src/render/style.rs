@@ -1,0 +1,83 @@
+//! Colours, where the terminal shows them and nobody asked for none.
+
+use std::io::IsTerminal;
+
+/// All codes that text is set off with, and the one that ends it.
+const CODES: [&str; 6] = ["0", "1", "2", "31", "32", "33"];
+
+/// `text` with everything that a terminal would obey spelled out, but for line ends and [`CODES`].
+pub fn only_own_codes(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for (at, part) in text.split('\u{1b}').enumerate() {
+        let own = CODES.iter().find(|code| {
+            part.strip_prefix('[').and_then(|part| part.strip_prefix(**code)).is_some_and(|rest| rest.starts_with('m'))
+        });
+        if at > 0 {
+            shown.push_str(if own.is_some() { "\u{1b}" } else { "\\u{1b}" });
+        }
+        shown.push_str(&control::plain_lines(part));
+    }
+    shown
+}
+
+/// How text is set off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    colours: bool,
+}
+
+impl Style {
+    /// Without any.
+    pub const PLAIN: Style = Style { colours: false };
+
+    /// For standard output: plain unless it is a terminal and NO_COLOR is not set.
+    pub fn of_stdout() -> Style {
+        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let able = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        Style { colours: wanted && able && std::io::stdout().is_terminal() }
+    }
+
+    fn set(self, code: &'static str, text: &str) -> String {
+        debug_assert!(CODES.contains(&code), "a code that is printed is listed");
+        if self.colours && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// A heading.
+    pub fn bold(self, text: &str) -> String {
+        self.set("1", text)
+    }
+
+    /// Less important.
+    pub fn dim(self, text: &str) -> String {
+        self.set("2", text)
+    }
+
+    /// As it should be.
+    pub fn good(self, text: &str) -> String {
+        self.set("32", text)
+    }
+
+    /// To be looked at.
+    pub fn warn(self, text: &str) -> String {
+        self.set("33", text)
+    }
+
+    /// Wrong.
+    pub fn bad(self, text: &str) -> String {
+        self.set("31", text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_colours_reach_the_terminal() {
+        let style = Style { colours: true };
+        let own = format!("{} {}\n{}", style.bold("a"), style.bad("b"), style.dim("c"));
+        assert_eq!(only_own_codes(&own), own);
+        let foreign = "x\u{1b}[2J\u{1b}]0;title\u{7}\u{1b}[31;5m\r\u{9b}m\u{1b}";
+        assert_eq!(only_own_codes(foreign), r"x\u{1b}[2J\u{1b}]0;title\u{7}\u{1b}[31;5m\u{d}\u{9b}m\u{1b}");
+    }
+}

@@ -1,0 +1,227 @@
+//! `volume show`: everything about one volume.
+
+use std::collections::BTreeMap;
+
+use control::report::{QosUse, SlowReport};
+use control::{VolumeReport, VolumeState};
+
+use super::screen::quantile;
+use super::style::Style;
+use super::table::{Side, Table};
+use units::{show_bytes, show_count, show_micros, show_percent};
+
+/// The page of one volume.
+pub fn page(volume: &VolumeReport, style: Style) -> String {
+    let state = match volume.state {
+        VolumeState::Active => style.good(volume.state.name()),
+        VolumeState::Refused => style.bad(volume.state.name()),
+        VolumeState::Paused | VolumeState::Frozen | VolumeState::Removing => style.warn(volume.state.name()),
+    };
+    let mut text = format!("{}  {}, {}\n\n", style.bold(&volume.name), state, volume.policy);
+    for (name, value) in facts(volume).into_iter().chain(counters(volume)) {
+        text += &match name {
+            "" => "\n".to_owned(),
+            name => format!("  {}  {value}\n", style.dim(&format!("{name:<18}"))),
+        };
+    }
+    if !volume.lost.is_empty() {
+        let line = format!("lost, no good copy  {}", lost(volume));
+        text += &format!("\n  {}\n", style.bad(&line));
+    }
+    for alert in &volume.alerts {
+        text += &format!("\n  {}\n", style.warn(alert));
+    }
+    text
+}
+
+/// A minimum and a maximum, where there are any.
+fn bounds(min: &str, max: &str) -> String {
+    let least = if matches!(min, "" | "0") { String::new() } else { format!(", at least {min} kept") };
+    let most = if matches!(max, "" | "none") { String::new() } else { format!(", at most {max}") };
+    least + &most
+}
+
+/// What it has of the memory, and may have.
+fn in_memory(volume: &VolumeReport) -> String {
+    let memory = &volume.memory;
+    let target = memory.target_bytes.map_or(String::new(), |bytes| format!(" of a share of {}", show_bytes(bytes)));
+    show_bytes(volume.memory_bytes) + &target + &bounds(&memory.min, &memory.max)
+}
+
+/// What it has of the flash, and may have.
+fn on_flash(volume: &VolumeReport) -> String {
+    let flash = &volume.flash;
+    let mut text = format!("{} pages, {}", show_count(flash.pages), show_bytes(flash.cached_bytes));
+    text += &bounds(&flash.min, &flash.max);
+    if flash.pinned_pages > 0 {
+        let waits = if flash.pin_waits.is_empty() { String::new() } else { format!(" (waits: {})", flash.pin_waits) };
+        text += &format!(
+            "; pinned {} pages, {} there{waits}",
+            show_count(flash.pinned_pages),
+            show_count(flash.pinned_whole_pages)
+        );
+    }
+    text
+}
+
+/// What a cache that holds everything would have to hold.
+fn lately_used(volume: &VolumeReport) -> String {
+    volume.miss_ratio_curve.as_ref().map_or("-".to_owned(), |curve| {
+        let (blocks, pages) = (curve.memory.working_set_bytes, curve.flash.working_set_bytes);
+        format!("{} of blocks, {} of pages (`hotset advise`)", show_bytes(blocks), show_bytes(pages))
+    })
+}
+
+/// Lost ranges that are shown.
+const LOST_SHOWN: usize = 8;
+
+/// Dirty blocks without a good copy.
+fn lost(volume: &VolumeReport) -> String {
+    let shown = volume.lost.iter().take(LOST_SHOWN);
+    let ranges = shown.map(|range| format!("{}..{}", range.at_bytes, range.at_bytes + range.length_bytes));
+    let ranges: Vec<_> = ranges.collect();
+    let more = if volume.lost.len() > LOST_SHOWN { ", and more (--json lists them)" } else { "" };
+    format!("{}: bytes {}{more}", show_bytes(volume.lost_bytes), ranges.join(", "))
+}
+
+type Line = (&'static str, String);
+
+fn facts(volume: &VolumeReport) -> Vec<Line> {
+    let mut lines = vec![
+        ("size", format!("{} ({} bytes)", show_bytes(volume.size_bytes), show_count(volume.size_bytes))),
+        ("backing", volume.backing.clone()),
+    ];
+    if !volume.incarnation.is_empty() {
+        lines.push(("backing identity", volume.backing_identity.clone()));
+        let blocks = format!(
+            "{} logical, {} written whole or not at all",
+            show_bytes(volume.logical_block_bytes.into()),
+            show_bytes(volume.physical_block_bytes.into())
+        );
+        lines.push(("backing blocks", blocks));
+        lines.push(("incarnation", volume.incarnation.clone()));
+        lines.push(("data core", volume.core.to_string()));
+    }
+    if let Some(unit) = &volume.unit {
+        lines.push(("iscsi lun", format!("{}, naa.{}", unit.lun, unit.naa)));
+    }
+    if !volume.datastore.is_empty() {
+        lines.push(("datastore", volume.datastore.clone()));
+    }
+    let qos = &volume.qos;
+    let reserved =
+        if qos.reservation_iops == 0 { String::new() } else { format!(", {}/s reserved", qos.reservation_iops) };
+    lines.push(("shares", format!("{}{reserved}", show_count(qos.shares.into()))));
+    if let Some(limits) = limits(qos) {
+        lines.push(("limits", limits));
+    }
+    if !volume.labels.is_empty() {
+        let labels: Vec<_> = volume.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        lines.push(("labels", labels.join(" ")));
+    }
+    if volume.read_only {
+        lines.push(("read only", "yes".to_owned()));
+    }
+    lines
+}
+
+/// What it is held to, if it is.
+fn limits(qos: &QosUse) -> Option<String> {
+    let burst = |burst: String| if burst.starts_with("0 ") { String::new() } else { format!(" and bursts of {burst}") };
+    let requests = (qos.limit_iops > 0).then(|| {
+        let burst = burst(format!("{} requests", show_count(qos.burst_iops)));
+        format!("{} requests a second{burst}", show_count(qos.limit_iops))
+    });
+    let bytes = (qos.limit_bytes > 0)
+        .then(|| format!("{} a second{}", show_bytes(qos.limit_bytes), burst(show_bytes(qos.burst_bytes))));
+    let all: Vec<String> = requests.into_iter().chain(bytes).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// Requests that waited, and how long.
+fn waited(requests: u64, us: u64) -> String {
+    format!("{} requests, {} in all", show_count(requests), show_micros(us as f64))
+}
+
+/// The most frequent reasons.
+fn reasons(counts: &BTreeMap<String, u64>) -> String {
+    let mut counts: Vec<_> = counts.iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let shown: Vec<_> = counts.iter().take(4).map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
+    if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
+}
+
+/// The slowest requests of one volume.
+pub fn slow(requests: &[SlowReport], style: Style) -> String {
+    let mut table = Table::new(&[
+        ("ago", Side::Right),
+        ("asked", Side::Left),
+        ("at byte", Side::Right),
+        ("bytes", Side::Right),
+        ("took", Side::Right),
+        ("waited in", Side::Left),
+        ("for", Side::Right),
+    ]);
+    let ms = |us: u64| format!("{:.1} ms", us as f64 / 1000.0);
+    for request in requests {
+        table.row(vec![
+            format!("{:.1} s", request.ago_ms as f64 / 1000.0),
+            request.asked.clone(),
+            show_count(request.offset_bytes),
+            show_count(request.length_bytes),
+            ms(request.took_us),
+            request.step.clone(),
+            ms(request.waited_us),
+        ]);
+    }
+    table.render(style)
+}
+
+fn counters(volume: &VolumeReport) -> Vec<Line> {
+    let share = |part| format!("{} ({})", show_count(part), show_percent(part, volume.reads));
+    let latency = |requests, quantiles| {
+        let each = [
+            ("p50", quantile(requests, quantiles, |q| q.p50)),
+            ("p99", quantile(requests, quantiles, |q| q.p99)),
+            ("p99.9", quantile(requests, quantiles, |q| q.p999)),
+        ];
+        each.map(|(name, value)| format!("{name} {value}")).join(", ")
+    };
+    let requests = |count: u64, bytes: u64| format!("{}, {}", show_count(count), show_bytes(bytes));
+    vec![
+        ("", String::new()),
+        ("reads", requests(volume.reads, volume.read_bytes)),
+        ("  memory hits", share(volume.memory_hits)),
+        ("  flash hits", share(volume.flash_hits)),
+        ("  partial hits", share(volume.partial_hits)),
+        ("  misses", share(volume.misses)),
+        ("  latency", latency(volume.reads, &volume.latency_us.read)),
+        ("writes", requests(volume.writes, volume.write_bytes)),
+        ("  latency", latency(volume.writes, &volume.latency_us.write)),
+        ("  slowed down", format!("{} ms in all", show_count(volume.throttled_us / 1000))),
+        ("held by its limit", waited(volume.qos.limit_waits, volume.qos.limit_waited_us)),
+        ("waited for others", waited(volume.qos.share_waits, volume.qos.share_waited_us)),
+        ("flushes", show_count(volume.flushes)),
+        ("zeroes, discards", show_count(volume.zeroes)),
+        ("failed", show_count(volume.errors)),
+        ("", String::new()),
+        ("in memory", in_memory(volume)),
+        ("dirty", format!("{}, the oldest for {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
+        ("on flash alone", show_bytes(volume.flash_dirty_bytes)),
+        ("clean on flash", on_flash(volume)),
+        (
+            "promoted to flash",
+            format!("{} pages, {}", show_count(volume.promotions), show_bytes(volume.flash.promoted_bytes)),
+        ),
+        ("  no hit because", reasons(&volume.flash.not_hit)),
+        ("  not promoted", reasons(&volume.flash.not_promoted)),
+        ("lately used", lately_used(volume)),
+        ("written, unflushed", show_bytes(volume.written_bytes)),
+        ("", String::new()),
+        ("backing reads", requests(volume.backing_reads, volume.backing_read_bytes)),
+        ("  read ahead", show_bytes(volume.readahead_bytes)),
+        ("backing writes", requests(volume.backing_writes, volume.backing_write_bytes)),
+        ("backing flushes", show_count(volume.backing_flushes)),
+        ("backing errors", show_count(volume.backing_errors)),
+    ]
+}

@@ -1,0 +1,121 @@
+//! The table's columns, the most wanted first: a narrow terminal shows as many as fit.
+
+use std::cmp::Ordering;
+
+use control::{VolumeReport, VolumeState};
+
+use super::interval::{Sources, quantile_us};
+use super::model::Row;
+use units::{show_bytes, show_count, show_micros};
+
+/// What stands where nothing is known, or nothing was asked.
+pub const UNKNOWN: &str = "-";
+
+/// What a cell holds.
+#[derive(Debug)]
+pub enum Value {
+    /// A name.
+    Text(String),
+    /// A figure, and how it is written; `None` where it is not known.
+    Figure(Option<f64>, fn(f64) -> String),
+}
+
+impl Value {
+    /// As it is shown.
+    pub fn show(&self) -> String {
+        match self {
+            Value::Text(text) => text.clone(),
+            Value::Figure(figure, show) => figure.map_or(UNKNOWN.to_owned(), show),
+        }
+    }
+
+    /// Their order in the table: what is not known stands last, whichever way the rest is sorted.
+    pub fn compare(one: &Value, other: &Value, is_down: bool) -> Ordering {
+        let order = match (one, other) {
+            (Value::Figure(None, _), Value::Figure(None, _)) => return Ordering::Equal,
+            (Value::Figure(None, _), _) => return Ordering::Greater,
+            (_, Value::Figure(None, _)) => return Ordering::Less,
+            (Value::Figure(Some(one), _), Value::Figure(Some(other), _)) => one.total_cmp(other),
+            (one, other) => one.show().cmp(&other.show()),
+        };
+        if is_down { order.reverse() } else { order }
+    }
+}
+
+/// One column.
+pub struct Column {
+    /// Its title.
+    pub title: &'static str,
+    /// The key that sorts by it.
+    pub key: char,
+    /// Characters that it takes.
+    pub width: u16,
+    /// Names, not figures.
+    pub is_text: bool,
+    /// What a row has there.
+    pub value: fn(&Row<'_>) -> Value,
+}
+
+const fn figure(title: &'static str, key: char, width: u16, value: fn(&Row<'_>) -> Value) -> Column {
+    Column { title, key, width, is_text: false, value }
+}
+
+/// All of them.
+pub const COLUMNS: &[Column] = &[
+    Column { title: "volume", key: 'n', width: 18, is_text: true, value: |row| Value::Text(row.volume.name.clone()) },
+    figure("reads/s", 'r', 9, |row| rate(row, |volume| volume.reads, count)),
+    figure("writes/s", 'w', 9, |row| rate(row, |volume| volume.writes, count)),
+    figure("bytes/s", 't', 10, |row| rate(row, |volume| volume.read_bytes + volume.write_bytes, bytes)),
+    figure("hits", 'h', 8, |row| lately(row, |volume| Sources::of(volume).hit_ratio(), percent)),
+    figure("read p99", 'l', 9, |row| lately(row, |volume| quantile_us(&volume.latency_counts.read, 0.99), show_micros)),
+    figure("dirty", 'd', 9, |row| held(row.volume.dirty_bytes)),
+    figure("write p99", 'p', 10, |row| {
+        lately(row, |volume| quantile_us(&volume.latency_counts.write, 0.99), show_micros)
+    }),
+    figure("array/s", 'a', 9, |row| rate(row, |volume| volume.backing_reads + volume.backing_writes, count)),
+    figure("memory", 'm', 9, |row| held(row.volume.memory_bytes)),
+    figure("flash", 'f', 9, |row| held(row.volume.flash.cached_bytes)),
+    Column { title: "policy", key: 'o', width: 14, is_text: true, value: |row| Value::Text(row.volume.policy.clone()) },
+    Column {
+        title: "datastore",
+        key: 's',
+        width: 12,
+        is_text: true,
+        value: |row| Value::Text(row.volume.datastore.clone()),
+    },
+];
+
+/// A volume's name, and what it is doing where that is not what it should.
+pub fn name(volume: &VolumeReport) -> String {
+    match volume.state {
+        VolumeState::Active => volume.name.clone(),
+        state => format!("{} [{}]", volume.name, state.name()),
+    }
+}
+
+/// A count as people read it.
+pub fn count(value: f64) -> String {
+    show_count(value.round() as u64)
+}
+
+/// Bytes as people read them.
+pub fn bytes(value: f64) -> String {
+    show_bytes(value.round() as u64)
+}
+
+/// A ratio as people read it.
+pub fn percent(ratio: f64) -> String {
+    format!("{:.1} %", ratio * 100.0)
+}
+
+fn held(value: u64) -> Value {
+    Value::Figure(Some(value as f64), bytes)
+}
+
+fn lately(row: &Row<'_>, value: fn(&VolumeReport) -> Option<f64>, show: fn(f64) -> String) -> Value {
+    Value::Figure(row.lately.and_then(|(volume, _)| value(volume)), show)
+}
+
+fn rate(row: &Row<'_>, counter: fn(&VolumeReport) -> u64, show: fn(f64) -> String) -> Value {
+    Value::Figure(row.lately.map(|(volume, interval)| interval.rate(counter(volume))), show)
+}

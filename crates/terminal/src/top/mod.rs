@@ -1,0 +1,59 @@
+//! `hotset top`: the overview and the volumes on a terminal, live.
+//!
+//! ```text
+//! asker.rs     a thread that asks the daemon, and asks again when it is away
+//! interval.rs  what happened between two looks at the counters
+//! model.rs     what is known, and what the keys have chosen
+//! columns.rs   the table's columns: title, key to sort by, cell
+//! view.rs      the model on a terminal
+//! ```
+
+mod asker;
+mod columns;
+mod interval;
+mod model;
+mod view;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+
+use self::asker::Asker;
+use self::model::Model;
+use self::view::Palette;
+use crate::Failure;
+
+/// How long news of the daemon may lie unseen while no key is pressed.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Takes the terminal over until somebody quits, and gives it back as it was.
+pub fn run(socket: PathBuf, every: Duration) -> Result<(), Failure> {
+    let asker = Asker::start(socket, every);
+    let failed = |error: std::io::Error| Failure::failed(format!("the terminal cannot be used: {error}"));
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let ended = watch(&mut terminal, &asker, Model::new(Instant::now()));
+    ratatui::restore();
+    ended.map_err(failed)
+}
+
+fn watch(terminal: &mut DefaultTerminal, asker: &Asker, mut model: Model) -> std::io::Result<()> {
+    let palette = Palette::of_environment();
+    loop {
+        for news in asker.news() {
+            model.learn(news, Instant::now());
+        }
+        terminal.draw(|frame| view::draw(frame, &mut model, palette, Instant::now()))?;
+        if event::poll(TICK)? {
+            match event::read()? {
+                Event::Key(key) if !key.is_release() && model.press(key) => return Ok(()),
+                // A new size, too: the next round draws it.
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,350 @@
+//! The model on a terminal: a head, the overview, alerts, the table, a line of keys.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use control::StatusReport;
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Table};
+
+use super::columns::{COLUMNS, Column, UNKNOWN, bytes, count, name, percent};
+use super::interval::{Interval, Sources, quantile_us};
+use super::model::{Model, Row};
+use crate::render::bars::bars;
+use crate::render::screen::{plural, show_uptime};
+use units::{show_bytes, show_micros};
+
+/// Lines of a part of the overview, its title among them.
+const PART_LINES: u16 = 5;
+/// Narrowest part of the overview.
+const PART_WIDTH: u16 = 40;
+/// Alerts that are shown; of the others it is told how many there are.
+const ALERTS_SHOWN: usize = 3;
+/// Width of the volumes' small charts.
+const TRAIL_WIDTH: u16 = 12;
+/// Width of the bars of the overview.
+const BAR_WIDTH: usize = 12;
+/// An answer is late when it is older than this.
+const LATE: Duration = Duration::from_secs(5);
+
+/// What colours are used for; none where `NO_COLOR` asks for none, and then shapes and words say the same.
+#[derive(Clone, Copy)]
+pub struct Palette {
+    colours: bool,
+}
+
+impl Palette {
+    /// Without any.
+    #[cfg(test)]
+    pub const PLAIN: Palette = Palette { colours: false };
+
+    /// As the environment wants it.
+    pub fn of_environment() -> Palette {
+        Palette { colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
+    }
+
+    fn of(self, colour: Color) -> Style {
+        if self.colours { Style::new().fg(colour) } else { Style::new() }
+    }
+}
+
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+
+/// Draws all of it.
+pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Instant) {
+    let area = frame.area();
+    let alerts = model.status().map_or(0, |status| status.alerts.len().min(ALERTS_SHOWN + 1)) as u16;
+    let abreast = (area.width / PART_WIDTH).clamp(1, 3);
+    let overview = (3u16.div_ceil(abreast) * PART_LINES).min(area.height / 2);
+    let [head, said, parts, alarm, table, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(u16::from(model.away().is_some())),
+        Constraint::Length(overview),
+        Constraint::Length(alerts),
+        Constraint::Min(1),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    draw_head(frame, head, model, palette, now);
+    if let Some(why) = model.away() {
+        let text = format!(" the daemon is away, asking again: {why}");
+        frame.render_widget(Line::styled(text, palette.of(Color::Red).patch(BOLD)), said);
+    }
+    if let Some(status) = model.status() {
+        draw_overview(frame, parts, abreast, model, status, palette);
+        draw_alerts(frame, alarm, status, palette);
+    }
+    draw_table(frame, table, model, palette);
+    draw_keys(frame, keys, model);
+    // What is old is grey, and stays until there is something new.
+    if model.away().is_some() {
+        let old = parts.union(table);
+        frame.buffer_mut().set_style(old, DIM);
+    }
+    if model.is_explaining {
+        explain(frame, area);
+    }
+}
+
+fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model, palette: Palette, now: Instant) {
+    let age = model.age(now);
+    let seconds = age.as_secs();
+    let (badge, colour) = match (model.away(), model.status()) {
+        (Some(_), Some(_)) => (format!("away, figures of {seconds} s ago "), Color::Red),
+        (Some(_), None) => ("away ".to_owned(), Color::Red),
+        (None, None) => ("asking ".to_owned(), Color::Yellow),
+        (None, Some(_)) if age > LATE => (format!("no answer for {seconds} s "), Color::Yellow),
+        (None, Some(status)) if status.stopping => ("stopping ".to_owned(), Color::Yellow),
+        (None, Some(_)) => ("live ".to_owned(), Color::Green),
+    };
+    let text = model.status().map_or(" hotset".to_owned(), |status| {
+        let connections: u64 = status.cores.iter().map(|core| core.connections).sum();
+        let volumes = status.volumes.len() as u64;
+        let up = show_uptime(Duration::from_secs(status.uptime_seconds));
+        let held = format!("{volumes} volume{}, {connections} connection{}", plural(volumes), plural(connections));
+        format!(" hotset {}, up {up}, {held}", status.version)
+    });
+    frame.render_widget(Line::styled(text, BOLD), area);
+    let [_, right] = Layout::horizontal([Constraint::Min(0), Constraint::Length(badge.len() as u16)]).areas(area);
+    frame.render_widget(Line::styled(badge, palette.of(colour).patch(BOLD)), right);
+}
+
+fn draw_overview(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    abreast: u16,
+    model: &Model,
+    status: &StatusReport,
+    palette: Palette,
+) {
+    let width = usize::from(area.width / abreast);
+    let parts = [
+        ("reads now from", sources(model.interval(), palette)),
+        ("load", load(model, width)),
+        ("held", held(status, model.interval())),
+    ];
+    for (at, (title, lines)) in parts.into_iter().enumerate() {
+        let (row, column) = (at as u16 / abreast, at as u16 % abreast);
+        let part = Rect {
+            x: area.x + column * (area.width / abreast),
+            y: area.y + row * PART_LINES,
+            width: area.width / abreast,
+            height: PART_LINES,
+        };
+        let block = Block::new().borders(Borders::TOP).title(Line::styled(format!(" {title} "), BOLD));
+        frame.render_widget(Paragraph::new(lines).block(block), part.intersection(area));
+    }
+}
+
+/// A bar that is full at 1.
+fn bar(part: f64, palette: Style) -> Span<'static> {
+    let filled = (part.clamp(0.0, 1.0) * BAR_WIDTH as f64).round() as usize;
+    Span::styled(format!("{}{}", "█".repeat(filled), "·".repeat(BAR_WIDTH - filled)), palette)
+}
+
+fn sources(interval: Option<&Interval>, palette: Palette) -> Vec<Line<'static>> {
+    let Some(interval) = interval else { return vec![Line::raw(" waiting for two looks, to compare them")] };
+    let sources = Sources::of_all(&interval.totals);
+    let all = (sources.memory + sources.flash + sources.array).max(1) as f64;
+    let line = |label: &str, part: u64, colour| {
+        let ratio = part as f64 / all;
+        let rate = count(interval.rate(part));
+        Line::from(vec![
+            Span::raw(format!(" {label:<7}")),
+            bar(ratio, palette.of(colour)),
+            Span::raw(format!(" {:>7} {rate:>9}/s", percent(ratio))),
+        ])
+    };
+    let spared = match sources.hit_ratio() {
+        None => " nothing is being read".to_owned(),
+        Some(ratio) => format!(" {} of all reads need no array", percent(ratio)),
+    };
+    vec![
+        line("memory", sources.memory, Color::Green),
+        line("flash", sources.flash, Color::Cyan),
+        line("array", sources.array, Color::Red),
+        Line::raw(spared),
+    ]
+}
+
+fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
+    let Some(interval) = model.interval() else { return Vec::new() };
+    let totals = &interval.totals;
+    let rate = |value: u64| count(interval.rate(value));
+    let line = |text: String, trail: &VecDeque<f64>| {
+        let room = width.saturating_sub(text.chars().count() + 2).min(trail.len());
+        Line::raw(format!("{text} {}", bars(trail.range(trail.len() - room..).copied(), highest(trail))))
+    };
+    let quantiles = |label: &str, asked: u64, counts: &control::Counts| {
+        let show = |quantile| quantile_us(counts, quantile).map_or(UNKNOWN.to_owned(), show_micros);
+        let (half, most) = (show(0.5), show(0.99));
+        Line::raw(format!(" {label:<6}{:>7}/s p50 {half} p99 {most}", rate(asked)))
+    };
+    let bytes_rate = bytes(interval.rate(totals.read_bytes + totals.write_bytes));
+    vec![
+        line(format!(" IOPS {:>12}", rate(totals.reads + totals.writes)), model.requests()),
+        line(format!(" bytes/s {bytes_rate:>9}"), model.bytes()),
+        quantiles("reads", totals.reads, &totals.latency_counts.read),
+        quantiles("writes", totals.writes, &totals.latency_counts.write),
+    ]
+}
+
+fn held(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'static>> {
+    let sum = |field: fn(&control::VolumeReport) -> u64| status.volumes.iter().map(field).sum::<u64>();
+    let oldest = status.volumes.iter().map(|volume| volume.dirty_age_ms).max().unwrap_or(0);
+    let of_core = |field: fn(&control::report::CoreReport) -> u64| status.cores.iter().map(field).sum::<u64>();
+    let filled = |label: &str, used: u64, all: u64, text: String| {
+        Line::from(vec![
+            Span::raw(format!(" {label:<7}")),
+            bar(used as f64 / all.max(1) as f64, Style::new()),
+            Span::raw(format!(" {text}")),
+        ])
+    };
+    let (used, pool) = (of_core(|core| core.pool_used_bytes), of_core(|core| core.pool_bytes));
+    let memory = filled("memory", used, pool, format!("{} of {}", show_bytes(used), show_bytes(pool)));
+    let dirty = format!(
+        " dirty  {}, oldest {}",
+        show_bytes(sum(|volume| volume.dirty_bytes)),
+        show_micros(oldest as f64 * 1e3)
+    );
+    let array = interval.map_or(UNKNOWN.to_owned(), |interval| {
+        let totals = &interval.totals;
+        format!(
+            "{} reads/s, {} writes/s",
+            count(interval.rate(totals.backing_reads)),
+            count(interval.rate(totals.backing_writes))
+        )
+    });
+    let flash = match &status.flash {
+        None => Line::raw(" flash  none is configured"),
+        Some(flash) if !flash.in_use => Line::raw(" flash  not used"),
+        Some(flash) => {
+            let (pages, slots) = (flash.pages.pages, flash.pages.slots);
+            let taken = percent(pages as f64 / slots.max(1) as f64);
+            let log = flash.segments - flash.free_segments.min(flash.segments);
+            filled("flash", pages, slots, format!("{taken}, log {log} of {}", flash.segments))
+        }
+    };
+    vec![memory, flash, Line::raw(dirty), Line::raw(format!(" array  {array}"))]
+}
+
+fn highest(trail: &VecDeque<f64>) -> f64 {
+    trail.iter().copied().fold(0.0, f64::max)
+}
+
+fn draw_alerts(frame: &mut Frame<'_>, area: Rect, status: &StatusReport, palette: Palette) {
+    let shown = status.alerts.iter().take(ALERTS_SHOWN).map(|alert| format!(" ! {alert}"));
+    let more = status.alerts.len().saturating_sub(ALERTS_SHOWN);
+    let rest = (more > 0).then(|| format!(" ! and {more} more: `hotset status` shows them"));
+    let lines: Vec<_> = shown.chain(rest).map(|text| Line::styled(text, palette.of(Color::Yellow))).collect();
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// The columns that fit, and whether there is room for the small chart.
+fn fitting(width: u16) -> (Vec<&'static Column>, bool) {
+    let mut left = width;
+    let mut fits = |wanted: u16| {
+        let fits = wanted < left;
+        left = left.saturating_sub(wanted + 1);
+        fits
+    };
+    // The chart stands behind what everybody wants, and in front of what few do.
+    const BEFORE_TRAIL: usize = 6;
+    let mut columns: Vec<_> = COLUMNS[..BEFORE_TRAIL].iter().take_while(|column| fits(column.width)).collect();
+    let has_trail = columns.len() == BEFORE_TRAIL && fits(TRAIL_WIDTH);
+    if has_trail {
+        columns.extend(COLUMNS[BEFORE_TRAIL..].iter().take_while(|column| fits(column.width)));
+    }
+    (columns, has_trail)
+}
+
+fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Palette) {
+    let rows = model.rows();
+    let all = model.status().map_or(0, |status| status.volumes.len());
+    if rows.is_empty() {
+        let text = match (model.status().is_some(), all) {
+            (false, _) => "",
+            (true, 0) => " no volumes; add [[volume]] to the configuration, or `hotset volume add`",
+            (true, _) => " no volume fits the filter; Esc takes it away",
+        };
+        frame.render_widget(Line::raw(text), area);
+        return;
+    }
+    let (columns, has_trail) = fitting(area.width);
+    let room = usize::from(area.height.saturating_sub(1)).max(1);
+    let chosen = model.chosen(&rows);
+    let mut first = model.first_row.min(rows.len().saturating_sub(room));
+    if let Some(chosen) = chosen {
+        first = first.clamp((chosen + 1).saturating_sub(room), chosen);
+    }
+    let (sorted, is_down) = model.sorted();
+    let title = |column: &&Column| {
+        let mark = if column.key == sorted.key { if is_down { "▾" } else { "▴" } } else { "" };
+        aligned(column, format!("{}{mark}", column.title))
+    };
+    let trail_title = has_trail.then(|| Cell::from("IOPS"));
+    let titles: Vec<_> = columns.iter().map(title).chain(trail_title).collect();
+    let shown = rows.iter().enumerate().skip(first).take(room).map(|(at, row)| {
+        let trail = has_trail.then(|| Cell::from(trail(row)));
+        let cells = columns.iter().map(|column| aligned(column, cell(column, row))).chain(trail);
+        let style = match (chosen == Some(at), row.volume.alerts.is_empty()) {
+            (true, _) => Style::new().add_modifier(Modifier::REVERSED),
+            (false, false) => palette.of(Color::Yellow),
+            (false, true) => Style::new(),
+        };
+        TableRow::new(cells.collect::<Vec<_>>()).style(style)
+    });
+    let widths = columns.iter().map(|column| Constraint::Length(column.width));
+    let widths: Vec<_> = widths.chain(has_trail.then_some(Constraint::Length(TRAIL_WIDTH))).collect();
+    let header = TableRow::new(titles).style(Style::new().add_modifier(Modifier::UNDERLINED));
+    let table = Table::new(shown.collect::<Vec<_>>(), widths).header(header);
+    frame.render_widget(table, area);
+    model.first_row = first;
+}
+
+fn cell(column: &Column, row: &Row<'_>) -> String {
+    if std::ptr::eq(column, &COLUMNS[0]) { name(row.volume) } else { (column.value)(row).show() }
+}
+
+fn trail(row: &Row<'_>) -> String {
+    let room = row.trail.len().min(usize::from(TRAIL_WIDTH));
+    bars(row.trail.range(row.trail.len() - room..).copied(), highest(row.trail))
+}
+
+fn aligned(column: &Column, text: String) -> Cell<'static> {
+    let side = if column.is_text { Alignment::Left } else { Alignment::Right };
+    Cell::from(Line::raw(text).alignment(side))
+}
+
+fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model) {
+    let text = match (model.is_typing, model.filter.as_str()) {
+        (true, filter) => format!(" filter: {filter}▏  Enter keeps it, Esc takes it away"),
+        (false, "") => " q quit  ? help  / filter  ←→ sort".to_owned(),
+        (false, filter) => {
+            let all = model.status().map_or(0, |status| status.volumes.len());
+            format!(" {} of {all} fit \"{filter}\", Esc shows all  q quit  ? help", model.rows().len())
+        }
+    };
+    frame.render_widget(Line::styled(text, DIM), area);
+}
+
+fn explain(frame: &mut Frame<'_>, area: Rect) {
+    let sorts = COLUMNS.iter().map(|column| format!("  {}  sort by {}", column.key, column.title));
+    let others = [
+        "  /  filter by name, state, policy, datastore, label",
+        "  ← →  sort by the next column; a key again turns it round",
+        "  ↑ ↓ PgUp PgDn Home End  move",
+        "  Esc  show all again",
+        "  q, Ctrl+C  quit",
+    ];
+    let lines: Vec<_> = others.into_iter().map(str::to_owned).chain(sorts).map(Line::raw).collect();
+    let (width, height) = (62.min(area.width), (lines.len() as u16 + 2).min(area.height));
+    let centred = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
+    frame.render_widget(Clear, centred);
+    let block = Block::bordered().title(Line::styled(" keys; any key goes back ", BOLD));
+    frame.render_widget(Paragraph::new(lines).block(block), centred);
+}
