@@ -1,4 +1,4 @@
-# One word a task. What each does, and how to run a part of it: docs/hacking.md.
+# One word a task. What each does, and how to run a part of it: docs/develop/hacking.md.
 
 CARGO ?= cargo
 # Optimised, with assertions: fast enough for a thousand simulated worlds, strict enough to find what is wrong in them.

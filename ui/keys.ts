@@ -1,10 +1,10 @@
-// The configuration's keys for the page, which explains them: out of docs/configuration.md, whose tables are made from the daemon's own list.
+// The configuration's keys for the page, which explains them: out of docs/admin/configuration.md, whose tables are made from the daemon's own list.
 
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import type { Plugin } from 'vite';
 
-const FILE = fileURLToPath(new URL('../docs/configuration.md', import.meta.url));
+const FILE = fileURLToPath(new URL('../docs/admin/configuration.md', import.meta.url));
 const [BEGIN, END] = ['<!-- keys: ', '<!-- end of keys -->'];
 const NAME = 'virtual:keys';
 // Others keep their hands off names that begin so.
@@ -26,7 +26,7 @@ function tableOf(section: string) {
     form: form.replaceAll('`', ''),
     without,
     // A link leads nowhere from the page; who has the documentation finds the file.
-    text: meaning.join(' | ').replaceAll(/\[([^\]]+)\]\([^)]+\)/g, '`docs/$1`'),
+    text: meaning.join(' | ').replaceAll(/\[([^\]]+)\]\([^)]+\)/g, '`docs/admin/$1`'),
   }));
   return { name: title.trim(), keys };
 }

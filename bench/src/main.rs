@@ -24,7 +24,7 @@ struct Arguments {
     /// Folder on a real disk for the file that misses are read from
     #[arg(long, default_value = "target")]
     directory: PathBuf,
-    /// Where to write the report [default: docs/benchmarks.md, or the screen when only parts are measured]
+    /// Where to write the report [default: docs/develop/benchmarks.md, or the screen when only parts are measured]
     #[arg(long)]
     out: Option<PathBuf>,
     /// The daemon to measure; left out if it is not there
@@ -145,7 +145,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     left_out.dedup();
     let how = format!("{} rounds of {} s a cell", arguments.rounds, arguments.seconds);
     let page = page(&machine, &how, &sections, &left_out);
-    let whole = arguments.only.is_empty().then(|| PathBuf::from("docs/benchmarks.md"));
+    let whole = arguments.only.is_empty().then(|| PathBuf::from("docs/develop/benchmarks.md"));
     match arguments.out.clone().or(whole) {
         Some(path) => {
             std::fs::write(&path, page)?;

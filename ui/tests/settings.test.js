@@ -28,7 +28,7 @@ test(
     await page.getByRole('navigation').getByRole('link', { name: 'Settings' }).click();
     await page.waitForSelector('[data-setting]');
     // All that are documented, and no other.
-    const docs = await readFile(new URL('../../docs/configuration.md', import.meta.url), 'utf8');
+    const docs = await readFile(new URL('../../docs/admin/configuration.md', import.meta.url), 'utf8');
     const listed = docs.split('<!-- keys: ')[1].split('<!-- end of keys -->')[0];
     const documented = [...listed.matchAll(/^\| `(\w+)` \| .* \| (.*) \|$/gm)];
     assert.ok(documented.length > 30, `${documented.length} keys are documented`);

@@ -299,6 +299,6 @@ fn odd_text() -> Wrong {
 
 /// A message of the form `what; remedy` as its two halves.
 pub fn split_advice(message: &str) -> Wrong {
-    let (what, remedy) = message.split_once("; ").unwrap_or((message, "see docs/configuration.md"));
+    let (what, remedy) = message.split_once("; ").unwrap_or((message, "see docs/admin/configuration.md"));
     Wrong::Value(what.to_owned(), remedy.to_owned())
 }

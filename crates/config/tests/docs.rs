@@ -48,11 +48,11 @@ fn check(page: &str, begin: &str, end: &str, made: &str) {
 
 #[test]
 fn every_key_is_documented_as_the_parser_knows_it() {
-    check("configuration.md", BEGIN, END, &keys_as_text());
+    check("admin/configuration.md", BEGIN, END, &keys_as_text());
 }
 
 #[test]
 fn every_alert_is_documented_as_it_is_found() {
     let begin = "<!-- alerts: made from the daemon's own list -->\n";
-    check("alerts.md", begin, "<!-- end of alerts -->", &alerts_as_text());
+    check("admin/alerts.md", begin, "<!-- end of alerts -->", &alerts_as_text());
 }

@@ -19,7 +19,7 @@ const THERE: [&str; 7] = ["state", "memory", "control", "api", "history", "alert
 const HEAD: &str = r#"#:schema /usr/share/hotset/hotset.schema.json
 # Hotset's configuration. Nothing is served before a [[volume]] is named; `hotset init` looks at this machine and proposes some.
 # `hotset check-config /etc/hotset/hotset.toml` names every error, `systemctl reload hotset` takes over what changed, except for keys
-# that want a restart. A key that is a comment shows what holds without it, or how it is written. More: /usr/share/doc/hotset.
+# that want a restart. A key that is a comment shows what holds without it, or how it is written. More: /usr/share/doc/hotset/admin.
 "#;
 
 const NOTES: [(&str, &str); 5] = [
@@ -278,7 +278,7 @@ fn the_schema_is_that_of_the_parser_s_keys() {
 fn what_is_documented_is_good_by_the_schema() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let mut found = 0;
-    for page in ["configuration.md", "iscsi.md", "qos.md", "getting-started.md"] {
+    for page in ["admin/configuration.md", "admin/iscsi.md", "admin/qos.md", "user/getting-started.md"] {
         let text = std::fs::read_to_string(docs.join(page)).expect("the page is there");
         for example in text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().expect("it ends")) {
             assert!(!refused(&schema(), &parsed(example)), "{page}:\n{example}");

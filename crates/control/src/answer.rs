@@ -90,7 +90,7 @@ pub struct Failure {
     pub kind: ErrorKind,
     /// What, where and what to do.
     pub message: String,
-    /// Names the refusal of a volume or a flash store, where it is one (`docs/refusals.md`).
+    /// Names the refusal of a volume or a flash store, where it is one (`docs/admin/refusals.md`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
 }

@@ -219,7 +219,7 @@ pub struct VolumeReport {
     pub unit: Option<UnitReport>,
     /// What is wrong now.
     pub alerts: Vec<String>,
-    /// Names why it is refused, where `docs/refusals.md` lists that.
+    /// Names why it is refused, where `docs/admin/refusals.md` lists that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
 }
@@ -644,7 +644,7 @@ pub struct FlashReport {
     pub lost: Vec<LostBlockReport>,
     /// What is wrong now.
     pub alerts: Vec<String>,
-    /// Names why it is not used, where `docs/refusals.md` lists that.
+    /// Names why it is not used, where `docs/admin/refusals.md` lists that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
 }

@@ -61,7 +61,7 @@ pub struct Known {
     pub from_file: bool,
     /// How it stands.
     pub standing: Standing,
-    /// Names its refusal, where it is refused for what `docs/refusals.md` lists.
+    /// Names its refusal, where it is refused for what `docs/admin/refusals.md` lists.
     pub refusal: Option<String>,
 }
 

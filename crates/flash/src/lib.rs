@@ -2,7 +2,7 @@
 //! away, however random the writes were.
 //!
 //! The store knows volumes by their incarnation alone and nothing of the engine above it. The write path (`commit.rs`) and its recovery
-//! (`recovery/`) share the format (`format/`), which `docs/format.md` describes byte by byte.
+//! (`recovery/`) share the format (`format/`), which `docs/design/format.md` describes byte by byte.
 //!
 //! What keeps data safe, and where it is upheld:
 //!

@@ -14,7 +14,7 @@ pub fn text(plan: &Plan) -> String {
     let mut out = String::new();
     comment(
         &mut out,
-        "Proposed by `hotset init` from what it found on this machine, and changed nothing. Look through it; names of volumes are easy to change now, and are what clients know them by later. docs/configuration.md explains every key.",
+        "Proposed by `hotset init` from what it found on this machine, and changed nothing. Look through it; names of volumes are easy to change now, and are what clients know them by later. docs/admin/configuration.md explains every key.",
     );
     comment(&mut out, "Next: `hotset check-config FILE`, then `hotset serve --config FILE`.");
     out.push_str("\n[state]\ndirectory = \"/var/lib/hotset\"\n\n[memory]\n");

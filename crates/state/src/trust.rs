@@ -188,10 +188,10 @@ impl fmt::Display for Loss {
 macro_rules! codes {
     ($($variant:ident => $code:expr,)+) => {
         impl Refusal {
-            /// The codes of all refusals, in the order of the table in `docs/refusals.md`.
+            /// The codes of all refusals, in the order of the table in `docs/admin/refusals.md`.
             pub const CODES: &[&str] = &[$($code),+];
 
-            /// Names the refusal, for programs and for the table in `docs/refusals.md`.
+            /// Names the refusal, for programs and for the table in `docs/admin/refusals.md`.
             pub fn code(&self) -> &'static str {
                 match self {
                     $(Refusal::$variant { .. } => $code,)+

@@ -14,7 +14,7 @@ pub struct UnitRecord {
     /// What tells it from all other volumes of this daemon, 16 hexadecimal digits.
     #[serde(with = "hex")]
     pub serial: u64,
-    /// Its persistent reservations (docs/format.md), in hexadecimal digits.
+    /// Its persistent reservations (docs/design/format.md), in hexadecimal digits.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reservations: String,
 }

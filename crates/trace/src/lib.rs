@@ -1,7 +1,7 @@
 //! Block traces: a crate of its own that knows nothing of caches.
 //!
 //! `open` takes a stream of bytes and gives requests, one by one and in bounded memory, whatever the format and the
-//! compression. `docs/traces.md` describes the formats for users; each is one file in `formats/`.
+//! compression. `docs/user/traces.md` describes the formats for users; each is one file in `formats/`.
 
 mod anonymise;
 mod compression;

@@ -15,7 +15,7 @@ use crate::message::Message;
 pub(crate) enum Refused {
     #[error(
         "its memory in {0} is neither a memfd nor a file on tmpfs or hugetlbfs, and a file system that hangs would stop all volumes: use \
-         memory-backend-memfd, or memory-backend-file with a mem-path on one of these (see docs/vhost-user.md)"
+         memory-backend-memfd, or memory-backend-file with a mem-path on one of these (see docs/admin/vhost-user.md)"
     )]
     Memory(String),
     #[error("a bell is no eventfd: {0}")]

@@ -47,8 +47,8 @@ pub enum Broken {
     Outside(u64, u32),
     /// A page of the memory that the front end shares is gone.
     #[error(
-        "a page of its memory cannot be had: the file behind it was shortened, or its file system is full (see \"Who may do what to \
-         whom\" in docs/vhost-user.md)"
+        "a page of its memory cannot be had: the file behind it was shortened, or its file system is full (see \"Isolation of \
+         guests\" in docs/admin/vhost-user.md)"
     )]
     Lost,
     /// Too short for a request's head, or without room for its status.

@@ -22,8 +22,9 @@ impl Kernel {
     /// The one that `scripts/guest-kernel` has unpacked.
     pub fn open() -> Kernel {
         let folder = std::env::var_os("HOTSET_GUEST").map(PathBuf::from);
-        let folder =
-            folder.expect("HOTSET_GUEST names an unpacked kernel package: run `make torture`, or see docs/testing.md");
+        let folder = folder.expect(
+            "HOTSET_GUEST names an unpacked kernel package: run `make torture`, or see docs/develop/testing.md",
+        );
         let version = only_entry(&folder.join("lib/modules"));
         Kernel { folder, version }
     }

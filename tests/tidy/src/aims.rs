@@ -1,6 +1,10 @@
-//! What the repository aims at and is only shown: short files, dense assertions.
+//! What the repository aims at and is only shown: short files, dense assertions, narrow pages.
 
+use crate::rules::prose;
 use crate::source::Source;
+
+/// Longest line of a page's prose.
+const COLUMNS: usize = 100;
 
 /// Figures beside their aims, a line each.
 pub fn describe(sources: &[Source]) -> String {
@@ -16,9 +20,13 @@ pub fn describe(sources: &[Source]) -> String {
         assertions += code.iter().filter(|line| is_assertion(line)).count();
     }
     let density = assertions * 1000 / lines.max(1);
+    let pages = sources.iter().filter(|source| source.path.ends_with(".md"));
+    let is_long = |line: &str| !line.starts_with('|') && line.chars().count() > COLUMNS;
+    let long = pages.flat_map(prose).filter(|(_, line)| is_long(line)).count();
     format!(
         "files in crates: {}, median {median} lines (aim: 100 to 160), longest {longest}\n\
-         assertions in the engine: {density} a thousand lines of code (aim: 20 or more)\n",
+         assertions in the engine: {density} a thousand lines of code (aim: 20 or more)\n\
+         lines of prose in pages past {COLUMNS} columns: {long} (aim: none)\n",
         lengths.len()
     )
 }

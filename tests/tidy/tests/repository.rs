@@ -44,10 +44,10 @@ fn every_dependency_has_a_permitted_licence() {
 fn every_dependency_of_the_workspace_is_explained() {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("is there");
     let manifest: toml::Table = manifest.parse().expect("is TOML");
-    let explained = std::fs::read_to_string(root().join("docs/dependencies.md")).expect("is there");
+    let explained = std::fs::read_to_string(root().join("docs/develop/dependencies.md")).expect("is there");
     let table = manifest["workspace"]["dependencies"].as_table().expect("is a table");
     let foreign = table.iter().filter(|(_, value)| value.get("path").is_none());
     let missing: Vec<_> =
         foreign.map(|(name, _)| name).filter(|name| !explained.contains(&format!("**{name}**"))).collect();
-    assert!(missing.is_empty(), "docs/dependencies.md has no sentence for {missing:?}");
+    assert!(missing.is_empty(), "docs/develop/dependencies.md has no sentence for {missing:?}");
 }

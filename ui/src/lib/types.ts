@@ -1,4 +1,4 @@
-// What the daemon tells, as far as the page shows it. docs/api.md has the rest.
+// What the daemon tells, as far as the page shows it. docs/admin/api.md has the rest.
 
 export interface Bucket {
   us: number;

@@ -10,7 +10,7 @@
 //! burst, would never earn anything.
 //!
 //! A promotion has a *price*, which follows the devices' endurance (`pages/budget.rs`): where writes are dear a page has to return twice or three
-//! times, each time late, and has as many ghosts' time for it; where they are cheap it may stay away for longer. `docs/simulate.md` says what each
+//! times, each time late, and has as many ghosts' time for it; where they are cheap it may stay away for longer. `docs/user/simulate.md` says what each
 //! price misses and writes.
 //!
 //! The literal third touch that FAST Cache describes is here to be compared with.

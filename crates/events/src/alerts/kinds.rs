@@ -1,4 +1,4 @@
-//! The one list of kinds: how each is found, what follows from it, and what to do. `docs/alerts.md` is made from it.
+//! The one list of kinds: how each is found, what follows from it, and what to do. `docs/admin/alerts.md` is made from it.
 
 use std::time::Duration;
 

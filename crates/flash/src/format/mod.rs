@@ -1,4 +1,4 @@
-//! What lies on the devices, byte by byte (`docs/format.md`): superblocks and batch headers, written and read in one place each.
+//! What lies on the devices, byte by byte (`docs/design/format.md`): superblocks and batch headers, written and read in one place each.
 
 pub mod batch;
 mod bytes;

@@ -1,4 +1,4 @@
-//! Registrations as they are kept over a restart (`docs/format.md`): little-endian, with a checksum at the end.
+//! Registrations as they are kept over a restart (`docs/design/format.md`): little-endian, with a checksum at the end.
 
 use super::Registrant;
 use super::state::{Held, Registration, State, Type};

@@ -1,4 +1,4 @@
-//! `docs/refusals.md`: the table and the messages, made from what the tests have seen.
+//! `docs/admin/refusals.md`: the table and the messages, made from what the tests have seen.
 //!
 //! `UPDATE_DOCS=1` writes the page instead of comparing it. Each test has the row and the messages of one refusal.
 
@@ -76,7 +76,11 @@ impl Entry {
             }
             pieces.remove(self.code)
         };
-        assert_eq!(found.as_ref(), Some(&made), "docs/refusals.md is behind the daemon; UPDATE_DOCS=1 writes it anew");
+        assert_eq!(
+            found.as_ref(),
+            Some(&made),
+            "docs/admin/refusals.md is behind the daemon; UPDATE_DOCS=1 writes it anew"
+        );
     }
 
     fn piece(&self) -> Piece {
@@ -111,10 +115,10 @@ pub fn check_codes(tests: &str) {
     }
     let is_known = |code: &String| Refusal::CODES.contains(&code.as_str());
     let unknown: Vec<_> = pieces.keys().filter(|code| !is_known(code)).collect();
-    assert!(unknown.is_empty(), "docs/refusals.md has rows of codes that do not exist: {unknown:?}");
+    assert!(unknown.is_empty(), "docs/admin/refusals.md has rows of codes that do not exist: {unknown:?}");
     let missing: Vec<_> = Refusal::CODES.iter().filter(|code| !pieces.contains_key(**code)).collect();
-    assert!(missing.is_empty(), "docs/refusals.md has no row of {missing:?}; UPDATE_DOCS=1 writes it");
-    assert_eq!(page.made, compose(&pieces), "docs/refusals.md has lines that no test made");
+    assert!(missing.is_empty(), "docs/admin/refusals.md has no row of {missing:?}; UPDATE_DOCS=1 writes it");
+    assert_eq!(page.made, compose(&pieces), "docs/admin/refusals.md has lines that no test made");
 }
 
 /// A message with placeholders for what is another one on every machine.
@@ -189,7 +193,7 @@ struct Page {
 
 impl Page {
     fn path() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/refusals.md")
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/admin/refusals.md")
     }
 
     fn read() -> (Page, BTreeMap<String, Piece>) {

@@ -15,7 +15,7 @@ use e2e::writer::{StopAtEnd, Writer};
 
 const BYTES: u64 = 16 << 20;
 const FLASH_BYTES: u64 = 12 << 20;
-/// Where the second superblock of a flash device lies (`docs/format.md`).
+/// Where the second superblock of a flash device lies (`docs/design/format.md`).
 const SECOND_SUPERBLOCK: u64 = 64 << 10;
 const DAMAGE_BYTES: u64 = 4096;
 const DAMAGED_PLACES: u64 = 1000;

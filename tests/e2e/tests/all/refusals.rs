@@ -1,4 +1,4 @@
-//! Every refusal on the real daemon. Its message and its choices make `docs/refusals.md`.
+//! Every refusal on the real daemon. Its message and its choices make `docs/admin/refusals.md`.
 //! Each choice is taken, and costs what the page says. `UPDATE_DOCS=1` writes the page.
 
 use std::fs;

@@ -4,7 +4,9 @@ pub mod banned;
 pub mod heads;
 pub mod layers;
 pub mod length;
+pub mod links;
 pub mod marks;
+pub mod named;
 pub mod paths;
 pub mod unsafety;
 pub mod unwraps;
@@ -16,7 +18,7 @@ use crate::source::Source;
 pub type Rule = fn(&[Source]) -> Vec<Violation>;
 
 /// All rules with their names.
-pub const ALL: [(&str, Rule); 8] = [
+pub const ALL: [(&str, Rule); 10] = [
     ("length", length::check),
     ("heads", heads::check),
     ("unsafety", unsafety::check),
@@ -25,11 +27,23 @@ pub const ALL: [(&str, Rule); 8] = [
     ("paths", paths::check),
     ("marks", marks::check),
     ("layers", layers::check),
+    ("links", links::check),
+    ("named", named::check),
 ];
 
 /// A violation at line `index` (counted from 0) of `source`.
 fn at(source: &Source, index: usize, text: impl Into<String>) -> Violation {
     Violation { path: source.path.clone(), line: index + 1, text: text.into() }
+}
+
+/// Lines of a page outside its blocks of code, counted from 0.
+pub(crate) fn prose(page: &Source) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_code = false;
+    page.text.lines().enumerate().filter(move |(_, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
 }
 
 /// True when `word` stands in `line` with no letter, digit or underscore beside it.

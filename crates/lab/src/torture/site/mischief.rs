@@ -170,11 +170,11 @@ impl Site {
             Mischief::DeviceAlone => plan.devices = vec![OWN[device]],
             Mischief::StoreOther => plan.devices = OTHERS.to_vec(),
             Mischief::StoreEmpty => OWN.iter().for_each(|name| images.empty(name)),
-            // Where no store in sight is newer, nothing can tell: docs/refusals.md says so.
+            // Where no store in sight is newer, nothing can tell: docs/admin/refusals.md says so.
             Mischief::StateLost | Mischief::StateOld if self.blind => return false,
             Mischief::StateLost => {
                 self.state = State { sabotage: self.options.sabotage, ..State::default() };
-                // Nothing else says that a daemon was killed: docs/refusals.md says so.
+                // Nothing else says that a daemon was killed: docs/admin/refusals.md says so.
                 self.backings.iter_mut().for_each(|backing| backing.is_loss_untold = false);
             }
             Mischief::StateOld => {
@@ -185,7 +185,7 @@ impl Site {
             Mischief::StateCut if self.blind && plan.words == Words::Rebuild => return false,
             Mischief::StateCut => plan.has_state = false,
             Mischief::BackingOld => {
-                // After a crash the last blocks that were destaged may not be noted yet: docs/refusals.md says so.
+                // After a crash the last blocks that were destaged may not be noted yet: docs/admin/refusals.md says so.
                 let Some(moment) = moment.filter(|_| self.backings[index].was_stopped) else { return false };
                 images.put(disk_name(index), &self.past[moment].images, disk_name(index));
                 // The disk that was there then: it may have been exchanged since.

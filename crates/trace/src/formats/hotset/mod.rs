@@ -1,4 +1,4 @@
-//! Our own format, drawn byte by byte in `docs/traces.md`: a header, blocks of records with a checksum each, an end mark.
+//! Our own format, drawn byte by byte in `docs/user/traces.md`: a header, blocks of records with a checksum each, an end mark.
 //! Every block can be read without those before it. A record is its difference from the one before, in varints.
 
 mod decode;
