@@ -13,12 +13,12 @@ use std::rc::Rc;
 use control::{ErrorKind, Failure};
 use engine::{AttachError, Backing, Volume, VolumeSpec, WriteSource};
 use seam::BlockMut;
-use seam::real::{KeptFile, LeftBehind, RealBlockMut, RealSeam, room_in_memory};
+use seam::real::{KeptFile, LeftBehind, LeftBehindError, RealBlockMut, RealSeam, room_in_memory};
 
 use super::daemon::{Daemon, core_gone, state_failed};
 use super::data_core::Local;
 use config::{Config, KeepIn};
-use state::{KeptRecord, StateDir, StateError, VolumeRecord, draw_incarnation};
+use state::{KeptRecord, Refusal, StateDir, StateError, VolumeRecord, draw_incarnation};
 use terminal::log;
 use units::show_bytes;
 
@@ -89,7 +89,7 @@ fn check(directory: &Path, bytes: u64) -> Result<(), String> {
 #[derive(Clone, Debug)]
 pub struct Unreadable {
     record: KeptRecord,
-    why: String,
+    why: Rc<LeftBehindError>,
 }
 
 /// A block's content.
@@ -167,11 +167,14 @@ impl Daemon {
     /// Why a volume that was not cleanly stopped is not served, where what is left of it cannot be read.
     pub(super) fn withheld_in(&self, record: &VolumeRecord) -> Option<Failure> {
         let Unreadable { record: file, why } = self.unreadable_of(record)?;
+        if let LeftBehindError::Newer(newer) = *why {
+            let refusal = Refusal::MemoryNewer { name: record.name.clone(), file: file.path, newer };
+            return Some(Failure::refused(refusal.code(), refusal.to_string()));
+        }
         let (name, path) = (&record.name, file.path.display());
         let text = format!(
-            "it was not cleanly stopped, and {path}, which may hold what its clients were told is written, cannot be read: {why}. Start the \
-             version of hotset that made that file and stop it, then this one again; or, accepting that this data is lost, say so: \
-             hotset volume adopt {name}"
+            "it was not cleanly stopped, and {path}, which may hold what its clients were told is written, cannot be read: {why}. \
+             Accepting that this data is lost: hotset volume adopt {name}"
         );
         Some(Failure::new(ErrorKind::Conflict, text))
     }
@@ -190,7 +193,7 @@ impl Daemon {
                     Ok(Some(opened)) => opened,
                     Ok(None) => continue,
                     Err(error) => {
-                        unreadable.push((file.id, error.to_string()));
+                        unreadable.push((file.id, error));
                         continue;
                     }
                 };
@@ -214,7 +217,7 @@ impl Daemon {
                  may hold content are not served",
                 record.path.display()
             ));
-            self.unreadable.borrow_mut().push(Unreadable { record, why });
+            self.unreadable.borrow_mut().push(Unreadable { record, why: Rc::new(why) });
         }
         let of = |record: &&KeptRecord| whole.contains(&record.id);
         Ok(records.iter().filter(of).map(|record| record.generation).collect())

@@ -224,6 +224,37 @@ mod tests {
         assert_eq!(page.events.iter().map(|event| event.number).collect::<Vec<_>>(), [3, 2, 1]);
     }
 
+    /// Events of several kinds as they are written.
+    fn write_golden() -> Vec<u8> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let events = Events::open(folder.path());
+        note(&events, EventKind::State, "v", "one");
+        events.note(Note { actor: Some("user root".to_owned()), ..Note::new(EventKind::Change, None, "two “2”") });
+        note(&events, EventKind::Alert, "w", "three");
+        events.flush();
+        std::fs::read(folder.path().join(NEW)).expect("it was written")
+    }
+
+    #[test]
+    fn golden_events_are_read_and_an_unknown_kind_stays_in_the_file() {
+        for golden in golden::files("events.jsonl", write_golden) {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut bytes = golden.bytes;
+            bytes.extend(b"{\"number\":4,\"at_unix_ms\":1,\"kind\":\"of a newer version\",\"text\":\"four\"}\n");
+            std::fs::write(folder.path().join(NEW), &bytes).expect("written");
+            let events = Events::open(folder.path());
+            note(&events, EventKind::State, "v", "five");
+            events.flush();
+            let page = events.page(&all(10));
+            let shown: Vec<_> = page.events.iter().rev().map(|event| (event.number, event.text.as_str())).collect();
+            assert_eq!(shown[..3], [(1, "one"), (2, "two “2”"), (3, "three")], "written by {}", golden.release);
+            let changed = events.last(EventKind::Change).expect("the second");
+            assert_eq!((changed.actor.as_deref(), changed.subject), (Some("user root"), None));
+            assert_eq!(events.last(EventKind::Alert).and_then(|event| event.subject).as_deref(), Some("w"));
+            assert!(std::fs::read(folder.path().join(NEW)).expect("it is there").starts_with(&bytes));
+        }
+    }
+
     #[test]
     fn pages_hold_every_event_once_and_filters_what_they_say() {
         let folder = tempfile::tempdir().expect("a folder");

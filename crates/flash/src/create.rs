@@ -123,7 +123,8 @@ pub async fn is_empty<S: Seam>(source: &impl BufferSource<S>, device: &Device<S>
         let mut places = blocks.iter().zip((at..).step_by(BLOCK_BYTES));
         if let Some((block, at)) = places.find(|(block, _)| !block.is_zero(0, BLOCK_BYTES)) {
             let what = match PLACES.contains(&at).then(|| Superblock::decode(&raw(block))) {
-                Some(Ok(_) | Err(NoSuperblock::Unknown(_))) => "a flash store already".to_owned(),
+                Some(Ok(_) | Err(NoSuperblock::Unsound(_))) => "a flash store already".to_owned(),
+                Some(Err(NoSuperblock::Newer(newer))) => format!("a flash store that was {newer}"),
                 _ => format!("something at byte {at}"),
             };
             return Err(StoreError::NotEmpty { device: device.name(), what });

@@ -1,5 +1,6 @@
 //! What can go wrong with a store, said so that a person can act on it.
 
+use format_version::NewerFormat;
 use seam::DiskError;
 
 use crate::record::Position;
@@ -63,6 +64,14 @@ pub enum StoreError {
         device: String,
         /// What is wrong with it.
         why: String,
+    },
+    /// A device holds a store of a later format; it is left as it is.
+    #[error("{device} holds a flash store that was {newer}; start that version: this one changes nothing on it")]
+    Newer {
+        /// The device.
+        device: String,
+        /// Its format.
+        newer: NewerFormat,
     },
     /// The devices do not belong together.
     #[error("{device} belongs to another flash store: name the devices of one store")]

@@ -3,6 +3,7 @@
 //! Every member keeps two copies behind its two superblocks; a new one goes to the place of the older copy, so a torn write leaves the newer
 //! one. It is written seldom, and never read by the store itself.
 
+use format_version::{NewerFormat, Release};
 use seam::{BLOCK_BYTES, Seam};
 
 use crate::device::{BufferSource, Device, block_of, raw};
@@ -17,8 +18,10 @@ const BLOCKS: usize = 15;
 const MAGIC: [u8; 8] = *b"HOTSETMF";
 const VERSION: u32 = 1;
 /// Bytes before the payload: magic (8), version (4), bytes of the payload (4), identity of the store (16), revision (8), reserved (20),
-/// CRC32C of all before and of the payload (4).
+/// CRC32C of all before and of the payload (4). All but the revision stay where they are in later formats.
 const HEADER_BYTES: usize = 64;
+/// Where a later format names the first release that reads it ([`Release::unpack`]); 0 in this one.
+const NEEDS_AT: usize = 40;
 const CHECKSUM_AT: usize = 60;
 
 /// The largest payload, in bytes.
@@ -33,6 +36,15 @@ pub struct Manifest {
     pub revision: u64,
     /// What the owner had written.
     pub payload: Vec<u8>,
+}
+
+/// Why bytes are no manifest that this version reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum NoManifest {
+    /// Something else, or a damaged one.
+    Other,
+    /// A sound one of a later format.
+    Newer(Uuid, NewerFormat),
 }
 
 impl Manifest {
@@ -51,48 +63,64 @@ impl Manifest {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Manifest> {
+    fn decode(bytes: &[u8]) -> Result<Manifest, NoManifest> {
         let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        if bytes[..8] != MAGIC || number(8) != VERSION {
-            return None;
+        let long_number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        if bytes[..8] != MAGIC {
+            return Err(NoManifest::Other);
         }
         // The length comes from the device: bounded before it is used.
-        let len = number(12) as usize;
-        let payload = bytes.get(HEADER_BYTES..HEADER_BYTES.checked_add(len)?)?;
+        let end = HEADER_BYTES.checked_add(number(12) as usize);
+        let payload = end.and_then(|end| bytes.get(HEADER_BYTES..end)).ok_or(NoManifest::Other)?;
         let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..CHECKSUM_AT]), payload);
-        (checksum == number(CHECKSUM_AT)).then(|| Manifest {
-            store: bytes[16..32].try_into().expect("sixteen bytes"),
-            revision: u64::from_le_bytes(bytes[32..40].try_into().expect("eight bytes")),
-            payload: payload.to_vec(),
-        })
+        if checksum != number(CHECKSUM_AT) || number(8) < VERSION {
+            return Err(NoManifest::Other);
+        }
+        let store = bytes[16..32].try_into().expect("sixteen bytes");
+        if number(8) > VERSION {
+            let needs = Release::unpack(long_number(NEEDS_AT));
+            return Err(NoManifest::Newer(store, NewerFormat::of_format(number(8), VERSION, needs)));
+        }
+        Ok(Manifest { store, revision: long_number(32), payload: payload.to_vec() })
     }
 }
 
-/// The newest manifest on `disks`, whatever state their store is in.
-pub async fn read_manifest<S: Seam>(seam: &S, disks: &[S::Disk]) -> Option<Manifest> {
+/// The newest manifest of `store` on `disks`, whatever state the store is in. Fails where one of them is of a later format.
+pub async fn read_manifest<S: Seam>(seam: &S, disks: &[S::Disk], store: Uuid) -> Result<Option<Manifest>, StoreError> {
     let mut newest: Option<Manifest> = None;
     for disk in disks {
         let device = Device::new(0, disk.clone());
-        let found = read_copies(seam, &device).await;
+        let found = read_copies(seam, &device, store).await?;
         newest = found.into_iter().flatten().chain(newest).max_by_key(|manifest| manifest.revision);
     }
-    newest
+    Ok(newest)
 }
 
-/// What lies in both places of a device; a place that cannot be read holds none.
-async fn read_copies<S: Seam>(source: &impl BufferSource<S>, device: &Device<S>) -> [Option<Manifest>; 2] {
+/// What lies in both places of a device; a place that cannot be read, or that is another store's, holds none.
+async fn read_copies<S: Seam>(
+    source: &impl BufferSource<S>,
+    device: &Device<S>,
+    store: Uuid,
+) -> Result<[Option<Manifest>; 2], StoreError> {
     let mut found = [None, None];
     for (place, at) in PLACES.into_iter().enumerate() {
         if let Ok(blocks) = device.read_blocks(source, at, BLOCKS).await {
             let bytes: Vec<u8> = blocks.iter().flat_map(|block| *raw(block)).collect();
-            found[place] = Manifest::decode(&bytes);
+            found[place] = match Manifest::decode(&bytes) {
+                Ok(manifest) => Some(manifest).filter(|manifest| manifest.store == store),
+                Err(NoManifest::Newer(of, newer)) if of == store => {
+                    return Err(StoreError::Newer { device: device.name(), newer });
+                }
+                Err(_) => None,
+            };
         }
     }
-    found
+    Ok(found)
 }
 
 impl<S: Seam> Store<S> {
-    /// Writes the owner's manifest to every member in service; durable when this returns. One call at a time.
+    /// Writes the owner's manifest to every member in service; durable when this returns. One call at a time. Nothing is written beside one
+    /// of a later format.
     ///
     /// # Panics
     /// When the payload is longer than [`MANIFEST_BYTES_MAX`].
@@ -102,9 +130,8 @@ impl<S: Seam> Store<S> {
         let devices = inner.in_service();
         let (mut places, mut revision) = (Vec::new(), 0);
         for device in &devices {
-            let copies = read_copies(inner, device).await;
-            let of_this = |place: usize| copies[place].as_ref().filter(|copy| copy.store == store);
-            let newest = |place: usize| of_this(place).map_or(0, |copy| copy.revision);
+            let copies = read_copies(inner, device, store).await?;
+            let newest = |place: usize| copies[place].as_ref().map_or(0, |copy| copy.revision);
             places.push(usize::from(newest(0) > newest(1)));
             revision = revision.max(newest(0)).max(newest(1));
         }
@@ -132,11 +159,11 @@ mod tests {
     #[test]
     fn a_manifest_comes_back_and_no_flipped_byte_passes() {
         let bytes = sample().encode();
-        assert_eq!(Manifest::decode(&bytes), Some(sample()));
+        assert_eq!(Manifest::decode(&bytes), Ok(sample()));
         for at in 0..HEADER_BYTES + sample().payload.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;
-            assert_eq!(Manifest::decode(&damaged), None, "byte {at}");
+            assert_eq!(Manifest::decode(&damaged), Err(NoManifest::Other), "byte {at}");
         }
     }
 
@@ -145,7 +172,7 @@ mod tests {
         let mut bytes = sample().encode();
         for len in [u32::MAX, u32::MAX - 64, (bytes.len() - HEADER_BYTES + 1) as u32] {
             bytes[12..16].copy_from_slice(&len.to_le_bytes());
-            assert_eq!(Manifest::decode(&bytes), None);
+            assert_eq!(Manifest::decode(&bytes), Err(NoManifest::Other));
         }
     }
 

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use format_version::{NewerFormat, Release};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
 use super::rollup::Key;
@@ -15,6 +17,8 @@ use super::tiers::TIERS;
 
 /// How the file is laid out.
 const VERSION: i64 = 1;
+/// The fact in which a later format names the first release that reads it, packed ([`Release::unpack`]).
+const NEEDS: &str = "needs";
 /// Its name.
 const NAME: &str = "history.db";
 /// What lies beside it while it is written.
@@ -47,11 +51,9 @@ pub enum Trouble {
     /// The folder cannot be made, or a file not be moved.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// Another version has written it.
-    #[error(
-        "the file is of version {0}, and this hotset reads version {VERSION}; move it away, or use the version that wrote it"
-    )]
-    Version(i64),
+    /// A newer version has written it; it is left as it is.
+    #[error("{NAME} was {0}; start that version, or move the file away to begin a new history")]
+    Newer(NewerFormat),
 }
 
 fn say(error: &rusqlite::Error) -> String {
@@ -103,6 +105,16 @@ impl File {
         let mut db = Connection::open(folder.join(NAME))?;
         // First of all: whoever looks at the file before maps what is shared with others.
         db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+        // Before anything that changes the file.
+        let version: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        if version > VERSION {
+            // Closing would put into the file what was written ahead.
+            db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+            let needs = db.query_row("SELECT number FROM facts WHERE name = ?1", [NEEDS], |row| row.get::<_, i64>(0));
+            // Of the tables of a later format nothing is known.
+            let needs = needs.ok().and_then(|packed| Release::unpack(packed as u64));
+            return Err(Trouble::Newer(NewerFormat::of_format(version as u64, VERSION as u64, needs)));
+        }
         db.pragma_update(None, "page_size", PAGE_BYTES as i64)?;
         db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         db.pragma_update(None, "journal_mode", "WAL")?;
@@ -110,16 +122,11 @@ impl File {
         db.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
         db.pragma_update(None, "journal_size_limit", (u64::from(WAL_PAGES) * PAGE_BYTES) as i64)?;
         db.pragma_update(None, "cache_size", -8192)?;
-        let version: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-        match version {
-            0 => {
-                let transaction = db.transaction()?;
-                transaction.execute_batch(TABLES)?;
-                transaction.pragma_update(None, "user_version", VERSION)?;
-                transaction.commit()?;
-            }
-            VERSION => {}
-            other => return Err(Trouble::Version(other)),
+        if version != VERSION {
+            let transaction = db.transaction()?;
+            transaction.execute_batch(TABLES)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+            transaction.commit()?;
         }
         let mut file = File { db, folder: folder.to_owned(), limit_bytes, ids: BTreeMap::new(), cut: [0; TIERS.len()] };
         for tier in 0..TIERS.len() {
@@ -315,14 +322,52 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_is_put_aside_and_one_of_another_version_is_left_alone() {
+    fn a_file_that_is_none_is_put_aside() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join(NAME), vec![7; 100_000]).expect("it is written");
-        let file = File::open(folder.path(), 1 << 30).expect("a new one is made");
+        File::open(folder.path(), 1 << 30).expect("a new one is made");
         assert!(folder.path().join(DAMAGED).exists());
-        file.db.pragma_update(None, "user_version", 9).expect("it can be set");
-        drop(file);
-        assert!(matches!(File::open(folder.path(), 1 << 30), Err(Trouble::Version(9))));
+    }
+
+    /// A file of a newer version as a kill leaves it: the version stands in what was written ahead alone.
+    fn write_newer(folder: &Path, needs: Option<u64>) {
+        drop(File::open(folder, 1 << 30).expect("a new one is made"));
+        let file = File::open(folder, 1 << 30).expect("it opens");
+        file.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).expect("it can be set");
+        file.db.execute_batch("DROP TABLE points; CREATE TABLE curves (data BLOB NOT NULL)").expect("it is made");
+        file.db.pragma_update(None, "user_version", 2).expect("it can be set");
+        match needs {
+            Some(packed) => {
+                let note = "INSERT INTO facts (name, number) VALUES (?1, ?2)";
+                let noted = file.db.execute(note, params![NEEDS, packed as i64]);
+                assert_eq!(noted, Ok(1));
+            }
+            None => file.db.execute_batch("DROP TABLE facts").expect("it is there"),
+        }
+    }
+
+    #[test]
+    fn a_newer_file_is_refused_by_its_format_and_stays_as_it_is() {
+        for (needs, least) in [(None, "a version that reads format 2"), (Some(0x0001_0004_0002), "Hotset 1.4.2")] {
+            let folder = tempfile::tempdir().expect("a folder");
+            write_newer(folder.path(), needs);
+            let content = || {
+                let names = std::fs::read_dir(folder.path()).expect("it is there").map(|entry| entry.expect("a name"));
+                let files = names.map(|entry| (entry.file_name(), std::fs::read(entry.path()).expect("readable")));
+                files.collect::<BTreeMap<_, _>>()
+            };
+            let before = content();
+            assert!(before.len() == 2 && before.values().all(|bytes| !bytes.is_empty()), "the file and what is ahead");
+            for _ in 0..2 {
+                let refused = File::open(folder.path(), 1 << 30).err().expect("a later format").to_string();
+                let expected = "history.db was written by a newer version of Hotset (format 2, this one reads up to 1); needs at least";
+                assert_eq!(
+                    refused,
+                    format!("{expected} {least}; start that version, or move the file away to begin a new history")
+                );
+                assert!(content() == before, "it was changed");
+            }
+        }
     }
 
     #[test]

@@ -262,6 +262,65 @@ mod tests {
         }
     }
 
+    const GOLDEN_BEGIN: u64 = 1_700_000_000;
+
+    /// A file of two hours, with a volume that reads and one that is idle for an hour.
+    fn write_golden() -> Vec<u8> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut keeper = keeper(folder.path());
+        for at in 0..7_200 {
+            let volumes = vec![volume("v", (at + 1) * 3), volume("idle", at.min(3_600))];
+            keeper.sample((GOLDEN_BEGIN + at) * 1000 + 500, &status(volumes));
+        }
+        keeper.close();
+        std::fs::read(folder.path().join("history.db")).expect("it was closed")
+    }
+
+    #[test]
+    fn golden_files_answer_with_their_figures() {
+        for golden in golden::files("history.db.zst", write_golden) {
+            let folder = tempfile::tempdir().expect("a folder");
+            std::fs::write(folder.path().join("history.db"), &golden.bytes).expect("written");
+            let keeper = keeper(folder.path());
+            assert_eq!(keeper.health().failed, None, "written by {}", golden.release);
+            for tier in &TIERS {
+                for (name, reads) in [("v", 21_600), ("idle", 3_600)] {
+                    let question = Question {
+                        subject: Subject::Volume(name.to_owned()),
+                        is_known: false,
+                        from: Some(GOLDEN_BEGIN - 86_400),
+                        to: Some(GOLDEN_BEGIN + 7_200),
+                        step: Some(tier.step),
+                        series: Vec::new(),
+                    };
+                    let report = keeper.answer(&question, GOLDEN_BEGIN + 7_200).expect("an answer");
+                    let what = format!("{name}, {} s, written by {}", tier.step, golden.release);
+                    let sum = |series: &str| report.series[series].sum.iter().sum::<u64>();
+                    assert_eq!((sum("reads"), sum("read_bytes"), sum("writes")), (reads, reads * 4096, 0), "{what}");
+                    assert_eq!(report.series["dirty_bytes"].max.iter().max(), Some(&7), "{what}");
+                    assert_eq!(report.covered_seconds.iter().sum::<u64>(), 7_200, "{what}");
+                    let latency = &report.latency["read"];
+                    assert_eq!(latency.count.iter().sum::<u64>(), reads, "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_file_turns_the_history_off_and_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        life(folder.path(), 50_000_000, 60, false);
+        let path = folder.path().join("history.db");
+        let db = rusqlite::Connection::open(&path).expect("it was made");
+        db.pragma_update(None, "user_version", 2).expect("it can be set");
+        drop(db);
+        let before = std::fs::read(&path).expect("it is there");
+        life(folder.path(), 50_000_100, 60, false);
+        assert!(std::fs::read(&path).expect("it is there") == before, "it was changed");
+        let failed = keeper(folder.path()).health().failed.expect("it is off");
+        assert!(failed.contains("history.db was written by a newer version of Hotset (format 2"), "{failed}");
+    }
+
     #[test]
     fn a_clock_that_jumps_forward_wipes_nothing() {
         const YEARS: u64 = 20 * 365 * 24 * 3600;

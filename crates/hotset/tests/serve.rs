@@ -139,6 +139,44 @@ fn check_config(path: &Path) -> String {
 }
 
 #[test]
+fn a_newer_state_file_ends_the_start_and_stays_as_it_is() {
+    let site = Site::with_two();
+    site.start().stop();
+    let path = site.path("state/state.json");
+    let mut state: Value = serde_json::from_slice(&fs::read(&path).expect("it was written")).expect("JSON");
+    state["version"] = 2.into();
+    state["needs"] = "1.4.0".into();
+    let newer = serde_json::to_vec(&state).expect("JSON");
+    fs::write(&path, &newer).expect("the folder can be written");
+    let config = site.path("hotset.toml");
+    for command in ["serve", "undestaged"] {
+        let output = hotset().args([command, "--config"]).arg(&config).output().expect("the binary was built");
+        let expected = "state.json was written by a newer version of Hotset (format 2, this one reads up to 1); needs at least \
+                        Hotset 1.4.0";
+        assert!(!output.status.success() && errors(&output).contains(expected), "{}", errors(&output));
+    }
+    assert_eq!(fs::read(&path).expect("it is there"), newer);
+}
+
+#[test]
+fn a_newer_history_is_left_alone_and_told_while_volumes_are_served() {
+    // Where an SQLite file keeps its `user_version`.
+    const VERSION_AT: usize = 60;
+    let site = Site::with_two();
+    site.start().stop();
+    let path = site.path("state/history/history.db");
+    let mut newer = fs::read(&path).expect("it was written");
+    newer[VERSION_AT..VERSION_AT + 4].copy_from_slice(&2_u32.to_be_bytes());
+    fs::write(&path, &newer).expect("the folder can be written");
+    let mut daemon = site.start();
+    let expected = "history.db was written by a newer version of Hotset (format 2, this one reads up to 1)";
+    daemon.wait_for("the alert", |daemon| daemon.command(&["status"]).contains(expected));
+    assert_eq!(daemon.show("a")["state"], "active");
+    daemon.stop();
+    assert!(fs::read(&path).expect("it is there") == newer, "it was changed");
+}
+
+#[test]
 fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
     let site = Site::with_two();
     let daemon = site.start();

@@ -5,7 +5,7 @@
 //!
 //! 1. The file is replaced whole: after a crash at any step it is the old one or the new one.
 //! 2. An incarnation is drawn once and belongs to one backing; a name never decides which.
-//! 3. A file of another version is refused, never guessed at.
+//! 3. A file of a later format is refused, never guessed at.
 //! 4. A change waits for its disk for a bounded time, and what was told to have failed is not in force, then or later (`writer.rs`).
 
 mod content;
@@ -25,6 +25,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use format_version::NewerFormat;
 
 pub use content::{ContentRecord, ContentVerdict, Evidence, end_block, judge_content, sample_places, show_samples};
 pub use identity::{Acceptance, Admission, Claim, Waiting, draw_identity, draw_incarnation};
@@ -88,15 +90,13 @@ pub enum StateError {
         /// Who holds it, as far as it said.
         holder: String,
     },
-    /// Written by another version.
-    #[error(
-        "{path} has format version {found}, this hotset reads version {STATE_VERSION}: use the version that wrote it"
-    )]
-    Version {
+    /// Written by a newer version; it is left as it is.
+    #[error("{path} was {newer}; start that version, or restore a copy of the file that this one has written")]
+    Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
-        found: u64,
+        /// Its format.
+        newer: NewerFormat,
     },
     /// Not what was written.
     #[error(
@@ -161,16 +161,16 @@ impl StateDir {
         let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
         let lock = hold(directory, lock.map_err(io("open its lock", &lock_path))?)?;
         let path = directory.join(FILE);
+        let state = match State::load(&path) {
+            Err(StateError::Damaged { .. }) => State::default(),
+            other => other?.unwrap_or_default(),
+        };
         let aside =
             (0..ASIDE_MAX).map(|number| directory.join(format!("{FILE}.before-{number}"))).find(|path| !path.exists());
         let aside = aside.filter(|_| path.exists());
         if let Some(aside) = &aside {
             std::fs::copy(&path, aside).map_err(io("copy its file aside", aside))?;
         }
-        let state = match State::load(&path) {
-            Err(StateError::Damaged { .. }) => State::default(),
-            other => other?.unwrap_or_default(),
-        };
         Ok((StateDir::held(directory, state, lock), aside))
     }
 
@@ -254,3 +254,6 @@ fn hold(directory: &Path, mut lock: File) -> Result<File, StateError> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod golden;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use format_version::{NewerFormat, Release};
 use serde::{Deserialize, Serialize};
 
 use super::content::ContentRecord;
@@ -13,6 +14,8 @@ use super::{StateError, UnitRecord};
 
 /// The format that this version reads and writes.
 pub const STATE_VERSION: u64 = 1;
+/// Where a later format names the first release that reads it, as text (`1.4.0`).
+const NEEDS: &str = "needs";
 
 /// Everything that is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -244,8 +247,14 @@ impl State {
         let damaged =
             |error: serde_json::Error| StateError::Damaged { path: path.to_owned(), detail: error.to_string() };
         let mut versioned: Versioned = serde_json::from_slice(&bytes).map_err(damaged)?;
-        if versioned.version != STATE_VERSION {
-            return Err(StateError::Version { path: path.to_owned(), found: versioned.version });
+        if versioned.version > STATE_VERSION {
+            let needs = versioned.rest.get(NEEDS).and_then(|needs| Release::parse(needs.as_str()?));
+            let newer = NewerFormat::of_format(versioned.version, STATE_VERSION, needs);
+            return Err(StateError::Newer { path: path.to_owned(), newer });
+        }
+        if versioned.version < STATE_VERSION {
+            let detail = format!("no version of Hotset has written format {}", versioned.version);
+            return Err(StateError::Damaged { path: path.to_owned(), detail });
         }
         let legacy = versioned.rest.remove("flash").map(serde_json::from_value).transpose().map_err(damaged)?;
         let state: State = serde_json::from_value(versioned.rest.into()).map_err(damaged)?;

@@ -4,7 +4,9 @@
 //! records on both sides. Where the proof is missing the volume is refused, nothing is written to its backing, and the choices are named.
 
 use std::fmt;
+use std::path::PathBuf;
 
+use format_version::NewerFormat;
 use serde::{Deserialize, Serialize};
 
 /// A rule that is broken on purpose, so that a test can show that torture notices.
@@ -57,6 +59,22 @@ pub enum Refusal {
         epoch: u64,
         /// The epoch in which the store was opened last.
         known: u64,
+    },
+    /// A device holds a store of a later format.
+    StoreNewer {
+        /// The device.
+        device: String,
+        /// Its format.
+        newer: NewerFormat,
+    },
+    /// A killed daemon of a newer version has left a file in memory, which may hold content of the volume.
+    MemoryNewer {
+        /// The volume.
+        name: String,
+        /// The file.
+        file: PathBuf,
+        /// Its format.
+        newer: NewerFormat,
     },
     /// The state directory is an older copy.
     StateOlder {
@@ -204,6 +222,8 @@ macro_rules! codes {
 codes! {
     StoreOlder => "store-older",
     DeviceOlder => "device-older",
+    StoreNewer => "store-newer",
+    MemoryNewer => "memory-newer",
     StateOlder => "state-older",
     StoreForeign => "store-foreign",
     Unclaimed => "data-unclaimed",
@@ -235,6 +255,18 @@ impl fmt::Display for Refusal {
                  this installation, the store at start {known}. Attach the device that was in use then; or, to go on \
                  without it, make it empty (blkdiscard -z for a device, rm for a file) and name the others alone in \
                  [flash], with allow_single_copy = true where that is one; then: hotset flash add {device}"
+            ),
+            Refusal::StoreNewer { device, newer } => write!(
+                f,
+                "flash device {device} holds a flash store that was {newer}. Start that version; or, to give up what the \
+                 store holds, make its devices empty (blkdiscard -z for a device, rm for a file)"
+            ),
+            Refusal::MemoryNewer { name, file, newer } => write!(
+                f,
+                "it was not cleanly stopped, and {}, which may hold what its clients were told is written, was {newer}. \
+                 Start that version and stop it, then this one; or, accepting that this data is lost: hotset volume \
+                 adopt {name}",
+                file.display()
             ),
             Refusal::StateOlder { store, epoch, known } => write!(
                 f,

@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
+use format_version::NewerFormat;
 use rustix::fs::{MemfdFlags, SealFlags};
 use seam::real::FaultFlag;
 use vm_memory::VolatileMemory;
@@ -22,6 +23,7 @@ const PROMISED_AT: usize = 16;
 const KEPT_AT: usize = 24;
 const QUEUE_HEAD_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
+/// The layout's version, of our own block as well; 0 in memory that no daemon has used.
 const VERSION: u16 = 1;
 
 /// Bytes for so many queues of that size.
@@ -154,10 +156,14 @@ impl Inflight {
         load64(&self.part, self.entry(head) + 8)
     }
 
-    /// What an earlier daemon had taken and not given back by the time that `used` requests were, oldest first.
-    pub fn recover(&mut self, used: u16) -> Vec<u16> {
-        let is_new = load16(&self.part, VERSION_AT) != VERSION;
-        if is_new {
+    /// What an earlier daemon had taken and not given back by the time that `used` requests were, oldest first. Fails, and changes nothing,
+    /// where that was a later version.
+    pub fn recover(&mut self, used: u16) -> Result<Vec<u16>, NewerFormat> {
+        let version = load16(&self.part, VERSION_AT);
+        if version > VERSION {
+            return Err(NewerFormat::of_format(version, VERSION, None));
+        }
+        if version == 0 {
             store16(&self.part, VERSION_AT, VERSION);
             store16(&self.part, ENTRIES_AT, self.size);
         } else if load16(&self.part, USED_AT) != used {
@@ -173,7 +179,7 @@ impl Inflight {
         let mut left: Vec<(u64, u16)> = under_way.map(|head| (self.number(head), head)).collect();
         left.sort_unstable();
         self.counter = left.last().map_or(0, |(number, _)| *number);
-        left.into_iter().map(|(_, head)| head).collect()
+        Ok(left.into_iter().map(|(_, head)| head).collect())
     }
 
     /// A request is under way from now on.
@@ -214,7 +220,7 @@ mod tests {
     fn who_comes_next_finds_what_was_under_way_in_its_order() {
         let (file, area) = area();
         let mut first = area.queue(1, 8).expect("two queues");
-        assert!(first.recover(0).is_empty());
+        assert_eq!(first.recover(0), Ok(vec![]));
         for head in [5, 2, 7, 0] {
             first.begin(head);
         }
@@ -222,24 +228,24 @@ mod tests {
         first.ended(2, 1);
         let again = map(file, 0, area_bytes(2, 8)).expect("mapped");
         let mut next = again.queue(1, 8).expect("two queues");
-        assert_eq!(next.recover(1), [5, 7, 0]);
+        assert_eq!(next.recover(1), Ok(vec![5, 7, 0]));
         next.begin(2);
-        assert_eq!(next.recover(1), [5, 7, 0, 2], "what is taken later comes later");
-        assert!(again.queue(0, 8).expect("two queues").recover(0).is_empty());
+        assert_eq!(next.recover(1), Ok(vec![5, 7, 0, 2]), "what is taken later comes later");
+        assert_eq!(again.queue(0, 8).expect("two queues").recover(0), Ok(vec![]));
     }
 
     #[test]
     fn what_the_driver_has_is_not_done_again_though_the_end_came_before_that_was_noted() {
         let (_, area) = area();
         let mut first = area.queue(0, 8).expect("two queues");
-        first.recover(0);
+        first.recover(0).expect("it is new");
         first.begin(3);
         first.begin(4);
         first.ending(3);
-        assert_eq!(area.queue(0, 8).expect("two queues").recover(1), [4], "used says that 3 was given back");
+        assert_eq!(area.queue(0, 8).expect("two queues").recover(1), Ok(vec![4]), "used says that 3 was given back");
         let mut second = area.queue(0, 8).expect("two queues");
         second.ending(4);
-        assert_eq!(second.recover(1), [4], "used says that 4 was not");
+        assert_eq!(second.recover(1), Ok(vec![4]), "used says that 4 was not");
     }
 
     #[test]
@@ -263,5 +269,57 @@ mod tests {
         assert!(!area.is_in_doubt(1) && area.is_in_doubt(2));
         area.adopt(2);
         assert!(!area.is_in_doubt(2) && !area.is_in_doubt(3));
+    }
+
+    fn content(file: &OwnedFd) -> Vec<u8> {
+        let mut bytes = vec![0; area_bytes(2, 8) as usize];
+        let read = rustix::io::pread(file, &mut bytes, 0).expect("memory");
+        assert_eq!(read, bytes.len());
+        bytes
+    }
+
+    /// Three requests under way in the second queue, and three acknowledged writes of which a flush has covered one.
+    fn write_golden() -> Vec<u8> {
+        let (file, area) = area();
+        area.set_write_through(true);
+        area.adopt(41);
+        area.promise();
+        area.keep(area.promised());
+        area.promise();
+        area.promise();
+        let mut queue = area.queue(1, 8).expect("two queues");
+        queue.recover(0).expect("it is new");
+        [5, 2, 7, 0].into_iter().for_each(|head| queue.begin(head));
+        queue.ending(2);
+        queue.ended(2, 1);
+        content(&file)
+    }
+
+    #[test]
+    fn golden_requests_under_way_are_taken_up() {
+        for golden in golden::files("inflight", write_golden) {
+            let file = make_area(2, 8).expect("memory");
+            rustix::io::pwrite(&file, &golden.bytes, 0).expect("memory");
+            let area = map(file, 0, area_bytes(2, 8)).expect("mapped");
+            assert!(area.is_write_through() && area.is_in_doubt(42), "written by {}", golden.release);
+            assert_eq!((area.is_in_doubt(41), area.promised()), (false, 3), "written by {}", golden.release);
+            assert_eq!(area.queue(1, 8).expect("two queues").recover(1), Ok(vec![5, 7, 0]));
+            assert_eq!(area.queue(0, 8).expect("two queues").recover(0), Ok(vec![]));
+        }
+    }
+
+    #[test]
+    fn requests_of_a_newer_version_are_refused_and_stay_as_they_are() {
+        let (file, area) = area();
+        let mut queue = area.queue(1, 8).expect("two queues");
+        queue.recover(0).expect("it is new");
+        queue.begin(3);
+        store16(&queue.part, VERSION_AT, 2);
+        let before = content(&file);
+        assert_eq!(
+            queue.recover(7).expect_err("a later version").to_string(),
+            "written by a newer version of Hotset (format 2, this one reads up to 1); needs at least a version that reads format 2"
+        );
+        assert_eq!(content(&file), before);
     }
 }

@@ -248,7 +248,7 @@ impl<S: Seam> Queue<S> {
         let mut ring = Ring::new(layout, &memory)?;
         let left = match &mut *self.inflight.borrow_mut() {
             Some(inflight) => {
-                let left = inflight.recover(ring.next_used());
+                let left = inflight.recover(ring.next_used()).map_err(Broken::Newer)?;
                 ring.set_next_available(ring.next_used().wrapping_add(left.len() as u16));
                 left
             }

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
+use format_version::NewerFormat;
 use vm_memory::{AtomicInteger, VolatileMemory};
 
 use crate::memory::{DirtyLog, Memory, Part};
@@ -51,6 +52,9 @@ pub enum Broken {
          guests\" in docs/admin/vhost-user.md)"
     )]
     Lost,
+    /// A later version has noted which requests are under way.
+    #[error("the memory with its requests under way was {0}")]
+    Newer(NewerFormat),
     /// Too short for a request's head, or without room for its status.
     #[error("a request without its head or without room for its status")]
     Short,

@@ -52,6 +52,18 @@ pub struct Unused {
     pub refusal: Option<&'static str>,
 }
 
+impl From<String> for Unused {
+    fn from(why: String) -> Unused {
+        Unused { why, refusal: None }
+    }
+}
+
+impl From<&Refusal> for Unused {
+    fn from(refusal: &Refusal) -> Unused {
+        Unused { why: refusal.to_string(), refusal: Some(refusal.code()) }
+    }
+}
+
 impl Daemon {
     /// The core that has the log: volumes of others would not find it, and there is one.
     fn flash_core(&self) -> &DataCore {
@@ -93,7 +105,7 @@ impl Daemon {
         let found = self.flash_core().call(find).await;
         let found = match found.map_err(core_gone)? {
             Ok(found) => found,
-            Err(why) => return Ok(Err(Unused { why, ..Unused::default() })),
+            Err(unused) => return Ok(Err(unused)),
         };
         let mut store = StoreFound {
             store: show_uuid(&found.identity.store),
@@ -140,13 +152,13 @@ impl Daemon {
                 tokio::task::spawn_local(note_generations(Rc::downgrade(self), opened.store.clone(), notes));
                 Ok(Ok(opened))
             }
-            Err(why) => Ok(Err(Unused { why, ..Unused::default() })),
+            Err(unused) => Ok(Err(unused)),
         }
     }
 
     /// A state directory that was found to be an older copy stays so until its records are made anew, whatever becomes of the store that told.
     fn note_refusal(&self, refusal: &Refusal) -> Result<Unused, Failure> {
-        let unused = Unused { why: refusal.to_string(), refusal: Some(refusal.code()) };
+        let unused = refusal.into();
         match refusal {
             Refusal::StateOlder { store, epoch, known } => {
                 let older = OlderThan { store: store.clone(), epoch: *epoch, known: *known };

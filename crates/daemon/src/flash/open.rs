@@ -10,8 +10,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::super::data_core::Local;
 use super::super::overlap::OwnVolumes;
 use super::super::sabotage;
+use super::Unused;
 use config::FlashConfig;
-use state::show_uuid;
+use state::{Refusal, show_uuid};
 
 /// How long a start waits for a killed predecessor's last I/O, in milliseconds.
 const LOCK_WAIT_MS: u64 = 10_000;
@@ -98,11 +99,11 @@ pub struct Grant {
 
 /// Finds out which store lies on `config`'s devices, or makes one where all of them are there and empty. The error says why there is none to
 /// be used. The devices stay open for [`open`].
-pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Result<FoundStore, String> {
+pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Result<FoundStore, Unused> {
     if config.devices.len() < 2 && !config.allow_single_copy {
-        return Err(
-            "[flash] names one device, and allow_single_copy is not set; name a second one, or set it".to_owned()
-        );
+        return Err("[flash] names one device, and allow_single_copy is not set; name a second one, or set it"
+            .to_owned()
+            .into());
     }
     let (mut disks, mut names, mut absent, mut device_bytes) = (Vec::new(), Names::default(), Vec::new(), 0u128);
     let mut renamed = Vec::new();
@@ -118,12 +119,12 @@ pub async fn find(local: &Local, config: FlashConfig, own: &OwnVolumes) -> Resul
         }
     }
     if disks.is_empty() {
-        return Err(absent.join("; "));
+        return Err(absent.join("; ").into());
     }
     let accept_missing = config.devices.len() == 1;
     let (identity, formatted) = identify_store(&local.seam, &mut disks, accept_missing, &names, &mut absent).await?;
-    let manifest = flash::read_manifest(&local.seam, &disks).await.filter(|found| found.store == identity.store);
-    let manifest = manifest.map(|found| found.payload);
+    let manifest = flash::read_manifest(&local.seam, &disks, identity.store).await;
+    let manifest = manifest.map_err(|error| unused(&error, &names, &absent))?.map(|found| found.payload);
     *local.flash_devices.borrow_mut() = disks;
     Ok(FoundStore { identity, manifest, names, renamed, formatted, absent, device_bytes, accept_missing })
 }
@@ -144,7 +145,7 @@ pub async fn open(
     found: FoundStore,
     grant: Grant,
     noter: mpsc::UnboundedSender<NoteThis>,
-) -> Result<Opened, String> {
+) -> Result<Opened, Unused> {
     let disks = std::mem::take(&mut *local.flash_devices.borrow_mut());
     let FoundStore { identity, manifest: _, names, renamed, formatted, absent, device_bytes, accept_missing } = found;
     let options = OpenOptions {
@@ -155,7 +156,7 @@ pub async fn open(
         sabotage: sabotage::of_flash(),
     };
     let opened = Store::open(&local.seam, &disks, options).await;
-    let (store, found) = opened.map_err(|error| say(&error, &names, &absent))?;
+    let (store, found) = opened.map_err(|error| unused(&error, &names, &absent))?;
     let (generation, uuid) = (store.generation(), show_uuid(&store.uuid()));
     let opened = Opened { generation, store: uuid, names, renamed, formatted, absent, owners: 0 };
     if grant.map_void {
@@ -215,7 +216,7 @@ async fn identify_store(
     accept_missing: bool,
     names: &Names,
     absent: &mut Vec<String>,
-) -> Result<(StoreIdentity, bool), String> {
+) -> Result<(StoreIdentity, bool), Unused> {
     let options = OpenOptions { accept_missing, ..OpenOptions::default() };
     let mut not_empty = None;
     if absent.is_empty() {
@@ -225,11 +226,11 @@ async fn identify_store(
             Err(StoreError::NoStore { .. }) => match Store::format(seam, disks, FormatOptions::default()).await {
                 Ok(()) => {
                     let identity = flash::identify(seam, disks, options).await;
-                    return identity.map(|identity| (identity, true)).map_err(|error| say(&error, names, absent));
+                    return identity.map(|identity| (identity, true)).map_err(|error| unused(&error, names, absent));
                 }
                 Err(error) => not_empty = Some(error),
             },
-            Err(error) => return Err(say(&error, names, absent)),
+            Err(error) => return Err(unused(&error, names, absent)),
         }
     }
     // A device that is no member is as good as missing; whether the others may go on without it, they know themselves.
@@ -241,10 +242,20 @@ async fn identify_store(
                 disks.retain(|disk| disk.identity() != device);
             }
             Err(error @ StoreError::NoStore { .. }) => {
-                return Err(say(not_empty.as_ref().unwrap_or(&error), names, absent));
+                return Err(unused(not_empty.as_ref().unwrap_or(&error), names, absent));
             }
-            Err(error) => return Err(say(&error, names, absent)),
+            Err(error) => return Err(unused(&error, names, absent)),
         }
+    }
+}
+
+/// Why a store cannot be used, for people and for programs.
+fn unused(error: &StoreError, names: &Names, absent: &[String]) -> Unused {
+    match error {
+        StoreError::Newer { device, newer } => {
+            Unused::from(&Refusal::StoreNewer { device: names.show(device), newer: *newer })
+        }
+        error => say(error, names, absent).into(),
     }
 }
 

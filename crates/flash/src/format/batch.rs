@@ -8,7 +8,7 @@ use super::{Raw, Uuid, VERSION, is_sealed, seal};
 /// Records that a header has room for.
 pub const RECORDS_MAX: usize = 99;
 
-const MAGIC: [u8; 8] = *b"HOTSETLB";
+pub(super) const MAGIC: [u8; 8] = *b"HOTSETLB";
 const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 40;
 /// No block of a volume has this number or a higher one: its byte would not fit a file's offset.

@@ -11,7 +11,7 @@ pub const RECORDS_MAX: usize = 166;
 /// First byte of the journal on a device; it ends at the first segment that is not the journal's.
 pub const JOURNAL_AT: u64 = 128 << 10;
 
-const MAGIC: [u8; 8] = *b"HOTSETMJ";
+pub(super) const MAGIC: [u8; 8] = *b"HOTSETMJ";
 const RECORDS_AT: usize = 96;
 const RECORD_BYTES: usize = 24;
 

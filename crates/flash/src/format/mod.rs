@@ -6,9 +6,13 @@ pub mod journal;
 pub mod page;
 pub mod superblock;
 
+use format_version::NewerFormat;
+
+use bytes::{get, get_u32};
+
 /// Bytes of a device before its first segment.
 pub const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
-/// The format's version; a device with another one is refused.
+/// The format's version: of the superblock and of all other metadata blocks. A device with a later one is refused.
 pub const VERSION: u32 = 1;
 
 /// Identity of a store or of a device in it.
@@ -19,6 +23,17 @@ const CHECKSUM_AT: usize = seam::BLOCK_BYTES - 4;
 
 /// A metadata block as bytes.
 pub type Raw = [u8; seam::BLOCK_BYTES];
+
+/// The first bytes of every metadata block behind the superblocks.
+const MAGICS: [[u8; 8]; 3] = [batch::MAGIC, page::MAGIC, journal::MAGIC];
+
+/// A sound metadata block of `store` in a later format. In every format a metadata block begins with its magic number, the version and, at
+/// byte 16, the store; it ends with its checksum.
+pub fn newer_metadata(raw: &Raw, store: Uuid) -> Option<NewerFormat> {
+    let version = get_u32(raw, 8);
+    let is_newer = version > VERSION && MAGICS.contains(&get(raw, 0)) && get::<16>(raw, 16) == store;
+    (is_newer && is_sealed(raw).is_some()).then(|| NewerFormat::of_format(version, VERSION, None))
+}
 
 fn seal(raw: &mut Raw) -> u32 {
     let checksum = crc32c::crc32c(&raw[..CHECKSUM_AT]);

@@ -16,7 +16,7 @@ pub const PAIR_BYTES: u64 = (2 * BLOCK_BYTES + SECTOR_BYTES) as u64;
 /// Times that a pair's checksums stand in their sector.
 pub const CHECKSUM_COPIES: usize = SECTOR_BYTES / 8;
 
-const MAGIC: [u8; 8] = *b"HOTSETPG";
+pub(super) const MAGIC: [u8; 8] = *b"HOTSETPG";
 /// Beside 1, the log's.
 const KIND_PAGES: u32 = 2;
 

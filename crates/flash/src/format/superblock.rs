@@ -1,5 +1,7 @@
 //! The superblock: what a device is a part of. Two places a device, written alternately, so that a torn write leaves the other.
 
+use format_version::{NewerFormat, Release};
+
 use super::bytes::{get, get_u32, get_u64, put};
 use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, is_sealed, seal};
 
@@ -21,6 +23,8 @@ const EPOCH_AT: usize = 112;
 const JOURNAL_AT: usize = 384;
 const OWNER_AT: usize = 400;
 const LIFE_AT: usize = 416;
+/// Where a later format names the first release that reads it ([`Release::unpack`]); 0 in this one.
+const NEEDS_AT: usize = 424;
 const MEMBER_BYTES: usize = 32;
 
 /// Whether a member is read and written.
@@ -115,8 +119,10 @@ pub struct Superblock {
 pub enum NoSuperblock {
     /// Something else, or a damaged one.
     Other,
-    /// A sound one that this version does not understand; says what it wants.
-    Unknown(String),
+    /// A sound one whose numbers cannot be; says which.
+    Unsound(String),
+    /// A sound one of a later format.
+    Newer(NewerFormat),
 }
 
 impl Superblock {
@@ -189,12 +195,16 @@ impl Superblock {
             return Err(NoSuperblock::Other);
         }
         let version = get_u32(raw, 8);
-        if version != VERSION {
-            return Err(NoSuperblock::Unknown(format!("format version {version}, known is {VERSION}")));
+        let needs = Release::unpack(get_u64(raw, NEEDS_AT));
+        if version > VERSION {
+            return Err(NoSuperblock::Newer(NewerFormat::of_format(version, VERSION, needs)));
+        }
+        if version < VERSION {
+            return Err(NoSuperblock::Unsound(format!("no version of Hotset has written format {version}")));
         }
         let incompatible = get_u64(raw, 24);
         if incompatible != 0 {
-            return Err(NoSuperblock::Unknown(format!("features {incompatible:#x} that this version lacks")));
+            return Err(NoSuperblock::Newer(NewerFormat::with_features(incompatible, needs)));
         }
         let count = get_u32(raw, 60) as usize;
         let (segment_bytes, segments) = (get_u64(raw, 72), get_u64(raw, 80));
@@ -214,7 +224,7 @@ impl Superblock {
             && journal_bytes >= JOURNAL_BYTES_MIN
             && journal_end <= segments.saturating_mul(segment_bytes).saturating_add(FIRST_SEGMENT_BYTES);
         if !sane {
-            return Err(NoSuperblock::Unknown("fields out of their ranges under a sound checksum".to_owned()));
+            return Err(NoSuperblock::Unsound("fields out of their ranges under a sound checksum".to_owned()));
         }
         let mut members = Vec::with_capacity(count);
         for index in 0..count {
@@ -224,12 +234,12 @@ impl Superblock {
                 1 => MemberState::InService,
                 2 => MemberState::Lost,
                 3 => MemberState::Syncing,
-                other => return Err(NoSuperblock::Unknown(format!("a member in the unknown state {other}"))),
+                other => return Err(NoSuperblock::Unsound(format!("a member in the unknown state {other}"))),
             };
             let role = match get_u32(raw, at + 20) {
                 0 => Role::Pages,
                 1 => Role::Log,
-                other => return Err(NoSuperblock::Unknown(format!("a member of the unknown role {other}"))),
+                other => return Err(NoSuperblock::Unsound(format!("a member of the unknown role {other}"))),
             };
             let (segments, since) = (get_u32(raw, at + 24), get_u32(raw, at + 28));
             members.push(MemberEntry { uuid: get(raw, at), state, role, segments, since });
@@ -306,12 +316,17 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_and_unknown_features_are_refused_by_name() {
-        for (at, value) in [(8, 2), (24, 1)] {
+    fn a_later_format_and_unknown_features_are_newer_and_format_0_is_unsound() {
+        let changed = |at: usize, value: u8| {
             let mut raw = sample().encode();
             raw[at] = value;
+            raw[NEEDS_AT..NEEDS_AT + 8].copy_from_slice(&0x0001_0004_0002_u64.to_le_bytes());
             seal(&mut raw);
-            assert!(matches!(Superblock::decode(&raw), Err(NoSuperblock::Unknown(_))));
-        }
+            Superblock::decode(&raw)
+        };
+        let needs = Release::parse("1.4.2");
+        assert_eq!(changed(8, 2), Err(NoSuperblock::Newer(NewerFormat::of_format(2_u32, 1_u32, needs))));
+        assert_eq!(changed(24, 1), Err(NoSuperblock::Newer(NewerFormat::with_features(1, needs))));
+        assert!(matches!(changed(8, 0), Err(NoSuperblock::Unsound(_))));
     }
 }

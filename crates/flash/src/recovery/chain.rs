@@ -12,10 +12,10 @@ use seam::{BLOCK_BYTES, Block, Seam};
 
 use crate::device::{Device, place, raw};
 use crate::error::StoreError;
-use crate::format::Raw;
 use crate::format::batch::{BatchHeader, data_seed};
 use crate::format::page::PageHeader;
 use crate::format::superblock::Superblock;
+use crate::format::{Raw, newer_metadata};
 use crate::membership::Failure;
 use crate::store::Sabotage;
 use crate::wait::{Boxed, join};
@@ -90,6 +90,8 @@ struct Follower<'a, S: Seam> {
     unreadable: Option<StoreError>,
     page_lives: RefCell<BTreeMap<(u32, u32), u64>>,
     journal: Cell<u64>,
+    /// A device with metadata of a later format.
+    newer: RefCell<Option<StoreError>>,
 }
 
 /// Finds the log on `devices`.
@@ -108,6 +110,7 @@ pub async fn follow<S: Seam>(
         unreadable: None,
         page_lives: RefCell::default(),
         journal: Cell::new(superblock.journal),
+        newer: RefCell::default(),
     };
     let tail = follower.find_heads().await;
     follower.look_ahead(tail).await;
@@ -115,7 +118,7 @@ pub async fn follow<S: Seam>(
     while let Some(link) = follower.next(links.last(), tail).await? {
         links.push(link);
     }
-    if let Some(error) = follower.unreadable.take() {
+    if let Some(error) = follower.newer.take().or(follower.unreadable.take()) {
         return Err(error);
     }
     if let Some(last) = links.last_mut()
@@ -143,6 +146,7 @@ impl<S: Seam> Follower<'_, S> {
             match device.read_raw(self.seam, at).await {
                 Ok(raw) => {
                     read = true;
+                    self.note_newer(device, &raw);
                     headers.push(self.decode(&raw, segment, offset));
                 }
                 Err(why) => {
@@ -152,6 +156,14 @@ impl<S: Seam> Follower<'_, S> {
             }
         }
         (headers, error.filter(|_| !read))
+    }
+
+    /// Notes metadata of a later format where a header is expected: the superblock's version is raised before any is written, and a log that
+    /// seems to end there would be written over.
+    fn note_newer(&self, device: &Device<S>, raw: &Raw) {
+        if let Some(newer) = newer_metadata(raw, self.superblock.store) {
+            *self.newer.borrow_mut() = Some(StoreError::Newer { device: device.name(), newer });
+        }
     }
 
     fn decode(&self, raw: &Raw, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
@@ -232,6 +244,7 @@ impl<S: Seam> Follower<'_, S> {
     async fn header_of_one(&self, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
         let device = &self.devices[segment as usize % self.devices.len()];
         let raw = device.read_raw(self.seam, place(self.superblock.segment_bytes, segment, offset)).await.ok()?;
+        self.note_newer(device, &raw);
         self.decode(&raw, segment, offset)
     }
 

@@ -35,6 +35,8 @@ pub async fn find<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) ->
                 device.member = superblock.member;
                 found.push((device, superblock));
             }
+            // What the other devices know may be older than this one: none of them goes on without it.
+            Err(error @ StoreError::Newer { .. }) => return Err(error),
             Err(error) => refused = Some(error),
         }
     }
@@ -169,7 +171,7 @@ fn too_large<S: Seam>(device: &Device<S>, superblock: &Superblock) -> Option<Str
     })
 }
 
-/// The newer of a device's two superblocks, and its place.
+/// The newer of a device's two superblocks, and its place. One of a later format counts wherever it lies.
 pub async fn read_superblock<S: Seam>(
     source: &impl BufferSource<S>,
     device: &Device<S>,
@@ -187,7 +189,8 @@ pub async fn read_superblock<S: Seam>(
                     None => {}
                 },
                 Err(NoSuperblock::Other) => {}
-                Err(NoSuperblock::Unknown(what)) => why = what,
+                Err(NoSuperblock::Unsound(what)) => why = what,
+                Err(NoSuperblock::Newer(newer)) => return Err(StoreError::Newer { device: device.name(), newer }),
             },
             Err(error) => why = error.to_string(),
         }

@@ -16,12 +16,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use seam::{Disk, DiskResult, Seam};
+use seam::{BLOCK_BYTES, Disk, DiskResult, Seam};
 
 use crate::device::Device;
 use crate::error::StoreError;
-use crate::format::Uuid;
-use crate::format::superblock::{MemberState, Ownership};
+use crate::format::journal::JOURNAL_AT;
+use crate::format::superblock::{MemberState, Ownership, Superblock};
+use crate::format::{Uuid, newer_metadata};
 use crate::members::Jobs;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, take_out, write_superblocks};
 use crate::pages::state::PageState;
@@ -70,6 +71,7 @@ pub async fn open<S: Seam>(
     if chain.next < options.sequence_min {
         return Err(StoreError::Behind { sequence: chain.next, seen: options.sequence_min });
     }
+    refuse_newer_map(seam, &devices, &members.superblock).await?;
     failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await?);
     let (recovered, live) = newest::newest(&chain);
     let inner = inner(seam, members, &chain, &live, options);
@@ -93,6 +95,21 @@ pub async fn open<S: Seam>(
     }
     crate::members::take_over_soon(&inner);
     Ok((Store(inner), recovered))
+}
+
+/// Refuses a map journal of a later format: it would be dropped, and written over.
+async fn refuse_newer_map<S: Seam>(seam: &S, devices: &[Device<S>], superblock: &Superblock) -> Result<(), StoreError> {
+    for device in devices {
+        for half in 0..2 {
+            let at = JOURNAL_AT + half * (superblock.journal_bytes / 2 / BLOCK_BYTES as u64) * BLOCK_BYTES as u64;
+            // A half that cannot be read says nothing.
+            let Ok(raw) = device.read_raw(seam, at).await else { continue };
+            if let Some(newer) = newer_metadata(&raw, superblock.store) {
+                return Err(StoreError::Newer { device: device.name(), newer });
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn flush<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {

@@ -92,7 +92,11 @@ fn a_manifest_survives_a_crash_at_every_step_of_the_next_one() {
         drop(store);
         let world = after(1_000 + step, world.crash(CrashMode::Torn));
         let seam = world.seam();
-        let manifest = world.block_on(async { read_manifest(&seam, &disks(&seam, &NAMES).await).await });
+        let manifest = world.block_on(async {
+            let disks = disks(&seam, &NAMES).await;
+            let store = identify(&seam, &disks, OpenOptions::default()).await.expect("there is a store").store;
+            read_manifest(&seam, &disks, store).await.expect("it is of this format")
+        });
         let manifest = manifest.expect("one of both is whole").payload;
         assert!(manifest == b"one" || manifest == payload, "after {step} steps");
         found.insert(manifest == payload);

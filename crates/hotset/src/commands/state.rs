@@ -142,7 +142,7 @@ async fn look(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Ve
         };
         *dirty_blocks.entry(one.owner.incarnation).or_default() += blocks;
     }
-    let manifest = flash::read_manifest(&seam, &disks).await.filter(|manifest| manifest.store == inspection.store);
+    let manifest = flash::read_manifest(&seam, &disks, inspection.store).await.map_err(|error| error.to_string())?;
     let inventory = StoreInventory {
         store: show_uuid(&inspection.store),
         ownership: newest.ownership,

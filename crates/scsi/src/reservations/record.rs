@@ -1,5 +1,7 @@
 //! Registrations as they are kept over a restart (`docs/design/format.md`): little-endian, with a checksum at the end.
 
+use format_version::NewerFormat;
+
 use super::Registrant;
 use super::state::{Held, Registration, State, Type};
 use crate::nexus::Initiator;
@@ -15,8 +17,8 @@ pub enum RecordError {
     #[error("what is kept of the LUN's persistent reservations is damaged")]
     Damaged,
     /// Written by a newer version.
-    #[error("what is kept of the LUN's persistent reservations has format {0}, this version knows {VERSION}")]
-    Version(u8),
+    #[error("what is kept of the LUN's persistent reservations was {0}")]
+    Newer(NewerFormat),
 }
 
 /// The record of what is to outlast a restart: nothing, if nothing is.
@@ -63,8 +65,11 @@ pub fn decode(bytes: &[u8]) -> Result<State, RecordError> {
     }
     let mut rest = &body[MAGIC.len()..];
     let [version, kind] = take(&mut rest)?;
-    if version != VERSION {
-        return Err(RecordError::Version(version));
+    if version > VERSION {
+        return Err(RecordError::Newer(NewerFormat::of_format(version, VERSION, None)));
+    }
+    if version < VERSION {
+        return Err(RecordError::Damaged);
     }
     let count = u16::from_le_bytes(take(&mut rest)?);
     let holder = u32::from_le_bytes(take(&mut rest)?);
@@ -138,11 +143,29 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_refused_by_its_number() {
-        let mut bytes = encode(&state(None));
-        bytes.truncate(bytes.len() - 4);
-        bytes[4] = 2;
-        bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
-        assert_eq!(decode(&bytes), Err(RecordError::Version(2)));
+    fn golden_records_are_read_in_every_field() {
+        let who = state(None).registrations[2].who.clone();
+        let state = state(Some(Held { kind: Type::WriteExclusive, holder: Some(who) }));
+        for golden in golden::files("reservations", || encode(&state)) {
+            assert_eq!(decode(&golden.bytes).as_ref(), Ok(&state), "written by {}", golden.release);
+        }
+    }
+
+    #[test]
+    fn a_newer_record_is_refused_by_its_format_and_no_other_number_is_known() {
+        let of_format = |format: u8| {
+            let mut bytes = encode(&state(None));
+            bytes.truncate(bytes.len() - 4);
+            bytes[4] = format;
+            bytes.extend(b"what a newer version adds");
+            bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+            decode(&bytes)
+        };
+        assert_eq!(
+            of_format(2).expect_err("a later format").to_string(),
+            "what is kept of the LUN's persistent reservations was written by a newer version of Hotset (format 2, this one reads \
+             up to 1); needs at least a version that reads format 2"
+        );
+        assert_eq!(of_format(0), Err(RecordError::Damaged));
     }
 }

@@ -16,11 +16,15 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
+use format_version::{NewerFormat, Release};
+
 use crate::kept::{Left, sort_out};
 use crate::{BLOCK_BYTES, BlockNote, RangeKind, RangeNote};
 
+/// The file's format, in the highest byte of its first word. Format 1 was never released.
+const FORMAT: u8 = 2;
 /// What a file begins with.
-const MAGIC: u64 = u64::from_le_bytes(*b"hotset\x00\x02");
+const MAGIC: u64 = u64::from_le_bytes([b'h', b'o', b't', b's', b'e', b't', 0, FORMAT]);
 const HEAD_BYTES: usize = 4096;
 /// Runs of blocks that can be noted.
 const RANGES_MAX: usize = 1 << 16;
@@ -54,7 +58,13 @@ struct Head {
     given: AtomicU64,
     /// Not 0: whose notes do not count, and are being cleared.
     forgetting: AtomicU64,
+    /// The first release that reads the file ([`Release::unpack`]), in a format after [`FORMAT`]. This one leaves 0.
+    _needs: AtomicU64,
 }
+
+/// Bytes of the head that are read before anything is mapped.
+const HEAD_READ_BYTES: usize = 56;
+const _: () = assert!(size_of::<Head>() == HEAD_READ_BYTES);
 
 /// A note, of a buffer or of a run of blocks.
 #[repr(C)]
@@ -291,6 +301,20 @@ pub fn room_in_memory(directory: &Path) -> io::Result<Option<u64>> {
     Ok(is_memory.then(|| about.f_bavail.saturating_mul(about.f_bsize as u64)))
 }
 
+/// Why a file that a killed process left cannot be read. It holds content all the same.
+#[derive(Debug, thiserror::Error)]
+pub enum LeftBehindError {
+    /// Of a later format.
+    #[error("it was {0}")]
+    Newer(NewerFormat),
+    /// It begins as no version's file does.
+    #[error("it does not begin as a file of Hotset does")]
+    Foreign,
+    /// A call of the operating system failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// What a killed process left in its file.
 pub struct LeftBehind {
     map: Mapping,
@@ -300,7 +324,7 @@ pub struct LeftBehind {
 
 impl LeftBehind {
     /// Reads the file; `None` where it is gone (the machine has been started anew) or somebody else's.
-    pub fn open(kept: &KeptFile) -> io::Result<Option<LeftBehind>> {
+    pub fn open(kept: &KeptFile) -> Result<Option<LeftBehind>, LeftBehindError> {
         // Anybody may make a file of that name after a start of the machine: only what this user made is looked at.
         // SAFETY: a question that cannot fail.
         let user = unsafe { libc::geteuid() };
@@ -308,10 +332,10 @@ impl LeftBehind {
             Ok(about) if about.is_file() && about.uid() == user => {}
             Ok(_) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&kept.path)?;
-        let mut head = [0; 24];
+        let mut head = [0; HEAD_READ_BYTES];
         if file.read_exact_at(&mut head, 0).is_err() {
             return Ok(None);
         }
@@ -321,8 +345,11 @@ impl LeftBehind {
             return Ok(None);
         }
         if word(0) != MAGIC {
-            let text = "another version of hotset made it";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            let [name @ .., found] = word(0).to_le_bytes();
+            if !MAGIC.to_le_bytes().starts_with(&name) || found < FORMAT {
+                return Err(LeftBehindError::Foreign);
+            }
+            return Err(LeftBehindError::Newer(NewerFormat::of_format(found, FORMAT, Release::unpack(word(6)))));
         }
         let layout = Layout { capacity: word(2) as usize };
         let len = file.metadata()?.len();
@@ -485,15 +512,83 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_version_is_told_and_somebody_else_s_is_none() {
+    fn a_file_without_a_head_is_foreign_and_another_user_s_is_none() {
         let at = place("strange");
         std::fs::write(&at.path, [1; HEAD_BYTES]).expect("written");
-        assert!(LeftBehind::open(&at).is_err());
+        assert!(matches!(LeftBehind::open(&at), Err(LeftBehindError::Foreign)));
         std::fs::write(&at.path, [0; HEAD_BYTES]).expect("written");
         assert!(LeftBehind::open(&at).expect("readable").is_none());
         std::fs::remove_file(&at.path).expect("it is there");
         std::os::unix::fs::symlink("/dev/zero", &at.path).expect("a link");
         assert!(LeftBehind::open(&at).expect("not looked at").is_none());
+        std::fs::remove_file(&at.path).expect("it is there");
+    }
+
+    /// A file with blocks of two volumes, zeroes and what a log has out of date.
+    fn write_golden(at: &KeptFile) -> Vec<u8> {
+        let kept = Kept::new(at, 100).expect("a new file");
+        let notes = [(0, 5, 40, 0xff), (3, 5, 41, 0x0f), (99, 6, 1 << 40, 0x80)];
+        for (index, owner, block, sectors) in notes {
+            assert!(kept.has(index));
+            // SAFETY: inside the mapping.
+            unsafe { kept.data().add(index * BLOCK_BYTES).write_bytes(index as u8 + 1, BLOCK_BYTES) };
+            kept.note(index, BlockNote { owner, block, sectors });
+        }
+        assert!(golden_ranges().into_iter().all(|range| kept.note_range(range).is_some()), "there is room");
+        drop(kept);
+        let bytes = std::fs::read(&at.path).expect("it was just made");
+        std::fs::remove_file(&at.path).expect("it was just made");
+        bytes
+    }
+
+    fn golden_ranges() -> [RangeNote; 3] {
+        let range = |start, end, kind| RangeNote { owner: 6, start, end, kind };
+        [
+            range(7, 9, RangeKind::Zeroes { may_unmap: true }),
+            range(20, 1 << 34, RangeKind::Zeroes { may_unmap: false }),
+            range(100, 200, RangeKind::Outdated),
+        ]
+    }
+
+    #[test]
+    fn golden_files_of_kept_memory_are_taken_back() {
+        let at = place("golden");
+        for golden in golden::files("kept-memory.zst", || write_golden(&at)) {
+            std::fs::write(&at.path, &golden.bytes).expect("written");
+            let left = LeftBehind::open(&at).expect("readable").expect("the same");
+            std::fs::remove_file(&at.path).expect("it was written");
+            let release = golden.release;
+            assert_eq!((left.owners(), left.is_whole()), (vec![5, 6], true), "written by {release}");
+            let note = |owner, block, sectors| BlockNote { owner, block, sectors };
+            let first = Left { blocks: vec![(note(5, 40, 0xff), 0), (note(5, 41, 0x0f), 3)], ..Left::default() };
+            assert_eq!(left.of(5), Some(first), "written by {release}");
+            let [small, large, outdated] = golden_ranges();
+            let second = Left {
+                outdated: vec![outdated],
+                zeroes: vec![small, large],
+                blocks: vec![(note(6, 1 << 40, 0x80), 99)],
+            };
+            assert_eq!(left.of(6), Some(second), "written by {release}");
+            for place in [0, 3, 99] {
+                assert!(left.content(place).iter().all(|byte| *byte == place as u8 + 1), "written by {release}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_file_is_refused_by_its_format_and_stays_as_it_is() {
+        let at = place("newer");
+        let mut bytes = write_golden(&at);
+        bytes[7] = FORMAT + 1;
+        for (needs, least) in [(0, "a version that reads format 3"), (0x0001_0004_0002_u64, "Hotset 1.4.2")] {
+            bytes[48..56].copy_from_slice(&needs.to_le_bytes());
+            std::fs::write(&at.path, &bytes).expect("written");
+            let refused = LeftBehind::open(&at).err().expect("a later format").to_string();
+            let expected =
+                "it was written by a newer version of Hotset (format 3, this one reads up to 2); needs at least";
+            assert_eq!(refused, format!("{expected} {least}"));
+            assert!(std::fs::read(&at.path).expect("it is there") == bytes);
+        }
         std::fs::remove_file(&at.path).expect("it is there");
     }
 

@@ -38,7 +38,7 @@ pub use self::fault::{FaultFlag, FaultGuard, GUARDS_MAX};
 pub use self::footprint::NbdUnder;
 pub use self::home::has_client;
 pub use self::inherited::inherited;
-pub use self::kept::{KeptFile, LeftBehind, room_in_memory};
+pub use self::kept::{KeptFile, LeftBehind, LeftBehindError, room_in_memory};
 pub use self::listen::RealListener;
 pub use self::shortage::{note_accept_error, shortages};
 pub use self::signals::{Signal, exit_now, hold_signals, obey_default, wait_for_signal};

@@ -6,10 +6,12 @@
 
 use std::fs::{self, File};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use super::show;
 use crate::blocks::{BLOCKS, VOLUME_BYTES, count_some, write, write_some};
+use crate::client::Client;
 use crate::daemon::Daemon;
 use crate::server::Nbdkit;
 use crate::site::Site;
@@ -108,6 +110,61 @@ pub fn restored_devices() -> Site {
     save_devices(&site, ".new");
     restore_devices(&site, ".old");
     site
+}
+
+/// Flash devices of a later format; `.known` is what they held. The backing lacks blocks of version 1.
+pub fn newer_devices() -> Site {
+    let site = on_file();
+    stop_dirty(&site, site.start(), 0..BLOCKS, 1);
+    save_devices(&site, ".known");
+    set_later_format(&site);
+    site
+}
+
+/// Has both flash devices name format 2, under right checksums.
+pub fn set_later_format(site: &Site) {
+    for name in DEVICES {
+        let mut device = fs::read(path(site, name)).expect("the device is there");
+        for place in [0, 64 << 10] {
+            let superblock = &mut device[place..place + 4096];
+            superblock[8..12].copy_from_slice(&2_u32.to_le_bytes());
+            let checksum = crc32c::crc32c(&superblock[..4092]);
+            superblock[4092..].copy_from_slice(&checksum.to_le_bytes());
+        }
+        fs::write(path(site, name), device).expect("the device is there");
+    }
+}
+
+/// Bytes of [`UNFLUSHED`] of the volume.
+pub const UNFLUSHED_BYTES: usize = 8192;
+/// The byte that is written there and not flushed.
+pub const UNFLUSHED: u8 = 7;
+/// The format of files in memory that this version makes.
+pub const MEMORY_FORMAT: u8 = 2;
+
+/// What a killed daemon left in memory, in a later format. It holds the first bytes of the volume.
+pub fn newer_memory() -> Site {
+    let mut site = Site::with_volume(VOLUME_BYTES);
+    site.keep_in = "/dev/shm".to_owned();
+    let daemon = site.start();
+    let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+    client.write(0, &[UNFLUSHED; UNFLUSHED_BYTES]).expect("written");
+    daemon.kill();
+    set_memory_format(&kept_memory(&site), MEMORY_FORMAT + 1);
+    site
+}
+
+/// The file in memory that the state directory names first.
+pub fn kept_memory(site: &Site) -> PathBuf {
+    let state = fs::read(path(site, STATE)).expect("a daemon has run");
+    let state: serde_json::Value = serde_json::from_slice(&state).expect("it is JSON");
+    state["kept"][0]["path"].as_str().expect("a file was left").into()
+}
+
+/// Changes the format that a file in memory names.
+pub fn set_memory_format(file: &Path, format: u8) {
+    let file = File::options().write(true).open(file).expect("it was left");
+    file.write_all_at(&[format], 7).expect("it can be written");
 }
 
 /// A state directory restored from a copy (`state.old`); `state.new` is what it held. The token `early` was made before

@@ -185,7 +185,7 @@ fn set_version(file: &Path, version: u8) {
 }
 
 #[test]
-fn memory_of_another_version_withholds_its_own_volumes_alone() {
+fn memory_of_a_newer_version_withholds_its_own_volumes_alone() {
     let mut site = site("");
     site.volume("whole", 1 << 20, "");
     let daemon = site.start();
@@ -205,7 +205,7 @@ fn memory_of_another_version_withholds_its_own_volumes_alone() {
     whole.write(0, &[1; 512]).expect("written");
     assert!(Client::connect(&site.endpoint(), "v").is_err(), "what may be lost is not served");
     let shown = daemon.command(&["volume", "show", "v"]);
-    for word in [file.to_str().expect("plain"), "another version", "volume adopt v"] {
+    for word in [file.to_str().expect("plain"), "a newer version", "volume adopt v"] {
         assert!(shown.contains(word), "{word} is missing in {shown}");
     }
     let refused = text_of(&daemon.try_command(&["volume", "remove", "v"]));
@@ -223,7 +223,7 @@ fn memory_of_another_version_withholds_its_own_volumes_alone() {
 }
 
 #[test]
-fn memory_of_another_version_is_given_up_in_explicit_words_alone() {
+fn memory_of_a_newer_version_is_given_up_in_explicit_words_alone() {
     let site = site("");
     let daemon = site.start();
     let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");

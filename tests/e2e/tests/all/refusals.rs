@@ -4,12 +4,15 @@
 use std::fs;
 
 use e2e::blocks::{BLOCK_BYTES, BLOCKS, VOLUME_BYTES, block, count, count_some, place, read};
+use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of};
 use e2e::refusal::page::{Entry, check_codes};
 use e2e::refusal::scenes::{
-    DEVICES, EXPORTED_BLOCKS, ExportedDisk, STATE, backing, cloned_backing, cloned_dirty_backing, copy,
-    emptied_log_restored, empty_devices, lost_state, path, rename, restore_devices, restored_devices, restored_state,
-    rolled_back_backing, set_backing_size, set_flash, shared_backing, shrunk_backing, stop_dirty, unused_flash,
+    DEVICES, EXPORTED_BLOCKS, ExportedDisk, MEMORY_FORMAT, STATE, UNFLUSHED, UNFLUSHED_BYTES, backing, cloned_backing,
+    cloned_dirty_backing, copy, emptied_log_restored, empty_devices, kept_memory, lost_state, newer_devices,
+    newer_memory, path, rename, restore_devices, restored_devices, restored_state, rolled_back_backing,
+    set_backing_size, set_flash, set_later_format, set_memory_format, shared_backing, shrunk_backing, stop_dirty,
+    unused_flash,
 };
 use e2e::refusal::{flash_refusal, json, obey, rebuild, show, volume_refusal};
 use e2e::site::Site;
@@ -130,6 +133,90 @@ fn one_restored_flash_device_is_refused_as_documented() {
         assert_eq!(count(&read(&site), 3), BLOCKS, "{}", daemon.log());
         daemon.command(&["flash", "add", &path(&site, "f1").to_string_lossy()]);
         daemon.stop();
+    });
+    entry.check();
+}
+
+#[test]
+fn flash_devices_of_a_newer_version_are_refused_as_documented() {
+    let site = newer_devices();
+    let devices = || DEVICES.map(|name| fs::read(path(&site, name)).expect("the device is there"));
+    let before = devices();
+    let daemon = site.start();
+    let mut entry = Entry::new(
+        "store-newer",
+        "a flash device holds a store in a later format than this version reads",
+        "a newer version has used it: what this one does not know would be damaged",
+    );
+    let message = flash_refusal(&daemon, "store-newer");
+    assert!(message.contains("written by a newer version of Hotset (format 2, this one reads up to 1)"), "{message}");
+    assert!(daemon.log().contains(&message), "{}", daemon.log());
+    entry.message("", &message);
+    volume_refusal(&site, &daemon, "dirty-elsewhere");
+    daemon.stop();
+    assert!(devices() == before, "a store of a newer version was changed");
+    let paths = DEVICES.map(|name| path(&site, name).to_string_lossy().into_owned());
+    for command in [&["flash", "check"][..], &["flash", "format"][..]] {
+        let output = hotset(&[command, &[&paths[0], &paths[1]]].concat());
+        assert!(!output.status.success() && text_of(&output).contains("newer version"), "{}", text_of(&output));
+    }
+    let config = site.config().to_string_lossy().into_owned();
+    let output = hotset(&["state", "rebuild", "--yes", "--config", &config]);
+    assert!(!output.status.success() && text_of(&output).contains("newer version"), "{}", text_of(&output));
+    assert!(devices() == before, "a store of a newer version was changed");
+    entry.choice("start that version", NOTHING_LOST, || {
+        restore_devices(&site, ".known");
+        let daemon = site.start();
+        assert_eq!(count(&read(&site), 1), BLOCKS, "{}", daemon.log());
+        stop_dirty(&site, daemon, 0..BLOCKS, 2);
+        set_later_format(&site);
+    });
+    let cost = "what they hold is lost; volumes whose dirty data was there stay refused: `dirty-elsewhere`";
+    entry.choice("make the devices empty", cost, || {
+        empty_devices(&site);
+        let daemon = site.start();
+        assert_flash_in_use(&daemon);
+        obey(&daemon, &volume_refusal(&site, &daemon, "dirty-elsewhere"), GIVE_UP);
+        assert!(count(&read(&site), 2) < BLOCKS, "data came from devices that are empty");
+        daemon.stop();
+    });
+    entry.check();
+}
+
+#[test]
+fn memory_of_a_newer_version_is_refused_as_documented() {
+    let first_bytes = |site: &Site| {
+        let mut client = Client::connect(&site.endpoint(), "v").expect("it serves");
+        client.read(0, UNFLUSHED_BYTES).expect("readable")
+    };
+    let site = newer_memory();
+    let file = kept_memory(&site);
+    let before = fs::read(&file).expect("it was left");
+    let daemon = site.start();
+    let mut entry = Entry::new(
+        "memory-newer",
+        "a killed daemon of a newer version has left a file in memory, and the volume was not cleanly stopped",
+        "that file may hold what the volume's clients were told is written",
+    );
+    let message = volume_refusal(&site, &daemon, "memory-newer");
+    assert!(message.contains("written by a newer version of Hotset (format 3, this one reads up to 2)"), "{message}");
+    entry.message("", &message);
+    daemon.stop();
+    assert!(fs::read(&file).expect("it is there") == before, "memory of a newer version was changed");
+    entry.choice("start that version and stop it, then this one", NOTHING_LOST, || {
+        set_memory_format(&file, MEMORY_FORMAT);
+        let daemon = site.start();
+        assert_eq!(first_bytes(&site), [UNFLUSHED; UNFLUSHED_BYTES]);
+        daemon.stop();
+    });
+    entry.choice(ADOPT, "what clients had not flushed is lost", || {
+        let site = newer_memory();
+        let file = kept_memory(&site);
+        let daemon = site.start();
+        obey(&daemon, &volume_refusal(&site, &daemon, "memory-newer"), ADOPT);
+        assert_eq!(first_bytes(&site), [0; UNFLUSHED_BYTES]);
+        daemon.stop();
+        fs::remove_file(file).expect("it is never removed by itself");
     });
     entry.check();
 }

@@ -201,7 +201,7 @@ async fn open_store(
     };
     let (store, ownership, devices) = (show_uuid(&identity.store), identity.ownership, identity.devices.clone());
     let found = StoreFound { store, ownership, devices, holds_data };
-    let manifest = flash::read_manifest(seam, &disks).await.filter(|manifest| manifest.store == identity.store);
+    let manifest = flash::read_manifest(seam, &disks, identity.store).await.map_err(|error| error.to_string())?;
     let judged = site.state.judge_store(&found).and_then(|used| {
         let manifest = manifest.filter(|_| used == StoreUse::Known);
         manifest.map_or(Ok(()), |manifest| site.state.judge_manifest(&found, &manifest.payload)).map(|()| used)
@@ -339,7 +339,7 @@ async fn rebuild(site: &mut Site, seam: &SimSeam, plan: &Plan) -> Result<(), Str
     let (ownership, generation) = newest.map_or((Ownership::default(), 0), |found| (found.ownership, found.generation));
     let mut dirty_blocks: BTreeMap<u64, u64> = BTreeMap::new();
     found.dirty.iter().for_each(|one| *dirty_blocks.entry(one.owner.incarnation).or_default() += 1);
-    let manifest = flash::read_manifest(seam, &disks).await.filter(|manifest| manifest.store == found.store);
+    let manifest = flash::read_manifest(seam, &disks, found.store).await.map_err(|error| error.to_string())?;
     let inventory = StoreInventory {
         store: show_uuid(&found.store),
         ownership,

@@ -1,5 +1,7 @@
 //! Reads the format: header, then block after block, then the end mark.
 
+use format_version::NewerFormat;
+
 use crate::input::Unit;
 use crate::out::{Complaint, Out};
 use crate::request::{Op, Request};
@@ -29,12 +31,16 @@ impl Decoder {
         if bytes[..8] != MAGIC {
             return Err("does not begin as a Hotset trace does".into());
         }
-        let version = u32_at(bytes, 8);
-        if version != VERSION {
-            return Err(format!("is of version {version}; this program reads version {VERSION}").into());
-        }
         if u32_at(bytes, HEADER_BYTES - 4) != crc32c::crc32c(&bytes[..HEADER_BYTES - 4]) {
             return Err("the header's checksum is wrong".into());
+        }
+        let version = u32_at(bytes, 8);
+        if version > VERSION {
+            let newer = NewerFormat::of_format(version, VERSION, None);
+            return Err(format!("the trace was {newer}").into());
+        }
+        if version < VERSION {
+            return Err(format!("no version of Hotset has written format {version}").into());
         }
         self.unit_bytes = u64::from(u32_at(bytes, 16));
         Ok(State::BlockHeader)

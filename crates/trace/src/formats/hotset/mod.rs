@@ -132,8 +132,29 @@ mod tests {
             };
             assert!(read.last().is_some_and(Result::is_err), "byte {at}");
         }
-        let mut newer = file;
-        newer[8] = 2;
-        assert!(failing(&newer, 0).contains("byte 0: is of version 2; this program reads version 1"));
+    }
+
+    #[test]
+    fn golden_traces_are_read_in_every_field() {
+        let requests = &many()[..9_000];
+        for golden in golden::files("trace.hotset.zst", || written(requests)) {
+            let (format, read) = recognised("a", &golden.bytes);
+            assert!(format == Format::Hotset && read == requests, "written by {}", golden.release);
+        }
+    }
+
+    #[test]
+    fn a_newer_trace_is_refused_by_its_format() {
+        let of_version = |version: u32| {
+            let mut file = written(&many()[..50]);
+            file[8..12].copy_from_slice(&version.to_le_bytes());
+            let checksum = crc32c::crc32c(&file[..HEADER_BYTES - 4]);
+            file[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+            failing(&file, 0)
+        };
+        let expected = "the trace was written by a newer version of Hotset (format 2, this one reads up to 1); needs at least a \
+                        version that reads format 2";
+        assert!(of_version(2).contains(expected), "{}", of_version(2));
+        assert!(of_version(0).contains("no version of Hotset has written format 0"), "{}", of_version(0));
     }
 }

@@ -1,0 +1,299 @@
+//! Flash stores as earlier releases wrote them, and what becomes of a store of a later format.
+
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use flash::{
+    Content, FormatOptions, MapLoaded, OpenOptions, Owner, Ownership, Pages, Record, Recovered, RecoveredContent,
+    Store, StoreError, identify, inspect, read_manifest,
+};
+use seam::real::{RealCoreSpec, RealSeam, run_core};
+use seam::{BLOCK_BYTES, Block, BlockMut, DiskOpen, Nanos, Seam};
+
+const DEVICES: [&str; 2] = ["flash-0", "flash-1"];
+const SEGMENT_BYTES: u64 = 256 << 10;
+const DEVICE_BYTES: u64 = (1 << 20) + 10 * SEGMENT_BYTES;
+const POOL_BYTES: usize = 16 << 20;
+const OWNERSHIP: Ownership = Ownership { owner: [4; 16], epoch: 6, life: 77 };
+const RECORDS: &[u8] = b"what the owner wants to find again";
+/// The volume with dirty blocks, the one with a zero-range, the ones with clean pages.
+const DIRTY: u64 = 5;
+const ZEROED: u64 = 6;
+const CACHED: u64 = 7;
+const IN_FLUX: u64 = 8;
+
+/// What a kill leaves on both devices.
+static NEW_STORE: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    on_devices(folder.path(), async |seam, disks| {
+        let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
+        Store::format(&seam, &disks, options).await.expect("empty files");
+        let options = OpenOptions { ownership: Some(OWNERSHIP), ..OpenOptions::default() };
+        let (store, _) = Store::open(&seam, &disks, options).await.expect("a new store");
+        write_store(&seam, &store).await;
+    });
+    DEVICES.map(|name| fs::read(folder.path().join(name)).expect("it was made"))
+});
+
+type Disks = Vec<<RealSeam as Seam>::Disk>;
+
+/// Runs `work` on the devices in a folder, which are made where they are missing.
+fn on_devices<T: Send + 'static>(folder: &Path, work: impl AsyncFnOnce(RealSeam, Disks) -> T + Send + 'static) -> T {
+    let paths = DEVICES.map(|name| folder.join(name));
+    let run = run_core(RealCoreSpec::new(POOL_BYTES), |seam| async move {
+        let mut disks = Vec::new();
+        for path in paths {
+            let what = DiskOpen { path, create_bytes: Some(DEVICE_BYTES), read_only: false, lock_wait_ms: 1_000 };
+            disks.push(seam.open_disk(&what).await.expect("a file"));
+        }
+        work(seam, disks).await
+    });
+    run.expect("io_uring is allowed here")
+}
+
+fn block(seam: &RealSeam, byte: u8) -> <RealSeam as Seam>::Block {
+    let mut block = seam.alloc().expect("the pool has room");
+    block.write_bytes(0, &[byte; BLOCK_BYTES]);
+    block.freeze()
+}
+
+fn byte(block: &impl Block) -> u8 {
+    let mut bytes = [0; BLOCK_BYTES];
+    block.read_bytes(0, &mut bytes);
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a block of one byte");
+    bytes[0]
+}
+
+async fn append(store: &Store<RealSeam>, incarnation: u64, block: u64, content: Content<RealSeam>) {
+    let owner = Owner { incarnation, block };
+    store.append(vec![Record { owner, epoch: block + 1, content }]).await.expect("healthy files");
+}
+
+/// Dirty blocks 0 to 5 with bytes 100 to 105 and then block 0 with byte 200; a block that a tombstone retires; zeroes; three clean pages, one
+/// of them in a region in flux; a destaged block; the owner's records.
+async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
+    let pages = store.pages();
+    pages.load().await;
+    for (volume, page, first) in [(CACHED, 3, 10), (CACHED, 4, 30), (IN_FLUX, 500, 50)] {
+        let blocks = || (0..16).map(|number| (number, block(seam, first + number as u8))).collect();
+        while pages.volume(volume).put(page, blocks()).await != Ok(u16::MAX) {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+    }
+    pages.volume(CACHED).destaged(77, &block(seam, 9));
+    for number in 0..6 {
+        append(store, DIRTY, number, Content::Data(block(seam, 100 + number as u8))).await;
+    }
+    append(store, DIRTY, 0, Content::Data(block(seam, 200))).await;
+    append(store, ZEROED, 9, Content::Data(block(seam, 1))).await;
+    append(store, ZEROED, 9, Content::Retire { blocks: 1 }).await;
+    append(store, ZEROED, 1_000, Content::Zero { blocks: 100, may_unmap: true }).await;
+    store.save_manifest(RECORDS.to_vec()).await.expect("healthy files");
+    // The mark is durable when this returns, and all records of the map before it. The write never ends.
+    pages.volume(IN_FLUX).begin_write(8_001..8_002).await;
+}
+
+fn put_files(folder: &Path, contents: [&[u8]; 2]) {
+    for (name, content) in DEVICES.iter().zip(contents) {
+        fs::write(folder.join(name), content).expect("the folder can be written");
+    }
+}
+
+/// What the valid blocks of a page read as.
+async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: u64, page: u64) -> Vec<Option<u8>> {
+    let buffers = (0..16).map(|_| seam.alloc().expect("the pool has room")).collect();
+    let read = pages.volume(volume).read(page, 0..16, buffers).await;
+    read.into_iter().map(|block| block.ok().map(|block| byte(&block))).collect()
+}
+
+async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<Recovered>) {
+    recovered.sort_by_key(|one| one.owner);
+    let shown: Vec<_> = recovered.iter().map(|one| (one.owner, one.epoch, one.content)).collect();
+    let data = |block| (Owner { incarnation: DIRTY, block }, block + 1, RecoveredContent::Data);
+    let zeroes = Owner { incarnation: ZEROED, block: 1_000 };
+    let mut expected: Vec<_> = (0..6).map(data).collect();
+    expected.push((zeroes, 1_001, RecoveredContent::Zero { blocks: 100, may_unmap: true }));
+    assert_eq!(shown, expected);
+    for (one, expected) in recovered.iter().zip([200, 101, 102, 103, 104, 105]) {
+        let buffer = seam.alloc().expect("the pool has room");
+        let read = store.read(one.owner, one.position, buffer).await.expect("a good copy");
+        assert_eq!(byte(&read), expected, "{:?}", one.owner);
+    }
+}
+
+async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
+    let loaded = pages.load().await;
+    assert_eq!(loaded, MapLoaded { pages: 3, suspect: 1, dropped: None });
+    for (page, first) in [(3, 10), (4, 30)] {
+        let expected: Vec<_> = (0..16).map(|number| Some(first + number)).collect();
+        assert_eq!(page_bytes(seam, pages, CACHED, page).await, expected);
+    }
+    assert_eq!(pages.volume(IN_FLUX).valid(500), 0, "its region was being written");
+    assert_eq!(pages.volume(CACHED).ring(), [(77, block(seam, 9).checksum(0))]);
+}
+
+#[test]
+fn golden_stores_give_back_their_log_their_pages_and_their_records() {
+    let [first, second] = [0, 1].map(|at| golden::files(&format!("flash-{at}.zst"), || NEW_STORE[at].clone()));
+    for (first, second) in first.into_iter().zip(second) {
+        println!("written by {}", first.release);
+        assert_eq!(first.release, second.release);
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        put_files(folder.path(), [&first.bytes, &second.bytes]);
+        on_devices(folder.path(), async |seam, disks| {
+            let identity = identify(&seam, &disks, OpenOptions::default()).await.expect("a store");
+            assert_eq!((identity.ownership, identity.generation, identity.devices.len()), (OWNERSHIP, 1, 2));
+            let manifest = read_manifest(&seam, &disks, identity.store).await.expect("of a known format");
+            assert_eq!(manifest.expect("it was saved").payload, RECORDS);
+            let (store, recovered) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("it opens");
+            check_log(&seam, &store, recovered).await;
+            check_pages(&seam, &store.pages()).await;
+        });
+    }
+}
+
+/// The blocks of a device that begin with `magic`, as byte ranges.
+fn metadata(device: &[u8], magic: &[u8; 8]) -> Vec<usize> {
+    (0..device.len()).step_by(BLOCK_BYTES).filter(|at| device[*at..].starts_with(magic)).collect()
+}
+
+fn set(device: &mut [u8], at: usize, bytes: &[u8]) {
+    device[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// Changes bytes of a metadata block under a right checksum.
+fn reseal(device: &mut [u8], at: usize, changes: &[(usize, &[u8])]) {
+    changes.iter().for_each(|(offset, bytes)| set(device, at + offset, bytes));
+    let end = at + BLOCK_BYTES - 4;
+    let checksum = crc32c::crc32c(&device[at..end]);
+    set(device, end, &checksum.to_le_bytes());
+}
+
+const LATER_FORMAT: (usize, &[u8]) = (8, &2_u32.to_le_bytes());
+const NEEDS: (usize, &[u8]) = (424, &0x0001_0004_0002_u64.to_le_bytes());
+
+/// Opens the store in every way, none of which may succeed or change it. Returns the message.
+fn refused(contents: [&[u8]; 2]) -> String {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    put_files(folder.path(), contents);
+    let message = on_devices(folder.path(), async |seam, disks| {
+        let mut messages = Vec::new();
+        for accept_missing in [false, true] {
+            let options = OpenOptions { accept_missing, ownership: Some(OWNERSHIP), ..OpenOptions::default() };
+            let error = Store::open(&seam, &disks, options).await.err().expect("a later format");
+            assert!(matches!(error, StoreError::Newer { .. }), "{error}");
+            messages.push(error.to_string());
+        }
+        assert_eq!(messages[0], messages[1]);
+        messages.remove(0)
+    });
+    for (name, content) in DEVICES.iter().zip(contents) {
+        assert!(fs::read(folder.path().join(name)).expect("it is there") == content, "{name} was changed");
+    }
+    message
+}
+
+#[test]
+fn a_device_with_a_newer_superblock_is_refused_and_stays_as_it_is() {
+    let [first, second] = &*NEW_STORE;
+    let superblocks = metadata(first, b"HOTSETFL");
+    assert_eq!(superblocks.len(), 2);
+    for places in [&superblocks[..], &superblocks[..1], &superblocks[1..]] {
+        let mut newer = first.clone();
+        places.iter().for_each(|at| reseal(&mut newer, *at, &[LATER_FORMAT, NEEDS, (128, &[0xff; 256])]));
+        for contents in [[&newer[..], second], [second, &newer[..]]] {
+            let message = refused(contents);
+            let expected = "holds a flash store that was written by a newer version of Hotset (format 2, this one reads up to 1); \
+                            needs at least Hotset 1.4.2; start that version: this one changes nothing on it";
+            assert!(message.ends_with(expected), "{message}");
+        }
+    }
+    let mut newer = first.clone();
+    superblocks.iter().for_each(|at| reseal(&mut newer, *at, &[(24, &[1])]));
+    let message = refused([&newer, second]);
+    assert!(
+        message.contains("(features 0x1 that this one lacks); needs at least a version that has them"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_newer_store_is_named_by_an_inspection_and_not_formatted() {
+    let mut newer = NEW_STORE[0].clone();
+    metadata(&newer, b"HOTSETFL").into_iter().for_each(|at| reseal(&mut newer, at, &[LATER_FORMAT]));
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    put_files(folder.path(), [&newer, &newer]);
+    on_devices(folder.path(), async |seam, disks| {
+        let (devices, found) = inspect(&seam, &disks).await;
+        assert!(matches!(found.err(), Some(StoreError::Newer { .. })));
+        for device in devices {
+            let why = device.superblock.expect_err("a later format");
+            assert!(why.contains("needs at least a version that reads format 2"), "{why}");
+        }
+        let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
+        let error = Store::format(&seam, &disks, options).await.expect_err("it holds something");
+        let expected =
+            "holds a flash store that was written by a newer version of Hotset (format 2, this one reads up to 1)";
+        assert!(matches!(error, StoreError::NotEmpty { .. }) && error.to_string().contains(expected), "{error}");
+    });
+    assert!(fs::read(folder.path().join(DEVICES[0])).expect("it is there") == newer);
+}
+
+#[test]
+fn newer_metadata_behind_a_known_superblock_is_refused_too() {
+    let [first, second] = &*NEW_STORE;
+    let batches = metadata(first, b"HOTSETLB");
+    assert!(batches.len() > 5);
+    let places = [
+        batches[0],
+        batches[3],
+        *batches.last().expect("there are some"),
+        metadata(first, b"HOTSETPG")[0],
+        metadata(first, b"HOTSETMJ")[0],
+    ];
+    for at in places {
+        let mut newer = [first.clone(), second.clone()];
+        // A mirror holds the same there, another device its own pages.
+        let is_metadata = |device: &&mut Vec<u8>| device[at..].starts_with(&first[at..at + 8]);
+        newer.iter_mut().filter(is_metadata).for_each(|device| reseal(device, at, &[LATER_FORMAT]));
+        let message = refused([&newer[0], &newer[1]]);
+        assert!(message.contains("needs at least a version that reads format 2"), "byte {at}: {message}");
+        // What another store has left there says nothing.
+        reseal(&mut newer[0], at, &[(16, &[0xee; 16])]);
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        put_files(folder.path(), [&newer[0], second]);
+        let open = async |seam, disks: Disks| Store::open(&seam, &disks, OpenOptions::default()).await.err();
+        assert_eq!(on_devices(folder.path(), open), None, "byte {at}: the mirror has it");
+    }
+}
+
+#[test]
+fn newer_records_of_the_owner_are_refused_and_not_written_over() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let mut newer = NEW_STORE.clone();
+    let at = metadata(&newer[0], b"HOTSETMF")[0];
+    for device in &mut newer {
+        set(device, at + 8, &2_u32.to_le_bytes());
+        set(device, at + 40, NEEDS.1);
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&device[at..at + 60]), RECORDS);
+        set(device, at + 60, &checksum.to_le_bytes());
+    }
+    put_files(folder.path(), [&newer[0], &newer[1]]);
+    on_devices(folder.path(), async |seam, disks| {
+        let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("its superblock is known");
+        let errors = [
+            read_manifest(&seam, &disks, store.uuid()).await.err(),
+            store.save_manifest(b"of an older version".to_vec()).await.err(),
+        ];
+        for error in errors {
+            let message = error.expect("a later format").to_string();
+            assert!(message.contains("needs at least Hotset 1.4.2"), "{message}");
+        }
+        let other = read_manifest(&seam, &disks, [0xee; 16]).await;
+        assert_eq!(other, Ok(None), "those of another store say nothing");
+    });
+    let after = fs::read(folder.path().join(DEVICES[0])).expect("it is there");
+    let place = at..at + 15 * BLOCK_BYTES;
+    assert!(after[place.clone()] == newer[0][place], "they were written over");
+}
