@@ -1,4 +1,4 @@
-//! EXTENDED COPY (LID1) and RECEIVE COPY RESULTS: copies blocks within the target, without move_parameters them to the
+//! EXTENDED COPY (LID1) and RECEIVE COPY RESULTS: copies blocks within the target, without moving them to the
 //! initiator.
 
 mod list;
