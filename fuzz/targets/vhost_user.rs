@@ -15,8 +15,8 @@ use rustix::fs::MemfdFlags;
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{Bell, DiskOpen, Nanos, Seam};
 use vhost_user::memory::RegionLayout;
-use vhost_user::message::{HEAD_BYTES, Head, Message, BellKind, decode};
-use vhost_user::{VolumeOrphans, Session, Shared};
+use vhost_user::message::{BellKind, HEAD_BYTES, Head, Message, decode};
+use vhost_user::{Session, Shared, VolumeOrphans};
 
 const DISK_BYTES: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 64 << 10;
@@ -181,8 +181,9 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
             _ => {
                 let index = u32::from(act >> 3 & 1);
                 let _ = session.handle(Message::GetVringBase { index }, never).await;
-                let _ =
-                    session.handle(Message::SetVringBell { which: BellKind::Kick, index, fd: Some(copy()) }, never).await;
+                let _ = session
+                    .handle(Message::SetVringBell { which: BellKind::Kick, index, fd: Some(copy()) }, never)
+                    .await;
             }
         }
         seam.yield_now().await;

@@ -47,8 +47,8 @@ pub enum QueueError {
     Outside(u64, u32),
     /// A page of the front end's memory is lost.
     #[error(
-        "a page of its memory cannot be had: the file behind it was shortened, or its file system is full (see \"Who may \
-         do what to whom\" in docs/vhost-user.md)"
+        "a page of its memory cannot be had: the file behind it was shortened, or its file system is full (see \
+         \"Who may do what to whom\" in docs/vhost-user.md)"
     )]
     Lost,
     /// Header or status missing.
