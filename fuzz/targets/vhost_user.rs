@@ -14,9 +14,9 @@ use libfuzzer_sys::fuzz_target;
 use rustix::fs::MemfdFlags;
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{Bell, DiskOpen, Nanos, Seam};
-use vhost_user::memory::Place;
-use vhost_user::message::{HEAD_BYTES, Head, Message, Which, decode};
-use vhost_user::{Left, Session, Shared};
+use vhost_user::memory::RegionLayout;
+use vhost_user::message::{BellKind, HEAD_BYTES, Head, Message, decode};
+use vhost_user::{Session, Shared, VolumeOrphans};
 
 const DISK_BYTES: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 64 << 10;
@@ -82,13 +82,13 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
     let volume = core.attach(VolumeSpec::new("x", 1), Backing::plain(disk)).expect("the first");
     let limits = front::Limits { held_bytes_max: 1 << 20, stall_timeout: Nanos::from_secs(5) };
     let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, 64 << 10, DAEMON);
-    let session = Rc::new(Session::new(seam.clone(), volume, &shared, &Left::default(), DAEMON, bell));
+    let session = Rc::new(Session::new(seam.clone(), volume, &shared, &VolumeOrphans::default(), DAEMON, bell));
     let never = |_: &Context<'_>| false;
     let file = memory();
     let copy = || file.try_clone().expect("a descriptor is left");
     let [how, rest @ ..] = input else { return };
     input = rest;
-    let place = Place { guest: 0, len: MEMORY_BYTES, user: 0, offset: 0 };
+    let place = RegionLayout { guest: 0, len: MEMORY_BYTES, user: 0, offset: 0 };
     let mut messages = vec![
         Message::SetFeatures(FEATURES[usize::from(how & 3)]),
         Message::SetProtocolFeatures(
@@ -122,8 +122,8 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
             used: at + USED_AT,
             log: at + USED_AT,
         });
-        messages.push(Message::SetVringBell { which: Which::Call, index, fd: Some(copy()) });
-        messages.push(Message::SetVringBell { which: Which::Kick, index, fd: Some(copy()) });
+        messages.push(Message::SetVringBell { which: BellKind::Call, index, fd: Some(copy()) });
+        messages.push(Message::SetVringBell { which: BellKind::Kick, index, fd: Some(copy()) });
         messages.push(Message::SetVringEnable { index, enabled: true });
     }
     for message in messages {
@@ -181,8 +181,9 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
             _ => {
                 let index = u32::from(act >> 3 & 1);
                 let _ = session.handle(Message::GetVringBase { index }, never).await;
-                let _ =
-                    session.handle(Message::SetVringBell { which: Which::Kick, index, fd: Some(copy()) }, never).await;
+                let _ = session
+                    .handle(Message::SetVringBell { which: BellKind::Kick, index, fd: Some(copy()) }, never)
+                    .await;
             }
         }
         seam.yield_now().await;

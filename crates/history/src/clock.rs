@@ -1,28 +1,29 @@
-//! Which time old points are let go by: a clock that jumps forward must not wipe what was kept.
+//! The clock for expiry of old points: a jump of the wall clock must not expire the whole history.
 //!
-//! The time of day moves as far as the monotonic clock does. Where it moves otherwise (it was set, the machine slept, a start found it far
-//! from the file's last second), what is past its time is reckoned from before and from the monotonic clock alone. The new time of day is
-//! believed once it has run evenly for a day: time enough to see that it is wrong and to set it back.
+//! The wall clock normally advances as the monotonic clock does. After a jump (the clock was set, the machine slept, or
+//! a start is far from the file's last second), expiry continues from the time before, advanced by the monotonic clock.
+//! The new wall-clock time is trusted once it has advanced evenly for a day, which leaves time to correct a wrong
+//! clock.
 
-/// A step within this is no jump, in milliseconds.
+/// Largest step of the wall clock that does not count as a jump, in milliseconds.
 const STEP_MS_MAX: u64 = 30_000;
-/// For how long a clock that has jumped has to run evenly, in milliseconds.
+/// Time of even advance after which a clock that has jumped is trusted, in milliseconds.
 const BELIEVED_AFTER_MS: u64 = 24 * 3600 * 1000;
 
-/// The time that old points are let go by.
+/// The clock for expiry of old points.
 #[derive(Default)]
 pub struct TrimClock {
-    /// In milliseconds since 1970; none before the first sample.
+    /// Trusted time in milliseconds since 1970; `None` before the first sample.
     trusted_ms: Option<u64>,
-    /// The time of day and the monotonic clock at the last sample.
+    /// Wall clock and monotonic clock at the last sample.
     last: (u64, u64),
-    /// Since when, by the monotonic clock, the time of day has run evenly.
+    /// Monotonic time since which the wall clock has advanced evenly.
     even_since_ms: u64,
 }
 
 impl TrimClock {
-    /// Takes the two clocks at a sample; `until` is the second up to which the file has everything, 0 for a new one.
-    pub fn see(&mut self, now_ms: u64, monotonic_ms: u64, until: u64) {
+    /// Records both clocks at a sample; `until` is the second up to which the file is complete, 0 for a new file.
+    pub fn add_sample(&mut self, now_ms: u64, monotonic_ms: u64, until: u64) {
         let Some(trusted_ms) = self.trusted_ms else {
             let until_ms = until * 1000;
             let is_near = until == 0 || now_ms.abs_diff(until_ms) <= STEP_MS_MAX;
@@ -37,11 +38,11 @@ impl TrimClock {
             self.even_since_ms = monotonic_ms;
         }
         let is_believed = monotonic_ms.saturating_sub(self.even_since_ms) >= BELIEVED_AFTER_MS;
-        // Back is always believed: less is let go then.
+        // A step back is trusted at once, because it expires fewer points.
         self.trusted_ms = Some(if is_believed { now_ms } else { now_ms.min(trusted_ms + passed_ms) });
     }
 
-    /// The second that points are let go by.
+    /// The second by which points expire.
     pub fn trusted(&self) -> u64 {
         self.trusted_ms.unwrap_or(0) / 1000
     }
@@ -57,19 +58,19 @@ mod tests {
 
     fn seen(samples: &[(u64, u64)], until: u64) -> u64 {
         let mut clock = TrimClock::default();
-        samples.iter().for_each(|(now_ms, monotonic_ms)| clock.see(*now_ms, *monotonic_ms, until));
+        samples.iter().for_each(|(now_ms, monotonic_ms)| clock.add_sample(*now_ms, *monotonic_ms, until));
         clock.trusted()
     }
 
     #[test]
-    fn an_even_clock_is_followed() {
+    fn even_clock_is_followed() {
         assert_eq!(seen(&[(BEGUN_MS, 5), (BEGUN_MS + HOUR_MS, HOUR_MS + 5)], 0), (BEGUN_MS + HOUR_MS) / 1000);
         let stepped = BEGUN_MS + HOUR_MS + STEP_MS_MAX;
         assert_eq!(seen(&[(BEGUN_MS, 5), (stepped, HOUR_MS + 5)], 0), (BEGUN_MS + HOUR_MS) / 1000);
     }
 
     #[test]
-    fn a_jump_forward_is_believed_after_a_day() {
+    fn jump_forward_is_trusted_after_a_day() {
         let jump = [(BEGUN_MS, 0), (BEGUN_MS + YEAR_MS, 1000)];
         assert_eq!(seen(&jump, 0), BEGUN_MS / 1000 + 1);
         let almost = [jump[0], jump[1], (BEGUN_MS + YEAR_MS + 23 * HOUR_MS, 23 * HOUR_MS + 1000)];
@@ -79,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_is_followed() {
+    fn clock_set_back_is_followed_at_once() {
         let there_and_back = [(BEGUN_MS, 0), (BEGUN_MS + YEAR_MS, 1000), (BEGUN_MS + 2000, 2000)];
         assert_eq!(seen(&there_and_back, 0), BEGUN_MS / 1000 + 2);
         assert_eq!(seen(&[(BEGUN_MS, 0), (BEGUN_MS - YEAR_MS, 1000)], 0), (BEGUN_MS - YEAR_MS) / 1000);
     }
 
     #[test]
-    fn a_start_far_after_the_file_s_end_goes_on_from_there() {
+    fn start_far_after_the_end_of_the_file_continues_from_there() {
         let until = BEGUN_MS / 1000;
         assert_eq!(seen(&[(BEGUN_MS + YEAR_MS, 0), (BEGUN_MS + YEAR_MS + 5000, 5000)], until), until + 5);
         assert_eq!(seen(&[(BEGUN_MS + 20_000, 0)], until), until + 20);

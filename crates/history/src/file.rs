@@ -1,8 +1,9 @@
-//! The SQLite file: rows in, rows out, and its bound.
+//! The SQLite file: writing and reading of rows, and the size limit.
 //!
-//! One connection holds the file alone (`locking_mode=EXCLUSIVE`), so that nothing of it is mapped into memory: a disk that is full is an error
-//! and never a signal. It is written ahead (WAL): a kill at any moment leaves a file with every transaction whole. Rows are ordered by tier and
-//! time, so that a batch is written side by side, and what is old goes in one piece.
+//! One connection holds the file exclusively (`locking_mode=EXCLUSIVE`), so that no shared memory is mapped and a full
+//! disk causes an error, never a signal. The file uses write-ahead logging (WAL): a kill at any moment preserves
+//! complete transactions. Rows are ordered by tier and time, so that a batch is written sequentially and old rows are
+//! deleted as a range.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,23 +16,23 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use super::rollup::Key;
 use super::tiers::TIERS;
 
-/// How the file is laid out.
+/// Schema version of the file.
 const VERSION: i64 = 1;
 /// The fact in which a later format names the first release that reads it, packed ([`Release::unpack`]).
 const NEEDS: &str = "needs";
 /// Its name.
 const NAME: &str = "history.db";
-/// What lies beside it while it is written.
+/// Name of its write-ahead log.
 const WAL: &str = "history.db-wal";
-/// Where one that cannot be read is put.
+/// Name to which a damaged file is moved.
 const DAMAGED: &str = "history.db.damaged";
-/// Bytes of a page: a row of a busy volume fits into a quarter of one.
+/// Size of a page in bytes: a row of a busy volume fits into a quarter.
 const PAGE_BYTES: u64 = 16 << 10;
-/// Pages after which what was written ahead is put into the file.
+/// Pages of write-ahead log after which it is checkpointed.
 const WAL_PAGES: u32 = 256;
-/// Bytes of the bound that what is written ahead, and a batch too much, may take.
+/// Part of the size limit that is reserved for the write-ahead log and a surplus batch, in bytes.
 pub const RESERVE_BYTES: u64 = 16 << 20;
-/// Pieces that may have to go in one look at the bound.
+/// Most ranges deleted at one check of the size limit.
 const CUTS_MAX: usize = 64;
 
 const TABLES: &str = "
@@ -42,13 +43,13 @@ const TABLES: &str = "
         PRIMARY KEY (tier, start, volume)
     ) WITHOUT ROWID;";
 
-/// Why the file cannot be used.
+/// Error of the file.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
-    /// SQLite says so.
-    #[error("{}", say(.0))]
+pub enum FileError {
+    /// SQLite error.
+    #[error("{}", describe(.0))]
     Sqlite(#[from] rusqlite::Error),
-    /// The folder cannot be made, or a file not be moved.
+    /// The folder cannot be created, or a file cannot be moved.
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// A newer version has written it; it is left as it is.
@@ -56,7 +57,7 @@ pub enum Trouble {
     Newer(NewerFormat),
 }
 
-fn say(error: &rusqlite::Error) -> String {
+fn describe(error: &rusqlite::Error) -> String {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
         Some(ErrorCode::ReadOnly) => "the file or its disk is read-only".to_owned(),
@@ -67,30 +68,30 @@ fn say(error: &rusqlite::Error) -> String {
     }
 }
 
-impl Trouble {
-    /// True where the file itself is no good.
+impl FileError {
+    /// True if the file itself is damaged.
     fn is_damage(&self) -> bool {
-        let Trouble::Sqlite(error) = self else { return false };
+        let FileError::Sqlite(error) = self else { return false };
         matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
     }
 }
 
-/// The open file.
+/// The open history file.
 pub struct File {
     db: Connection,
     folder: PathBuf,
     limit_bytes: u64,
     ids: BTreeMap<Rc<str>, i64>,
-    /// What of each tier went before its time for want of room: everything before this second.
-    cut: [u64; TIERS.len()],
+    /// Second before which rows of each tier were deleted early to keep the size limit.
+    shortened_until: [u64; TIERS.len()],
 }
 
 impl File {
-    /// Opens it, or makes one. One that is damaged is put aside: what was is less than what is.
-    pub fn open(folder: &Path, limit_bytes: u64) -> Result<File, Trouble> {
+    /// Opens or creates the file. A damaged file is moved aside, because current data matter more than old data.
+    pub fn open(folder: &Path, limit_bytes: u64) -> Result<File, FileError> {
         std::fs::create_dir_all(folder)?;
         match File::try_open(folder, limit_bytes) {
-            Err(trouble) if trouble.is_damage() => {
+            Err(error) if error.is_damage() => {
                 std::fs::rename(folder.join(NAME), folder.join(DAMAGED))?;
                 match std::fs::remove_file(folder.join(WAL)) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
@@ -101,9 +102,9 @@ impl File {
         }
     }
 
-    fn try_open(folder: &Path, limit_bytes: u64) -> Result<File, Trouble> {
+    fn try_open(folder: &Path, limit_bytes: u64) -> Result<File, FileError> {
         let mut db = Connection::open(folder.join(NAME))?;
-        // First of all: whoever looks at the file before maps what is shared with others.
+        // This pragma comes first: an earlier access would map shared memory.
         db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
         // Before anything that changes the file.
         let version: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
@@ -113,7 +114,7 @@ impl File {
             let needs = db.query_row("SELECT number FROM facts WHERE name = ?1", [NEEDS], |row| row.get::<_, i64>(0));
             // Of the tables of a later format nothing is known.
             let needs = needs.ok().and_then(|packed| Release::unpack(packed as u64));
-            return Err(Trouble::Newer(NewerFormat::of_format(version as u64, VERSION as u64, needs)));
+            return Err(FileError::Newer(NewerFormat::of_format(version as u64, VERSION as u64, needs)));
         }
         db.pragma_update(None, "page_size", PAGE_BYTES as i64)?;
         db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
@@ -128,21 +129,27 @@ impl File {
             transaction.pragma_update(None, "user_version", VERSION)?;
             transaction.commit()?;
         }
-        let mut file = File { db, folder: folder.to_owned(), limit_bytes, ids: BTreeMap::new(), cut: [0; TIERS.len()] };
+        let mut file = File {
+            db,
+            folder: folder.to_owned(),
+            limit_bytes,
+            ids: BTreeMap::new(),
+            shortened_until: [0; TIERS.len()],
+        };
         for tier in 0..TIERS.len() {
-            file.cut[tier] = file.fact(&format!("cut{tier}"))?;
+            file.shortened_until[tier] = file.fact(&format!("cut{tier}"))?;
         }
         Ok(file)
     }
 
-    fn fact(&self, name: &str) -> Result<u64, Trouble> {
+    fn fact(&self, name: &str) -> Result<u64, FileError> {
         let mut found = self.db.prepare("SELECT number FROM facts WHERE name = ?1")?;
         let number: Option<i64> = found.query_row([name], |row| row.get(0)).optional()?;
         Ok(number.unwrap_or(0) as u64)
     }
 
-    /// Up to which second it has everything, by tier.
-    pub fn until(&self) -> Result<[u64; TIERS.len()], Trouble> {
+    /// Second up to which each tier is complete.
+    pub fn until(&self) -> Result<[u64; TIERS.len()], FileError> {
         let mut until = [0; TIERS.len()];
         for (tier, until) in until.iter_mut().enumerate() {
             *until = self.fact(&format!("until{tier}"))?;
@@ -150,8 +157,8 @@ impl File {
         Ok(until)
     }
 
-    /// Writes rows, over shorter ones of the same place, and up to which second it now has everything: all of it or nothing.
-    pub fn write(&mut self, rows: &[(Key, Vec<u8>)], until: &[u64; TIERS.len()]) -> Result<(), Trouble> {
+    /// Writes rows and the seconds of completeness in one transaction; rows replace shorter versions of themselves.
+    pub fn write(&mut self, rows: &[(Key, Vec<u8>)], until: &[u64; TIERS.len()]) -> Result<(), FileError> {
         let transaction = self.db.transaction()?;
         let mut fresh: BTreeMap<Rc<str>, i64> = BTreeMap::new();
         {
@@ -178,12 +185,12 @@ impl File {
         Ok(())
     }
 
-    /// The rows of a line that begin from `from` on and before `to`.
-    pub fn rows(&self, tier: usize, name: &str, from: u64, to: u64) -> Result<BTreeMap<u64, Vec<u8>>, Trouble> {
+    /// Rows of a subject that begin at or after `from` and before `to`.
+    pub fn rows(&self, tier: usize, name: &str, from: u64, to: u64) -> Result<BTreeMap<u64, Vec<u8>>, FileError> {
         let mut find = self.db.prepare("SELECT id FROM volumes WHERE name = ?1")?;
         let id: Option<i64> = find.query_row([name], |row| row.get(0)).optional()?;
         let Some(id) = id else { return Ok(BTreeMap::new()) };
-        // Rows of all volumes lie side by side: one look for each time, not one at each of them.
+        // Rows of all subjects are adjacent: one lookup for each time instead of one for each row.
         let mut times = self.db.prepare("SELECT min(start) FROM points WHERE tier = ?1 AND start >= ?2")?;
         let mut row = self.db.prepare("SELECT data FROM points WHERE tier = ?1 AND start = ?2 AND volume = ?3")?;
         let mut rows = BTreeMap::new();
@@ -197,14 +204,14 @@ impl File {
         }
     }
 
-    /// True where it has heard of a volume.
-    pub fn knows(&self, name: &str) -> Result<bool, Trouble> {
+    /// True if the file has rows of a subject.
+    pub fn knows(&self, name: &str) -> Result<bool, FileError> {
         let mut find = self.db.prepare("SELECT 1 FROM volumes WHERE name = ?1")?;
         Ok(find.exists([name])?)
     }
 
-    /// Every row of a tier that begins from `from` on: whose, when, what.
-    pub fn all_rows(&self, tier: usize, from: u64) -> Result<Vec<(Key, Vec<u8>)>, Trouble> {
+    /// All rows of a tier that begin at or after `from`: key and data.
+    pub fn all_rows(&self, tier: usize, from: u64) -> Result<Vec<(Key, Vec<u8>)>, FileError> {
         let mut found = self.db.prepare(
             "SELECT name, start, data FROM points JOIN volumes ON volumes.id = points.volume
              WHERE tier = ?1 AND start >= ?2 ORDER BY volume, start",
@@ -216,17 +223,17 @@ impl File {
         Ok(found.query_map(params![tier as i64, from as i64], row)?.collect::<Result<_, _>>()?)
     }
 
-    /// From which second on a tier has what there was.
+    /// Second from which on a tier is available.
     pub fn oldest(&self, tier: usize, now: u64) -> u64 {
-        now.saturating_sub(TIERS[tier].keep).max(self.cut[tier])
+        now.saturating_sub(TIERS[tier].keep).max(self.shortened_until[tier])
     }
 
-    /// What of a tier went before its time.
-    pub fn cut(&self, tier: usize) -> u64 {
-        self.cut[tier]
+    /// Second before which a tier was deleted early.
+    pub fn shortened_until(&self, tier: usize) -> u64 {
+        self.shortened_until[tier]
     }
 
-    /// Bytes that it takes, all files together.
+    /// Size of the file and its write-ahead log in bytes.
     pub fn bytes(&self) -> u64 {
         [NAME, WAL]
             .iter()
@@ -235,35 +242,35 @@ impl File {
             .sum()
     }
 
-    /// Lets go what is past its time; and where it takes more than it may, the finest tier's oldest, down to what the next tier is made
-    /// of, then the next one's.
-    pub fn trim(&mut self, now: u64) -> Result<(), Trouble> {
+    /// Deletes expired rows. Beyond the size limit it also deletes the oldest rows of the finest tier, down to the rows
+    /// that the next tier is built from, then those of the next tier.
+    pub fn trim(&mut self, now: u64) -> Result<(), FileError> {
         for (at, tier) in TIERS.iter().enumerate() {
             let end = now.saturating_sub(tier.keep + tier.row + TIERS[2].step);
             self.delete(at, end)?;
         }
         for _ in 0..CUTS_MAX {
-            if self.used_bytes()? <= self.limit_bytes.saturating_sub(RESERVE_BYTES) || !self.cut_a_piece(now)? {
+            if self.used_bytes()? <= self.limit_bytes.saturating_sub(RESERVE_BYTES) || !self.shorten_finest_tier(now)? {
                 break;
             }
         }
-        // Pages that are free are used again; they go where the bound has become smaller.
+        // Free pages are reused; they are released only after the size limit was lowered.
         if self.number("PRAGMA page_count")? * PAGE_BYTES > self.limit_bytes {
             self.db.execute_batch("PRAGMA incremental_vacuum(1024)")?;
         }
         Ok(())
     }
 
-    fn number(&self, sql: &str) -> Result<u64, Trouble> {
+    fn number(&self, sql: &str) -> Result<u64, FileError> {
         Ok(self.db.query_row(sql, [], |row| row.get::<_, i64>(0))? as u64)
     }
 
-    fn used_bytes(&self) -> Result<u64, Trouble> {
+    fn used_bytes(&self) -> Result<u64, FileError> {
         Ok((self.number("PRAGMA page_count")? - self.number("PRAGMA freelist_count")?) * PAGE_BYTES)
     }
 
-    /// Deletes the oldest eighth of the finest tier that has more than its floor; false where none has.
-    fn cut_a_piece(&mut self, now: u64) -> Result<bool, Trouble> {
+    /// Deletes the oldest eighth of the finest tier that exceeds its floor; returns false if none does.
+    fn shorten_finest_tier(&mut self, now: u64) -> Result<bool, FileError> {
         for (at, tier) in TIERS.iter().enumerate() {
             let first: Option<i64> =
                 self.db.query_row("SELECT min(start) FROM points WHERE tier = ?1", [at as i64], |row| row.get(0))?;
@@ -275,16 +282,16 @@ impl File {
             let end = first + ((now - first) / 8).max(tier.row);
             let end = end.min(floor).max(first + 1);
             self.delete(at, end)?;
-            self.cut[at] = end + tier.row;
+            self.shortened_until[at] = end + tier.row;
             let mut note = self.db.prepare("INSERT OR REPLACE INTO facts (name, number) VALUES (?1, ?2)")?;
-            note.execute(params![format!("cut{at}"), self.cut[at] as i64])?;
+            note.execute(params![format!("cut{at}"), self.shortened_until[at] as i64])?;
             return Ok(true);
         }
         Ok(false)
     }
 
     /// Deletes rows of a tier that begin before `end`.
-    fn delete(&mut self, tier: usize, end: u64) -> Result<(), Trouble> {
+    fn delete(&mut self, tier: usize, end: u64) -> Result<(), FileError> {
         let mut delete = self.db.prepare("DELETE FROM points WHERE tier = ?1 AND start < ?2")?;
         delete.execute(params![tier as i64, end as i64])?;
         Ok(())
@@ -305,20 +312,20 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_back_in_order_and_a_longer_one_takes_a_shorter_ones_place() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut file = File::open(folder.path(), 1 << 30).expect("it opens");
+    fn rows_are_read_in_order_and_longer_rows_replace_shorter_ones() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut file = File::open(folder.path(), 1 << 30).expect("the file opens");
         let rows = [(key(0, 10, "a"), vec![1]), (key(0, 20, "a"), vec![2]), (key(0, 20, "b"), vec![3])];
-        file.write(&rows, &[21, 20, 0, 0]).expect("it is written");
-        file.write(&[(key(0, 20, "a"), vec![2, 2])], &[25, 20, 0, 0]).expect("it is written");
+        file.write(&rows, &[21, 20, 0, 0]).expect("rows are written");
+        file.write(&[(key(0, 20, "a"), vec![2, 2])], &[25, 20, 0, 0]).expect("rows are written");
         drop(file);
-        let file = File::open(folder.path(), 1 << 30).expect("it opens again");
-        assert!(!folder.path().join("history.db-shm").exists(), "it is mapped");
+        let file = File::open(folder.path(), 1 << 30).expect("the file opens again");
+        assert!(!folder.path().join("history.db-shm").exists(), "shared memory is mapped");
         assert_eq!(file.rows(0, "a", 0, 100).expect("rows"), BTreeMap::from([(10, vec![1]), (20, vec![2, 2])]));
         assert_eq!(file.rows(0, "a", 11, 20).expect("rows"), BTreeMap::new());
         assert_eq!(file.all_rows(0, 20).expect("rows").len(), 2);
         assert_eq!(file.until().expect("facts"), [25, 20, 0, 0]);
-        assert!(file.knows("b").expect("it looks") && !file.knows("c").expect("it looks"));
+        assert!(file.knows("b").expect("the query works") && !file.knows("c").expect("the query works"));
     }
 
     #[test]
@@ -371,39 +378,43 @@ mod tests {
     }
 
     #[test]
-    fn past_the_bound_the_finest_goes_first_and_the_file_stays_below() {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn finest_rows_are_deleted_first_beyond_the_size_limit() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let limit = RESERVE_BYTES + (8 << 20);
-        let mut file = File::open(folder.path(), limit).expect("it opens");
+        let mut file = File::open(folder.path(), limit).expect("the file opens");
         let now = 10_000_000;
         let data = |tier: usize| vec![7; 1000 + tier];
-        // Some 40 MB: 30 of the finest.
+        // About 40 MB, of which 30 MB belong to the finest tier.
         let fine: Vec<_> =
             (0..30_000).map(|at| (key(0, now - 3_600 + at / 10, &format!("v{}", at % 10)), data(0))).collect();
         let coarse: Vec<_> = (0..6_000).map(|at| (key(2, now - 2_500_000 + at * 400, "v0"), data(2))).collect();
         let until = [now; 4];
         for batch in fine.chunks(1_000).chain(coarse.chunks(1_000)) {
-            file.write(batch, &until).expect("it is written");
-            file.trim(now).expect("it is trimmed");
+            file.write(batch, &until).expect("rows are written");
+            file.trim(now).expect("rows are deleted");
             assert!(file.bytes() <= limit, "{} bytes", file.bytes());
         }
-        assert!(file.cut(0) > now - 3_600 && file.cut(2) == 0, "{:?}", file.cut);
+        assert!(file.shortened_until(0) > now - 3_600 && file.shortened_until(2) == 0, "{:?}", file.shortened_until);
         assert_eq!(file.rows(2, "v0", 0, now).expect("rows").len(), 6_000);
         assert!(file.oldest(0, now) <= now - TIERS[0].floor);
         drop(file);
-        // A smaller bound holds from the next start on.
+        // A lower limit applies from the next start on.
         let smaller = RESERVE_BYTES + (2 << 20);
-        let mut file = File::open(folder.path(), smaller).expect("it opens");
-        assert!(file.cut(0) > 0);
-        file.trim(now).expect("it is trimmed");
-        file.write(&[], &until).expect("it is written");
-        assert!(file.used_bytes().expect("it counts") <= smaller - RESERVE_BYTES && file.cut(2) > 0, "{:?}", file.cut);
+        let mut file = File::open(folder.path(), smaller).expect("the file opens");
+        assert!(file.shortened_until(0) > 0);
+        file.trim(now).expect("rows are deleted");
+        file.write(&[], &until).expect("rows are written");
+        assert!(
+            file.used_bytes().expect("pages") <= smaller - RESERVE_BYTES && file.shortened_until(2) > 0,
+            "{:?}",
+            file.shortened_until
+        );
     }
 
     #[test]
-    fn what_is_past_its_time_goes() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut file = File::open(folder.path(), 1 << 30).expect("it opens");
+    fn expired_rows_are_deleted() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut file = File::open(folder.path(), 1 << 30).expect("the file opens");
         let now = 100_000_000;
         let rows: Vec<_> = TIERS
             .iter()
@@ -415,11 +426,11 @@ mod tests {
                 ]
             })
             .collect();
-        file.write(&rows, &[now; 4]).expect("it is written");
-        file.trim(now).expect("it is trimmed");
+        file.write(&rows, &[now; 4]).expect("rows are written");
+        file.trim(now).expect("rows are deleted");
         for tier in 0..TIERS.len() {
             assert_eq!(file.rows(tier, "v", 0, now).expect("rows").len(), 1, "tier {tier}");
-            assert_eq!(file.cut(tier), 0);
+            assert_eq!(file.shortened_until(tier), 0);
         }
     }
 }

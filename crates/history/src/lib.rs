@@ -1,32 +1,36 @@
-//! What was: figures rolled up over two years, in one file that may be lost without anybody else noticing.
+//! Time series of the last two years, rolled up by age, in one file that is expendable.
 //!
-//! Whoever samples hands samples over and never waits (`History`); one thread of its own does the rest.
+//! The sampler hands samples over without waiting (`History`); one thread does the rest.
 //!
 //! ```text
-//! series.rs    the list of what is kept, and how it is read off a report
-//! subject.rs   whose figures: of all, of a volume, of a datastore
-//! track.rs     from counters that grow to what came in each second
-//! point.rs     count, sum, minimum, maximum, latencies; merging two of them
-//! row.rs       points packed into the bytes of a row, and back
-//! tiers.rs     how fine is kept for how long
-//! rollup.rs    points of each tier as samples come, and what is not written yet
-//! file.rs      the SQLite file: rows in, rows out, its bound
-//! clock.rs     the time that old points are let go by
-//! keeper.rs    what the thread does: batches, trouble, taking up after a kill
-//! question.rs  which tier answers, and the answer's columns
+//! series.rs    the list of figures, and how each is read from a report
+//! subject.rs   subjects of figures: the whole daemon, a volume, a datastore
+//! track.rs     from growing counters to the increase since the previous sample
+//! point.rs     sum, minimum, maximum, latencies of some seconds; merging of points
+//! row.rs       encoding of points in the bytes of a row
+//! tiers.rs     resolutions and retention times
+//! rollup.rs    points of each tier, and rows that are not written yet
+//! file.rs      the SQLite file and its size limit
+//! clock.rs     the clock for expiry of old points
+//! recorder.rs  the thread's work: batches, errors, recovery after a kill
+//! question.rs  queries: selection of a tier, and the columns of the answer
 //! ```
 //!
 //! Invariants:
 //!
-//! 1. A sample is in each tier once: `until` in the file says up to which second a tier has everything, in the transaction that wrote it.
-//! 2. What is merged is exact: sums add, minima and maxima stay, histograms add by bucket. A percentile is drawn from a histogram alone.
-//! 3. Nothing here grows without bound: rows that cannot be written are given up, the finest and oldest first.
+//! 1. A sample is in each tier once: `until` in the file is the second up to which a tier is complete, written in the
+//!    same
+//!    transaction as its rows.
+//! 2. Merging is exact: sums add, minima and maxima are kept, histograms add by bucket. Percentiles come from
+//!    histograms
+//!    only.
+//! 3. All memory is bounded: rows that cannot be written are dropped, the finest and oldest first.
 
 mod clock;
 mod file;
-mod keeper;
 mod point;
 mod question;
+mod recorder;
 mod rollup;
 mod row;
 mod series;
@@ -45,21 +49,21 @@ use control::{Failure, Sampled};
 pub use question::Question;
 pub use subject::Subject;
 
-/// Messages that wait at most: a minute of samples.
+/// Most waiting messages: a minute of samples.
 const WAITING_MAX: usize = 64;
-/// Time that the last batch has at the end.
+/// Time limit of the last batch at a stop.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the configuration says.
+/// Options of the history.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The folder of the file, made if it is not there.
+    /// Folder of the file, created if missing.
     pub folder: PathBuf,
-    /// Bytes that it may take, all files together.
+    /// Size limit of the file and its write-ahead log in bytes.
     pub size_bytes: u64,
 }
 
-/// What is done with an answer.
+/// Receiver of an answer.
 type Reply = Box<dyn FnOnce(Result<HistoryReport, Failure>) + Send>;
 
 enum Message {
@@ -68,14 +72,14 @@ enum Message {
     Stop(SyncSender<()>),
 }
 
-/// The way to the thread that keeps it.
+/// Handle to the history thread.
 pub struct History {
     sender: SyncSender<Message>,
     health: Arc<Mutex<HistoryHealth>>,
 }
 
 impl History {
-    /// Starts the thread; opening the file is its first work, and nobody waits for it.
+    /// Starts the thread, which opens the file; the caller does not wait for it.
     pub fn start(options: Options) -> std::io::Result<History> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let health = Arc::new(Mutex::new(HistoryHealth::default()));
@@ -85,50 +89,51 @@ impl History {
         Ok(History { sender, health })
     }
 
-    /// Hands a sample over; one that finds the thread a minute behind is dropped.
+    /// Hands a sample over; drops it if the thread is a minute behind.
     pub fn sample(&self, sampled: Arc<Sampled>) {
-        // What is dropped shows as seconds that no point covers.
+        // A dropped sample appears as seconds without a point.
         let _ = self.sender.try_send(Message::Sample(sampled));
     }
 
-    /// Asks; `reply` is called by the thread. False where it has too much to do, or is gone.
+    /// Sends a query; the thread calls `reply`. Returns false if the thread is overloaded or has ended.
     #[must_use]
     pub fn ask(&self, question: Question, now: u64, reply: Reply) -> bool {
         self.sender.try_send(Message::Ask(question, now, reply)).is_ok()
     }
 
-    /// How it stands.
+    /// The current health.
     pub fn health(&self) -> HistoryHealth {
-        // It is replaced whole.
+        // The value is replaced as a whole, so a poisoned lock holds a valid value.
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes what is left and ends the thread; one that hangs in its disk is left behind.
+    /// Writes all remaining rows and ends the thread; a thread that hangs in disk I/O is left behind.
     pub fn stop(self) {
         let (done, is_done) = sync_channel(1);
         if self.sender.try_send(Message::Stop(done)).is_ok() {
-            // Either way there is nothing more to be done.
+            // A time-out changes nothing.
             let _ = is_done.recv_timeout(LAST_PATIENCE);
         }
     }
 }
 
 fn run(receiver: &Receiver<Message>, options: &Options, health: &Mutex<HistoryHealth>) {
-    let mut keeper = keeper::Keeper::new(options);
-    let tell = |keeper: &keeper::Keeper| *health.lock().unwrap_or_else(PoisonError::into_inner) = keeper.health();
-    keeper.open();
-    tell(&keeper);
+    let mut recorder = recorder::Recorder::new(options);
+    let tell =
+        |recorder: &recorder::Recorder| *health.lock().unwrap_or_else(PoisonError::into_inner) = recorder.health();
+    recorder.open();
+    tell(&recorder);
     while let Ok(message) = receiver.recv() {
         match message {
             Message::Sample(sampled) => {
-                if keeper.sample(sampled.at_unix_ms, &sampled.status) {
-                    tell(&keeper);
+                if recorder.sample(sampled.at_unix_ms, &sampled.status) {
+                    tell(&recorder);
                 }
             }
-            Message::Ask(question, now, reply) => reply(keeper.answer(&question, now)),
+            Message::Ask(question, now, reply) => reply(recorder.answer(&question, now)),
             Message::Stop(done) => {
-                keeper.close();
-                // Whoever asked may wait no more.
+                recorder.close();
+                // The caller may have stopped waiting.
                 let _ = done.send(());
                 return;
             }

@@ -1,53 +1,53 @@
-//! A point: what came in some seconds, so that two of them make one.
+//! A point: figures of some seconds; two points can be merged.
 
 use super::series::{COUNT, Kind, SERIES};
 
-/// Buckets of a latency histogram: below each of the engine's told octaves, and the rest.
+/// Buckets of a latency histogram: one below each reported bound of the engine, and one above.
 pub const BUCKETS: usize = 12;
 
 /// One figure over some seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Value {
-    /// All that came, or the sum of what it was at each sample.
+    /// Sum of the increases, or of the levels at each sample.
     pub sum: u64,
-    /// The least that came in a second, or that it was.
+    /// Smallest increase per second, or smallest level.
     pub min: u64,
-    /// The most.
+    /// Largest increase per second, or largest level.
     pub max: u64,
 }
 
-/// Latencies of one kind of request over some seconds.
+/// Latencies of reads or writes over some seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latencies {
-    /// What they took together, in microseconds.
+    /// Sum in microseconds.
     pub sum_us: u64,
-    /// Requests by bucket, each without those below.
+    /// Requests by bucket, not cumulative.
     pub counts: [u64; BUCKETS],
 }
 
-/// Some seconds.
+/// Figures of some seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// The first of them, since 1970.
+    /// First second, since 1970.
     pub start: u64,
-    /// Samples in it.
+    /// Number of samples.
     pub samples: u64,
-    /// Seconds that these cover.
+    /// Seconds that the samples cover.
     pub seconds: u64,
-    /// By place in the list of series.
+    /// Figures, in the order of the list of series.
     pub values: [Value; COUNT],
-    /// Of reads, of writes.
+    /// Latencies of reads and of writes.
     pub latencies: [Latencies; 2],
 }
 
 impl Point {
-    /// Of one sample that covers `seconds`: what each figure is or has grown by.
+    /// A point of one sample that covers `seconds`, from levels and increases.
     pub fn of_sample(start: u64, seconds: u64, figures: &[u64; COUNT], latencies: [Latencies; 2]) -> Point {
         let value = |at: usize| Value::of_sample(SERIES[at].kind, figures[at], seconds);
         Point { start, samples: 1, seconds, values: std::array::from_fn(value), latencies }
     }
 
-    /// Puts another one's seconds to its own.
+    /// Merges another point.
     pub fn merge(&mut self, other: &Point) {
         self.start = self.start.min(other.start);
         self.samples += other.samples;
@@ -58,7 +58,7 @@ impl Point {
 }
 
 impl Value {
-    /// What a sample says, given that it covers `seconds`.
+    /// A value of one sample that covers `seconds`.
     pub fn of_sample(kind: Kind, figure: u64, seconds: u64) -> Value {
         let rate = if kind == Kind::Counter { figure / seconds.max(1) } else { figure };
         Value { sum: figure, min: rate, max: rate }
@@ -72,19 +72,19 @@ impl Value {
 }
 
 impl Latencies {
-    /// Requests in it.
+    /// Number of requests.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Adds another one's, bucket by bucket.
+    /// Adds another histogram, bucket by bucket.
     pub fn merge(&mut self, other: &Latencies) {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
         self.counts.iter_mut().zip(other.counts).for_each(|(count, other)| *count += other);
     }
 
-    /// The time that `part` of the requests took at most, drawn straight through the bucket that it falls into; none without
-    /// requests. Past the last bound there is nothing to draw to: the bound itself is told.
+    /// Latency that the fraction `part` of requests did not exceed, interpolated linearly within its bucket; `None`
+    /// without requests. In the last bucket, which has no upper bound, it is the lower bound.
     pub fn percentile_us(&self, part: f64, bounds_us: &[f64]) -> Option<f64> {
         let all = self.count();
         let rank = (all as f64 * part).ceil().max(1.0);
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_lies_in_its_bucket_and_merging_first_is_the_same_as_counting_together() {
+    fn percentile_is_interpolated_and_survives_merging() {
         let bounds: Vec<f64> = (0..11).map(|at| f64::from(1 << at)).collect();
         let mut quick = Latencies::default();
         quick.counts[3] = 99;
@@ -117,7 +117,7 @@ mod tests {
         quick.merge(&slow);
         assert_eq!(quick.count(), 101);
         assert!(quick.percentile_us(0.98, &bounds).is_some_and(|us| us <= 8.0));
-        // The mean of both p99 would be some 200: the truth is where the 100th of 101 requests is.
+        // The mean of both p99 values would be about 200; the true value is the latency of request 100 of 101.
         assert!(quick.percentile_us(0.99, &bounds).is_some_and(|us| us > 256.0 && us <= 512.0));
         assert_eq!(quick.percentile_us(1.0, &bounds), Some(1024.0));
         assert_eq!(Latencies::default().percentile_us(0.5, &bounds), None);

@@ -1,4 +1,4 @@
-//! Which tier answers, and the answer's columns.
+//! Queries: selection of a tier, and the columns of the answer.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use control::report::{FigureReport, HistoryReport, LatencyFigures};
 use control::{ErrorKind, Failure};
 use engine::TOLD_OCTAVES;
 
-use super::file::{File, Trouble};
+use super::file::{File, FileError};
 use super::point::Point;
 use super::rollup::RollUp;
 use super::row::points;
@@ -14,35 +14,35 @@ use super::series::{Kind, SERIES, Series};
 use super::subject::Subject;
 use super::tiers::TIERS;
 
-/// Steps of an answer at most: an hour of the finest, and a minute by which a question may be late.
+/// Most steps of an answer: an hour of the finest tier, and a minute by which a query may be late.
 const STEPS_MAX: u64 = 3660;
-/// Steps where nothing is said, about: as many as a chart is wide.
+/// Approximate default number of steps: the width of a chart.
 const STEPS: u64 = 600;
-/// Seconds before now where nothing is said.
+/// Default span before now, in seconds.
 const SPAN: u64 = 3600;
-/// Seconds by which a question may be late.
+/// Seconds by which a query may be late.
 const SLACK: u64 = 60;
-/// How latencies are asked for, by their place in a point.
+/// Names of latency series, and their names in the answer, in the order of a point.
 const LATENCIES: [(&str, &str); 2] = [("read_latency", "read"), ("write_latency", "write")];
 
-/// What is to be told.
+/// A query.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
-    /// Of whom.
+    /// The subject.
     pub subject: Subject,
-    /// It is known, even if nothing was noted of it yet.
+    /// True if the subject exists, even if it has no samples yet.
     pub is_known: bool,
-    /// From which second since 1970; an hour before the end without it.
+    /// First second since 1970; by default an hour before the end.
     pub from: Option<u64>,
-    /// Up to which; now without it.
+    /// End second; by default now.
     pub to: Option<u64>,
     /// Seconds of a step.
     pub step: Option<u64>,
-    /// Which figures; all without any.
+    /// Names of series; if empty, all.
     pub series: Vec<String>,
 }
 
-/// What a question comes to.
+/// Tier, step and range of an answer.
 struct Plan {
     tier: usize,
     step: u64,
@@ -50,13 +50,13 @@ struct Plan {
     to: u64,
 }
 
-/// Answers.
+/// Answers a query.
 pub fn answer(question: &Question, now: u64, file: Option<&File>, rollup: &RollUp) -> Result<HistoryReport, Failure> {
     let name = &question.subject.line();
-    let (series, latencies) = wanted(question)?;
+    let (series, latencies) = select_series(question)?;
     let plan = plan(question, now, file)?;
-    let read = |trouble: Trouble| {
-        let text = format!("the history cannot be read: {trouble}; volumes are served all the same");
+    let read = |error: FileError| {
+        let text = format!("the history cannot be read: {error}; volumes are not affected");
         Failure::new(ErrorKind::Unavailable, text)
     };
     let (fresh, open) = rollup.fresh(plan.tier, name);
@@ -85,7 +85,7 @@ pub fn answer(question: &Question, now: u64, file: Option<&File>, rollup: &RollU
         }
     };
     for (start, bytes) in &rows {
-        // A row that cannot be read is a gap.
+        // A row that cannot be decoded is a gap.
         points(*start, tier.step, bytes).unwrap_or_default().into_iter().for_each(&mut take);
     }
     open.into_iter().for_each(&mut take);
@@ -109,14 +109,14 @@ pub fn answer(question: &Question, now: u64, file: Option<&File>, rollup: &RollU
     })
 }
 
-/// The places of the figures and of the latencies that are wanted.
-fn wanted(question: &Question) -> Result<(Vec<usize>, Vec<usize>), Failure> {
+/// Indices of the requested series and latencies.
+fn select_series(question: &Question) -> Result<(Vec<usize>, Vec<usize>), Failure> {
     let is_there = |series: &Series| question.subject == Subject::Whole || series.is_of_volumes();
     let is_asked = |name: &str| question.series.is_empty() || question.series.iter().any(|asked| asked == name);
     let names = || SERIES.iter().filter(|series| is_there(series)).map(|series| series.name);
     let known: Vec<&str> = names().chain(LATENCIES.map(|(name, _)| name)).collect();
     if let Some(unknown) = question.series.iter().find(|asked| !known.contains(&asked.as_str())) {
-        let text = format!("there is no series \"{unknown}\" here; there are {}", known.join(", "));
+        let text = format!("unknown series \"{unknown}\"; the series are {}", known.join(", "));
         return Err(Failure::new(ErrorKind::Invalid, text));
     }
     let of = |at: &usize| is_there(&SERIES[*at]) && is_asked(SERIES[*at].name);
@@ -124,14 +124,14 @@ fn wanted(question: &Question) -> Result<(Vec<usize>, Vec<usize>), Failure> {
     Ok(((0..SERIES.len()).filter(of).collect(), latencies))
 }
 
-/// The coarsest tier that is fine enough; a coarser one where the fine ones do not reach back so far.
+/// Selects the coarsest tier that is fine enough, or a coarser one if finer tiers do not reach back far enough.
 fn plan(question: &Question, now: u64, file: Option<&File>) -> Result<Plan, Failure> {
     let invalid = |text: String| Failure::new(ErrorKind::Invalid, text);
-    // The second that is under way belongs to what was until now.
+    // The current second is included.
     let to = question.to.unwrap_or(now + 1).min(now + 1);
     let from = question.from.unwrap_or(to.saturating_sub(SPAN));
     if from >= to {
-        return Err(invalid(format!("from is {from} and to is {to}: nothing lies between them")));
+        return Err(invalid(format!("from ({from}) must be before to ({to})")));
     }
     let longest = TIERS.iter().map(|tier| tier.keep).max().unwrap_or(0);
     let from = from.max(now.saturating_sub(longest)).min(to - 1);
@@ -144,7 +144,7 @@ fn plan(question: &Question, now: u64, file: Option<&File>) -> Result<Plan, Fail
     if (to - from).div_ceil(step) > STEPS_MAX {
         let least = (to - from).div_ceil(STEPS_MAX);
         let text =
-            format!("{asked} s a step are more than {STEPS_MAX} steps; ask for {least} s or more, or for less time");
+            format!("steps of {asked} s give more than {STEPS_MAX} steps; use {least} s or more, or a shorter range");
         return Err(invalid(text));
     }
     Ok(Plan { tier, step, from: from - from % step, to })
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tier_follows_the_step_and_the_step_the_time() {
+    fn step_follows_the_range_and_tier_follows_the_step() {
         let now = 10_000_000;
         assert_eq!(planned(now - 600, now, None), Ok((1, 1)));
         assert_eq!(planned(now - 3_600, now, None), Ok((1, 6)));
@@ -208,16 +208,16 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_of_the_finest_can_be_asked_for_and_ends_with_the_second_that_is_under_way() {
+    fn hour_of_the_finest_tier_includes_the_current_second() {
         let question = Question { from: Some(6_400), step: Some(1), ..Question::default() };
         let plan = plan(&question, 10_000, None);
         assert_eq!(plan.map(|plan| (plan.step, plan.to)).map_err(|failure| failure.message), Ok((1, 10_001)));
     }
 
     #[test]
-    fn where_the_finest_does_not_reach_a_coarser_one_answers() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = File::open(folder.path(), 1 << 30).expect("it opens");
+    fn coarser_tier_answers_beyond_the_reach_of_the_finest() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = File::open(folder.path(), 1 << 30).expect("the file opens");
         let now = 100_000_000;
         let of = |ago: u64| {
             let question =
@@ -228,11 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn a_series_that_is_not_there_is_refused_by_name() {
+    fn unknown_series_is_refused_by_name() {
         let ask = |volume: Option<&str>, name: &str| {
             let series = vec![name.to_owned()];
             let subject = volume.map_or(Subject::Whole, |name| Subject::Volume(name.to_owned()));
-            wanted(&Question { subject, series, ..Question::default() })
+            select_series(&Question { subject, series, ..Question::default() })
         };
         assert!(ask(None, "volumes").is_ok_and(|(figures, latencies)| figures.len() == 1 && latencies.is_empty()));
         assert!(ask(Some("v"), "volumes").is_err_and(|failure| failure.message.contains("reads, writes")));

@@ -1,4 +1,4 @@
-//! Points of every tier as samples come, and the rows that are not written yet.
+//! Points of every tier, and rows that are not written yet.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -7,58 +7,58 @@ use super::point::Point;
 use super::row::Row;
 use super::subject::Subject;
 use super::tiers::TIERS;
-use super::track::Seen;
+use super::track::SamplePoints;
 
-/// Bytes of rows that wait to be written; past that the finest and oldest are given up.
+/// Most bytes of waiting rows; beyond it the finest and oldest rows are dropped.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
-/// Where a row lies: tier, first second, whose line.
+/// Key of a row: tier, first second, subject.
 pub type Key = (usize, u64, Rc<str>);
 
-/// What is under way.
+/// Growing points and rows of all subjects.
 #[derive(Default)]
 pub struct RollUp {
-    lines: BTreeMap<Rc<str>, Line>,
-    /// The second that was sampled last; none before the first.
+    subjects: BTreeMap<Rc<str>, SubjectState>,
+    /// Second of the last sample; `None` before the first.
     last: Option<u64>,
-    /// Up to which second each tier's points are in rows.
+    /// Second up to which each tier's points are in rows.
     until: [u64; TIERS.len()],
-    /// Rows that are full and not written.
+    /// Full rows that are not written.
     waiting: BTreeMap<Key, Vec<u8>>,
     waiting_bytes: usize,
-    /// Rows that were given up.
+    /// Number of dropped rows.
     pub lost_rows: u64,
 }
 
-/// Of one volume, or of all together.
+/// State of one subject.
 #[derive(Default)]
-struct Line {
-    lanes: [Lane; TIERS.len()],
+struct SubjectState {
+    tier_states: [TierState; TIERS.len()],
 }
 
 #[derive(Default)]
-struct Lane {
-    /// The point that grows.
+struct TierState {
+    /// The growing point.
     open: Option<Point>,
-    /// The row that grows.
+    /// The growing row.
     row: Option<Row>,
-    /// The row has points that the file has not.
+    /// True if the row has points that are not in the file.
     unwritten: bool,
 }
 
 impl RollUp {
-    /// One that goes on where a file left off: nothing is noted for seconds before `from`.
+    /// A roll-up that continues a file which is complete up to `from`.
     pub fn new(from: u64) -> RollUp {
         RollUp { last: Some(from).filter(|from| *from > 0), until: [from; TIERS.len()], ..RollUp::default() }
     }
 
-    /// Up to which second the finest points are in rows; 0 where there are none.
+    /// Second up to which the finest points are in rows; 0 without points.
     pub fn until(&self) -> u64 {
         self.until[0]
     }
 
-    /// The second that a sample of `second` is noted for: the clock may go a little back. None where it went back far: what is under
-    /// way has to end first.
+    /// The second under which a sample of `second` is recorded: a small step back of the clock is ignored. `None` after
+    /// a large step back: [`RollUp::close`] must come first.
     pub fn second(&self, second: u64) -> Option<u64> {
         match self.last {
             Some(last) if second + TIERS[1].step < last => None,
@@ -67,75 +67,78 @@ impl RollUp {
         }
     }
 
-    /// Takes a sample's points.
-    pub fn see(&mut self, second: u64, seen: Seen) {
-        assert!(self.last.is_none_or(|last| last <= second), "seconds go forward");
+    /// Adds the points of a sample.
+    pub fn add_sample(&mut self, second: u64, seen: SamplePoints) {
+        assert!(self.last.is_none_or(|last| last <= second), "seconds do not decrease");
         for (at, tier) in TIERS.iter().enumerate() {
             if self.last.is_some_and(|last| tier.bucket(last) != tier.bucket(second)) {
                 self.close_points(at);
                 self.until[at] = tier.bucket(second);
             }
         }
-        self.end_idle_lines();
+        self.end_idle_subjects();
         if self.last.replace(second).is_none() {
             self.until = [second; TIERS.len()];
         }
-        // The finest tier's points are the samples: its rows have this second.
+        // The finest tier's points are the samples, so its rows include this second.
         self.until[0] = second + 1;
-        let Seen { whole, volumes, datastores } = seen;
+        let SamplePoints { whole, volumes, datastores } = seen;
         let of_datastores = datastores.into_iter().map(|(name, point)| (Subject::Datastore(name).line(), point));
         for (name, point) in std::iter::once((Subject::Whole.line(), whole)).chain(volumes).chain(of_datastores) {
-            let (key, line) = match self.lines.get_key_value(name.as_str()) {
-                Some((key, _)) => (key.clone(), self.lines.get_mut(name.as_str()).expect("it was just there")),
+            let (key, line) = match self.subjects.get_key_value(name.as_str()) {
+                Some((key, _)) => (key.clone(), self.subjects.get_mut(name.as_str()).expect("the key was found")),
                 None => {
                     let key: Rc<str> = name.into();
-                    (key.clone(), self.lines.entry(key).or_default())
+                    (key.clone(), self.subjects.entry(key).or_default())
                 }
             };
-            for lane in &mut line.lanes[1..] {
-                match &mut lane.open {
+            for tier_state in &mut line.tier_states[1..] {
+                match &mut tier_state.open {
                     Some(open) => open.merge(&point),
-                    None => lane.open = Some(point.clone()),
+                    None => tier_state.open = Some(point.clone()),
                 }
             }
-            let full = line.lanes[0].push(0, point);
+            let full = line.tier_states[0].push(0, point);
             self.wait(0, &key, full);
         }
     }
 
-    /// Ends the points of a tier that are under way.
+    /// Closes the growing points of a tier.
     fn close_points(&mut self, tier: usize) {
         let mut full = Vec::new();
-        for (name, line) in &mut self.lines {
-            let lane = &mut line.lanes[tier];
-            if let Some(open) = lane.open.take() {
-                full.push((name.clone(), lane.push(tier, open)));
+        for (name, line) in &mut self.subjects {
+            let tier_state = &mut line.tier_states[tier];
+            if let Some(open) = tier_state.open.take() {
+                full.push((name.clone(), tier_state.push(tier, open)));
             }
         }
         full.into_iter().for_each(|(name, row)| self.wait(tier, &name, row));
     }
 
-    /// Volumes that have gone: not before the longest of their points has ended, so that `until` is true of them as well.
-    fn end_idle_lines(&mut self) {
-        let idle = self.lines.iter().filter(|(_, line)| line.lanes.iter().all(|lane| lane.open.is_none()));
+    /// Ends subjects that are gone, once their longest points are closed, so that `until` holds for them as well.
+    fn end_idle_subjects(&mut self) {
+        let idle = self
+            .subjects
+            .iter()
+            .filter(|(_, line)| line.tier_states.iter().all(|tier_state| tier_state.open.is_none()));
         let idle: Vec<Rc<str>> = idle.map(|(name, _)| name.clone()).collect();
-        idle.iter().for_each(|name| self.end_line(name));
+        idle.iter().for_each(|name| self.end_subject(name));
     }
 
-    fn end_line(&mut self, name: &str) {
-        let Some((key, mut line)) = self.lines.remove_entry(name) else { return };
-        for (tier, lane) in line.lanes.iter_mut().enumerate() {
-            let full = lane.open.take().and_then(|open| lane.push(tier, open));
+    fn end_subject(&mut self, name: &str) {
+        let Some((key, mut line)) = self.subjects.remove_entry(name) else { return };
+        for (tier, tier_state) in line.tier_states.iter_mut().enumerate() {
+            let full = tier_state.open.take().and_then(|open| tier_state.push(tier, open));
             self.wait(tier, &key, full);
-            let rest = lane.row.take().filter(|_| lane.unwritten);
+            let rest = tier_state.row.take().filter(|_| tier_state.unwritten);
             self.wait(tier, &key, rest);
         }
     }
 
-    /// Ends everything that is under way, so that all of it is in rows.
+    /// Closes all growing points and rows.
     pub fn close(&mut self) {
-        let names: Vec<Rc<str>> = self.lines.keys().cloned().collect();
-        names.iter().for_each(|name| self.end_line(name));
+        let names: Vec<Rc<str>> = self.subjects.keys().cloned().collect();
+        names.iter().for_each(|name| self.end_subject(name));
         if let Some(last) = self.last.take() {
             self.until = [last + 1; TIERS.len()];
         }
@@ -155,13 +158,13 @@ impl RollUp {
         }
     }
 
-    /// All rows that the file lacks, or has shorter, with what it may say once it has them: up to which second it has everything.
+    /// All rows that the file lacks or has in a shorter version, and the seconds of completeness after writing them.
     pub fn unwritten(&self) -> (Vec<(Key, Vec<u8>)>, [u64; TIERS.len()]) {
         let mut rows: Vec<(Key, Vec<u8>)> =
             self.waiting.iter().map(|(key, bytes)| (key.clone(), bytes.clone())).collect();
-        for (name, line) in &self.lines {
-            for (tier, lane) in line.lanes.iter().enumerate() {
-                if let Some(row) = lane.row.as_ref().filter(|_| lane.unwritten) {
+        for (name, line) in &self.subjects {
+            for (tier, tier_state) in line.tier_states.iter().enumerate() {
+                if let Some(row) = tier_state.row.as_ref().filter(|_| tier_state.unwritten) {
                     rows.push(((tier, row.start, name.clone()), row.bytes()));
                 }
             }
@@ -169,25 +172,28 @@ impl RollUp {
         (rows, self.until)
     }
 
-    /// The file has all of them.
+    /// Records that these rows are in the file.
     pub fn written(&mut self) {
         self.waiting.clear();
         self.waiting_bytes = 0;
-        self.lines.values_mut().flat_map(|line| &mut line.lanes).for_each(|lane| lane.unwritten = false);
+        self.subjects
+            .values_mut()
+            .flat_map(|line| &mut line.tier_states)
+            .for_each(|tier_state| tier_state.unwritten = false);
     }
 
-    /// What of a line the file may lack: rows by their first second, and the point that grows.
+    /// Rows of a subject that the file may lack, by first second, and the growing point.
     pub fn fresh(&self, tier: usize, name: &str) -> (BTreeMap<u64, Vec<u8>>, Option<Point>) {
         let waiting = self.waiting.iter().filter(|((of, _, line), _)| *of == tier && **line == *name);
         let mut rows: BTreeMap<u64, Vec<u8>> = waiting.map(|((_, start, _), bytes)| (*start, bytes.clone())).collect();
-        let lane = self.lines.get(name).map(|line| &line.lanes[tier]);
-        rows.extend(lane.and_then(|lane| lane.row.as_ref()).map(|row| (row.start, row.bytes())));
-        (rows, lane.and_then(|lane| lane.open.clone()))
+        let tier_state = self.subjects.get(name).map(|line| &line.tier_states[tier]);
+        rows.extend(tier_state.and_then(|tier_state| tier_state.row.as_ref()).map(|row| (row.start, row.bytes())));
+        (rows, tier_state.and_then(|tier_state| tier_state.open.clone()))
     }
 }
 
-impl Lane {
-    /// Puts a point into the row; the row before, if it was full and the file lacks some of it.
+impl TierState {
+    /// Appends a point to the row; returns the previous row if it is full and not completely in the file.
     fn push(&mut self, tier: usize, point: Point) -> Option<Row> {
         let tier = &TIERS[tier];
         let is_full = |row: &Row| point.start / tier.row != row.start / tier.row;
@@ -214,34 +220,34 @@ mod tests {
         Point::of_sample(second, 1, &figures, latencies)
     }
 
-    /// All points of a tier, from rows and from what grows.
-    fn seen(second: u64, volumes: Vec<(String, Point)>) -> Seen {
-        Seen { whole: sample(second), volumes, datastores: Vec::new() }
+    /// All points of a tier, from rows and the growing point.
+    fn seen(second: u64, volumes: Vec<(String, Point)>) -> SamplePoints {
+        SamplePoints { whole: sample(second), volumes, datastores: Vec::new() }
     }
 
     fn told(rollup: &RollUp, tier: usize) -> Vec<Point> {
         let (rows, open) = rollup.fresh(tier, "v");
         let step = TIERS[tier].step;
-        let rows = rows.iter().flat_map(|(start, bytes)| points(*start, step, bytes).expect("our own row"));
+        let rows = rows.iter().flat_map(|(start, bytes)| points(*start, step, bytes).expect("a valid row"));
         rows.chain(open).collect()
     }
 
     #[test]
-    fn the_points_of_every_tier_are_exactly_what_their_samples_make() {
+    fn points_of_every_tier_equal_the_merged_samples() {
         let mut rollup = RollUp::default();
         let seconds: Vec<u64> = (1_000_003..1_000_003 + 8_000).filter(|second| second % 97 != 5).collect();
         for second in &seconds {
-            rollup.see(*second, seen(*second, vec![("v".to_owned(), sample(*second))]));
+            rollup.add_sample(*second, seen(*second, vec![("v".to_owned(), sample(*second))]));
         }
         for (at, tier) in TIERS.iter().enumerate() {
-            let mut wanted: Vec<Point> = Vec::new();
+            let mut select_series: Vec<Point> = Vec::new();
             for second in &seconds {
-                match wanted.last_mut().filter(|last| tier.bucket(last.start) == tier.bucket(*second)) {
+                match select_series.last_mut().filter(|last| tier.bucket(last.start) == tier.bucket(*second)) {
                     Some(last) => last.merge(&sample(*second)),
-                    None => wanted.push(sample(*second)),
+                    None => select_series.push(sample(*second)),
                 }
             }
-            assert_eq!(told(&rollup, at), wanted, "tier {at}");
+            assert_eq!(told(&rollup, at), select_series, "tier {at}");
             let all = told(&rollup, at);
             for (place, _) in super::super::series::SERIES.iter().enumerate() {
                 let sum: u64 = all.iter().map(|point| point.values[place].sum).sum();
@@ -253,15 +259,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_given_up_the_finest_first() {
+    fn unwritable_rows_are_dropped_the_finest_first() {
         let mut rollup = RollUp::default();
         let volumes = || (0..200).map(|at| (format!("volume {at}"), ()));
         let mut second = 0;
         while rollup.lost_rows == 0 {
             let volumes = volumes().map(|(name, ())| (name, sample(second))).collect();
-            rollup.see(second, seen(second, volumes));
+            rollup.add_sample(second, seen(second, volumes));
             second += 1;
-            assert!(second < 10_000, "the bound does not hold");
+            assert!(second < 10_000, "the limit is not kept");
         }
         assert!(rollup.waiting_bytes <= WAITING_BYTES_MAX);
         assert!(rollup.waiting.keys().any(|(tier, ..)| *tier == 1));
@@ -270,21 +276,21 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_goes_leaves_its_rows_behind_and_nothing_else() {
+    fn removed_volume_leaves_only_its_rows() {
         let mut rollup = RollUp::default();
-        rollup.see(5, seen(5, vec![("v".to_owned(), sample(5))]));
-        rollup.see(6, seen(6, Vec::new()));
-        assert_eq!(rollup.lines.len(), 2);
-        rollup.see(3_600, seen(3_600, Vec::new()));
-        rollup.see(7_200, seen(7_200, Vec::new()));
-        assert_eq!(rollup.lines.len(), 1);
+        rollup.add_sample(5, seen(5, vec![("v".to_owned(), sample(5))]));
+        rollup.add_sample(6, seen(6, Vec::new()));
+        assert_eq!(rollup.subjects.len(), 2);
+        rollup.add_sample(3_600, seen(3_600, Vec::new()));
+        rollup.add_sample(7_200, seen(7_200, Vec::new()));
+        assert_eq!(rollup.subjects.len(), 1);
         let (rows, until) = rollup.unwritten();
         assert_eq!(rows.iter().filter(|((_, _, name), _)| **name == *"v").count(), TIERS.len());
         assert_eq!(until, [7_201, 7_200, 7_200, 7_200]);
     }
 
     #[test]
-    fn a_clock_that_goes_back_a_little_is_held_and_far_ends_what_is_under_way() {
+    fn small_clock_step_back_is_ignored_and_large_one_needs_a_close() {
         let mut rollup = RollUp::new(1_000);
         assert_eq!((rollup.second(995), rollup.second(1_001), rollup.second(100)), (Some(1_000), Some(1_001), None));
         rollup.close();

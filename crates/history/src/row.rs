@@ -1,56 +1,56 @@
-//! Points packed into a row, and back. Everything is a varint (seven bits a byte, the lowest first).
+//! Encoding of points in a row. All numbers are varints (seven bits a byte, lowest first).
 //!
 //! ```text
 //! row    = version (1)  point*
-//! point  = head  body           head = seconds since the point before (or the row's start) * 4 + what
-//! what   = 0  point of one sample: seconds, mask, a sum for each bit of the mask, latencies
+//! point  = head  body           head = seconds since the previous point (or the row's start) * 4 + type
+//! type   = 0  point of one sample: seconds, mask, a sum for each bit of the mask, latencies
 //!          1  point of several: samples, seconds, mask, (sum, minimum, maximum - minimum) for each bit, latencies
-//!          2  the point before again: the head counts how often, each a step later
-//! latencies = for reads, for writes: mask of 12 bits; where it is not 0, what they took together, and a count for each bit
+//!          2  repetition of the previous point: the head has their number, each one step later
+//! latencies = for reads, for writes: mask of 12 bits; unless it is 0, the sum, and a count for each bit
 //! ```
 //!
-//! A figure that is 0 throughout has no bit. An idle volume is one point and how often it came again.
+//! A figure that is always 0 has no bit. An idle volume is one point and its number of repetitions.
 
 use super::point::{BUCKETS, Latencies, Point, Value};
 use super::series::{COUNT, SERIES};
 
-/// How rows are written.
+/// Version of the encoding.
 const VERSION: u8 = 1;
 
 const SINGLE: u64 = 0;
 const MERGED: u64 = 1;
-const AGAIN: u64 = 2;
+const REPEAT: u64 = 2;
 
-/// A row that is being filled.
+/// A growing row.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its first point's first second.
+    /// First second of its first point.
     pub start: u64,
     step: u64,
     bytes: Vec<u8>,
     last: Option<Point>,
-    /// How often the last point came again.
-    again: u64,
+    /// Repetitions of the last point.
+    repeats: u64,
 }
 
-/// A row cannot be read.
+/// Error of decoding a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
-    /// Another version has written it.
-    #[error("it has version {0}")]
+    /// Unknown version.
+    #[error("the row has version {0}")]
     Version(u8),
-    /// It is not what was written.
-    #[error("it is damaged")]
+    /// Invalid bytes.
+    #[error("the row is damaged")]
     Damaged,
 }
 
 impl Row {
-    /// One that begins at `start`, of a tier with this step.
+    /// An empty row from `start` on, of a tier with this step.
     pub fn new(start: u64, step: u64) -> Row {
-        Row { start, step, bytes: vec![VERSION], last: None, again: 0 }
+        Row { start, step, bytes: vec![VERSION], last: None, repeats: 0 }
     }
 
-    /// Appends a point, which is no older than the last one.
+    /// Appends a point, which is not older than the last one.
     pub fn push(&mut self, point: Point) {
         if let Some(last) = &mut self.last {
             assert!(point.start >= last.start, "points of a row are in order");
@@ -58,29 +58,29 @@ impl Row {
             if start == last.start + self.step {
                 last.start = start;
                 if *last == point {
-                    self.again += 1;
+                    self.repeats += 1;
                     return;
                 }
                 last.start = start - self.step;
             }
         }
-        self.settle();
+        self.flush_repeats();
         let before = self.last.as_ref().map_or(self.start, |last| last.start);
         write_point(&mut self.bytes, point.start - before, &point);
         self.last = Some(point);
     }
 
-    fn settle(&mut self) {
-        if self.again > 0 {
-            put(&mut self.bytes, self.again * 4 + AGAIN);
-            self.again = 0;
+    fn flush_repeats(&mut self) {
+        if self.repeats > 0 {
+            put(&mut self.bytes, self.repeats * 4 + REPEAT);
+            self.repeats = 0;
         }
     }
 
-    /// As it is written.
+    /// The encoded row.
     pub fn bytes(&self) -> Vec<u8> {
         let mut whole = self.clone();
-        whole.settle();
+        whole.flush_repeats();
         whole.bytes
     }
 }
@@ -123,7 +123,7 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// The points of a row that begins at `start`, of a tier with this step, in order.
+/// Decodes the points of a row from `start` on, of a tier with this step.
 pub fn points(start: u64, step: u64, bytes: &[u8]) -> Result<Vec<Point>, RowError> {
     let (version, rest) = bytes.split_first().ok_or(RowError::Damaged)?;
     if *version != VERSION {
@@ -134,9 +134,9 @@ pub fn points(start: u64, step: u64, bytes: &[u8]) -> Result<Vec<Point>, RowErro
     while !reader.0.is_empty() {
         let head = reader.number()?;
         let before = points.last();
-        if head % 4 == AGAIN {
+        if head % 4 == REPEAT {
             let last = before.ok_or(RowError::Damaged)?.clone();
-            // No row is longer than the seconds of a day.
+            // A row covers at most a day.
             if head / 4 > 86_400 {
                 return Err(RowError::Damaged);
             }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn row_round_trips() {
         for step in [1, 10] {
             let mut row = Row::new(1_000, step);
             let all: Vec<Point> = vec![
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_volume_costs_next_to_nothing() {
+    fn idle_volume_takes_few_bytes() {
         let mut row = Row::new(0, 1);
         (0..3600).for_each(|second| row.push(point(second, 7)));
         let one = {
@@ -253,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_refused_and_never_read_past_its_end() {
+    fn truncated_or_invalid_row_is_refused() {
         let mut row = Row::new(0, 1);
         row.push(merged(0, 9));
         row.push(point(5, 1));
         let whole = row.bytes();
         for length in 0..whole.len() {
-            // Cut between two points it is a shorter row.
+            // A row that is cut between two points is valid and shorter.
             assert!(
                 points(0, 1, &whole[..length]).is_ok_and(|points| points.len() < 2)
                     || points(0, 1, &whole[..length]) == Err(RowError::Damaged)

@@ -1,44 +1,44 @@
-//! The one list of what is kept: how it is called, what it is, and where a report has it.
+//! The list of figures: name, unit, kind, and source in a report.
 
 use control::report::FlashDeviceReport;
 use control::{StatusReport, VolumeReport};
 
-/// What a figure is.
+/// Kind of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows; what came in each second is kept.
+    /// Growing counter; the increase is recorded.
     Counter,
-    /// It goes up and down; what it was in each second is kept. Of several volumes the sum.
+    /// Level; several volumes add up.
     Level,
-    /// As a level, but of several volumes the largest.
+    /// Level of which several volumes give the maximum.
     Peak,
 }
 
-/// Where a figure is found.
+/// Source of a figure.
 #[derive(Clone, Copy)]
 pub enum Source {
-    /// Every volume has it, and the whole as their sum.
+    /// A figure of each volume, and of the whole daemon as their sum.
     Volume(fn(&VolumeReport) -> u64),
-    /// The whole alone has it.
+    /// A figure of the whole daemon only.
     Whole(fn(&StatusReport) -> u64),
 }
 
-/// A figure that is kept.
+/// A recorded figure.
 pub struct Series {
-    /// How it is asked for.
+    /// Name in queries.
     pub name: &'static str,
-    /// What it counts in.
+    /// Unit.
     pub unit: &'static str,
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
-    /// Where it is found.
+    /// Source.
     pub source: Source,
 }
 
-/// How many there are.
+/// Number of series.
 pub const COUNT: usize = SERIES.len();
 
-/// All of them. Rows name them by their place: new ones go to the end, and none ever leaves its place.
+/// All series. Rows refer to their positions: new series are appended, and no series ever moves.
 pub const SERIES: [Series; 37] = [
     counter("reads", "requests", |volume| volume.reads),
     counter("writes", "requests", |volume| volume.writes),
@@ -90,7 +90,7 @@ pub const SERIES: [Series; 37] = [
     whole("flash_journal_bytes", "bytes", Kind::Counter, |status| written(status, |device| device.journal_bytes)),
 ];
 
-/// What was written to all flash devices, of what `part` tells of each.
+/// Sum over all flash devices of the written bytes that `part` returns.
 fn written(status: &StatusReport, part: fn(&FlashDeviceReport) -> u64) -> u64 {
     status.flash.iter().flat_map(|flash| &flash.devices).map(part).sum()
 }
@@ -108,7 +108,7 @@ const fn whole(name: &'static str, unit: &'static str, kind: Kind, read: fn(&Sta
 }
 
 impl Series {
-    /// True where volumes have it.
+    /// True if volumes have this figure.
     pub fn is_of_volumes(&self) -> bool {
         matches!(self.source, Source::Volume(_))
     }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_series_has_a_name_of_its_own_and_a_bit_in_a_mask() {
+    fn series_names_are_unique_and_positions_fit_a_mask() {
         let names: std::collections::BTreeSet<&str> = SERIES.iter().map(|series| series.name).collect();
         assert_eq!(names.len(), COUNT);
         const { assert!(COUNT <= 64) };

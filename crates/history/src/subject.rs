@@ -1,21 +1,21 @@
-//! Whose figures are kept, and what the line of each is called.
+//! Subjects of figures, and the names of their rows.
 
 use control::{ErrorKind, Failure};
 
-/// Whose figures.
+/// Subject of figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Subject {
-    /// Of all together.
+    /// The whole daemon.
     #[default]
     Whole,
-    /// Of a volume.
+    /// A volume.
     Volume(String),
-    /// Of a datastore's volumes; an empty name is of those without one.
+    /// The volumes of a datastore; an empty name selects volumes without one.
     Datastore(String),
 }
 
 impl Subject {
-    /// What its line is called, here and in the file: no volume has a slash in its name.
+    /// Name of the subject's rows, in memory and in the file. Volume names contain no slash.
     pub fn line(&self) -> String {
         match self {
             Subject::Whole => String::new(),
@@ -24,7 +24,7 @@ impl Subject {
         }
     }
 
-    /// Why nothing is told of one that is not known.
+    /// Error for an unknown subject.
     pub fn unknown(&self) -> Option<Failure> {
         match self {
             Subject::Whole => None,

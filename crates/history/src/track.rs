@@ -1,6 +1,6 @@
-//! From counters that grow to what came since the sample before.
+//! Converts growing counters to increases since the previous sample.
 //!
-//! A volume's counters begin with 0 when it is served, so that what a volume shows that was not there before came since then.
+//! A volume's counters start at 0 when it is attached, so the counts of a new volume are all increases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,34 +9,34 @@ use control::{Counts, StatusReport, VolumeReport};
 use super::point::{BUCKETS, Latencies, Point};
 use super::series::{COUNT, Kind, SERIES, Source};
 
-/// Datastores that are noted, the first by name.
+/// Most datastores that are recorded, the first by name.
 const DATASTORES_MAX: usize = 64;
 
-/// Counters as they were.
+/// Counters at a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Before {
+struct Counters {
     incarnation: String,
     figures: [u64; COUNT],
     latencies: [Latencies; 2],
 }
 
-/// What was seen last.
+/// Counters of the previous sample.
 pub struct Tracker {
-    volumes: BTreeMap<String, Before>,
+    volumes: BTreeMap<String, Counters>,
     whole: [u64; COUNT],
 }
 
-/// One sample's points.
-pub struct Seen {
-    /// Of all volumes together.
+/// Points of one sample.
+pub struct SamplePoints {
+    /// The whole daemon.
     pub whole: Point,
-    /// Of each volume that is served.
+    /// Each attached volume.
     pub volumes: Vec<(String, Point)>,
-    /// Of each datastore that has volumes; an empty name is of those without one.
+    /// Each datastore with volumes; an empty name stands for volumes without one.
     pub datastores: Vec<(String, Point)>,
 }
 
-/// What came of several volumes together.
+/// Sum over several volumes.
 #[derive(Clone)]
 struct Sum {
     figures: [u64; COUNT],
@@ -50,13 +50,13 @@ impl Default for Tracker {
 }
 
 impl Tracker {
-    /// What came in the `seconds` that end with `second`.
-    pub fn see(&mut self, second: u64, seconds: u64, status: &StatusReport) -> Seen {
+    /// Points of the `seconds` that end with `second`.
+    pub fn add_sample(&mut self, second: u64, seconds: u64, status: &StatusReport) -> SamplePoints {
         let mut all = Sum::default();
         let mut datastores: BTreeMap<&str, Sum> = BTreeMap::new();
         let mut volumes = Vec::with_capacity(status.volumes.len());
         for report in &status.volumes {
-            let Some((figures, latencies)) = self.see_volume(report) else { continue };
+            let Some((figures, latencies)) = self.add_volume(report) else { continue };
             all.add(&figures, &latencies);
             datastores.entry(&report.datastore).or_default().add(&figures, &latencies);
             volumes.push((report.name.clone(), Point::of_sample(second, seconds, &figures, latencies)));
@@ -66,7 +66,7 @@ impl Tracker {
         for (at, series) in SERIES.iter().enumerate() {
             if let Source::Whole(read) = series.source {
                 let now = read(status);
-                // A flash device that goes takes its count along.
+                // The counter decreases when a flash device is removed.
                 all.figures[at] = if series.kind == Kind::Counter { now.saturating_sub(self.whole[at]) } else { now };
                 self.whole[at] = now;
             }
@@ -74,17 +74,17 @@ impl Tracker {
         let point = |sum: &Sum| Point::of_sample(second, seconds, &sum.figures, sum.latencies);
         let of_datastore = |(name, sum): (&&str, &Sum)| ((*name).to_owned(), point(sum));
         let datastores = datastores.iter().take(DATASTORES_MAX).map(of_datastore).collect();
-        Seen { whole: point(&all), volumes, datastores }
+        SamplePoints { whole: point(&all), volumes, datastores }
     }
 
-    /// What came of a volume; none where nobody counts: it is refused, or its core does not answer.
-    fn see_volume(&mut self, report: &VolumeReport) -> Option<([u64; COUNT], [Latencies; 2])> {
+    /// Increases of a volume; `None` without counters, because the volume is refused or its core does not answer.
+    fn add_volume(&mut self, report: &VolumeReport) -> Option<([u64; COUNT], [Latencies; 2])> {
         let latencies = [latencies(&report.latency_counts.read)?, latencies(&report.latency_counts.write)?];
         let read = |at: usize| match SERIES[at].source {
             Source::Volume(read) => read(report),
             Source::Whole(_) => 0,
         };
-        let now = Before { incarnation: report.incarnation.clone(), figures: std::array::from_fn(read), latencies };
+        let now = Counters { incarnation: report.incarnation.clone(), figures: std::array::from_fn(read), latencies };
         let since = match self.volumes.get(&report.name) {
             Some(before) => now.since(before),
             None => now.clone(),
@@ -109,9 +109,9 @@ impl Sum {
     }
 }
 
-impl Before {
-    /// What came since `before`. Counters that are less than they were began anew meanwhile.
-    fn since(&self, before: &Before) -> Before {
+impl Counters {
+    /// Increases since `before`. After a restart of counters, which shows in a decrease, the full counts are returned.
+    fn since(&self, before: &Counters) -> Counters {
         let counters = || (0..COUNT).filter(|at| SERIES[*at].kind == Kind::Counter);
         let shrank = |(now, before): (&Latencies, &Latencies)| {
             now.counts.iter().zip(before.counts).any(|(now, before)| *now < before) || now.sum_us < before.sum_us
@@ -131,7 +131,7 @@ impl Before {
     }
 }
 
-/// The engine tells how many took less than each bound; here each bucket is without those below.
+/// Converts the engine's cumulative buckets to separate ones.
 fn latencies(counts: &Counts) -> Option<Latencies> {
     if counts.below.len() + 1 != BUCKETS {
         return None;
@@ -153,7 +153,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A volume that has served so many reads, each in 100 us and of 4 KiB.
+    /// A volume that has served `reads` reads of 4 KiB, each in 100 us.
     pub fn volume(name: &str, reads: u64) -> VolumeReport {
         let below = (0..11).map(|at| CountsBelow { us: f64::from(16 << at), count: if at < 3 { 0 } else { reads } });
         let counts = Counts { below: below.collect(), all: reads, sum_us: reads as f64 * 100.0 };
@@ -183,49 +183,49 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_grew_is_told_and_what_began_anew_is_told_whole() {
+    fn increases_are_reported_and_restarted_counters_in_full() {
         let mut tracker = Tracker::default();
-        let mut see = |volumes| tracker.see(1, 1, &status(volumes));
-        assert_eq!(reads(&see(vec![volume("a", 5), volume("b", 1)]).whole), 6);
-        let seen = see(vec![volume("a", 8), volume("b", 1)]);
+        let mut add_sample = |volumes| tracker.add_sample(1, 1, &status(volumes));
+        assert_eq!(reads(&add_sample(vec![volume("a", 5), volume("b", 1)]).whole), 6);
+        let seen = add_sample(vec![volume("a", 8), volume("b", 1)]);
         assert_eq!((reads(&seen.whole), reads(&seen.volumes[0].1), reads(&seen.volumes[1].1)), (3, 3, 0));
-        // The core was silent for a while: nothing is counted twice afterwards.
+        // Without counters of a core for a while, its volume is not counted twice afterwards.
         let silent = VolumeReport::idle("a", VolumeState::Active, "write-back", "/x");
-        assert_eq!(see(vec![silent, volume("b", 2)]).volumes.len(), 1);
-        assert_eq!(reads(&see(vec![volume("a", 9), volume("b", 2)]).whole), 1);
-        assert_eq!(reads(&see(vec![volume("a", 4)]).whole), 4);
-        assert_eq!(reads(&see(Vec::new()).whole), 0);
-        assert_eq!(reads(&see(vec![volume("a", 4)]).whole), 4);
+        assert_eq!(add_sample(vec![silent, volume("b", 2)]).volumes.len(), 1);
+        assert_eq!(reads(&add_sample(vec![volume("a", 9), volume("b", 2)]).whole), 1);
+        assert_eq!(reads(&add_sample(vec![volume("a", 4)]).whole), 4);
+        assert_eq!(reads(&add_sample(Vec::new()).whole), 0);
+        assert_eq!(reads(&add_sample(vec![volume("a", 4)]).whole), 4);
     }
 
     #[test]
-    fn levels_add_and_the_oldest_is_the_oldest() {
-        let seen = Tracker::default().see(1, 1, &status(vec![volume("a", 5), volume("b", 9)]));
+    fn levels_add_and_peaks_take_the_maximum() {
+        let seen = Tracker::default().add_sample(1, 1, &status(vec![volume("a", 5), volume("b", 9)]));
         let of =
             |name: &str| seen.whole.values[SERIES.iter().position(|series| series.name == name).expect("a series")].sum;
         assert_eq!((of("dirty_bytes"), of("dirty_age_ms"), of("volumes")), (14, 9, 2));
     }
 
     #[test]
-    fn a_datastore_has_what_came_of_its_volumes_and_no_more_of_them_than_are_bounded() {
+    fn datastore_sums_its_volumes_within_the_limit() {
         let of = |name: &str, datastore: &str, reads: u64| VolumeReport {
             datastore: datastore.to_owned(),
             ..volume(name, reads)
         };
         let mut tracker = Tracker::default();
-        let mut see = |volumes| {
-            let seen = tracker.see(1, 1, &status(volumes)).datastores.into_iter();
+        let mut add_sample = |volumes| {
+            let seen = tracker.add_sample(1, 1, &status(volumes)).datastores.into_iter();
             seen.map(|(name, point)| (name, reads(&point))).collect::<Vec<_>>()
         };
         let named = |name: &str, reads| (name.to_owned(), reads);
         assert_eq!(
-            see(vec![of("a", "shelf", 5), of("b", "", 1), of("c", "shelf", 2)]),
+            add_sample(vec![of("a", "shelf", 5), of("b", "", 1), of("c", "shelf", 2)]),
             [named("", 1), named("shelf", 7)]
         );
-        // One that goes takes nothing back, and one that moves brings what came since alone.
-        assert_eq!(see(vec![of("a", "shelf", 6), of("b", "shelf", 3)]), [named("shelf", 3)]);
+        // A removed volume subtracts nothing, and a moved volume adds only its increase.
+        assert_eq!(add_sample(vec![of("a", "shelf", 6), of("b", "shelf", 3)]), [named("shelf", 3)]);
         let many = (0..DATASTORES_MAX + 9).map(|at| of(&format!("v{at}"), &format!("d{at:03}"), 1)).collect();
-        let seen = see(many);
+        let seen = add_sample(many);
         assert_eq!((seen.len(), seen.last()), (DATASTORES_MAX, Some(&named("d063", 1))));
     }
 }

@@ -1,4 +1,4 @@
-//! Where a PDU begins and ends: header, additional header, digests, data, padding (11.1, 11.2).
+//! Framing of PDUs: header, additional headers, digests, data, padding (11.1, 11.2).
 
 use crate::limits::{AHS_BYTES_MAX, RECEIVE_BYTES_DEFAULT};
 use crate::wire::{data_len, put_data_len};
@@ -7,49 +7,49 @@ use crate::{Broken, Decoded, HEADER_BYTES, Header, Step};
 /// Bytes of a digest.
 const DIGEST_BYTES: usize = 4;
 
-/// What the two ends agreed on about the form of PDUs in one direction.
+/// Negotiated format of PDUs in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
-    /// Headers are followed by a checksum.
+    /// True if headers are followed by a digest.
     pub header_digest: bool,
-    /// Data segments are followed by a checksum.
+    /// True if data segments are followed by a digest.
     pub data_digest: bool,
     /// Longest data segment, in bytes.
     pub data_bytes_max: u32,
 }
 
 impl Default for Framing {
-    /// As it is before anything was agreed.
+    /// The format before negotiation.
     fn default() -> Self {
         Framing { header_digest: false, data_digest: false, data_bytes_max: RECEIVE_BYTES_DEFAULT }
     }
 }
 
-/// One PDU.
+/// A decoded PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The basic header.
     pub header: &'a Header,
-    /// The additional headers, whole words.
+    /// The additional header segments, in whole words.
     pub ahs: &'a [u8],
     /// The data segment, without padding.
     pub data: &'a [u8],
 }
 
 impl Framing {
-    /// Most bytes that one PDU takes.
+    /// Longest PDU in bytes.
     pub fn pdu_bytes_max(&self) -> usize {
         HEADER_BYTES + AHS_BYTES_MAX + self.data_bytes_max.next_multiple_of(4) as usize + 2 * DIGEST_BYTES
     }
 
-    /// The PDU at the start of `bytes`.
+    /// Decodes the PDU at the start of `bytes`.
     #[inline]
     pub fn decode<'a>(&self, bytes: &'a [u8]) -> Decoded<Frame<'a>> {
         let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(Step::More(HEADER_BYTES)) };
         let (ahs_len, data_len) = (usize::from(header[4]) * 4, data_len(header));
         let head_len = HEADER_BYTES + ahs_len;
         let data_start = head_len + if self.header_digest { DIGEST_BYTES } else { 0 };
-        // The header is checked before its lengths are believed.
+        // The header digest is verified before the lengths are used.
         if ahs_len > AHS_BYTES_MAX && !self.header_digest {
             return Err(Broken::TooLong { what: "an additional header", len: ahs_len, max: AHS_BYTES_MAX });
         }
@@ -77,7 +77,7 @@ impl Framing {
         Ok(Step::Got(frame, end))
     }
 
-    /// Appends a header without additional ones, for a data segment of `data_len` bytes that follows.
+    /// Appends a header without additional headers, for a data segment of `data_len` bytes.
     pub fn push_header(&self, out: &mut Vec<u8>, mut header: Header, data_len: usize) {
         put_data_len(&mut header, data_len);
         out.extend_from_slice(&header);
@@ -86,7 +86,7 @@ impl Framing {
         }
     }
 
-    /// Appends what follows a data segment whose bytes have the checksum `crc` (of [`crc32c::crc32c`]): padding and digest.
+    /// Appends padding and digest after a data segment with the checksum `crc` (of [`crc32c::crc32c`]).
     pub fn push_trailer(&self, out: &mut Vec<u8>, data_len: usize, crc: u32) {
         let padding = &[0; 3][..data_len.next_multiple_of(4) - data_len];
         out.extend_from_slice(padding);
@@ -103,7 +103,7 @@ impl Framing {
         self.push_trailer(out, data.len(), crc);
     }
 
-    /// Appends a whole PDU with additional headers, as [`crate::request::Command::encode_ahs`] makes them.
+    /// Appends a whole PDU with additional headers from [`crate::request::Command::encode_ahs`].
     pub fn push_with_ahs(&self, out: &mut Vec<u8>, mut header: Header, ahs: &[u8], data: &[u8]) {
         assert!(ahs.len().is_multiple_of(4) && ahs.len() <= AHS_BYTES_MAX, "additional headers are whole words");
         header[4] = (ahs.len() / 4) as u8;
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pdu_survives_the_wire_with_any_digests_padding_and_additional_headers() {
+    fn pdu_round_trips_with_any_digests_padding_and_additional_headers() {
         for (header_digest, data_digest) in [(false, false), (true, false), (false, true), (true, true)] {
             let framing = Framing { header_digest, data_digest, ..Framing::default() };
             for len in 0..9 {
                 for ahs in [&[][..], &[1; 8]] {
                     let (bytes, data) = (pdu(framing, ahs, &[9; 9][..len]), &[9; 9][..len]);
-                    let Ok(Step::Got(frame, used)) = framing.decode(&bytes) else { panic!("a PDU") };
+                    let Ok(Step::Got(frame, used)) = framing.decode(&bytes) else { panic!("no PDU") };
                     assert_eq!((frame.ahs, frame.data, used), (ahs, data, bytes.len()));
                     for short in 0..bytes.len() {
                         assert!(matches!(framing.decode(&bytes[..short]), Ok(Step::More(wanted)) if wanted > short));
@@ -166,16 +166,16 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_the_one_of_the_specification() {
-        // RFC 7143 has no examples; those of RFC 3720, appendix B.4: 32 bytes of zeroes, little-endian on the wire.
+    fn checksum_matches_the_specification() {
+        // RFC 7143 has no examples; RFC 3720, appendix B.4: 32 bytes of zeroes, little-endian on the wire.
         assert_eq!(crc32c::crc32c(&[0; 32]).to_le_bytes(), [0xaa, 0x36, 0x91, 0x8a]);
     }
 
     #[test]
-    fn lengths_past_what_was_agreed_are_refused_before_anything_is_waited_for() {
+    fn excessive_lengths_are_refused_before_data_arrive() {
         let mut header = [0; HEADER_BYTES];
         put_data_len(&mut header, 8193);
-        let error = Framing::default().decode(&header).expect_err("too long");
+        let error = Framing::default().decode(&header).expect_err("the data segment is too long");
         assert_eq!(error, Broken::TooLong { what: "a data segment", len: 8193, max: 8192 });
         let mut header = [0; HEADER_BYTES];
         header[4] = 67;

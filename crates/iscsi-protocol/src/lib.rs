@@ -1,9 +1,8 @@
-//! The iSCSI wire format and log-in negotiation alone: no I/O, no allocation that a peer could make large, no panic on any
-//! input.
+//! The iSCSI wire format and login negotiation: no I/O, allocations bounded by limits, no panic on any input.
 //!
-//! [`Framing`] finds a PDU in the bytes that have arrived, [`Request`] and [`Response`] are what its header says (both
-//! directions of both, for the front end and for what tests it), [`text`] is the key=value pairs, [`login`] agrees on them as a
-//! state machine that is fed PDU by PDU. Source: RFC 7143; section numbers in comments are its own.
+//! [`Framing`] finds a PDU in received bytes. [`Request`] and [`Response`] are decoded headers; both can be encoded and
+//! decoded, for the front end and for its tests. [`text`] holds the key=value pairs. [`login`] negotiates them as a
+//! state machine that consumes PDUs. Source: RFC 7143, to which section numbers in comments refer.
 
 pub mod framing;
 pub mod limits;
@@ -25,8 +24,8 @@ pub use window::Window;
 /// Bytes of a basic header segment.
 pub const HEADER_BYTES: usize = 48;
 
-/// A basic header segment as it goes over the wire.
+/// A basic header segment in wire format.
 pub type Header = [u8; HEADER_BYTES];
 
-/// A task tag that names no task.
+/// Reserved task tag that names no task.
 pub const NO_TAG: u32 = u32::MAX;

@@ -3,7 +3,7 @@
 use crate::limits::NAME_BYTES_MAX;
 use crate::text::is_control;
 
-/// What is wrong with `name` as the name of an initiator or a target, if anything.
+/// Checks the name of an initiator or a target. An error reads as the continuation of "the name".
 pub fn check(name: &str) -> Result<(), &'static str> {
     if name.len() > NAME_BYTES_MAX {
         return Err("is longer than 223 bytes");
@@ -20,7 +20,7 @@ pub fn check(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// True when both are the same name: letters are compared without their case (4.2.7.2 has them prepared so).
+/// True if both names are equal without regard to case (4.2.7.2 requires this normalisation).
 pub fn same(a: &str, b: &str) -> bool {
     a.eq_ignore_ascii_case(b)
 }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_from_what_is_none() {
+    fn valid_and_invalid_names_are_told_apart() {
         for good in [
             "iqn.2026-11.io.hotset:lab",
             "IQN.1991-05.com.microsoft:host",

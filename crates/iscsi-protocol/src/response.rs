@@ -1,7 +1,7 @@
-//! What a target sends: headers, encoded and decoded.
+//! PDUs of targets: headers, encoded and decoded.
 
 use crate::request::Reject;
-use crate::wire::Places;
+use crate::wire::HeaderFields;
 use crate::{HEADER_BYTES, Header, NO_TAG};
 
 const FINAL: u8 = 0x80;
@@ -12,167 +12,167 @@ const OVERFLOW: u8 = 0x04;
 const READ_UNDERFLOW: u8 = 0x08;
 const READ_OVERFLOW: u8 = 0x10;
 
-/// One PDU of a target, without its data segment.
+/// A PDU of a target, without its data segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The initiator's name for the task, or [`NO_TAG`].
+    /// Initiator task tag, or [`NO_TAG`].
     pub task_tag: u32,
-    /// The response's number; nothing in a [`ResponseBody::DataIn`] without status.
+    /// StatSN; unused in a [`ResponseBody::DataIn`] without status.
     pub stat_sn: u32,
-    /// The next command that is waited for.
+    /// ExpCmdSN: number of the next expected command.
     pub exp_cmd_sn: u32,
-    /// The last command that may come.
+    /// MaxCmdSN: highest acceptable command number.
     pub max_cmd_sn: u32,
-    /// What it is.
+    /// Type and type-specific fields.
     pub body: ResponseBody,
 }
 
-/// What was moved more or less than the initiator expected.
+/// Residual count: difference between the expected and the full transfer length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residual {
-    /// As expected.
+    /// No difference.
     #[default]
     None,
-    /// So many bytes less.
+    /// The transfer was this many bytes shorter.
     Underflow(u32),
-    /// So many bytes more would have had to be moved.
+    /// The full transfer would have been this many bytes longer.
     Overflow(u32),
 }
 
-/// What a target's PDU is.
+/// Type of a target's PDU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResponseBody {
-    /// A sign of life, asked for or asking; with the data that came.
+    /// NOP-In: a ping or the answer to one, with the data of the NOP-Out.
     NopIn {
-        /// Comes from the question.
+        /// From the NOP-Out.
         lun: [u8; 8],
-        /// The tag that the initiator answers with, or [`NO_TAG`].
+        /// Target transfer tag for the answer, or [`NO_TAG`].
         target_tag: u32,
     },
-    /// The end of a SCSI command; the data are the sense data with their length before them.
+    /// SCSI response; the data are the length and the sense data.
     Command {
-        /// 0: the command was carried out; 1: the target failed.
+        /// 0: command completed at the target; 1: target failure.
         response: u8,
-        /// The SCSI status.
+        /// SCSI status.
         status: u8,
-        /// Data-Ins and R2Ts that were sent for it.
+        /// Number of Data-In and R2T PDUs of the command.
         exp_data_sn: u32,
-        /// Of the data that the initiator expected to move (to write, if it did both).
+        /// Residual of the expected data; of the written data if the command reads and writes.
         residual: Residual,
-        /// Of the data that came back of a command that also wrote.
+        /// Residual of the read data of a command that also writes.
         read_residual: Residual,
     },
-    /// The end of a task management function.
+    /// Task management function response.
     TaskManagement(TaskResponse),
-    /// An answer in the log-in; the data are text.
+    /// Login response; the data are text.
     Login(LoginResponse),
-    /// An answer in text.
+    /// Text response.
     Text {
-        /// The last PDU of the answer.
+        /// True for the last PDU of the response.
         is_final: bool,
-        /// The text goes on in the next PDU.
+        /// True if the text continues in the next PDU.
         continues: bool,
-        /// The tag with which the initiator asks for the rest, or [`NO_TAG`].
+        /// Target transfer tag to request the rest, or [`NO_TAG`].
         target_tag: u32,
-        /// Comes from the question.
+        /// From the request.
         lun: [u8; 8],
     },
     /// Data of a read.
     DataIn(DataIn),
-    /// The end of a session.
+    /// Logout response.
     Logout {
         /// 0: closed; 1: no such connection; 2: no recovery; 3: cleanup failed.
         response: u8,
     },
-    /// A wish for data of a write.
+    /// R2T: a request for data of a write.
     ReadyToTransfer {
-        /// The unit.
+        /// Address of the unit.
         lun: [u8; 8],
-        /// Our name for the wish.
+        /// Target transfer tag.
         target_tag: u32,
-        /// Its number in the command.
+        /// R2TSN.
         r2t_sn: u32,
-        /// Where the data begin.
+        /// Offset of the requested data.
         offset: u32,
-        /// Bytes of them.
+        /// Length of the requested data in bytes.
         len: u32,
     },
-    /// Something that happened.
+    /// Asynchronous message.
     Async(AsyncEvent),
-    /// A PDU that is not understood; the data are its header.
+    /// Reject; the data are the rejected header.
     Reject(Reject),
 }
 
-/// How a task management function ended.
+/// Result of a task management function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TaskResponse {
-    /// Done.
+    /// Function complete.
     Complete = 0,
-    /// There is no such task.
+    /// Task does not exist.
     NoSuchTask = 1,
-    /// There is no such unit.
+    /// Unit does not exist.
     NoSuchUnit = 2,
-    /// The task still belongs to its connection.
+    /// Task is still allegiant to its connection.
     StillAllegiant = 3,
-    /// Tasks do not change connections here.
+    /// Task reassignment is not supported.
     NoReassignment = 4,
-    /// The function is not spoken here.
+    /// Function is not supported.
     NotSupported = 5,
-    /// The initiator may not.
+    /// Function is not authorized.
     NotAuthorized = 6,
-    /// Refused.
+    /// Function is rejected.
     Rejected = 255,
 }
 
-/// The head of an answer in the log-in.
+/// Header of a login response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoginResponse {
-    /// The next stage begins.
+    /// True if the next stage begins.
     pub transit: bool,
-    /// The text goes on in the next PDU.
+    /// True if the text continues in the next PDU.
     pub continues: bool,
-    /// 0: security; 1: parameters.
+    /// Current stage. 0: security; 1: operational parameters.
     pub stage: u8,
-    /// 1: parameters; 3: full feature.
+    /// Next stage. 1: operational parameters; 3: full feature.
     pub next_stage: u8,
-    /// The initiator's name for the session.
+    /// Initiator's part of the session identifier.
     pub isid: [u8; 6],
-    /// Our name for the session.
+    /// Target session identifying handle.
     pub tsih: u16,
-    /// Class and detail of the status: (0, 0) is success.
+    /// Status class and detail; (0, 0) is success.
     pub status: (u8, u8),
 }
 
-/// The head of a piece of a read's data.
+/// Header of a data-in PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataIn {
-    /// The last of its sequence.
+    /// True for the last PDU of the sequence.
     pub is_final: bool,
-    /// The command has ended well with this: there is no other response.
+    /// Good status and residual, if this PDU ends the command; a response does not follow.
     pub status: Option<Residual>,
-    /// Its number in the command.
+    /// DataSN.
     pub data_sn: u32,
-    /// Where it belongs in the command's data.
+    /// Offset in the command's data.
     pub offset: u32,
 }
 
-/// Something that happened to a target.
+/// Event of an asynchronous message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// A unit has something to say; the sense data follow in the data segment, behind their length ([`AsyncEvent::sense_data`]).
+    /// SCSI event; the data segment holds length and sense data ([`AsyncEvent::sense_data`]).
     Scsi {
         /// The unit's address.
         lun: [u8; 8],
     },
-    /// The initiator is to log out within so many seconds.
+    /// Request to log out within this many seconds.
     LogOutWithin(u16),
-    /// The connection is going to be closed; the initiator may come back after so many seconds.
+    /// The target will drop all connections; the initiator may reconnect after this many seconds.
     WillDropAll(u16),
 }
 
 impl AsyncEvent {
-    /// The data segment that sense data travel in (11.9.4).
+    /// Data segment of a SCSI event (11.9.4).
     pub fn sense_data(sense: &[u8]) -> Vec<u8> {
         let mut data = (sense.len() as u16).to_be_bytes().to_vec();
         data.extend_from_slice(sense);
@@ -181,7 +181,7 @@ impl AsyncEvent {
 }
 
 impl Response {
-    /// As it goes over the wire, without its data's length.
+    /// Encodes the header, without the data length.
     #[inline]
     pub fn encode(&self) -> Header {
         let mut header = [0; HEADER_BYTES];
@@ -273,7 +273,7 @@ impl Response {
         header
     }
 
-    /// What a header says; `None` if that is nothing that we send.
+    /// Decodes a header; `None` for a header that this target does not send.
     pub fn decode(header: &Header) -> Option<Response> {
         let flags = header[1];
         let (is_final, continues) = (flags & FINAL != 0, flags & CONTINUES != 0);
@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_response_survives_the_wire() {
+    fn every_response_round_trips() {
         let lun = [0, 3, 0, 0, 0, 0, 0, 0];
         let login = LoginResponse {
             transit: true,
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_target_sends_is_none() {
+    fn header_of_no_response_is_refused() {
         assert_eq!(Response::decode(&[0; HEADER_BYTES]), None);
     }
 }

@@ -1,28 +1,28 @@
-//! What a decoder makes of the bytes that have arrived.
+//! Results of decoding received bytes.
 
-/// How far a decoder came.
+/// Progress of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<T> {
-    /// Nothing can be said before there are this many bytes in all.
+    /// The decoder needs this many bytes in total.
     More(usize),
-    /// A value, and how many bytes it took.
+    /// A value and its length in bytes.
     Got(T, usize),
 }
 
-/// A decoder's answer.
+/// Result of a decoder.
 pub type Decoded<T> = Result<Step<T>, Broken>;
 
-/// Why a peer cannot be understood any further; nothing but closing the connection is left.
+/// Unrecoverable decoding error: the connection must be closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// The checksum of a header is not the header's.
-    #[error("a header digest is wrong: the connection damages data, or the peer lost its place")]
+    /// Header digest error.
+    #[error("wrong header digest: the connection corrupts data, or the peer sends misaligned PDUs")]
     HeaderDigest,
-    /// The checksum of a data segment is not the data's.
-    #[error("a data digest is wrong: the connection damages data")]
+    /// Data digest error.
+    #[error("wrong data digest: the connection corrupts data")]
     DataDigest(Box<crate::Header>),
-    /// A length that no honest peer sends.
-    #[error("{what} of {len} bytes is past the limit of {max}")]
+    /// A length beyond its limit.
+    #[error("{what} of {len} bytes exceeds the limit of {max}")]
     TooLong {
         /// What is too long.
         what: &'static str,

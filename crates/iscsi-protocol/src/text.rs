@@ -1,4 +1,4 @@
-//! Negotiation text (6.1): `key=value` pairs, each ended by a zero byte, over one PDU or several.
+//! Negotiation text (6.1): `key=value` pairs, each ended by a zero byte, over one or several PDUs.
 
 use crate::limits::{KEY_BYTES_MAX, PAIRS_MAX, TEXT_BYTES_MAX};
 
@@ -11,26 +11,26 @@ pub struct Pair<'a> {
     pub value: &'a str,
 }
 
-/// Why a text is none.
+/// Reason for rejecting a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    /// It is longer than is looked at.
+    /// The text exceeds a limit.
     #[error("the negotiation text is too long")]
     TooLong,
-    /// It is not made of pairs.
-    #[error("the negotiation text is not made of key=value pairs")]
+    /// The text does not consist of pairs.
+    #[error("the negotiation text does not consist of key=value pairs")]
     Malformed,
-    /// It holds what is no text: a terminal that shows it would obey it.
-    #[error("the negotiation text holds control characters")]
+    /// The text contains control characters, which a terminal would execute.
+    #[error("the negotiation text contains control characters")]
     Control,
 }
 
-/// Pairs that come over several PDUs, all but the last with the C bit.
+/// Collects a text over several PDUs; all but the last have the C bit.
 #[derive(Debug, Default)]
 pub struct Collector(Vec<u8>);
 
 impl Collector {
-    /// Takes the data of one PDU.
+    /// Appends the data of one PDU.
     pub fn push(&mut self, data: &[u8]) -> Result<(), TextError> {
         if self.0.len() + data.len() > TEXT_BYTES_MAX {
             return Err(TextError::TooLong);
@@ -39,22 +39,22 @@ impl Collector {
         Ok(())
     }
 
-    /// All that came.
+    /// Takes the collected text.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
 
-    /// True when nothing waits for its continuation.
+    /// True if no text is collected.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// The pairs of a text, in its order.
+/// Splits a text into its pairs, in order.
 pub fn pairs(text: &[u8]) -> Result<Vec<Pair<'_>>, TextError> {
     let text = std::str::from_utf8(text).map_err(|_| TextError::Malformed)?;
     let mut pairs = Vec::new();
-    // Some end the last pair with several zeroes, some with none.
+    // Initiators end the last pair with several zeroes or with none.
     for pair in text.split('\0').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').ok_or(TextError::Malformed)?;
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
@@ -71,11 +71,14 @@ pub fn pairs(text: &[u8]) -> Result<Vec<Pair<'_>>, TextError> {
     Ok(pairs)
 }
 
-/// True for characters that a terminal or a page obeys instead of showing them: controls, line and paragraph separators, and those that
-/// turn the direction of text or have no width.
+/// True for characters that a terminal or a page interprets instead of displaying: controls, line and paragraph
+/// separators, and characters that change the text direction or have no width.
 pub fn is_control(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(
+            c,
+            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        )
 }
 
 /// Appends a pair.
@@ -86,7 +89,7 @@ pub fn push(out: &mut Vec<u8>, key: &str, value: &str) {
     out.push(0);
 }
 
-/// A number: decimal, or hexadecimal after `0x` (6.1).
+/// Parses a number: decimal, or hexadecimal after `0x` (6.1).
 pub fn number(value: &str) -> Option<u32> {
     match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
         Some(hex) if !hex.is_empty() && hex.bytes().all(|c| c.is_ascii_hexdigit()) => u32::from_str_radix(hex, 16).ok(),
@@ -95,7 +98,7 @@ pub fn number(value: &str) -> Option<u32> {
     }
 }
 
-/// A binary value: hexadecimal after `0x`, base64 after `0b` (6.1); at most `len_max` bytes.
+/// Parses a binary value: hexadecimal after `0x`, base64 after `0b` (6.1); at most `len_max` bytes.
 pub fn binary(value: &str, len_max: usize) -> Option<Vec<u8>> {
     let bytes = match value.get(..2)? {
         "0x" | "0X" => from_hex(&value.as_bytes()[2..])?,
@@ -105,7 +108,7 @@ pub fn binary(value: &str, len_max: usize) -> Option<Vec<u8>> {
     (bytes.len() <= len_max).then_some(bytes)
 }
 
-/// A binary value as hexadecimal.
+/// Formats a binary value as hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(2 + 2 * bytes.len());
@@ -119,7 +122,7 @@ pub fn hex(bytes: &[u8]) -> String {
 
 fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
     let value = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
-    // An odd count has a leading zero left out.
+    // An odd number of digits has an implied leading zero.
     let (head, pairs) = digits.split_at(digits.len() % 2);
     let mut bytes = Vec::with_capacity(digits.len().div_ceil(2));
     for digit in head {
@@ -159,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_come_back_as_they_were_pushed() {
+    fn pairs_round_trip() {
         let mut text = Vec::new();
         push(&mut text, "InitiatorName", "iqn.a");
         push(&mut text, "Empty", "");
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pair_is_refused() {
+    fn malformed_pairs_are_refused() {
         for bad in [&b"nothing\0"[..], b"=value\0", b"\xff=1\0", &[b'k'; 64]] {
             assert_eq!(pairs(bad), Err(TextError::Malformed), "{bad:?}");
         }
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_over_several_pdus_is_bounded() {
+    fn text_over_several_pdus_is_bounded() {
         let mut collector = Collector::default();
         collector.push(b"InitiatorNa").expect("short");
         collector.push(b"me=iqn.a\0").expect("short");
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_decimal_or_hexadecimal_and_nothing_else() {
+    fn numbers_are_decimal_or_hexadecimal() {
         assert_eq!((number("262144"), number("0x40000"), number("0")), (Some(262_144), Some(262_144), Some(0)));
         for bad in ["", "0x", "-1", "+1", "1 ", "0xg", "4294967296", "0x+1"] {
             assert_eq!(number(bad), None, "{bad}");

@@ -1,57 +1,57 @@
-//! Command numbers (4.2.2.1): which command is next, and how many more may come. Numbers wrap around.
+//! Command numbering (4.2.2.1): the next command number and the command window. Numbers wrap around.
 
-/// The target's side of command numbering in one session.
+/// The target's command window of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     expected: u32,
     max: u32,
 }
 
-/// What a command's number says about it.
+/// Order of a received command number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Numbered {
-    /// It is the next one.
+pub enum CommandOrder {
+    /// The expected number.
     Next,
-    /// Seen before, or past the window: to be passed over in silence.
+    /// A repeated number or one outside the window: the command is ignored.
     Outside,
-    /// Those before it are missing.
+    /// A number beyond the expected one: earlier commands are missing.
     Gap,
 }
 
-/// True when `a` comes before `b` in serial arithmetic (RFC 1982).
+/// True if `a` precedes `b` in serial number arithmetic (RFC 1982).
 pub fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 impl Window {
-    /// A window that begins with the command `first`, with room for `room` commands (below 2^31).
+    /// A window from the command `first` on, for `room` commands (below 2^31).
     pub fn new(first: u32, room: u32) -> Window {
         Window { expected: first, max: first.wrapping_add(room).wrapping_sub(1) }
     }
 
-    /// The number that the next command must have.
+    /// ExpCmdSN.
     pub fn expected(&self) -> u32 {
         self.expected
     }
 
-    /// The highest number that a command may have.
+    /// MaxCmdSN.
     pub fn max(&self) -> u32 {
         self.max
     }
 
-    /// What `number` says about a command that is not immediate; the next one moves the window's start.
-    pub fn take(&mut self, number: u32) -> Numbered {
+    /// Classifies the number of a command that is not immediate; the expected number advances the window.
+    pub fn take(&mut self, number: u32) -> CommandOrder {
         if is_before(number, self.expected) || is_before(self.max, number) {
-            Numbered::Outside
+            CommandOrder::Outside
         } else if number == self.expected {
             self.expected = number.wrapping_add(1);
-            Numbered::Next
+            CommandOrder::Next
         } else {
-            Numbered::Gap
+            CommandOrder::Gap
         }
     }
 
-    /// Lets `room` more commands in from the next one on, but never takes back what was promised.
+    /// Opens the window for `room` commands from the expected one on. The window never shrinks.
     pub fn open(&mut self, room: u32) {
         let max = self.expected.wrapping_add(room).wrapping_sub(1);
         if is_before(self.max, max) {
@@ -59,7 +59,7 @@ impl Window {
         }
     }
 
-    /// How many commands may still come.
+    /// Number of commands that the window admits.
     pub fn room(&self) -> u32 {
         self.max.wrapping_sub(self.expected).wrapping_add(1)
     }
@@ -70,26 +70,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_taken_in_order_across_the_end_of_the_numbers() {
+    fn commands_are_accepted_in_order_across_wraparound() {
         let mut window = Window::new(u32::MAX - 1, 4);
         assert_eq!(window.max(), 1);
         for number in [u32::MAX - 1, u32::MAX, 0, 1] {
-            assert_eq!(window.take(number), Numbered::Next);
+            assert_eq!(window.take(number), CommandOrder::Next);
         }
-        assert_eq!((window.take(2), window.room()), (Numbered::Outside, 0));
+        assert_eq!((window.take(2), window.room()), (CommandOrder::Outside, 0));
         window.open(3);
         assert_eq!(
             (window.take(3), window.take(1), window.take(2)),
-            (Numbered::Gap, Numbered::Outside, Numbered::Next)
+            (CommandOrder::Gap, CommandOrder::Outside, CommandOrder::Next)
         );
     }
 
     #[test]
-    fn what_was_promised_is_not_taken_back() {
+    fn window_never_shrinks() {
         let mut window = Window::new(10, 128);
         window.open(0);
         assert_eq!((window.max(), window.room()), (137, 128));
-        assert_eq!(window.take(10), Numbered::Next);
+        assert_eq!(window.take(10), CommandOrder::Next);
         window.open(128);
         assert_eq!(window.max(), 138);
     }

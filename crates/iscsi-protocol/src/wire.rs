@@ -1,9 +1,9 @@
-//! Big-endian numbers at fixed places of a header.
+//! Big-endian fields of a header.
 
 use crate::Header;
 
-/// The places of a header; `at` is a constant of the caller, inside the header.
-pub(crate) trait Places {
+/// Access to header fields; `at` is a constant within the header.
+pub(crate) trait HeaderFields {
     fn u16_at(&self, at: usize) -> u16;
     fn u24_at(&self, at: usize) -> u32;
     fn u32_at(&self, at: usize) -> u32;
@@ -19,7 +19,7 @@ pub(crate) trait Places {
     }
 }
 
-impl Places for Header {
+impl HeaderFields for Header {
     fn u16_at(&self, at: usize) -> u16 {
         u16::from_be_bytes(self.bytes_at(at))
     }
@@ -44,13 +44,13 @@ impl Places for Header {
     }
 }
 
-/// Sets the length of the data segment in a header.
+/// Sets the data segment length.
 pub(crate) fn put_data_len(header: &mut Header, len: usize) {
     assert!(len < 1 << 24, "a data segment's length has 24 bits");
     header.put(5, &(len as u32).to_be_bytes()[1..]);
 }
 
-/// The length of the data segment that a header tells.
+/// The data segment length.
 pub(crate) fn data_len(header: &Header) -> usize {
     header.u24_at(5) as usize
 }

@@ -1,10 +1,10 @@
-//! Any bytes at all: no panic, nothing used that is not there, the same answer when the bytes come one by one, and what was
-//! understood is encoded to what is understood the same. `fuzz/targets/iscsi.rs` does it guided by coverage.
+//! Random bytes: decoders do not panic, use only the given bytes, and give the same result for partial input; decoded
+//! values survive encoding. `fuzz/targets/iscsi.rs` tests the same with coverage guidance.
 
 use iscsi_protocol::login::{Credentials, Login, Next, Rules};
 use iscsi_protocol::{Framing, HEADER_BYTES, Header, Request, RequestBody, Response, Step, text};
 
-/// Bytes from a seed, with small values often: they are lengths and flags that almost make sense.
+/// Pseudo-random bytes, often small, because small values make plausible lengths and flags.
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut random = seed;
     let next = || {
@@ -20,12 +20,12 @@ fn framing(seed: u64) -> Framing {
 }
 
 #[test]
-fn pdus_are_cut_out_of_any_bytes() {
+fn framing_of_random_bytes_is_safe() {
     let mut found = 0;
     for seed in 0..20_000 {
         let (framing, mut bytes) = (framing(seed), bytes(seed, 256));
         if seed % 4 > 0 {
-            // A sound one first, then rubbish.
+            // A valid PDU before the random bytes.
             let mut sound = Vec::new();
             framing.push(&mut sound, [bytes[0]; HEADER_BYTES].map(|byte| byte & 0x3f), &bytes[..usize::from(bytes[1])]);
             sound[4] &= if framing.header_digest { 0xff } else { 0 };
@@ -48,11 +48,11 @@ fn pdus_are_cut_out_of_any_bytes() {
 }
 
 #[test]
-fn headers_that_are_understood_are_understood_the_same_again() {
+fn decoded_headers_round_trip() {
     let mut found = 0;
     for seed in 0..50_000 {
         let drawn = bytes(seed, HEADER_BYTES + 24);
-        let header: Header = drawn[..HEADER_BYTES].try_into().expect("as many");
+        let header: Header = drawn[..HEADER_BYTES].try_into().expect("48 bytes");
         let ahs = &drawn[HEADER_BYTES..][..(seed as usize % 7) * 4];
         if let Ok(request) = Request::decode(&header, ahs) {
             found += 1;
@@ -70,7 +70,7 @@ fn headers_that_are_understood_are_understood_the_same_again() {
 }
 
 #[test]
-fn no_text_gets_in_without_the_secret() {
+fn random_text_never_logs_in_without_the_secret() {
     const WORDS: &[&str] = &[
         "InitiatorName=iqn.a",
         "TargetName=iqn.t",
@@ -125,7 +125,7 @@ fn no_text_gets_in_without_the_secret() {
             match answer.next {
                 Next::Continue => answered += 1,
                 Next::Refused(_) => break,
-                Next::Done(agreed) => panic!("seed {seed} got in: {agreed:?}"),
+                Next::Done(agreed) => panic!("seed {seed} logged in: {agreed:?}"),
             }
         }
     }
@@ -133,7 +133,7 @@ fn no_text_gets_in_without_the_secret() {
 }
 
 #[test]
-fn any_text_is_pairs_or_none() {
+fn random_text_parses_to_pairs_or_an_error() {
     for seed in 0..20_000 {
         let drawn = bytes(seed, seed as usize % 64);
         if let Ok(pairs) = text::pairs(&drawn) {

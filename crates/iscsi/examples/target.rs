@@ -1,4 +1,4 @@
-//! A target with files as units: `target PORT FILE…`, for trying clients against the front end alone.
+//! A target with files as units: `target PORT FILE…`, for trials of initiators against the front end alone.
 
 use std::rc::Rc;
 
@@ -8,9 +8,9 @@ use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::real::{RealCoreSpec, run_core};
 use seam::{Address, DiskOpen, Seam};
 
-struct Forgets;
+struct NullKeeper;
 
-impl Keeper for Forgets {
+impl Keeper for NullKeeper {
     fn keep(&self, _: u64, _: Vec<u8>) -> Keep {
         Box::pin(async { Ok(()) })
     }
@@ -18,21 +18,21 @@ impl Keeper for Forgets {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let port: u16 = arguments[0].parse().expect("a port");
+    let port: u16 = arguments[0].parse().expect("the first argument is a port");
     let files = arguments[1..].to_vec();
     run_core(RealCoreSpec::new(256 << 20), move |seam| async move {
         let core = Core::new(seam.clone(), CoreSpec::default());
-        let target = Target::new(seam.clone(), "iqn.2026-11.io.hotset:lab", 1, Rc::new(Forgets));
+        let target = Target::new(seam.clone(), "iqn.2026-11.io.hotset:lab", 1, Rc::new(NullKeeper));
         for (number, path) in files.iter().enumerate() {
             let what = DiskOpen { path: path.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
             let disk = seam.open_disk(&what).await.expect("the file can be opened");
             let name = format!("v{number}");
             core.attach(VolumeSpec::new(&name, number as u64 + 1), Backing::plain(disk)).expect("the name is free");
-            let lun = Lun::new(number as u16).expect("small");
+            let lun = Lun::new(number as u16).expect("the number is valid");
             target
                 .add(UnitSpec {
                     lun,
-                    volume: core.find(&name).expect("it was attached"),
+                    volume: core.find(&name).expect("the volume is attached"),
                     identity: Identity::of(1, number as u64 + 1),
                     access: AccessList::default(),
                     read_only: false,
@@ -45,5 +45,5 @@ fn main() {
         let listener = seam.listen(&Address::Tcp("127.0.0.1".into(), port)).await.expect("the port is free");
         server.accept(listener).await;
     })
-    .expect("a core");
+    .expect("the core starts");
 }

@@ -1,8 +1,8 @@
-//! The iSCSI front end: logs initiators in, and carries their commands to a SCSI target and the data both ways (RFC 7143).
+//! The iSCSI front end (RFC 7143): logins, sessions, and the transport of commands and data to a SCSI target.
 //!
-//! `server` accepts and keeps the list of sessions, `login` talks an initiator into one, `session` serves it. What a unit can answer
-//! at once is answered where it was decoded; every other command is a task. The half that reads a session's socket waits for
-//! its own replies to leave and for nothing else, so that a ping is answered whatever disks do.
+//! `server` accepts connections and lists sessions, `login` negotiates a session, `session` serves it. Commands that
+//! need no waiting are answered where they are decoded; every other command is a task. The reading half of a session
+//! waits only for its own replies to leave, so that it answers pings even while disks hang.
 
 mod login;
 mod options;

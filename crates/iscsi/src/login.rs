@@ -1,4 +1,4 @@
-//! From a fresh connection to a session: the log-in over a stream.
+//! The login phase of a connection.
 
 use std::io;
 
@@ -7,37 +7,37 @@ use iscsi_protocol::response::LoginResponse;
 use iscsi_protocol::{Broken, Framing, Request, RequestBody, Response, ResponseBody, Step};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
-/// Why a connection ended before it was a session.
+/// Reason why a connection ended in the login phase.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoginError {
     /// The socket failed or was closed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The initiator does not speak the protocol.
+    /// Malformed PDU.
     #[error(transparent)]
     Broken(#[from] Broken),
-    /// It says something else than that it wants to log in.
-    #[error("the initiator does not begin with a log-in")]
+    /// The first request is not a login request.
+    #[error("the connection does not begin with a login request")]
     NoLogin,
-    /// It was told that it may not.
+    /// The login was refused.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
 
-/// An initiator that has said all, and waits for the last answer.
+/// A completed login negotiation whose final response is still to be sent.
 pub(crate) struct LoggedIn {
-    /// What was agreed on.
+    /// Negotiated parameters.
     pub(crate) agreed: Agreed,
-    /// The number of its first command.
+    /// CmdSN of the first command.
     pub(crate) cmd_sn: u32,
-    /// The number of the last answer.
+    /// StatSN of the final response.
     pub(crate) stat_sn: u32,
     task_tag: u32,
     response: LoginResponse,
     text: Vec<u8>,
 }
 
-/// Answers requests up to the last one, whose answer [`LoggedIn::welcome`] or [`LoggedIn::refuse`] sends.
+/// Negotiates until the final response, which [`LoggedIn::accept`] or [`LoggedIn::refuse`] sends.
 pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     seam: &S,
     incoming: &mut Incoming<S, R>,
@@ -75,13 +75,13 @@ pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
 }
 
 impl LoggedIn {
-    /// The last answer: the session of that name begins.
-    pub(crate) async fn welcome<S: Seam, W: StreamWriter<S>>(&self, writer: &mut W, tsih: u16) -> io::Result<()> {
+    /// Sends the final response: the session `tsih` begins.
+    pub(crate) async fn accept<S: Seam, W: StreamWriter<S>>(&self, writer: &mut W, tsih: u16) -> io::Result<()> {
         let response = LoginResponse { tsih, ..self.response };
         send(writer, response, &self.text, (self.task_tag, self.stat_sn, self.cmd_sn)).await
     }
 
-    /// The last answer: there will be no session.
+    /// Sends the final response: the login fails.
     pub(crate) async fn refuse<S: Seam, W: StreamWriter<S>>(
         &self,
         writer: &mut W,

@@ -1,36 +1,36 @@
-//! What a server is told to be: who may come in, limits and time-outs.
+//! Options of a server: access, limits and time-outs.
 
 use iscsi_protocol::login::Credentials;
 use scsi::AccessList;
 use seam::Nanos;
 
-/// A server's rules and limits. The defaults fit a daemon that serves some dozens of hosts.
+/// Options of a server. The defaults fit a daemon that serves some dozens of hosts.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where initiators are told to connect, `host:port` each; none: where the asking one has connected to.
+    /// Portals reported by SendTargets, each `host:port`; if empty, the local address of the initiator's connection.
     pub announce: Vec<String>,
-    /// Who may log in.
+    /// Initiators that may log in.
     pub access: AccessList,
-    /// What they prove their names with; none: a name is believed.
+    /// CHAP users; if empty, logins need no authentication.
     pub chap_users: Vec<ChapUser>,
-    /// Sessions at once; past it a log-in is refused.
+    /// Most sessions at once; further logins are refused.
     pub sessions_max: usize,
-    /// Connections that are not logged in at once; past it the oldest of them is closed.
+    /// Most connections in the login phase; one more closes the oldest.
     pub logins_max: usize,
-    /// Time that an initiator has to log in.
+    /// Time limit of the login phase.
     pub login_timeout: Nanos,
-    /// Commands of one session that are under way at once.
+    /// Most commands of a session in flight.
     pub commands_max: u32,
-    /// Bytes of one session's replies that are held at once; past it its socket is not read. The replies of all sessions together
-    /// hold at most a quarter of the core's buffers (or one reply alone, where that is less).
+    /// Most bytes of queued replies of a session; beyond it the socket is not read. The replies of all sessions
+    /// together hold at most a quarter of the core's buffers, or one reply if that is more.
     pub held_bytes_max: usize,
-    /// Time that an initiator has to take what was sent to it while others wait for the buffers which that holds; then it is sent
-    /// away.
+    /// Time after which an initiator that does not receive its replies is disconnected, if other sessions wait for the
+    /// buffers of these replies.
     pub stall_timeout: Nanos,
-    /// Bytes of writes, from when they are asked for until their units have done with them, of all sessions together, shared evenly. What
-    /// was let in unasked may be as much again.
+    /// Most bytes of write data of all sessions, shared evenly: solicited data from the R2T until the unit is done with
+    /// them. Unsolicited data may take as much again.
     pub payload_bytes_max: usize,
-    /// Silence after which an initiator is asked whether it is there, and after which as much again it is not.
+    /// Idle time after which an initiator is pinged; after the same time again without an answer the session ends.
     pub ping_after: Nanos,
 }
 
@@ -52,25 +52,25 @@ impl Default for Options {
     }
 }
 
-/// What initiators prove their names with.
+/// A CHAP user.
 #[derive(Clone, Debug)]
 pub struct ChapUser {
-    /// A name and a secret.
+    /// Name and secret.
     pub credentials: Credentials,
-    /// The initiators that these prove; empty: all that no other user is bound to.
+    /// Initiators that this user authenticates; if empty, all initiators that are bound to no user.
     pub initiators: AccessList,
 }
 
 impl ChapUser {
-    /// One that is bound to no initiator.
+    /// A user that is bound to no initiator.
     pub fn of_all(credentials: Credentials) -> ChapUser {
         ChapUser { credentials, initiators: AccessList::default() }
     }
 }
 
 impl Options {
-    /// What proves the initiator of that name: credentials that are bound to it, and where there are none, those that are bound to no
-    /// initiator. So a name that is bound cannot be claimed with the secret of another.
+    /// Credentials that authenticate `initiator`: the bound ones, or the unbound ones if no user is bound to it. A
+    /// bound name cannot be claimed with another user's secret.
     pub(crate) fn credentials_of(&self, initiator: &str) -> Vec<&Credentials> {
         let is_its = |user: &&ChapUser| !user.initiators.is_empty() && user.initiators.admits(initiator);
         let bound: Vec<_> = self.chap_users.iter().filter(is_its).collect();
@@ -80,19 +80,19 @@ impl Options {
     }
 }
 
-/// The target's only portal group, and its port's number to SCSI.
+/// The only target portal group, and the relative target port identifier.
 pub(crate) const PORTAL_GROUP: u16 = 1;
-/// Data that one R2T asks for, in bytes.
+/// Most bytes that one R2T requests.
 pub(crate) const R2T_BYTES: u32 = 256 << 10;
-/// Data that are asked for before a unit wants them, in bytes.
+/// Bytes requested ahead of the unit's need.
 pub(crate) const AHEAD_BYTES: u32 = 1 << 20;
-/// Least that a session may hold of writes, however many there are.
+/// Smallest share of write data of a session, whatever the number of sessions.
 pub(crate) const PAYLOAD_BYTES_MIN: usize = 2 * R2T_BYTES as usize;
-/// Least that a session may hold of replies before its socket is not read.
+/// Smallest limit of queued reply bytes of a session.
 pub(crate) const HELD_BYTES_MIN: usize = 256 << 10;
-/// Immediate commands and task management functions of a session at once, beyond its window.
+/// Most immediate commands and task management functions of a session, beyond its command window.
 pub(crate) const IMMEDIATE_MAX: usize = 16;
-/// What a PDU costs in simulated time, besides the unit's part: decoding, encoding, and its part of two system calls.
+/// Simulated processor time of a PDU without the unit's part: decoding, encoding, and its part of two system calls.
 pub(crate) const PDU_COST: Nanos = Nanos(2_000);
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bound_initiator_is_proved_by_no_other_users_secret() {
+    fn bound_initiator_is_not_authenticated_by_another_user() {
         let user = |name: &str, initiators: &[&str]| ChapUser {
             credentials: Credentials { user: name.to_owned(), secret: name.into(), mutual: None },
             initiators: AccessList::new(initiators),

@@ -1,4 +1,4 @@
-//! Accepts initiators, keeps the list of their sessions, and ends them.
+//! The server: accepts connections, lists sessions and ends them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,60 +16,60 @@ use crate::options::PORTAL_GROUP;
 use crate::session::{Session, SessionSpec, SlowCommand, Task};
 use crate::shared::Shared;
 
-/// How often a stopping server looks whether all have left.
+/// Poll interval of a stopping server.
 const STOP_POLL: Nanos = Nanos::from_millis(5);
 /// Pause after a failed accept (too many open files).
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
-/// Time for what is under way when initiators have not logged out in time.
+/// Time for the last answers after the time for logouts is over.
 const LAST_ANSWERS: Nanos = Nanos::from_secs(1);
-/// Sessions at once that only ask which targets there are.
+/// Most discovery sessions at once.
 const DISCOVERIES_MAX: usize = 16;
-/// Time for an initiator that has nothing under way to log out of a server that stops.
+/// Time for an idle initiator to log out of a stopping server.
 const IDLE_PATIENCE: Nanos = Nanos::from_secs(2);
-/// How often it is looked whether initiators are still there.
+/// Interval of checks for idle initiators.
 const WATCH_PAUSE: Nanos = Nanos::from_secs(5);
 
-/// What a server has done.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerStats {
-    /// Sessions now.
+    /// Current sessions.
     pub sessions: u64,
-    /// Connections so far.
+    /// Accepted connections.
     pub accepted: u64,
-    /// Connections now that are not logged in.
+    /// Current connections in the login phase.
     pub half_open: u64,
-    /// Connections that did not get through the log-in: time-out, garbage, lost, refused.
+    /// Connections that failed in the login phase: time-out, malformed PDU, loss, refusal.
     pub failed_logins: u64,
 }
 
-/// One session, and what it has done.
+/// State and counters of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionStats {
-    /// Our name for it.
+    /// Target session identifying handle.
     pub tsih: u16,
     /// The initiator's name.
     pub initiator: String,
-    /// What it calls itself for people; may be empty.
+    /// The initiator's alias; may be empty.
     pub alias: String,
-    /// Where it connected to.
+    /// Portal that the initiator connected to.
     pub portal: String,
-    /// It only asks which targets there are.
+    /// True for a discovery session.
     pub discovery: bool,
-    /// It has proved who it is.
+    /// True if the initiator authenticated itself.
     pub authenticated: bool,
-    /// Headers, and data, are followed by a checksum.
+    /// Header and data digests in use.
     pub digests: (bool, bool),
-    /// Commands so far.
+    /// Commands received.
     pub commands: u64,
-    /// Commands under way.
+    /// Commands in flight.
     pub under_way: u64,
-    /// Commands that were aborted.
+    /// Commands aborted.
     pub aborted: u64,
-    /// Bytes read so far.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes written so far.
+    /// Bytes written.
     pub write_bytes: u64,
-    /// The slowest commands of the last hour, the slowest first, of those that had to wait for anything.
+    /// The slowest commands of the last hour that had to wait, slowest first.
     pub slowest: Vec<SlowCommand>,
 }
 
@@ -78,12 +78,12 @@ struct Inner<S: Seam> {
     stats: Cell<ServerStats>,
     stopping: Cell<bool>,
     listeners: RefCell<Vec<Rc<Control>>>,
-    /// Connections that are not logged in, the oldest first.
+    /// Connections in the login phase, oldest first.
     half_open: RefCell<BTreeMap<u64, Rc<Control>>>,
     watched: Cell<bool>,
 }
 
-/// The iSCSI server of one core. A clone is another handle to the same.
+/// The iSCSI server of one core. A clone is another handle to the same server.
 pub struct Server<S: Seam>(Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Server<S> {
@@ -101,7 +101,7 @@ impl<S: Seam> Server<S> {
             let sessions = listed.upgrade().map(|shared| shared.sessions()).unwrap_or_default();
             let its = sessions.iter().find(|session| session.nexus().is_some_and(|own| own.is(nexus)));
             if let Some(session) = its {
-                session.tell(lun, sense);
+                session.send_scsi_event(lun, sense);
             }
         });
         Server(Rc::new(Inner {
@@ -114,7 +114,7 @@ impl<S: Seam> Server<S> {
         }))
     }
 
-    /// What it serves.
+    /// The target that the server serves.
     pub fn target(&self) -> &Target<S> {
         &self.0.shared.target
     }
@@ -125,12 +125,12 @@ impl<S: Seam> Server<S> {
         ServerStats { sessions, half_open: self.0.half_open.borrow().len() as u64, ..self.0.stats.get() }
     }
 
-    /// The sessions there are.
+    /// All sessions.
     pub fn sessions(&self) -> Vec<SessionStats> {
         self.0.shared.sessions().iter().map(|session| session.stats()).collect()
     }
 
-    /// Takes initiators from `listener`, a task each, until the server is stopped.
+    /// Accepts connections from `listener`, a task each, until the server is stopped.
     pub async fn accept(&self, listener: S::Listener) {
         let control = Rc::new(Control::default());
         self.0.listeners.borrow_mut().push(Rc::clone(&control));
@@ -148,7 +148,7 @@ impl<S: Seam> Server<S> {
         self.0.listeners.borrow_mut().retain(|other| !Rc::ptr_eq(other, &control));
     }
 
-    /// Serves one initiator until it leaves.
+    /// Serves one connection to its end.
     pub async fn serve(&self, stream: S::Stream) {
         self.count(|stats| stats.accepted += 1);
         if self.0.stopping.get() {
@@ -170,7 +170,7 @@ impl<S: Seam> Server<S> {
         let session = Rc::clone(&listed.session);
         session.run(&mut incoming, writer).await;
         self.0.shared.clients.remove(number);
-        // Its buffers are of no use any more, and its last commands may take their time.
+        // The buffers are released before the wait for the last commands.
         drop(incoming);
         session.end_tasks().await;
     }
@@ -181,7 +181,7 @@ impl<S: Seam> Server<S> {
         writer: &mut W,
         portal: Option<Address>,
         control: &Rc<Control>,
-    ) -> Result<Listed<S>, LoginError> {
+    ) -> Result<SessionGuard<S>, LoginError> {
         let shared = &self.0.shared;
         let options = &shared.options;
         let of = |initiator: &str| options.credentials_of(initiator);
@@ -200,20 +200,20 @@ impl<S: Seam> Server<S> {
                 return Err(refusal.into());
             }
         };
-        logged_in.welcome(writer, listed.session.tsih()).await?;
+        logged_in.accept(writer, listed.session.tsih()).await?;
         Ok(listed)
     }
 
-    /// Begins a session for an initiator that was found to be who it says, in place of the one that it may have had before.
+    /// Begins a session after a login, replacing the session of the same initiator port (session reinstatement).
     async fn admit(
         &self,
         logged_in: &LoggedIn,
         portal: Option<Address>,
         control: &Rc<Control>,
-    ) -> Result<Listed<S>, Refusal> {
+    ) -> Result<SessionGuard<S>, Refusal> {
         let (shared, agreed) = (&self.0.shared, &logged_in.agreed);
-        while let Some(before) = self.session_before(agreed)? {
-            // Nothing of the old session may happen after the new one has begun.
+        while let Some(before) = self.session_to_reinstate(agreed)? {
+            // The old session's commands must not have an effect after the new session has begun.
             before.control().ask(Stop::Now);
             shared.seam.sleep(STOP_POLL).await;
         }
@@ -221,7 +221,7 @@ impl<S: Seam> Server<S> {
             return Err(Refusal::Unavailable);
         }
         let mut sessions = shared.sessions.borrow_mut();
-        // Who only asks for targets need not prove anything, and takes nobody's place.
+        // Discovery sessions have a limit of their own: without authentication they must not displace normal sessions.
         let is_discovery = agreed.session == SessionType::Discovery;
         let alike = sessions.values().filter(|session| session.nexus().is_none() == is_discovery).count();
         if alike >= if is_discovery { DISCOVERIES_MAX } else { shared.options.sessions_max } {
@@ -248,18 +248,18 @@ impl<S: Seam> Server<S> {
             control: Rc::clone(control),
         });
         sessions.insert(tsih, Rc::clone(&session));
-        Ok(Listed { shared: Rc::clone(shared), session })
+        Ok(SessionGuard { shared: Rc::clone(shared), session })
     }
 
-    /// The session that this one takes the place of.
-    fn session_before(&self, agreed: &Agreed) -> Result<Option<Rc<Session<S>>>, Refusal> {
+    /// The session that the login reinstates.
+    fn session_to_reinstate(&self, agreed: &Agreed) -> Result<Option<Rc<Session<S>>>, Refusal> {
         if agreed.session == SessionType::Discovery {
             return if agreed.tsih == 0 { Ok(None) } else { Err(Refusal::NoSuchSession) };
         }
-        let same = |session: &&Rc<Session<S>>| session.is_of(&agreed.initiator, agreed.isid);
+        let same = |session: &&Rc<Session<S>>| session.belongs_to(&agreed.initiator, agreed.isid);
         let found = self.0.shared.sessions.borrow().values().find(same).cloned();
         match &found {
-            // A session goes on with its own connection alone, and as good as new: nothing is kept to be recovered.
+            // A session has one connection and no recovery: only its own connection can reinstate it.
             Some(session) if agreed.tsih == session.tsih() && agreed.connection != session.connection() => {
                 Err(Refusal::TooManyConnections)
             }
@@ -269,7 +269,7 @@ impl<S: Seam> Server<S> {
         }
     }
 
-    /// Waits until no command to a unit that was removed is under way any more; what is left after `patience` is aborted.
+    /// Waits until no command to a removed unit is in flight; aborts the rest after `patience`.
     pub async fn release(&self, lun: Lun, patience: Nanos) {
         let shared = &self.0.shared;
         let deadline = shared.seam.now() + patience;
@@ -280,12 +280,12 @@ impl<S: Seam> Server<S> {
         let is_its = |task: &Task| Lun::decode(task.lun) == Some(lun);
         let aborted: Vec<_> = shared.sessions().iter().flat_map(|session| session.abort(is_its)).collect();
         for task in aborted {
-            task.until_ended().await;
+            task.wait_until_ended().await;
         }
     }
 
-    /// Takes no further initiator and asks all to log out; what is under way then is finished and answered, in all for at most
-    /// `patience` and a little.
+    /// Stops the server: accepts no connection, asks all initiators to log out, and completes commands in flight. Takes
+    /// at most `patience` plus a short time for last answers.
     pub async fn stop(&self, patience: Nanos) {
         let shared = &self.0.shared;
         self.0.stopping.set(true);
@@ -316,7 +316,7 @@ impl<S: Seam> Server<S> {
         }
     }
 
-    /// As long as there are sessions, asks initiators that are silent whether they are there.
+    /// Pings silent initiators while there are sessions.
     fn watch(&self) {
         if self.0.watched.replace(true) {
             return;
@@ -326,7 +326,7 @@ impl<S: Seam> Server<S> {
             let shared = &server.0.shared;
             while !shared.sessions.borrow().is_empty() {
                 shared.seam.sleep(WATCH_PAUSE).await;
-                shared.sessions().iter().for_each(|session| session.look_alive());
+                shared.sessions().iter().for_each(|session| session.check_alive());
             }
             server.0.watched.set(false);
         });
@@ -339,7 +339,7 @@ impl<S: Seam> Server<S> {
     }
 }
 
-/// A connection that is not logged in; the oldest one goes when there are too many.
+/// A connection in the login phase; beyond the limit the oldest one is closed.
 struct HalfOpen<'a, S: Seam> {
     server: &'a Server<S>,
     number: u64,
@@ -364,13 +364,13 @@ impl<S: Seam> Drop for HalfOpen<'_, S> {
     }
 }
 
-/// A session that is in the list; leaves it, and the target, when dropped.
-struct Listed<S: Seam> {
+/// A session in the list; on drop it leaves the list and the target.
+struct SessionGuard<S: Seam> {
     shared: Rc<Shared<S>>,
     session: Rc<Session<S>>,
 }
 
-impl<S: Seam> Drop for Listed<S> {
+impl<S: Seam> Drop for SessionGuard<S> {
     fn drop(&mut self) {
         self.shared.sessions.borrow_mut().remove(&self.session.tsih());
         if let Some(nexus) = self.session.nexus() {

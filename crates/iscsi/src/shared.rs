@@ -1,4 +1,4 @@
-//! What all sessions of a server share.
+//! State shared by all sessions of a server.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,16 +12,16 @@ use crate::Options;
 use crate::options::{HELD_BYTES_MIN, PAYLOAD_BYTES_MIN};
 use crate::session::Session;
 
-/// What all sessions share: the target, limits, and who they are.
+/// State shared by all sessions: target, options and the list of sessions.
 pub(crate) struct Shared<S: Seam> {
     pub(crate) seam: S,
     pub(crate) target: Target<S>,
     pub(crate) options: Options,
-    /// Sessions with a connection, and what their replies hold.
+    /// Sessions with a connection, and the buffers of their replies.
     pub(crate) clients: Rc<Clients>,
-    /// All sessions, by our names for them; those whose connection is gone stay until their last command has ended.
+    /// All sessions by TSIH; a session without a connection stays until its last command has ended.
     pub(crate) sessions: RefCell<BTreeMap<u16, Rc<Session<S>>>>,
-    /// Bytes that all sessions hold of writes.
+    /// Bytes of write data of all sessions.
     pub(crate) payload_bytes: Cell<usize>,
 }
 
@@ -33,17 +33,17 @@ impl<S: Seam> Shared<S> {
         Shared { seam, target, options, clients, sessions, payload_bytes }
     }
 
-    /// Sessions now, to go through while they change.
+    /// A copy of the list of sessions, for iterations during which it changes.
     pub(crate) fn sessions(&self) -> Vec<Rc<Session<S>>> {
         self.sessions.borrow().values().cloned().collect()
     }
 
-    /// Bytes of queued replies past which one session's socket is not read.
+    /// Limit of queued reply bytes of a session.
     pub(crate) fn held_bytes(&self) -> usize {
         self.clients.share_bytes().max(HELD_BYTES_MIN)
     }
 
-    /// Bytes of writes that one session may hold without anybody minding.
+    /// A session's share of the write data limit.
     pub(crate) fn payload_share(&self) -> usize {
         (self.options.payload_bytes_max / self.sessions.borrow().len().max(1)).max(PAYLOAD_BYTES_MIN)
     }

@@ -1,30 +1,30 @@
-//! What a client may ask in transmission, and the bits that go with it.
+//! Commands of the transmission phase and their flags.
 
-/// A request's kind.
+/// Type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// Read `len` bytes.
+    /// Reads `len` bytes.
     Read,
-    /// Write the `len` bytes that follow.
+    /// Writes the `len` bytes that follow.
     Write,
-    /// Good-bye; never answered.
+    /// Disconnects; has no reply.
     Disconnect,
-    /// Make durable what was acknowledged.
+    /// Makes acknowledged writes durable.
     Flush,
-    /// Release a range.
+    /// Releases a range.
     Trim,
-    /// Bring a range into memory.
+    /// Prefetches a range into memory.
     Cache,
-    /// Zero a range.
+    /// Zeroes a range.
     WriteZeroes,
-    /// Tell about a range.
+    /// Reports the block status of a range.
     BlockStatus,
-    /// Something that is not spoken here.
+    /// An unsupported command.
     Unknown(u16),
 }
 
 impl Command {
-    /// From its number on the wire.
+    /// Decodes a command number.
     pub const fn from_wire(number: u16) -> Self {
         match number {
             0 => Command::Read,
@@ -39,7 +39,7 @@ impl Command {
         }
     }
 
-    /// Its number on the wire.
+    /// Encodes the command number.
     pub const fn to_wire(self) -> u16 {
         match self {
             Command::Read => 0,
@@ -54,7 +54,7 @@ impl Command {
         }
     }
 
-    /// Flags that may come with it. Force-unit-access is allowed on everything and means nothing where nothing is written.
+    /// Flags allowed with the command. FUA is allowed with every command and has no effect unless the command writes.
     pub const fn flags_allowed(self) -> u16 {
         match self {
             Command::Read => FUA | DF,
@@ -64,21 +64,21 @@ impl Command {
         }
     }
 
-    /// True when bytes follow the request.
+    /// True if data follow the request.
     pub const fn has_payload(self) -> bool {
         matches!(self, Command::Write)
     }
 }
 
-/// Acknowledge only what is durable.
+/// Write, trim, write-zeroes: acknowledge after the data are durable.
 pub const FUA: u16 = 1 << 0;
 /// Write-zeroes: keep the space allocated.
 pub const NO_HOLE: u16 = 1 << 1;
-/// Read: one chunk, or an error.
+/// Read: one chunk or an error ("do not fragment").
 pub const DF: u16 = 1 << 2;
-/// Block status: one extent a context.
+/// Block status: one extent per context.
 pub const REQ_ONE: u16 = 1 << 3;
-/// Write-zeroes: fail if it is no faster than writing.
+/// Write-zeroes: fail if zeroing is not faster than writing.
 pub const FAST_ZERO: u16 = 1 << 4;
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_survives_the_way_to_the_wire_and_back() {
+    fn command_numbers_round_trip() {
         for number in 0..=u16::MAX {
             assert_eq!(Command::from_wire(number).to_wire(), number);
         }

@@ -1,6 +1,6 @@
-//! The error numbers that may appear on the wire, whatever the operating system calls them.
+//! Error numbers on the wire, independent of the operating system's.
 
-/// Why a request failed.
+/// Error of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Errno {
     /// Not permitted (a write to a read-only export).
@@ -13,7 +13,7 @@ pub enum Errno {
     Inval,
     /// No space left, or a write past the end.
     NoSpace,
-    /// Too large to be answered in one piece.
+    /// Too large for a reply in one piece.
     Overflow,
     /// Not supported (or not fast).
     NotSup,
@@ -22,7 +22,7 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// All of them.
+    /// All error numbers.
     pub const ALL: [Errno; 8] = [
         Errno::Perm,
         Errno::Io,
@@ -34,7 +34,7 @@ impl Errno {
         Errno::Shutdown,
     ];
 
-    /// Its number on the wire.
+    /// Encodes the error number.
     pub const fn to_wire(self) -> u32 {
         match self {
             Errno::Perm => 1,
@@ -48,7 +48,7 @@ impl Errno {
         }
     }
 
-    /// From its number on the wire; 0 is success, what is unknown counts as invalid, as the specification says.
+    /// Decodes an error number; 0 is success. An unknown number counts as invalid, as the specification requires.
     pub fn from_wire(number: u32) -> Option<Self> {
         if number == 0 {
             return None;
@@ -56,7 +56,7 @@ impl Errno {
         Some(Errno::ALL.into_iter().find(|errno| errno.to_wire() == number).unwrap_or(Errno::Inval))
     }
 
-    /// A text for people.
+    /// Text for error messages.
     pub const fn text(self) -> &'static str {
         match self {
             Errno::Perm => "not permitted: the export is read-only",
@@ -64,8 +64,8 @@ impl Errno {
             Errno::NoMem => "out of memory",
             Errno::Inval => "invalid request: misaligned, out of bounds, too long, or unknown",
             Errno::NoSpace => "no space left, or past the end of the export",
-            Errno::Overflow => "too large to be answered in one piece",
-            Errno::NotSup => "not supported, or not fast here",
+            Errno::Overflow => "too large for a reply in one piece",
+            Errno::NotSup => "not supported, or not fast",
             Errno::Shutdown => "the export is shutting down",
         }
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_numbers_come_back_and_unknown_ones_are_invalid() {
+    fn known_errors_round_trip_and_unknown_ones_are_invalid() {
         assert!(Errno::ALL.into_iter().all(|errno| Errno::from_wire(errno.to_wire()) == Some(errno)));
         assert_eq!(Errno::from_wire(0), None);
         assert_eq!(Errno::from_wire(4711), Some(Errno::Inval));

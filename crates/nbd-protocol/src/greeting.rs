@@ -1,22 +1,22 @@
-//! The first bytes of a connection: the server's greeting, the client's flags, and the answer to `EXPORT_NAME`.
+//! The start of a connection: the server's greeting, the client's flags, and the reply to `EXPORT_NAME`.
 
 use crate::flags::{FIXED_NEWSTYLE, NO_ZEROES};
 use crate::wire::Wire;
 use crate::{Broken, Decoded, Step};
 
 const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Also starts every option.
+/// Magic number of the greeting and of every option.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const OLD_STYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 
 /// Length of the server's greeting.
 pub const GREETING_BYTES: usize = 18;
-/// Length of the client's answer to it.
+/// Length of the client's flags.
 pub const CLIENT_FLAGS_BYTES: usize = 4;
-/// Zeroes after the answer to `EXPORT_NAME` for clients that did not refuse them.
+/// Zeroes after the reply to `EXPORT_NAME`, unless the client refused them.
 const ZEROES: [u8; 124] = [0; 124];
 
-/// The server's greeting: fixed newstyle, no zeroes wanted.
+/// Encodes the server's greeting: fixed newstyle, zeroes not required.
 pub fn greeting() -> [u8; GREETING_BYTES] {
     let mut out = [0; GREETING_BYTES];
     out[0..8].copy_from_slice(&NBD_MAGIC.to_be_bytes());
@@ -25,7 +25,7 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
     out
 }
 
-/// The server's greeting as a client reads it: its handshake flags.
+/// Decodes the server's greeting; returns the handshake flags.
 pub fn decode_greeting(bytes: &[u8]) -> Decoded<u16> {
     let mut wire = Wire(bytes);
     let Some(magic) = wire.u64() else { return Ok(Step::More(GREETING_BYTES)) };
@@ -41,24 +41,24 @@ pub fn decode_greeting(bytes: &[u8]) -> Decoded<u16> {
     Ok(wire.u16().map_or(Step::More(GREETING_BYTES), |flags| Step::Got(flags, GREETING_BYTES)))
 }
 
-/// What a client said about itself.
+/// Flags of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientFlags {
-    /// Does not want 124 zeroes after the answer to `EXPORT_NAME`.
+    /// True if the client refuses 124 zeroes after the reply to `EXPORT_NAME`.
     pub no_zeroes: bool,
 }
 
-/// The client's answer to the greeting, as the server reads it.
+/// Decodes the client's flags.
 pub fn decode_client_flags(bytes: &[u8]) -> Decoded<ClientFlags> {
     let Some(flags) = Wire(bytes).u32() else { return Ok(Step::More(CLIENT_FLAGS_BYTES)) };
     let known = u32::from(FIXED_NEWSTYLE | NO_ZEROES);
     if flags & !known != 0 || flags & u32::from(FIXED_NEWSTYLE) == 0 {
-        return Err(Broken::Malformed("client flags: fixed newstyle is needed, and no unknown bit"));
+        return Err(Broken::Malformed("client flags: fixed newstyle is required, unknown bits are not allowed"));
     }
     Ok(Step::Got(ClientFlags { no_zeroes: flags & u32::from(NO_ZEROES) != 0 }, CLIENT_FLAGS_BYTES))
 }
 
-/// The client's answer to a greeting with these flags.
+/// Encodes the client's flags for a greeting with `greeting_flags`.
 pub fn client_flags(greeting_flags: u16) -> Result<[u8; CLIENT_FLAGS_BYTES], Broken> {
     if greeting_flags & FIXED_NEWSTYLE == 0 {
         return Err(Broken::OldStyle);
@@ -66,7 +66,7 @@ pub fn client_flags(greeting_flags: u16) -> Result<[u8; CLIENT_FLAGS_BYTES], Bro
     Ok(u32::from(greeting_flags & (FIXED_NEWSTYLE | NO_ZEROES)).to_be_bytes())
 }
 
-/// Appends the answer to `EXPORT_NAME`.
+/// Appends the reply to `EXPORT_NAME`.
 pub fn push_export(out: &mut Vec<u8>, size_bytes: u64, export_flags: u16, no_zeroes: bool) {
     out.extend_from_slice(&size_bytes.to_be_bytes());
     out.extend_from_slice(&export_flags.to_be_bytes());
@@ -80,9 +80,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sides_of_the_greeting_agree() {
+    fn greeting_and_client_flags_round_trip() {
         let bytes = greeting();
-        let Ok(Step::Got(flags, 18)) = decode_greeting(&bytes) else { panic!("the greeting is whole") };
+        let Ok(Step::Got(flags, 18)) = decode_greeting(&bytes) else { panic!("the greeting is incomplete") };
         let answer = client_flags(flags).expect("fixed newstyle is offered");
         assert_eq!(decode_client_flags(&answer), Ok(Step::Got(ClientFlags { no_zeroes: true }, 4)));
         for len in 0..18 {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_server_is_told_from_garbage() {
+    fn oldstyle_server_is_told_from_garbage() {
         let mut old = greeting();
         old[8..16].copy_from_slice(&OLD_STYLE_MAGIC.to_be_bytes());
         assert_eq!(decode_greeting(&old), Err(Broken::OldStyle));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_fixed_newstyle_is_refused() {
+    fn client_without_fixed_newstyle_is_refused() {
         assert!(decode_client_flags(&[0, 0, 0, 2]).is_err());
         assert!(decode_client_flags(&[0, 0, 0, 7]).is_err());
     }

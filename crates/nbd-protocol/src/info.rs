@@ -1,36 +1,36 @@
-//! The payloads of `GO`, `INFO` and `LIST`, and the facts that answer them.
+//! Payloads of `GO`, `INFO` and `LIST`, and of the replies to them.
 
 use crate::Broken;
 use crate::limits::NAME_BYTES_MAX;
 use crate::wire::{Wire, push_text};
 
-/// The kinds of fact that a client may ask for, by number.
+/// Types of information, by number.
 pub mod kind {
-    /// Size and flags; always told.
+    /// Size and flags; always sent.
     pub const EXPORT: u16 = 0;
-    /// The export's own name.
+    /// Name of the export.
     pub const NAME: u16 = 1;
-    /// A text for people.
+    /// Description.
     pub const DESCRIPTION: u16 = 2;
-    /// Smallest, best and largest request.
+    /// Minimum, preferred and maximum request size.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// `GO` or `INFO` as the server reads it.
+/// Payload of `GO` or `INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InfoRequest<'a> {
-    /// The export; empty for the default one.
+    /// Name of the export; empty for the default export.
     pub name: &'a str,
-    /// Asked for block sizes.
+    /// True if block sizes are requested.
     pub wants_block_size: bool,
-    /// Asked for the name.
+    /// True if the name is requested.
     pub wants_name: bool,
-    /// Asked for the description.
+    /// True if the description is requested.
     pub wants_description: bool,
 }
 
 impl<'a> InfoRequest<'a> {
-    /// Reads the payload of `GO` or `INFO`.
+    /// Decodes the payload of `GO` or `INFO`.
     pub fn parse(payload: &'a [u8]) -> Result<Self, Broken> {
         let broken = Broken::Malformed("GO or INFO");
         let mut wire = Wire(payload);
@@ -48,7 +48,7 @@ impl<'a> InfoRequest<'a> {
         if wire.is_empty() { Ok(request) } else { Err(broken) }
     }
 
-    /// The payload, as a client sends it.
+    /// Encodes the payload.
     pub fn encode(&self) -> Vec<u8> {
         let wanted = [
             (self.wants_block_size, kind::BLOCK_SIZE),
@@ -64,35 +64,35 @@ impl<'a> InfoRequest<'a> {
     }
 }
 
-/// A fact about an export.
+/// Information about an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Info<'a> {
-    /// Its size, and bits of [`crate::flags`].
+    /// Size and flags.
     Export {
-        /// Bytes.
+        /// Size in bytes.
         size_bytes: u64,
-        /// What it can do.
+        /// Flags of [`crate::flags`].
         flags: u16,
     },
-    /// Its own name.
+    /// Name.
     Name(&'a str),
-    /// A text for people.
+    /// Description.
     Description(&'a str),
     /// Limits on requests, in bytes.
     BlockSize {
-        /// Smallest request, and alignment of all.
+        /// Minimum request size and alignment.
         min: u32,
-        /// Best alignment.
+        /// Preferred alignment.
         preferred: u32,
-        /// Longest read or write.
+        /// Maximum length of a read or write.
         max: u32,
     },
-    /// Something unknown, to be ignored.
+    /// Unknown information, which is ignored.
     Other(u16),
 }
 
 impl<'a> Info<'a> {
-    /// Reads the payload of an `INFO` reply.
+    /// Decodes the payload of an `INFO` reply.
     pub fn parse(payload: &'a [u8]) -> Result<Self, Broken> {
         let broken = || Broken::Malformed("INFO reply");
         let mut wire = Wire(payload);
@@ -112,7 +112,7 @@ impl<'a> Info<'a> {
         Ok(info)
     }
 
-    /// The payload of an `INFO` reply.
+    /// Encodes the payload of an `INFO` reply.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let push16 = |out: &mut Vec<u8>, number: u16| out.extend_from_slice(&number.to_be_bytes());
@@ -140,7 +140,7 @@ impl<'a> Info<'a> {
     }
 }
 
-/// The payload of a `SERVER` reply to `LIST`: a name and a text for people.
+/// Encodes the payload of a `SERVER` reply to `LIST`: name and description.
 pub fn encode_server(name: &str, description: &str) -> Vec<u8> {
     let mut out = Vec::new();
     push_text(&mut out, name);
@@ -153,13 +153,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_go_request_survives_the_wire() {
+    fn go_request_round_trips() {
         let request = InfoRequest { name: "vm1", wants_block_size: true, wants_name: false, wants_description: true };
         assert_eq!(InfoRequest::parse(&request.encode()), Ok(request));
     }
 
     #[test]
-    fn a_go_request_that_lies_about_its_lengths_is_malformed() {
+    fn go_request_with_wrong_lengths_is_malformed() {
         let request = InfoRequest { name: "vm1", wants_block_size: true, wants_name: true, wants_description: true };
         let whole = request.encode();
         for len in 0..whole.len() {
@@ -171,11 +171,11 @@ mod tests {
         assert!(InfoRequest::parse(&long).is_err());
         let mut foreign = whole;
         foreign[4] = 0xff;
-        assert!(InfoRequest::parse(&foreign).is_err(), "a name that is no UTF-8");
+        assert!(InfoRequest::parse(&foreign).is_err(), "the name is not UTF-8");
     }
 
     #[test]
-    fn every_fact_survives_the_wire() {
+    fn every_information_type_round_trips() {
         let facts = [
             Info::Export { size_bytes: 1 << 40, flags: 0x5ed },
             Info::Name("vm1"),

@@ -1,8 +1,8 @@
-//! The NBD wire format alone: no I/O, no allocation that a peer could make large, no panic on any input.
+//! The NBD wire format: no I/O, allocations bounded by limits, no panic on any input.
 //!
-//! Both directions are here, for the front end that serves the protocol and for the backing that is its client. A decoder
-//! takes the bytes that have arrived and says *more needed*, *here is one, so many bytes used*, or *broken*; it keeps no
-//! state. Source: the protocol's specification, `doc/proto.md` of the NetworkBlockDevice project.
+//! Both directions are included, for the front end (server) and for the backing (client). A decoder is stateless: it
+//! takes the received bytes and returns "more bytes needed", a value with its length, or an error. Source: the
+//! protocol's specification, `doc/proto.md` of the NetworkBlockDevice project.
 
 pub mod command;
 pub mod errno;

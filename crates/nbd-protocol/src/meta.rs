@@ -1,25 +1,25 @@
-//! The payloads of `LIST_META_CONTEXT` and `SET_META_CONTEXT`, and of the replies to them.
+//! Payloads of `LIST_META_CONTEXT` and `SET_META_CONTEXT`, and of the replies to them.
 
 use crate::Broken;
 use crate::flags::BASE_ALLOCATION;
 use crate::limits::NAME_BYTES_MAX;
 use crate::wire::{Wire, push_text};
 
-/// What a client asks about metadata contexts.
+/// A request for metadata contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaRequest<'a> {
-    /// The export; empty for the default one.
+    /// Name of the export; empty for the default export.
     pub name: &'a str,
     /// Number of queries.
     pub queries: u32,
-    /// True when `base:allocation` is asked for by its whole name.
+    /// True if a query names `base:allocation`.
     pub wants_base_allocation: bool,
-    /// True when a query names the whole `base:` namespace; counts for listing alone.
+    /// True if a query names the whole namespace `base:`, which is valid for listing only.
     pub wants_base_namespace: bool,
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Reads the payload of `LIST_META_CONTEXT` or `SET_META_CONTEXT`.
+    /// Decodes the payload of `LIST_META_CONTEXT` or `SET_META_CONTEXT`.
     pub fn parse(payload: &'a [u8]) -> Result<Self, Broken> {
         let broken = || Broken::Malformed("LIST or SET_META_CONTEXT");
         let mut wire = Wire(payload);
@@ -27,7 +27,7 @@ impl<'a> MetaRequest<'a> {
         let queries = wire.u32().ok_or_else(broken)?;
         let mut request = MetaRequest { name, queries, wants_base_allocation: false, wants_base_namespace: false };
         for _ in 0..queries {
-            // A query takes at least four bytes, so that the payload bounds the loop whatever the count says.
+            // A query takes at least four bytes, so the payload bounds the loop whatever the count.
             match wire.text(NAME_BYTES_MAX).ok_or_else(broken)? {
                 BASE_ALLOCATION => request.wants_base_allocation = true,
                 "base:" => request.wants_base_namespace = true,
@@ -37,7 +37,7 @@ impl<'a> MetaRequest<'a> {
         if wire.is_empty() { Ok(request) } else { Err(broken()) }
     }
 
-    /// The payload that asks for `base:allocation` of the export `name`.
+    /// Encodes the payload that requests `base:allocation` of the export `name`.
     pub fn encode_base_allocation(name: &str) -> Vec<u8> {
         let mut out = Vec::new();
         push_text(&mut out, name);
@@ -47,12 +47,12 @@ impl<'a> MetaRequest<'a> {
     }
 }
 
-/// The payload of a `META_CONTEXT` reply.
+/// Encodes the payload of a `META_CONTEXT` reply.
 pub fn encode_context(id: u32, name: &str) -> Vec<u8> {
     [&id.to_be_bytes()[..], name.as_bytes()].concat()
 }
 
-/// Reads the payload of a `META_CONTEXT` reply: the context's number on this connection, and its name.
+/// Decodes the payload of a `META_CONTEXT` reply: context identifier on this connection, and name.
 pub fn parse_context(payload: &[u8]) -> Result<(u32, &str), Broken> {
     let broken = || Broken::Malformed("META_CONTEXT reply");
     let mut wire = Wire(payload);
@@ -65,9 +65,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn asking_for_allocation_survives_the_wire() {
+    fn allocation_request_round_trips() {
         let bytes = MetaRequest::encode_base_allocation("vm1");
-        let request = MetaRequest::parse(&bytes).expect("it was just encoded");
+        let request = MetaRequest::parse(&bytes).expect("the payload is valid");
         assert_eq!((request.name, request.queries, request.wants_base_allocation), ("vm1", 1, true));
         assert_eq!(parse_context(&encode_context(1, BASE_ALLOCATION)), Ok((1, BASE_ALLOCATION)));
         for len in 0..bytes.len() {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_of_billions_ends_with_the_payload() {
+    fn excessive_count_ends_with_the_payload() {
         let mut bytes = MetaRequest::encode_base_allocation("vm1");
         bytes[7..11].copy_from_slice(&u32::MAX.to_be_bytes());
         assert!(MetaRequest::parse(&bytes).is_err());

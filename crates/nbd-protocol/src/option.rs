@@ -1,4 +1,4 @@
-//! Options of the handshake and their replies: a head each, followed by a payload.
+//! Options of the handshake and their replies: a header each, followed by a payload.
 
 use crate::greeting::OPTION_MAGIC;
 use crate::limits::{OPTION_PAYLOAD_BYTES_MAX, OPTION_PAYLOAD_BYTES_SKIPPED_MAX};
@@ -7,35 +7,35 @@ use crate::{Broken, Decoded, Step};
 
 const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 
-/// What a client asks during the handshake.
+/// Type of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OptionKind {
-    /// Take this export, without a proper answer; the payload is the name.
+    /// Selects an export without a regular reply; the payload is the name.
     ExportName,
-    /// End the handshake.
+    /// Ends the handshake.
     Abort,
-    /// Name all exports.
+    /// Lists all exports.
     List,
-    /// Speak TLS from now on.
+    /// Starts TLS.
     StartTls,
-    /// Tell about an export.
+    /// Requests information about an export.
     Info,
-    /// Take this export.
+    /// Selects an export.
     Go,
-    /// Use structured replies.
+    /// Negotiates structured replies.
     StructuredReply,
-    /// Which metadata contexts are there.
+    /// Lists metadata contexts.
     ListMetaContext,
-    /// Use these metadata contexts.
+    /// Selects metadata contexts.
     SetMetaContext,
-    /// Use 64-bit headers.
+    /// Negotiates 64-bit headers.
     ExtendedHeaders,
-    /// Something that is not spoken here.
+    /// An unsupported option.
     Unknown(u32),
 }
 
 impl OptionKind {
-    /// From its number on the wire.
+    /// Decodes an option number.
     pub const fn from_wire(number: u32) -> Self {
         match number {
             1 => OptionKind::ExportName,
@@ -52,7 +52,7 @@ impl OptionKind {
         }
     }
 
-    /// Its number on the wire.
+    /// Encodes the option number.
     pub const fn to_wire(self) -> u32 {
         match self {
             OptionKind::ExportName => 1,
@@ -70,20 +70,20 @@ impl OptionKind {
     }
 }
 
-/// The head of an option, as the server reads it.
+/// Header of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// What is asked.
+    /// Type.
     pub kind: OptionKind,
-    /// Bytes of payload that follow.
+    /// Length of the payload in bytes.
     pub len: u32,
 }
 
 impl OptionHeader {
-    /// Length on the wire, without payload.
+    /// Length without payload.
     pub const BYTES: usize = 16;
 
-    /// The head at the start of `bytes`. A payload past [`OPTION_PAYLOAD_BYTES_SKIPPED_MAX`] is broken.
+    /// Decodes the header at the start of `bytes`. A payload beyond [`OPTION_PAYLOAD_BYTES_SKIPPED_MAX`] is an error.
     pub fn decode(bytes: &[u8]) -> Decoded<OptionHeader> {
         let mut wire = Wire(bytes);
         let Some(magic) = wire.u64() else { return Ok(Step::More(OptionHeader::BYTES)) };
@@ -98,13 +98,13 @@ impl OptionHeader {
         Ok(Step::Got(OptionHeader { kind: OptionKind::from_wire(kind), len }, OptionHeader::BYTES))
     }
 
-    /// True when the payload is too long to be looked at: it is skipped and answered with [`OptionReplyKind::ErrTooBig`].
+    /// True if the payload is too long: it is skipped and answered with [`OptionReplyKind::ErrTooBig`].
     pub fn is_too_big(&self) -> bool {
         self.len as usize > OPTION_PAYLOAD_BYTES_MAX
     }
 }
 
-/// Appends an option with its payload, as a client sends it.
+/// Appends an option with its payload.
 pub fn push_option(out: &mut Vec<u8>, kind: OptionKind, payload: &[u8]) {
     out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
     out.extend_from_slice(&kind.to_wire().to_be_bytes());
@@ -112,36 +112,36 @@ pub fn push_option(out: &mut Vec<u8>, kind: OptionKind, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// What a server answers to an option.
+/// Type of an option reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OptionReplyKind {
-    /// Done, and nothing more follows.
+    /// Success; the last reply.
     Ack,
-    /// An export's name; more follow.
+    /// Name of an export; further replies follow.
     Server,
-    /// A fact about an export; more follow.
+    /// Information about an export; further replies follow.
     Info,
-    /// A metadata context; more follow.
+    /// A metadata context; further replies follow.
     MetaContext,
-    /// The option is unknown.
+    /// The option is not supported.
     ErrUnsupported,
     /// Forbidden by configuration.
     ErrPolicy,
-    /// The payload is malformed, or the option makes no sense now.
+    /// The payload is malformed, or the option is not valid now.
     ErrInvalid,
-    /// Not possible on this server's machine.
+    /// Not supported on the server's platform.
     ErrPlatform,
-    /// First TLS, then this.
+    /// The option requires TLS.
     ErrTlsRequired,
-    /// No such export.
+    /// The export does not exist.
     ErrUnknown,
     /// The server is shutting down.
     ErrShutdown,
-    /// The client must ask for block sizes.
+    /// The client must request block sizes.
     ErrBlockSizeRequired,
     /// The payload is too long.
     ErrTooBig,
-    /// Something unknown; its top bit tells an error.
+    /// Unknown; the top bit marks an error.
     Unknown(u32),
 }
 
@@ -164,13 +164,13 @@ impl OptionReplyKind {
         (Self::ERROR | 9, OptionReplyKind::ErrTooBig),
     ];
 
-    /// From its number on the wire.
+    /// Decodes a reply number.
     pub fn from_wire(number: u32) -> Self {
         let found = Self::TABLE.iter().find(|(wire, _)| *wire == number);
         found.map_or(OptionReplyKind::Unknown(number), |(_, kind)| *kind)
     }
 
-    /// Its number on the wire.
+    /// Encodes the reply number.
     pub fn to_wire(self) -> u32 {
         match self {
             OptionReplyKind::Unknown(number) => number,
@@ -178,28 +178,28 @@ impl OptionReplyKind {
         }
     }
 
-    /// True for a refusal.
+    /// True for errors.
     pub fn is_error(self) -> bool {
         self.to_wire() & Self::ERROR != 0
     }
 }
 
-/// The head of an option's reply, as a client reads it.
+/// Header of an option reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionReplyHeader {
-    /// The option that is answered.
+    /// The option.
     pub option: OptionKind,
-    /// The answer.
+    /// Type of the reply.
     pub kind: OptionReplyKind,
-    /// Bytes of payload that follow, at most [`OPTION_PAYLOAD_BYTES_MAX`].
+    /// Length of the payload in bytes, at most [`OPTION_PAYLOAD_BYTES_MAX`].
     pub len: u32,
 }
 
 impl OptionReplyHeader {
-    /// Length on the wire, without payload.
+    /// Length without payload.
     pub const BYTES: usize = 20;
 
-    /// The head at the start of `bytes`.
+    /// Decodes the header at the start of `bytes`.
     pub fn decode(bytes: &[u8]) -> Decoded<OptionReplyHeader> {
         let mut wire = Wire(bytes);
         let Some(magic) = wire.u64() else { return Ok(Step::More(OptionReplyHeader::BYTES)) };
@@ -218,7 +218,7 @@ impl OptionReplyHeader {
     }
 }
 
-/// Appends the answer to an option, with its payload.
+/// Appends an option reply with its payload.
 pub fn push_option_reply(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, payload: &[u8]) {
     out.extend_from_slice(&REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_wire().to_be_bytes());
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_and_its_reply_survive_the_wire() {
+    fn option_and_reply_round_trip() {
         let mut bytes = Vec::new();
         push_option(&mut bytes, OptionKind::Go, b"payload");
         assert_eq!(OptionHeader::decode(&bytes), Ok(Step::Got(OptionHeader { kind: OptionKind::Go, len: 7 }, 16)));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_of_gigabytes_is_broken_not_awaited() {
+    fn payload_of_gigabytes_is_an_error() {
         let mut bytes = Vec::new();
         push_option(&mut bytes, OptionKind::List, b"");
         bytes[12..16].copy_from_slice(&u32::MAX.to_be_bytes());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_survive_and_errors_are_told() {
+    fn option_and_reply_numbers_round_trip() {
         for number in (0..20).chain((1 << 31)..(1 << 31) + 20) {
             assert_eq!(OptionKind::from_wire(number).to_wire(), number);
             assert_eq!(OptionReplyKind::from_wire(number).to_wire(), number);

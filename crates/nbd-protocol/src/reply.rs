@@ -1,5 +1,5 @@
-//! Replies in transmission: simple ones (16 bytes, then the data of a read) and chunks of structured ones (20 bytes, then a
-//! payload that depends on the chunk's kind).
+//! Replies of the transmission phase: simple replies (16 bytes, then the data of a read) and chunks of structured
+//! replies (20 bytes, then a payload that depends on the type).
 
 use crate::limits::{CHUNK_PAYLOAD_BYTES_MAX, DATA_BYTES_MAX};
 use crate::wire::Wire;
@@ -8,30 +8,30 @@ use crate::{Broken, Decoded, Errno, Step};
 const SIMPLE_MAGIC: u32 = 0x6744_6698;
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Chunk flag: the last one of its reply.
+/// Chunk flag: last chunk of the reply.
 pub const DONE: u16 = 1 << 0;
 
-/// What a chunk carries.
+/// Type of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChunkKind {
-    /// Nothing: the request is done.
+    /// No payload: the request is complete.
     None,
-    /// An offset and the data there.
+    /// Offset and data.
     Data,
-    /// An offset and a length: zeroes.
+    /// Offset and length of zeroes.
     Hole,
-    /// A context and its extents.
+    /// Metadata context and extents.
     BlockStatus,
-    /// An error for the whole request.
+    /// Error of the whole request.
     Error,
-    /// An error at an offset.
+    /// Error at an offset.
     ErrorOffset,
-    /// Something unknown; its top bit tells an error.
+    /// Unknown; the top bit marks an error.
     Unknown(u16),
 }
 
 impl ChunkKind {
-    /// From its number on the wire.
+    /// Decodes a type number.
     pub const fn from_wire(number: u16) -> Self {
         match number {
             0 => ChunkKind::None,
@@ -44,7 +44,7 @@ impl ChunkKind {
         }
     }
 
-    /// Its number on the wire.
+    /// Encodes the type number.
     pub const fn to_wire(self) -> u16 {
         match self {
             ChunkKind::None => 0,
@@ -57,13 +57,13 @@ impl ChunkKind {
         }
     }
 
-    /// True for errors, known or not.
+    /// True for errors, known or unknown.
     pub const fn is_error(self) -> bool {
         self.to_wire() & 0x8000 != 0
     }
 }
 
-/// A simple reply's head; the data of a successful read follows.
+/// Encodes the header of a simple reply; the data of a successful read follow.
 #[inline]
 pub fn simple(cookie: u64, error: Option<Errno>) -> [u8; 16] {
     let mut out = [0; 16];
@@ -73,7 +73,7 @@ pub fn simple(cookie: u64, error: Option<Errno>) -> [u8; 16] {
     out
 }
 
-/// A chunk's head; `len` bytes of payload follow.
+/// Encodes the header of a chunk; `len` bytes of payload follow.
 #[inline]
 pub fn chunk(cookie: u64, kind: ChunkKind, flags: u16, len: u32) -> [u8; 20] {
     let mut out = [0; 20];
@@ -85,7 +85,7 @@ pub fn chunk(cookie: u64, kind: ChunkKind, flags: u16, len: u32) -> [u8; 20] {
     out
 }
 
-/// The head of a data chunk; `len` bytes of data from `offset` on follow.
+/// Encodes the header of a data chunk; `len` bytes of data from `offset` on follow.
 #[inline]
 pub fn data_chunk(cookie: u64, offset: u64, len: u32, flags: u16) -> [u8; 28] {
     let mut out = [0; 28];
@@ -94,7 +94,7 @@ pub fn data_chunk(cookie: u64, offset: u64, len: u32, flags: u16) -> [u8; 28] {
     out
 }
 
-/// A whole hole chunk: `len` zeroes from `offset` on.
+/// Encodes a complete hole chunk: `len` zeroes from `offset` on.
 pub fn hole_chunk(cookie: u64, offset: u64, len: u32, flags: u16) -> [u8; 32] {
     let mut out = [0; 32];
     out[0..20].copy_from_slice(&chunk(cookie, ChunkKind::Hole, flags, 12));
@@ -103,7 +103,7 @@ pub fn hole_chunk(cookie: u64, offset: u64, len: u32, flags: u16) -> [u8; 32] {
     out
 }
 
-/// Appends a whole error chunk, the last of its reply; at an offset if one is named.
+/// Appends a complete error chunk, the last of its reply, with an offset if given.
 pub fn push_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, offset: Option<u64>) {
     let text = error.text().as_bytes();
     let kind = if offset.is_some() { ChunkKind::ErrorOffset } else { ChunkKind::Error };
@@ -115,7 +115,7 @@ pub fn push_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, offset: Op
     offset.iter().for_each(|offset| out.extend_from_slice(&offset.to_be_bytes()));
 }
 
-/// Appends a whole block status chunk, the last of its reply: extents as (bytes, flags).
+/// Appends a complete block status chunk, the last of its reply. Extents are (bytes, flags).
 pub fn push_status_chunk(out: &mut Vec<u8>, cookie: u64, context: u32, extents: &[(u32, u32)]) {
     out.extend_from_slice(&chunk(cookie, ChunkKind::BlockStatus, DONE, 4 + 8 * extents.len() as u32));
     out.extend_from_slice(&context.to_be_bytes());
@@ -125,31 +125,31 @@ pub fn push_status_chunk(out: &mut Vec<u8>, cookie: u64, context: u32, extents: 
     }
 }
 
-/// The head of a reply, as a client reads it.
+/// Header of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyHeader {
-    /// A whole reply; the data of a successful read follows.
+    /// A simple reply; the data of a successful read follow.
     Simple {
-        /// The request.
+        /// Cookie of the request.
         cookie: u64,
-        /// Its failure.
+        /// Error, if any.
         error: Option<Errno>,
     },
-    /// A part of a reply; `len` bytes of payload follow.
+    /// A chunk of a structured reply; `len` bytes of payload follow.
     Chunk {
-        /// The request.
+        /// Cookie of the request.
         cookie: u64,
-        /// What the payload is.
+        /// Type of the payload.
         kind: ChunkKind,
-        /// The last part.
+        /// True for the last chunk.
         done: bool,
-        /// Bytes of payload.
+        /// Length of the payload in bytes.
         len: u32,
     },
 }
 
 impl ReplyHeader {
-    /// The head at the start of `bytes`. A payload longer than its kind may have is broken.
+    /// Decodes the header at the start of `bytes`. A payload beyond the limit of its type is an error.
     pub fn decode(bytes: &[u8]) -> Decoded<ReplyHeader> {
         let mut wire = Wire(bytes);
         let Some(magic) = wire.u32() else { return Ok(Step::More(16)) };
@@ -176,7 +176,7 @@ impl ReplyHeader {
     }
 }
 
-/// Reads an error chunk's payload: the error and the text for people.
+/// Decodes the payload of an error chunk: error and text.
 pub fn parse_error(payload: &[u8]) -> Result<(Errno, &str), Broken> {
     let broken = || Broken::Malformed("error chunk");
     let mut wire = Wire(payload);
@@ -186,12 +186,12 @@ pub fn parse_error(payload: &[u8]) -> Result<(Errno, &str), Broken> {
     Ok((error, std::str::from_utf8(text).unwrap_or("")))
 }
 
-/// Reads the offset that starts a data chunk's payload.
+/// Decodes the offset at the start of a data chunk's payload.
 pub fn parse_data_offset(payload: &[u8]) -> Option<u64> {
     Wire(payload).u64()
 }
 
-/// Reads a hole chunk's payload: offset and bytes.
+/// Decodes the payload of a hole chunk: offset and length.
 pub fn parse_hole(payload: &[u8]) -> Result<(u64, u32), Broken> {
     let mut wire = Wire(payload);
     match (wire.u64(), wire.u32(), wire.is_empty()) {
@@ -200,7 +200,7 @@ pub fn parse_hole(payload: &[u8]) -> Result<(u64, u32), Broken> {
     }
 }
 
-/// Reads a block status chunk's payload: the context, and its extents as (bytes, flags), never of no length.
+/// Decodes the payload of a block status chunk: context and extents as (bytes, flags), none of them empty.
 pub fn parse_status(payload: &[u8]) -> Result<(u32, Vec<(u32, u32)>), Broken> {
     let broken = || Broken::Malformed("block status chunk");
     let mut wire = Wire(payload);
@@ -220,12 +220,12 @@ mod tests {
     use super::*;
 
     fn payload_of(bytes: &[u8]) -> (ReplyHeader, &[u8]) {
-        let Ok(Step::Got(header, used)) = ReplyHeader::decode(bytes) else { panic!("a whole head") };
+        let Ok(Step::Got(header, used)) = ReplyHeader::decode(bytes) else { panic!("the header is incomplete") };
         (header, &bytes[used..])
     }
 
     #[test]
-    fn simple_replies_survive_the_wire() {
+    fn simple_replies_round_trip() {
         for error in [None, Some(Errno::Io)] {
             let bytes = simple(7, error);
             assert_eq!(ReplyHeader::decode(&bytes), Ok(Step::Got(ReplyHeader::Simple { cookie: 7, error }, 16)));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn every_chunk_survives_the_wire() {
+    fn every_chunk_round_trips() {
         let data = [&data_chunk(7, 4096, 4, DONE)[..], b"data"].concat();
         let (header, payload) = payload_of(&data);
         assert_eq!(header, ReplyHeader::Chunk { cookie: 7, kind: ChunkKind::Data, done: true, len: 12 });
@@ -254,11 +254,11 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_lies_about_its_length_is_broken() {
+    fn chunk_with_wrong_length_is_an_error() {
         assert!(ReplyHeader::decode(&chunk(7, ChunkKind::Data, DONE, u32::MAX)).is_err());
         assert!(ReplyHeader::decode(&chunk(7, ChunkKind::Error, DONE, 2 << 20)).is_err());
         assert!(parse_error(&[0, 0, 0, 5, 0, 9, b'x']).is_err());
-        assert!(parse_status(&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]).is_err(), "an extent of no length");
+        assert!(parse_status(&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]).is_err(), "an empty extent");
         assert!(parse_hole(&[0; 13]).is_err());
     }
 }

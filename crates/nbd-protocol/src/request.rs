@@ -1,37 +1,37 @@
-//! A request in transmission: 28 bytes, followed by `len` bytes of data if it is a write.
+//! Requests of the transmission phase: 28 bytes, followed by `len` bytes of data for a write.
 
 use crate::wire::Wire;
 use crate::{Broken, Command, Decoded, Step};
 
 const MAGIC: u32 = 0x2560_9513;
 
-/// What a client asks.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Bits of [`crate::command`].
+    /// Flags of [`crate::command`].
     pub flags: u16,
-    /// What to do.
+    /// Command.
     pub command: Command,
-    /// The client's own name for the request; comes back in the reply.
+    /// Cookie, returned in the reply.
     pub cookie: u64,
-    /// First byte.
+    /// Offset in bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
 impl Request {
-    /// Length on the wire, without data.
+    /// Length without data.
     pub const BYTES: usize = 28;
 
-    /// The first request in `bytes`.
+    /// Decodes the request at the start of `bytes`.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Decoded<Request> {
         let Some(head) = bytes.first_chunk::<{ Request::BYTES }>() else {
             return Ok(Step::More(Request::BYTES));
         };
         let mut wire = Wire(head);
-        // A head has exactly the bytes that are taken from it here; the zeroes are never used.
+        // The header has exactly the bytes of these fields, so the defaults are never used.
         let magic = wire.u32().unwrap_or_default();
         if magic != MAGIC {
             return Err(Broken::Magic { what: "a request", found: magic.into() });
@@ -46,7 +46,7 @@ impl Request {
         Ok(Step::Got(request, Request::BYTES))
     }
 
-    /// As it goes over the wire.
+    /// Encodes the request.
     pub fn encode(&self) -> [u8; Request::BYTES] {
         let mut out = [0; Request::BYTES];
         out[0..4].copy_from_slice(&MAGIC.to_be_bytes());
@@ -72,7 +72,7 @@ mod tests {
     };
 
     #[test]
-    fn a_request_survives_the_wire() {
+    fn request_round_trips() {
         let bytes = WRITE.encode();
         assert_eq!(Request::decode(&bytes), Ok(Step::Got(WRITE, 28)));
         let read = Request { command: Command::Read, flags: 0, ..WRITE };
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_request_asks_for_more() {
+    fn partial_request_needs_more_bytes() {
         let bytes = WRITE.encode();
         for len in 0..28 {
             assert_eq!(Request::decode(&bytes[..len]), Ok(Step::More(28)));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_named() {
+    fn error_for_garbage_names_the_bytes() {
         let error = Request::decode(b"GET / HTTP/1.1\r\nHost: somewhere").unwrap_err();
         assert_eq!(error, Broken::Magic { what: "a request", found: 0x4745_5420 });
     }

@@ -1,33 +1,33 @@
-//! What a decoder makes of the bytes that have arrived.
+//! Results of decoding received bytes.
 
-/// How far a decoder came.
+/// Progress of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<T> {
-    /// Nothing can be said before there are this many bytes in all.
+    /// The decoder needs this many bytes in total.
     More(usize),
-    /// A value, and how many bytes it took.
+    /// A value and its length in bytes.
     Got(T, usize),
 }
 
-/// A decoder's answer.
+/// Result of a decoder.
 pub type Decoded<T> = Result<Step<T>, Broken>;
 
-/// Why a peer cannot be understood any further; nothing but closing the connection is left.
+/// Unrecoverable decoding error: the connection must be closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// A message does not start as the protocol wants.
-    #[error("{what} starts with {found:#x}: the peer does not speak NBD here, or lost its place")]
+    /// A message with a wrong magic number.
+    #[error("{what} starts with {found:#x}: the peer does not use NBD, or sends misaligned messages")]
     Magic {
-        /// The message that was expected.
+        /// The expected message.
         what: &'static str,
-        /// What was there.
+        /// The magic number found.
         found: u64,
     },
-    /// The server speaks the protocol of before 2011.
+    /// The server supports oldstyle negotiation only, from before 2011.
     #[error("the server offers only the old-style handshake, which has no options; a newer server is needed")]
     OldStyle,
-    /// A length that no honest peer sends.
-    #[error("{what} of {len} bytes is past the limit of {max}")]
+    /// A length beyond its limit.
+    #[error("{what} of {len} bytes exceeds the limit of {max}")]
     TooLong {
         /// The message.
         what: &'static str,
@@ -36,7 +36,7 @@ pub enum Broken {
         /// The limit.
         max: u64,
     },
-    /// A message's inside contradicts itself.
+    /// A message with inconsistent content.
     #[error("malformed {0}")]
     Malformed(&'static str),
 }

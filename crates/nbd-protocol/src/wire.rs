@@ -1,6 +1,6 @@
-//! Big-endian numbers out of a byte slice, never past its end.
+//! Reads big-endian numbers from a byte slice, within its bounds.
 
-/// A reader over bytes that have arrived.
+/// A reader over received bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Wire<'a>(pub(crate) &'a [u8]);
 
@@ -29,7 +29,7 @@ impl<'a> Wire<'a> {
         Some(head)
     }
 
-    /// A text with its length (32 bits) before it.
+    /// Reads a text preceded by its length (32 bits).
     pub(crate) fn text(&mut self, len_max: usize) -> Option<&'a str> {
         let len = self.u32()? as usize;
         if len > len_max {
@@ -43,7 +43,7 @@ impl<'a> Wire<'a> {
     }
 }
 
-/// Appends a text with its length (32 bits) before it.
+/// Appends a text preceded by its length (32 bits).
 pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&(text.len() as u32).to_be_bytes());
     out.extend_from_slice(text.as_bytes());

@@ -1,10 +1,10 @@
-//! The engine's errors as the protocol names them.
+//! Mapping of the engine's errors to NBD error codes.
 
 use engine::RequestError;
 use nbd_protocol::Errno;
 use seam::DiskError;
 
-/// What a client is told.
+/// The NBD error code of an engine's error.
 pub(crate) fn errno(error: &RequestError) -> Errno {
     match error {
         RequestError::Invalid => Errno::Inval,

@@ -1,42 +1,43 @@
-//! What can be connected to: names and the volumes behind them.
+//! Exports: names and their volumes.
 
 use engine::{Core, Volume};
 use seam::Seam;
 
-/// A volume as a client sees it.
+/// An export.
 pub struct Export<S: Seam> {
-    /// Its own name, also where a client asked for the default export.
+    /// Name of the export, also for the default export.
     pub name: String,
-    /// A text for people; may be empty.
+    /// Description; may be empty.
     pub description: String,
-    /// What serves it.
+    /// The volume.
     pub volume: Volume<S>,
 }
 
-/// An export in a listing.
+/// An entry in the list of exports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// Its name.
+pub struct ExportEntry {
+    /// Name of the export.
     pub name: String,
-    /// A text for people; may be empty.
+    /// Description; may be empty.
     pub description: String,
 }
 
-/// Names and the volumes behind them; asked anew for each client, so that volumes may come and go.
+/// The set of exports. Connections query it anew, so that volumes may come and go.
 pub trait Exports<S: Seam>: 'static {
-    /// All of them.
-    fn list(&self) -> Vec<Listed>;
+    /// All exports.
+    fn list(&self) -> Vec<ExportEntry>;
 
-    /// The export of that name; the empty name means the only one there is.
+    /// The export of the name; the empty name selects the only export.
     fn find(&self, name: &str) -> Option<Export<S>>;
 
-    /// The export of the volume of that incarnation.
-    fn of_incarnation(&self, incarnation: u64) -> Option<Export<S>>;
+    /// The export of the volume with this incarnation.
+    fn find_by_incarnation(&self, incarnation: u64) -> Option<Export<S>>;
 }
 
 impl<S: Seam> Exports<S> for Core<S> {
-    fn list(&self) -> Vec<Listed> {
-        let listed = |volume: &Volume<S>| Listed { name: volume.name().to_owned(), description: description(volume) };
+    fn list(&self) -> Vec<ExportEntry> {
+        let listed =
+            |volume: &Volume<S>| ExportEntry { name: volume.name().to_owned(), description: description(volume) };
         self.volumes().iter().map(listed).collect()
     }
 
@@ -51,7 +52,7 @@ impl<S: Seam> Exports<S> for Core<S> {
         Some(export(volume))
     }
 
-    fn of_incarnation(&self, incarnation: u64) -> Option<Export<S>> {
+    fn find_by_incarnation(&self, incarnation: u64) -> Option<Export<S>> {
         self.volumes().into_iter().find(|volume| volume.spec().incarnation == incarnation).map(export)
     }
 }

@@ -1,5 +1,6 @@
-//! Connections in their handshake, bounded apart from sessions: past the bound one is closed, the oldest that has said nothing, else the
-//! oldest. Clients on this machine (Unix sockets) and others are bounded apart, so that no flood from a network keeps the first out.
+//! Connections in the handshake phase, with a limit of their own. Beyond the limit the oldest silent connection is
+//! closed, or the oldest if none is silent. Local clients (Unix sockets) and remote ones have separate limits, so that
+//! a flood from a network does not lock out local clients.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,9 +8,9 @@ use std::rc::Rc;
 
 use front::{Control, Stop};
 
-/// All handshakes of a server.
+/// All connections in the handshake phase of a server.
 pub(crate) struct HalfOpen {
-    /// Of each kind at once.
+    /// Limit for local clients, and for remote ones.
     max: usize,
     next: Cell<u64>,
     handshakes: RefCell<BTreeMap<u64, Handshake>>,
@@ -22,13 +23,13 @@ struct Handshake {
 }
 
 impl HalfOpen {
-    /// None yet.
+    /// An empty set.
     pub(crate) fn new(max: usize) -> HalfOpen {
         HalfOpen { max, next: Cell::new(0), handshakes: RefCell::default() }
     }
 
-    /// One more; where there are too many of its kind, one is asked to end.
-    pub(crate) fn enter(&self, control: &Rc<Control>, is_local: bool) -> InHandshake<'_> {
+    /// Adds a connection; beyond the limit of its kind one connection is asked to end.
+    pub(crate) fn enter(&self, control: &Rc<Control>, is_local: bool) -> HandshakeGuard<'_> {
         let number = self.next.get();
         self.next.set(number + 1);
         let mut handshakes = self.handshakes.borrow_mut();
@@ -41,36 +42,36 @@ impl HalfOpen {
                 evicted.control.ask(Stop::Now);
             }
         }
-        InHandshake { half_open: self, number }
+        HandshakeGuard { half_open: self, number }
     }
 
-    /// Handshakes now.
+    /// Number of connections.
     pub(crate) fn count(&self) -> usize {
         self.handshakes.borrow().len()
     }
 
-    /// Asks all to end.
+    /// Asks all connections to end.
     pub(crate) fn end(&self) {
         self.handshakes.borrow().values().for_each(|handshake| handshake.control.ask(Stop::Now));
     }
 }
 
-/// A connection in its handshake; no longer when dropped.
-pub(crate) struct InHandshake<'a> {
+/// A connection in the handshake phase; dropping the guard removes it.
+pub(crate) struct HandshakeGuard<'a> {
     half_open: &'a HalfOpen,
     number: u64,
 }
 
-impl InHandshake<'_> {
-    /// The client has said something of the protocol.
-    pub(crate) fn has_spoken(&self) {
+impl HandshakeGuard<'_> {
+    /// Records that the client has sent its flags.
+    pub(crate) fn record_reply(&self) {
         if let Some(handshake) = self.half_open.handshakes.borrow_mut().get_mut(&self.number) {
             handshake.has_spoken = true;
         }
     }
 }
 
-impl Drop for InHandshake<'_> {
+impl Drop for HandshakeGuard<'_> {
     fn drop(&mut self) {
         self.half_open.handshakes.borrow_mut().remove(&self.number);
     }
@@ -87,14 +88,14 @@ mod tests {
         let ended = || controls.iter().map(|control| control.stop() == Stop::Now).collect::<Vec<_>>();
         let local = half_open.enter(&controls[0], true);
         let spoken = half_open.enter(&controls[1], false);
-        spoken.has_spoken();
+        spoken.record_reply();
         let _silent = half_open.enter(&controls[2], false);
         assert_eq!(ended(), [false; 6]);
         let third = half_open.enter(&controls[3], false);
         assert_eq!(ended(), [false, false, true, false, false, false]);
-        third.has_spoken();
+        third.record_reply();
         let fourth = half_open.enter(&controls[4], false);
-        // The one that came last is the only silent one: a flood closes itself.
+        // The newest connection is the only silent one, so the flood closes its own connections.
         assert_eq!(ended(), [false, false, true, false, true, false]);
         drop((fourth, spoken));
         let _fifth = half_open.enter(&controls[5], false);

@@ -1,4 +1,4 @@
-//! From a fresh connection to an export: the handshake over a stream.
+//! The handshake of a connection: greeting and options.
 
 use std::io;
 
@@ -10,31 +10,31 @@ use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 use crate::Exports;
 use crate::negotiation::{Agreed, Negotiation, Next, TlsState};
 
-/// Room for the longest option that is looked at, and some.
+/// Bytes of the receive buffer: the longest accepted option and some room.
 pub(crate) const HANDSHAKE_BYTES: usize = nbd_protocol::limits::OPTION_PAYLOAD_BYTES_MAX + 1024;
 
-/// Why a connection ended before any request.
+/// Reason why a connection ended in the handshake phase.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     /// The socket failed or was closed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The client does not speak the protocol.
+    /// Malformed message.
     #[error(transparent)]
     Broken(#[from] Broken),
 }
 
-/// How options ended.
+/// End of the option phase.
 pub(crate) enum Outcome<S: Seam> {
-    /// Requests follow.
+    /// The transmission phase follows.
     Transmit(Agreed<S>),
     /// A TLS handshake follows, then options again.
     StartTls,
-    /// The client left, or has to.
+    /// The connection ends.
     Closed,
 }
 
-/// Greets a client and reads its flags: true if it wants no zeroes.
+/// Sends the greeting and reads the client's flags; returns true if the client wants no zeroes.
 pub(crate) async fn greet<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut Incoming<S, R>,
     writer: &mut W,
@@ -43,7 +43,7 @@ pub(crate) async fn greet<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     Ok(take(incoming, decode_client_flags).await?.no_zeroes)
 }
 
-/// Answers options until one ends them.
+/// Answers options until one ends the phase.
 pub(crate) async fn options<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut Incoming<S, R>,
     writer: &mut W,

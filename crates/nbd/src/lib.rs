@@ -1,8 +1,8 @@
-//! The NBD front end: negotiates, decodes, calls the engine, encodes.
+//! The NBD front end: negotiates, decodes requests, calls the engine, encodes replies.
 //!
-//! `server` accepts, `handshake` talks a client into an export, `connection` serves its requests. A request that the engine
-//! can serve at once is served where it was decoded, without a task; the others become tasks, whose replies leave with
-//! whatever else is ready. The state of one client is its connection's alone: whatever it does costs nobody else anything.
+//! `server` accepts connections, `handshake` negotiates an export, `connection` serves requests. A request that the
+//! engine serves without waiting is answered where it is decoded; other requests become tasks. Each connection has its
+//! own state and limits, so that one client does not affect others.
 
 mod connection;
 mod errno;
@@ -13,11 +13,11 @@ mod handshake;
 mod negotiation;
 mod options;
 mod server;
-mod shares;
+mod shared_limits;
 mod tls;
 
-pub use exports::{Export, Exports, Listed};
-pub use handover::{Handed, NoTerms, NoWay, Terms};
+pub use exports::{Export, ExportEntry, Exports};
+pub use handover::{Handed, NoWay, ParseTermsError, Terms};
 pub use options::Options;
 pub use server::{Server, ServerStats};
 pub use tls::Tls;

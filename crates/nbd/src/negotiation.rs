@@ -1,4 +1,4 @@
-//! The server's half of the handshake, option by option, without I/O.
+//! The server's side of option negotiation as a state machine without I/O.
 
 use nbd_protocol::info::{Info, InfoRequest, encode_server};
 use nbd_protocol::meta::{MetaRequest, encode_context};
@@ -9,60 +9,60 @@ use seam::Seam;
 use crate::options::REQUEST_BYTES_MAX;
 use crate::{Export, Exports};
 
-/// The number of `base:allocation` on every connection.
+/// Context identifier of `base:allocation` on every connection.
 pub(crate) const ALLOCATION_CONTEXT: u32 = 1;
 
-/// What was agreed with a client.
+/// Result of the negotiation.
 pub(crate) struct Agreed<S: Seam> {
-    /// What it wants to use.
+    /// The export.
     pub(crate) export: Export<S>,
-    /// It understands structured replies.
+    /// True if structured replies are negotiated.
     pub(crate) structured: bool,
-    /// It may ask for block status.
+    /// True if `base:allocation` is negotiated.
     pub(crate) allocation: bool,
 }
 
 /// What follows an option.
 pub(crate) enum Next<S: Seam> {
-    /// Another option.
+    /// A further option.
     Continue,
-    /// Requests.
+    /// The transmission phase.
     Transmit(Agreed<S>),
     /// A TLS handshake, then options from the start.
     StartTls,
-    /// The end, after what was answered is sent.
+    /// The end, once the reply is sent.
     Close,
 }
 
-/// Whether this connection may, must, or does use TLS.
+/// State of TLS on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TlsState {
-    /// Not offered.
+    /// Not configured.
     Off,
     /// Offered.
     Offered,
-    /// Nothing but it is offered.
+    /// Required before any other option.
     Required,
     /// In use.
     On,
 }
 
-/// How far the handshake is.
+/// State of the negotiation.
 pub(crate) struct Negotiation {
     no_zeroes: bool,
     tls: TlsState,
     structured: bool,
-    /// Name of the export for which `base:allocation` was chosen, as the client gave it.
+    /// Name of the export for which `base:allocation` was selected, as the client sent it.
     allocation_for: Option<String>,
 }
 
 impl Negotiation {
-    /// Nothing agreed yet.
+    /// The initial state.
     pub(crate) fn new(no_zeroes: bool, tls: TlsState) -> Self {
         Negotiation { no_zeroes, tls, structured: false, allocation_for: None }
     }
 
-    /// Appends the answer to one option to `out`.
+    /// Processes one option and appends the reply to `out`.
     pub(crate) fn option<S: Seam>(
         &mut self,
         header: OptionHeader,
@@ -78,7 +78,7 @@ impl Negotiation {
             if kind == OptionKind::ExportName {
                 return Next::Close;
             }
-            answer(ErrTlsRequired, "this server wants TLS first");
+            answer(ErrTlsRequired, "this server requires TLS");
             return Next::Continue;
         }
         match kind {
@@ -103,21 +103,21 @@ impl Negotiation {
                 answer(Ack, "");
             }
             OptionKind::StartTls => match self.tls {
-                TlsState::Off => answer(ErrPolicy, "TLS is not configured here"),
+                TlsState::Off => answer(ErrPolicy, "TLS is not configured"),
                 TlsState::On => answer(ErrInvalid, "TLS is in use already"),
                 TlsState::Offered | TlsState::Required => {
                     answer(Ack, "");
                     return Next::StartTls;
                 }
             },
-            OptionKind::ExtendedHeaders | OptionKind::Unknown(_) => answer(ErrUnsupported, "not spoken here"),
+            OptionKind::ExtendedHeaders | OptionKind::Unknown(_) => answer(ErrUnsupported, "unsupported option"),
         }
         Next::Continue
     }
 
     fn export_name<S: Seam>(&self, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) -> Next<S> {
         let found = std::str::from_utf8(payload).ok().and_then(|name| exports.find(name));
-        // The option has no way to refuse but closing.
+        // This option cannot report an error: the connection is closed.
         let Some(export) = found else { return Next::Close };
         greeting::push_export(out, export.volume.size_bytes(), self.export_flags(&export), self.no_zeroes);
         Next::Transmit(self.agreed(export, payload))
@@ -137,7 +137,7 @@ impl Negotiation {
         };
         let (size_bytes, flags) = (export.volume.size_bytes(), self.export_flags(&export));
         let mut facts = vec![Info::Export { size_bytes, flags }];
-        // Told to a client that will keep to it; any other may ask for any bytes.
+        // A client that requests block sizes complies with them; other clients may send any offset and length.
         if request.wants_block_size {
             let (min, preferred) = (seam::SECTOR_BYTES as u32, seam::BLOCK_BYTES as u32);
             facts.push(Info::BlockSize { min, preferred, max: REQUEST_BYTES_MAX });
@@ -165,7 +165,7 @@ impl Negotiation {
         }
         let refuse = |out: &mut Vec<u8>, reply, text: &str| push_option_reply(out, kind, reply, text.as_bytes());
         if !self.structured {
-            return refuse(out, OptionReplyKind::ErrInvalid, "ask for structured replies first");
+            return refuse(out, OptionReplyKind::ErrInvalid, "structured replies must be negotiated first");
         }
         let request = match MetaRequest::parse(payload) {
             Ok(request) => request,
@@ -203,7 +203,7 @@ impl Negotiation {
 
 fn no_such_export(name: &str) -> String {
     match name {
-        "" => "there is no default export: name one (there is more than one, or none)".to_owned(),
+        "" => "there is no default export: name an export (there are several, or none)".to_owned(),
         name => format!("no export is named \"{name}\""),
     }
 }

@@ -1,31 +1,31 @@
-//! What a server is told to be: limits and time-outs.
+//! Options of a server: limits and time-outs.
 
 use seam::Nanos;
 
 use crate::Tls;
 
-/// A server's limits. The defaults fit a daemon that serves some hundred clients.
+/// Options of a server. The defaults fit a daemon that serves some hundred clients.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Clients at once that have chosen an export; past it a new one is sent away.
+    /// Most clients in the transmission phase; a further client is disconnected.
     pub connections_max: usize,
-    /// Of those, how many places are kept for clients on this machine (Unix sockets).
+    /// Places among them that are reserved for local clients (Unix sockets).
     pub local_connections: usize,
-    /// Clients at once that have chosen none yet, of those on this machine and of others each; past it the oldest silent one is closed.
+    /// Most clients in the handshake phase, local and remote each; beyond it the oldest silent client is disconnected.
     pub handshakes_max: usize,
-    /// Time that a client has to choose an export.
+    /// Time limit of the handshake phase.
     pub handshake_timeout: Nanos,
-    /// Requests of one client that are under way at once; past it its socket is not read.
+    /// Most requests of a client in flight; beyond it the socket is not read.
     pub requests_max: usize,
-    /// Bytes of one client's requests and replies that are held at once; past it its socket is not read. The replies of all
-    /// clients together hold at most a quarter of the core's buffers (or one reply alone, where that is less).
+    /// Most bytes of a client's requests and replies; beyond it the socket is not read. The replies of all clients
+    /// together hold at most a quarter of the core's buffers, or one reply if that is more.
     pub held_bytes_max: usize,
-    /// Time that a client has to take what was sent to it while others wait for the buffers which that holds; then it is sent
-    /// away.
+    /// Time after which a client that does not receive its replies is disconnected, if other clients wait for the
+    /// buffers of these replies.
     pub stall_timeout: Nanos,
-    /// Bytes of writes that wait for the engine, of all clients together, shared evenly.
+    /// Most bytes of write data waiting for the engine, of all clients, shared evenly.
     pub payload_bytes_max: usize,
-    /// Encryption; `None`: not offered.
+    /// TLS; `None` if it is not configured.
     pub tls: Option<Tls>,
 }
 
@@ -45,21 +45,22 @@ impl Default for Options {
     }
 }
 
-/// Longest read or write that a client may send, in bytes.
+/// Longest read or write of a request, in bytes.
 pub(crate) const REQUEST_BYTES_MAX: u32 = nbd_protocol::limits::DATA_BYTES_MAX;
-/// Longest read that is held whole before its head is sent, in bytes, where the answer is in one piece. A longer simple reply leaves
-/// piece by piece; a longer chunk that must not be fragmented is refused.
+/// Longest read that is held whole for a reply in one piece, in bytes. A longer simple reply is sent in pieces; a
+/// longer read that must not be fragmented is refused.
 pub(crate) const WHOLE_READ_BYTES_MAX: u32 = 4 << 20;
-/// A longer read is answered in pieces of this many bytes.
+/// Bytes of a piece of a longer read.
 pub(crate) const READ_PIECE_BYTES: usize = 256 << 10;
-/// A longer write is taken in pieces of this many bytes, which with its head is less than is taken from the socket at once.
+/// Bytes of a piece of a longer write; with its header a piece is shorter than one receive.
 pub(crate) const WRITE_PIECE_BYTES: usize = 128 << 10;
-/// The data of a write at least this long, of whole blocks, is taken from the socket into the blocks that keep it; for a shorter one
-/// copying costs less than a call of its own.
+/// Shortest write of whole blocks whose data are received directly into blocks; for a shorter write a copy costs less
+/// than a system call.
 pub(crate) const STRAIGHT_BYTES_MIN: usize = 32 << 10;
-/// Bytes taken from the socket at once.
+/// Bytes received at once.
 pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
-/// Extents in one answer to a block status request.
+/// Most extents in one reply to a block status request.
 pub(crate) const EXTENTS_MAX: usize = 1024;
-/// What a request costs in simulated time, besides the engine's part: decoding, encoding, and its part of two system calls.
+/// Simulated processor time of a request without the engine's part: decoding, encoding, and its part of two system
+/// calls.
 pub(crate) const REQUEST_COST: Nanos = Nanos(1_500);

@@ -1,4 +1,4 @@
-//! Accepts clients, counts them, and ends them.
+//! The server: accepts, counts and ends connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,47 +9,47 @@ use front::{Control, Stop};
 use seam::{ByteStream, Incoming, Listener, Nanos, Seam, StreamReader, StreamWriter};
 
 use crate::connection::Connection;
-use crate::half_open::{HalfOpen, InHandshake};
+use crate::half_open::{HalfOpen, HandshakeGuard};
 use crate::handover::{Handed, NoWay, Terms};
 use crate::handshake::{self, HANDSHAKE_BYTES, HandshakeError, Outcome};
 use crate::negotiation::{Agreed, TlsState};
 use crate::options::RECEIVE_BYTES;
-use crate::shares::Shares;
+use crate::shared_limits::SharedLimits;
 use crate::{Exports, Options};
 
-/// How often a stopping server looks whether all have left.
+/// Poll interval of a stopping server.
 const STOP_POLL: Nanos = Nanos::from_millis(5);
 /// Pause after a failed accept (too many open files).
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 
-/// What a server has done.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerStats {
-    /// Clients now, those in their handshake included.
+    /// Current connections, including the handshake phase.
     pub connections: u64,
-    /// Clients so far.
+    /// Accepted connections.
     pub accepted: u64,
-    /// Clients sent away because there were too many.
+    /// Connections refused at the limit.
     pub refused: u64,
-    /// Clients that did not get through the handshake: time-out, garbage, lost.
+    /// Connections that failed in the handshake phase: time-out, malformed message, loss.
     pub failed_handshakes: u64,
 }
 
 struct Inner<S: Seam> {
     seam: S,
     exports: Rc<dyn Exports<S>>,
-    shares: Rc<Shares>,
-    /// Which clients use which export, by their numbers.
+    limits: Rc<SharedLimits>,
+    /// Export and control of each client in the transmission phase, by client number.
     users: RefCell<BTreeMap<u64, (String, Rc<Control>)>>,
     half_open: HalfOpen,
     stats: Cell<ServerStats>,
     stopping: Cell<bool>,
-    /// Clients that a successor may go on with.
+    /// Clients to hand over to a successor.
     handed: RefCell<Vec<Handed<S>>>,
     listeners: RefCell<Vec<Rc<Control>>>,
 }
 
-/// The NBD server of one core. A clone is another handle to the same.
+/// The NBD server of one core. A clone is another handle to the same server.
 pub struct Server<S: Seam>(Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Server<S> {
@@ -62,11 +62,11 @@ impl<S: Seam> Server<S> {
     /// A server for `exports`.
     pub fn new(seam: S, exports: impl Exports<S>, options: Options) -> Self {
         let half_open = HalfOpen::new(options.handshakes_max);
-        let shares = Rc::new(Shares::new(options, seam.blocks_total() * seam::BLOCK_BYTES));
+        let limits = Rc::new(SharedLimits::new(options, seam.blocks_total() * seam::BLOCK_BYTES));
         Server(Rc::new(Inner {
             seam,
             exports: Rc::new(exports),
-            shares,
+            limits,
             users: RefCell::default(),
             half_open,
             stats: Cell::default(),
@@ -81,17 +81,17 @@ impl<S: Seam> Server<S> {
         ServerStats { connections: self.connections() as u64, ..self.0.stats.get() }
     }
 
-    /// Clients that use the export of that name now.
+    /// Number of clients of an export.
     pub fn clients_of(&self, export: &str) -> usize {
         self.0.users.borrow().values().filter(|(used, _)| used == export).count()
     }
 
-    /// Takes clients from `listener`, a task each, until the server is stopped.
+    /// Accepts connections from `listener`, a task each, until the server is stopped.
     pub async fn accept(&self, listener: S::Listener) {
         self.accept_from(listener, true).await;
     }
 
-    /// As [`Server::accept`], for a listener that only clients of this machine reach: none of them outlives it.
+    /// As [`Server::accept`], for a listener of local clients only, which do not outlive this machine.
     pub async fn accept_local(&self, listener: S::Listener) {
         self.accept_from(listener, false).await;
     }
@@ -114,7 +114,7 @@ impl<S: Seam> Server<S> {
         self.0.listeners.borrow_mut().retain(|other| !Rc::ptr_eq(other, &control));
     }
 
-    /// Serves one client until it leaves, wherever it is.
+    /// Serves one connection of any origin to its end.
     pub async fn serve(&self, stream: S::Stream) {
         self.serve_from(stream, true).await;
     }
@@ -127,23 +127,23 @@ impl<S: Seam> Server<S> {
             return drop(stream.split());
         }
         let id = self.0.stats.get().accepted;
-        self.talk(stream, id, (is_local, is_remote), &Rc::default()).await;
+        self.serve_connection(stream, id, (is_local, is_remote), &Rc::default()).await;
         self.leave(id);
     }
 
-    /// True while no further client is let in.
+    /// True while no further client is accepted.
     fn is_full(&self, is_local: bool) -> bool {
-        let options = &self.0.shares.options;
+        let options = &self.0.limits.options;
         let kept = if is_local { 0 } else { options.local_connections.min(options.connections_max / 2) };
-        self.0.shares.clients.count() >= options.connections_max - kept
+        self.0.limits.clients.count() >= options.connections_max - kept
     }
 
-    /// Clients now.
+    /// Current connections.
     fn connections(&self) -> usize {
-        self.0.shares.clients.count() + self.0.half_open.count()
+        self.0.limits.clients.count() + self.0.half_open.count()
     }
 
-    /// Goes on with a client of a predecessor, on a task of its own, or hangs up on it.
+    /// Takes over a client of a predecessor in a task of its own, or disconnects it.
     pub fn take_over(&self, client: Handed<S>) -> Result<(), NoWay> {
         let agreed = match client.terms.renew(&*self.0.exports) {
             Ok(agreed) => agreed,
@@ -154,12 +154,12 @@ impl<S: Seam> Server<S> {
         };
         self.count(|stats| stats.accepted += 1);
         let (server, id, control) = (self.clone(), self.0.stats.get().accepted, Rc::default());
-        self.0.shares.clients.add(id, &control);
+        self.0.limits.clients.add(id, &control);
         self.0.seam.spawn(async move {
             let (reader, writer) = client.stream.split();
             let incoming = Incoming::new(reader, RECEIVE_BYTES);
-            let untold_loss = client.terms.untold_loss;
-            server.transmit_or_hand_over(agreed, incoming, writer, (id, &control, untold_loss)).await;
+            let unreported_loss = client.terms.unreported_loss;
+            server.transmit_or_hand_over(agreed, incoming, writer, (id, &control, unreported_loss)).await;
             server.leave(id);
         });
         Ok(())
@@ -167,15 +167,15 @@ impl<S: Seam> Server<S> {
 
     fn leave(&self, id: u64) {
         self.0.users.borrow_mut().remove(&id);
-        self.0.shares.clients.remove(id);
+        self.0.limits.clients.remove(id);
     }
 
-    /// Sends all clients of an export away and waits until they are gone: what is under way is finished and answered, for at
-    /// most `patience`. Clients that come meanwhile stay.
+    /// Disconnects all current clients of an export and waits for their end: requests in flight are completed and
+    /// answered, for at most `patience`. Clients that connect meanwhile stay.
     pub async fn disconnect(&self, export: &str, patience: Nanos) {
         let mut leaving = self.0.users.borrow().clone();
         leaving.retain(|_, (used, _)| used == export);
-        let is_over = || !leaving.keys().any(|number| self.0.shares.clients.has(*number));
+        let is_over = || !leaving.keys().any(|number| self.0.limits.clients.has(*number));
         leaving.values().for_each(|(_, client)| client.ask(Stop::Drain));
         let deadline = self.0.seam.now() + patience;
         while !is_over() && self.0.seam.now() < deadline {
@@ -187,13 +187,14 @@ impl<S: Seam> Server<S> {
         }
     }
 
-    /// Takes no further client and sends all away: what is under way is finished and answered, for at most `patience`.
+    /// Accepts no further client and disconnects all: requests in flight are completed and answered, for at most
+    /// `patience`.
     pub async fn stop(&self, patience: Nanos) {
         self.end(Stop::Drain, patience).await;
     }
 
-    /// As [`Server::stop`], but clients are not hung up on whom a successor can go on with: those in the clear that have chosen an export,
-    /// have sent what they began to send, and have taken their answers.
+    /// As [`Server::stop`], but returns the clients that a successor can take over: those without TLS in the
+    /// transmission phase, whose begun requests are complete and whose replies have been received.
     pub async fn hand_over(&self, patience: Nanos) -> Vec<Handed<S>> {
         self.end(Stop::HandOver, patience).await;
         self.0.handed.take()
@@ -203,31 +204,37 @@ impl<S: Seam> Server<S> {
         self.0.stopping.set(true);
         self.0.listeners.borrow().iter().for_each(|listener| listener.ask(Stop::Drain));
         let deadline = self.0.seam.now() + patience;
-        // A client that has chosen no export has nothing to lose.
+        // Clients in the handshake phase have nothing to lose.
         self.0.half_open.end();
-        self.0.shares.clients.ask_all(how);
+        self.0.limits.clients.ask_all(how);
         while self.connections() > 0 && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }
-        self.0.shares.clients.ask_all(Stop::Now);
+        self.0.limits.clients.ask_all(Stop::Now);
         while self.connections() > 0 || !self.0.listeners.borrow().is_empty() {
             self.0.seam.sleep(STOP_POLL).await;
         }
     }
 
-    async fn talk(&self, stream: S::Stream, id: u64, (is_local, is_remote): (bool, bool), control: &Rc<Control>) {
-        let shaking = self.0.half_open.enter(control, is_local);
+    async fn serve_connection(
+        &self,
+        stream: S::Stream,
+        id: u64,
+        (is_local, is_remote): (bool, bool),
+        control: &Rc<Control>,
+    ) {
+        let handshake_guard = self.0.half_open.enter(control, is_local);
         let (reader, mut writer) = stream.split();
         let mut incoming = Incoming::new(reader, HANDSHAKE_BYTES);
-        let tls = self.0.shares.options.tls.clone();
-        let deadline = self.0.seam.now() + self.0.shares.options.handshake_timeout;
+        let tls = self.0.limits.options.tls.clone();
+        let deadline = self.0.seam.now() + self.0.limits.options.handshake_timeout;
 
         let offered = match &tls {
             None => TlsState::Off,
             Some(tls) if tls.is_required() => TlsState::Required,
             Some(_) => TlsState::Offered,
         };
-        let negotiated = self.negotiate(&mut incoming, &mut writer, offered, &shaking);
+        let negotiated = self.negotiate(&mut incoming, &mut writer, offered, &handshake_guard);
         let outcome = control.until(self.0.seam.sleep_until(deadline), negotiated).await;
         let (no_zeroes, outcome) = match outcome {
             Some(Ok(done)) => done,
@@ -235,10 +242,10 @@ impl<S: Seam> Server<S> {
         };
         let tls = match (outcome, tls) {
             (Outcome::Transmit(agreed), _) => {
-                if self.begin(shaking, id, is_local, control) {
+                if self.begin(handshake_guard, id, is_local, control) {
                     incoming.grow(RECEIVE_BYTES);
-                    let untold_loss = has_untold_loss(&agreed, is_remote);
-                    self.transmit_or_hand_over(agreed, incoming, writer, (id, control, untold_loss)).await;
+                    let unreported_loss = has_unreported_loss(&agreed, is_remote);
+                    self.transmit_or_hand_over(agreed, incoming, writer, (id, control, unreported_loss)).await;
                 }
                 return;
             }
@@ -246,7 +253,7 @@ impl<S: Seam> Server<S> {
             (Outcome::StartTls, None) | (Outcome::Closed, _) => return,
         };
 
-        // What came in clear after the wish for TLS is nothing that the client's secured half has said.
+        // Clear text received after the StartTls option must not be treated as TLS data.
         let Some(reader) = incoming.into_reader() else {
             return self.count(|stats| stats.failed_handshakes += 1);
         };
@@ -259,11 +266,11 @@ impl<S: Seam> Server<S> {
         };
         match control.until(self.0.seam.sleep_until(deadline), secured).await {
             Some(Ok((Outcome::Transmit(agreed), mut incoming, writer))) => {
-                if self.begin(shaking, id, is_local, control) {
+                if self.begin(handshake_guard, id, is_local, control) {
                     incoming.grow(RECEIVE_BYTES);
-                    // What is encrypted ends here: a successor lacks the keys.
-                    let untold_loss = has_untold_loss(&agreed, is_remote);
-                    drop(self.transmit(agreed, incoming, writer, (id, control, untold_loss)).await);
+                    // A TLS connection cannot be handed over: the successor lacks the keys.
+                    let unreported_loss = has_unreported_loss(&agreed, is_remote);
+                    drop(self.transmit(agreed, incoming, writer, (id, control, unreported_loss)).await);
                 }
             }
             Some(Ok(_)) => (),
@@ -271,12 +278,12 @@ impl<S: Seam> Server<S> {
         }
     }
 
-    /// A handshake becomes a session, where there is room for it.
-    fn begin(&self, shaking: InHandshake<'_>, id: u64, is_local: bool, control: &Rc<Control>) -> bool {
-        drop(shaking);
+    /// Moves a connection from the handshake phase to the transmission phase, if there is room.
+    fn begin(&self, handshake_guard: HandshakeGuard<'_>, id: u64, is_local: bool, control: &Rc<Control>) -> bool {
+        drop(handshake_guard);
         let has_room = !self.is_full(is_local);
         match has_room {
-            true => self.0.shares.clients.add(id, control),
+            true => self.0.limits.clients.add(id, control),
             false => self.count(|stats| stats.refused += 1),
         }
         has_room
@@ -287,10 +294,10 @@ impl<S: Seam> Server<S> {
         incoming: &mut Incoming<S, R>,
         writer: &mut W,
         tls: TlsState,
-        shaking: &InHandshake<'_>,
+        handshake_guard: &HandshakeGuard<'_>,
     ) -> Result<(bool, Outcome<S>), HandshakeError> {
         let no_zeroes = handshake::greet(incoming, writer).await?;
-        shaking.has_spoken();
+        handshake_guard.record_reply();
         Ok((no_zeroes, handshake::options(incoming, writer, &*self.0.exports, no_zeroes, tls).await?))
     }
 
@@ -299,13 +306,13 @@ impl<S: Seam> Server<S> {
         agreed: Agreed<S>,
         incoming: Incoming<S, R>,
         writer: W,
-        (id, control, untold_loss): (u64, &Rc<Control>, bool),
+        (id, control, unreported_loss): (u64, &Rc<Control>, bool),
     ) -> Option<(R, W, bool)> {
         self.0.users.borrow_mut().insert(id, (agreed.export.name.clone(), Rc::clone(control)));
-        let shares = Rc::clone(&self.0.shares);
-        let connection = Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), shares, untold_loss);
+        let limits = Rc::clone(&self.0.limits);
+        let connection = Connection::new(self.0.seam.clone(), agreed, Rc::clone(control), limits, unreported_loss);
         let (reader, writer) = Rc::clone(&connection).run(incoming, writer).await?;
-        Some((reader, writer, connection.has_untold_loss()))
+        Some((reader, writer, connection.has_unreported_loss()))
     }
 
     async fn transmit_or_hand_over(
@@ -313,13 +320,13 @@ impl<S: Seam> Server<S> {
         agreed: Agreed<S>,
         incoming: Incoming<S, <S::Stream as ByteStream<S>>::Reader>,
         writer: <S::Stream as ByteStream<S>>::Writer,
-        (id, control, untold_loss): (u64, &Rc<Control>, bool),
+        (id, control, unreported_loss): (u64, &Rc<Control>, bool),
     ) {
-        let terms = Terms::of(&agreed, untold_loss);
-        let transmitted = self.transmit(agreed, incoming, writer, (id, control, untold_loss)).await;
-        let Some((reader, writer, untold_loss)) = transmitted else { return };
-        let terms = Terms { untold_loss, ..terms };
-        // Of a stream that cannot be put together again both directions have ended.
+        let terms = Terms::of(&agreed, unreported_loss);
+        let transmitted = self.transmit(agreed, incoming, writer, (id, control, unreported_loss)).await;
+        let Some((reader, writer, unreported_loss)) = transmitted else { return };
+        let terms = Terms { unreported_loss, ..terms };
+        // If the halves cannot be joined again, the connection ends.
         if control.stop() == Stop::HandOver
             && let Ok(stream) = S::Stream::join(reader, writer)
         {
@@ -334,8 +341,8 @@ impl<S: Seam> Server<S> {
     }
 }
 
-/// True for a client that may have outlived a daemon whose acknowledged writes are lost: nothing tells it from a new one.
-fn has_untold_loss<S: Seam>(agreed: &Agreed<S>, is_remote: bool) -> bool {
+/// True for a client that may have outlived a daemon whose acknowledged writes are lost; new clients look the same.
+fn has_unreported_loss<S: Seam>(agreed: &Agreed<S>, is_remote: bool) -> bool {
     match agreed.export.volume.spec().unflushed_loss {
         UnflushedLoss::None => false,
         UnflushedLoss::RemoteClients => is_remote,

@@ -1,5 +1,5 @@
-//! The NBD client as a disk, against servers of others in their various ages: with structured replies and without, with
-//! 4 KiB blocks, without flush or zeroes, and killed in between.
+//! The NBD client as a disk, against other servers with various features: with and without structured replies, with 4
+//! KiB blocks, without flush or zeroes, and killed during use.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "foreign servers are processes and sockets")]
 
@@ -13,30 +13,30 @@ use seam::{Address, BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece,
 
 const SIZE: u64 = 8 << 20;
 
-/// A running server; killed when dropped.
-struct Foreign {
+/// A running server; dropping it kills the process.
+struct ForeignServer {
     process: Child,
     socket: PathBuf,
 }
 
-impl Foreign {
-    /// Starts `command` (words split at spaces, `SOCKET` and `DISK` replaced) and waits until it listens; `None` if it is not installed.
-    fn start(folder: &Path, command: &str) -> Option<Foreign> {
+impl ForeignServer {
+    /// Starts `command` (`SOCKET` and `DISK` are replaced) and waits until it listens; `None` if it is not installed.
+    fn start(folder: &Path, command: &str) -> Option<ForeignServer> {
         let (socket, disk) = (folder.join("socket"), folder.join("disk"));
         if !disk.exists() {
-            std::fs::File::create(&disk).and_then(|file| file.set_len(SIZE)).expect("the folder can be written");
+            std::fs::File::create(&disk).and_then(|file| file.set_len(SIZE)).expect("the folder is writable");
         }
         // A killed server leaves its socket behind.
         let _ = std::fs::remove_file(&socket);
         let command = command.replace("SOCKET", &socket.to_string_lossy()).replace("DISK", &disk.to_string_lossy());
         let mut words = command.split_whitespace();
-        let program = words.next().expect("a program");
+        let program = words.next().expect("the command names a program");
         let started = Command::new(program).args(words).stdin(Stdio::null()).spawn();
         let Ok(process) = started else {
             eprintln!("skipped: {program} is not installed");
             return None;
         };
-        let foreign = Foreign { process, socket };
+        let foreign = ForeignServer { process, socket };
         for _ in 0..500 {
             if std::os::unix::net::UnixStream::connect(&foreign.socket).is_ok() {
                 return Some(foreign);
@@ -51,9 +51,9 @@ impl Foreign {
     }
 }
 
-impl Drop for Foreign {
+impl Drop for ForeignServer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -69,14 +69,14 @@ fn empty(seam: &RealSeam, count: usize) -> Vec<PieceMut<<RealSeam as Seam>::Bloc
     (0..count).map(|_| Piece::whole(seam.alloc().expect("the pool is large enough"))).collect()
 }
 
-/// The first byte of each block read.
+/// First byte of each block read.
 async fn read(disk: &NbdDisk<RealSeam>, seam: &RealSeam, at: u64, count: usize) -> Result<Vec<u8>, DiskError> {
     let (result, pieces) = disk.read(at, empty(seam, count)).await;
     let first = |piece: PieceMut<<RealSeam as Seam>::BlockMut>| piece.block.freeze().as_bytes().map(|bytes| bytes[0]);
     result.map(|()| pieces.into_iter().map(|piece| first(piece).expect("real blocks have bytes")).collect())
 }
 
-async fn use_it(seam: RealSeam, target: NbdTarget, command: &'static str) {
+async fn exercise(seam: RealSeam, target: NbdTarget, command: &'static str) {
     let disk = NbdDisk::open(&seam, target, NbdOptions::default()).await.expect(command);
     assert_eq!(disk.geometry().size_bytes, SIZE, "{command}");
     let blocks = (0..700).map(|number| filled(&seam, (number % 250) as u8 + 1)).collect();
@@ -91,36 +91,38 @@ async fn use_it(seam: RealSeam, target: NbdTarget, command: &'static str) {
     }
     let extents = disk.allocation(0, SIZE).await.expect(command);
     assert!(extents.iter().map(|extent| extent.len_bytes).sum::<u64>() <= SIZE, "{command}");
-    assert!(!(extents[0].zero && extents[0].len_bytes > 8192 + 4096), "{command}: data is not told as zeroes");
+    assert!(!(extents[0].zero && extents[0].len_bytes > 8192 + 4096), "{command}: data are reported as zeroes");
 }
 
 #[test]
-fn servers_of_every_age_are_disks() {
+fn foreign_servers_work_as_disks() {
     let commands = [
         "nbdkit -f -U SOCKET file DISK",
         "nbdkit -f --no-sr -U SOCKET file DISK",
         "nbdkit -f --mask-handshake=1 -U SOCKET file DISK",
         "nbdkit -f -U SOCKET --filter=nozero --filter=nofilter file DISK",
         "nbdkit -f -U SOCKET --filter=nozero file DISK zeromode=none",
-        "nbdkit -f -U SOCKET --filter=blocksize-policy file DISK blocksize-minimum=4096 blocksize-preferred=65536 blocksize-maximum=262144 blocksize-error-policy=error",
+        "nbdkit -f -U SOCKET --filter=blocksize-policy file DISK blocksize-minimum=4096 blocksize-preferred=65536 \
+         blocksize-maximum=262144 blocksize-error-policy=error",
         "qemu-nbd -t -f raw -k SOCKET DISK",
         "qemu-nbd -t -f raw --cache=none --discard=unmap --detect-zeroes=unmap -e 4 -k SOCKET DISK",
     ];
     for command in commands {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let Some(foreign) = Foreign::start(folder.path(), command) else { continue };
+        let Some(foreign) = ForeignServer::start(folder.path(), command) else { continue };
         let target = foreign.target();
-        run_core(RealCoreSpec::new(64 << 20), move |seam| use_it(seam, target, command)).expect("io_uring is allowed");
+        run_core(RealCoreSpec::new(64 << 20), move |seam| exercise(seam, target, command))
+            .expect("io_uring is allowed");
     }
 }
 
 #[test]
-fn a_killed_server_that_comes_back_finds_its_requests_again() {
+fn requests_survive_the_restart_of_a_killed_server() {
     let command = "qemu-nbd -t -f raw -e 4 -k SOCKET DISK";
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let Some(foreign) = Foreign::start(folder.path(), command) else { return };
+    let Some(foreign) = ForeignServer::start(folder.path(), command) else { return };
     run_core(RealCoreSpec::new(64 << 20), move |seam| async move {
-        let disk = NbdDisk::open(&seam, foreign.target(), NbdOptions::default()).await.expect("it listens");
+        let disk = NbdDisk::open(&seam, foreign.target(), NbdOptions::default()).await.expect("the server listens");
         let done = std::rc::Rc::new(std::cell::Cell::new(0));
         for number in 0..300_u64 {
             let (disk, done, block) = (disk.clone(), done.clone(), filled(&seam, (number % 250) as u8 + 1));
@@ -131,11 +133,11 @@ fn a_killed_server_that_comes_back_finds_its_requests_again() {
         }
         seam.yield_now().await;
         drop(foreign);
-        let foreign = Foreign::start(folder.path(), command).expect("it was there before");
+        let foreign = ForeignServer::start(folder.path(), command).expect("the server is installed");
         while done.get() < 300 {
             seam.sleep(Nanos::from_millis(10)).await;
         }
-        let bytes = read(&disk, &seam, 0, 300).await.expect("it is back");
+        let bytes = read(&disk, &seam, 0, 300).await.expect("the server is back");
         assert!(bytes.iter().enumerate().all(|(number, byte)| *byte == (number % 250) as u8 + 1));
         assert!(disk.incarnation() > 0);
         drop(foreign);

@@ -1,12 +1,12 @@
-//! What a request costs whoever works on it.
+//! The cost of a request to the disks that serve it.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
 
-/// Bytes that take a disk as long to transfer as it takes to get there.
+/// Bytes whose transfer takes a disk as long as one access (seek and rotation).
 const BYTES_OF_AN_ACCESS: u64 = 1 << 20;
 
-/// Work, in thousandths of one small access to one disk.
+/// Work of disks, in thousandths of one small access to one disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(pub u64);
 
@@ -14,13 +14,13 @@ impl Cost {
     /// One small access.
     pub const ONE: Cost = Cost(1_000);
 
-    /// A request of `bytes` that makes disks go to `accesses` places.
+    /// Cost of a request of `bytes` that makes the disks perform `accesses` accesses.
     pub fn of(accesses: u64, bytes: u64) -> Cost {
         let transfer = bytes.saturating_mul(Cost::ONE.0) / BYTES_OF_AN_ACCESS;
         Cost(accesses.max(1).saturating_mul(Cost::ONE.0).saturating_add(transfer))
     }
 
-    /// In small accesses.
+    /// The cost as a number of small accesses.
     pub fn as_accesses(self) -> f64 {
         self.0 as f64 / Cost::ONE.0 as f64
     }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_costs_its_places_and_its_length() {
+    fn cost_is_accesses_plus_transfer_time() {
         assert_eq!(Cost::of(1, 4096), Cost(1_003));
         assert_eq!(Cost::of(4, 4096), Cost(4_003), "a small write to RAID 5");
         assert_eq!(Cost::of(1, 1 << 20), Cost(2_000));

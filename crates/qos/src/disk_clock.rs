@@ -1,32 +1,31 @@
-//! The disks' clock: it stands still while the processor is stalled, so that time in which nothing could be noticed is not
-//! counted as latency of the disks.
+//! A clock of disk time: it stands still while the processor is stalled, so that latency of the disks excludes stalls.
 //!
-//! A timer is due every [`TICK_EVERY`]. How late it fires is how long the event loop was held up: by its own work, by other
-//! processes, by a suspended machine. Requests that the disks completed meanwhile were only reaped late.
+//! A timer fires every [`TICK_EVERY`]. Its lateness is the time for which the event loop was held up: by its own work,
+//! by other processes, by a suspended machine. Completions of disk requests in that time are reaped late.
 
 use seam::Nanos;
 
-/// How often the timer is due.
+/// Period of the timer.
 pub const TICK_EVERY: Nanos = Nanos::from_millis(10);
-/// Lateness of a timer that says nothing: timers have a resolution, and the event loop serves other tasks first.
+/// Lateness that is not counted as a stall: timers have a resolution, and the event loop serves other tasks first.
 const LATE_MIN: Nanos = Nanos::from_millis(2);
 
-/// A clock without the time in which the processor was stalled.
+/// A clock that leaves out the time in which the processor was stalled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskClock {
-    /// When the timer is to fire; `None`: there is no timer.
+    /// When the timer is due; `None` while the timer is stopped.
     due: Option<Nanos>,
-    /// Stalls up to the last tick, together.
+    /// Total time of the stalls up to the last tick.
     stalled: Nanos,
 }
 
 impl DiskClock {
-    /// The timer is set now.
+    /// Starts the clock: the caller sets the timer now.
     pub fn start(&mut self, now: Nanos) {
         self.due = Some(now + TICK_EVERY);
     }
 
-    /// The timer fires: how late it was, if it was late.
+    /// Records that the timer fired; returns its lateness if it was late.
     pub fn tick(&mut self, now: Nanos) -> Option<Nanos> {
         let late = self.late(now);
         self.stalled += late;
@@ -34,13 +33,13 @@ impl DiskClock {
         (late > Nanos::ZERO).then_some(late)
     }
 
-    /// There is no timer any more.
+    /// Stops the clock: the caller cancels the timer.
     pub fn stop(&mut self, now: Nanos) {
         self.stalled += self.late(now);
         self.due = None;
     }
 
-    /// The time of the disks, also for a completion that is reaped before the late timer fires.
+    /// Disk time at `now`, also for a completion that is reaped before the late timer fires.
     pub fn time(&self, now: Nanos) -> Nanos {
         now.since(self.stalled).since(self.late(now))
     }
@@ -57,7 +56,7 @@ mod tests {
     const MS: fn(u64) -> Nanos = Nanos::from_millis;
 
     #[test]
-    fn stall_is_left_out_before_and_after_the_late_tick() {
+    fn disk_time_excludes_stall_before_and_after_late_tick() {
         let mut clock = DiskClock::default();
         assert_eq!(clock.time(MS(100)), MS(100));
         clock.start(MS(100));

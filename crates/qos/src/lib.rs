@@ -1,7 +1,7 @@
-//! Quality of service, as arithmetic: limits that hold at a volume's entry, shares and reservations among those who wait for the same
-//! disks, and when such disks are congested at all.
+//! Quality of service, as arithmetic: limits at a volume's entry, shares and reservations among the clients of the same
+//! disks, and detection of congestion.
 //!
-//! Nothing here waits, and nothing knows a disk: callers say what time it is, what a request costs and when it ended.
+//! This crate waits for nothing and knows no disk: callers pass the time, the cost of a request and its completion.
 
 mod cost;
 mod disk_clock;

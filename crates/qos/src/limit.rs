@@ -1,24 +1,25 @@
-//! Limits in requests and bytes a second, with a burst: the generic cell rate algorithm, which is a token bucket that remembers one
-//! point in time and no tokens.
+//! Limits in requests and bytes a second, with a burst. They use the generic cell rate algorithm: a token bucket that
+//! stores one point in time instead of tokens.
 
 use seam::Nanos;
 
 use crate::Fault;
 
-/// Longest piece of a request that counts as one: a longer one counts once for each that it begins.
+/// Bytes that count as one request; a longer request counts once for each such piece that it begins.
 pub const LIMIT_REQUEST_BYTES: u64 = 128 << 10;
-/// Timers fire late; so much of it is made good afterwards.
+/// Longest delay that is caught up afterwards: timers fire late.
 const LATE_MAX: Nanos = Nanos::from_millis(10);
-/// What is made good, and the request that is one too many wherever a second is cut out, are together no more than a fiftieth of it.
+/// Upper bound of catch-up time plus one request: any second exceeds the limit by at most a fiftieth.
 const EXCESS_MAX: Nanos = Nanos::from_millis(20);
 const SECOND: u64 = 1_000_000_000;
 
-/// What a volume may have at most; 0: no limit, no burst.
+/// Limits of a volume; 0 means no limit or no burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Requests a second.
     pub iops: u64,
-    /// Requests saved up while fewer came.
+    /// Requests of unused credit that can be saved up.
+    /// Bytes of unused credit that can be saved up.
     pub burst_iops: u64,
     /// Bytes a second.
     pub bytes: u64,
@@ -27,18 +28,18 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// True when nothing is limited.
+    /// True if no limit is set.
     pub fn is_none(&self) -> bool {
         self.iops == 0 && self.bytes == 0
     }
 }
 
-/// One rate, kept.
+/// Meter of one rate.
 #[derive(Clone, Copy, Debug)]
 struct Meter {
     per_second: u64,
     burst: u64,
-    /// When everything taken so far is paid for.
+    /// When the rate has paid for everything taken so far.
     paid: Nanos,
 }
 
@@ -47,7 +48,7 @@ impl Meter {
         (per_second > 0).then_some(Meter { per_second, burst, paid: now })
     }
 
-    /// Rounded up: a limit is never exceeded by what rounding leaves.
+    /// Time that `amount` takes at the rate; rounded up, so that rounding never exceeds the limit.
     fn time_of(&self, amount: u64) -> Nanos {
         let nanos = (u128::from(amount) * u128::from(SECOND)).div_ceil(u128::from(self.per_second));
         Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -64,7 +65,7 @@ impl Meter {
     }
 }
 
-/// Says when the next request may come in.
+/// Computes when the next request of a volume may enter.
 #[derive(Clone, Debug, Default)]
 pub struct Limiter {
     limits: Limits,
@@ -74,24 +75,24 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// With its bursts saved up.
+    /// A limiter with full bursts.
     pub fn new(limits: Limits, now: Nanos) -> Limiter {
         let requests = Meter::new(limits.iops, limits.burst_iops, now);
         let bytes = Meter::new(limits.bytes, limits.burst_bytes, now);
         Limiter { limits, requests, bytes, fault: Fault::None }
     }
 
-    /// The same with a deliberate fault.
+    /// The same limiter with a deliberate fault, for tests.
     pub fn with_fault(limits: Limits, now: Nanos, fault: Fault) -> Limiter {
         Limiter { fault, ..Limiter::new(limits, now) }
     }
 
-    /// What it keeps to.
+    /// The limits in force.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Other limits from now on. Those that stay as they were remember what was taken.
+    /// Replaces the limits. A meter whose limit is unchanged keeps its state.
     pub fn change(&mut self, limits: Limits, now: Nanos) {
         let fresh = Limiter::new(limits, now);
         let old = self.limits;
@@ -104,7 +105,7 @@ impl Limiter {
         self.limits = limits;
     }
 
-    /// When a request of `bytes` may come in; in the past: now.
+    /// When a request of `bytes` may enter; a time in the past means now.
     pub fn next_at(&self, bytes: u64) -> Nanos {
         if self.fault == Fault::IgnoreLimit {
             return Nanos::ZERO;
@@ -114,7 +115,7 @@ impl Limiter {
         requests.max(volume)
     }
 
-    /// It comes in.
+    /// Records that a request of `bytes` enters now.
     pub fn take(&mut self, now: Nanos, bytes: u64) {
         if let Some(meter) = &mut self.requests {
             meter.take(now, requests_of(bytes));
@@ -133,7 +134,7 @@ fn requests_of(bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// When requests come in that all wait from the start, if timers fire `late`.
+    /// Entry times of requests that all wait from the start, if timers fire `late`.
     fn flood(limits: Limits, bytes: u64, late: Nanos, until: Nanos) -> Vec<Nanos> {
         let (mut limiter, mut now, mut came) = (Limiter::new(limits, Nanos::ZERO), Nanos::ZERO, Vec::new());
         while now < until {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn no_second_has_more_than_a_limit_and_none_much_less() {
+    fn every_second_stays_within_limit_and_uses_most_of_it() {
         for late in [0, 100, 3_000] {
             let limits = Limits { iops: 500, ..Limits::default() };
             let came = flood(limits, 4096, Nanos::from_micros(late), Nanos::from_secs(5));
@@ -164,14 +165,14 @@ mod tests {
                 let came = flood(limits, bytes, Nanos::from_micros(late), Nanos::from_secs(5));
                 let most = most_in_a_second(&came) as u64 * bytes;
                 assert!(most <= 20_000_000 + (400_000).max(bytes), "{late} us late, {bytes}: {most}");
-                // What is late by more than may be made good is lost.
+                // Lateness beyond the catch-up time is lost.
                 assert!(came.len() as u64 * bytes >= 90_000_000, "{late} us late, {bytes}: {}", came.len());
             }
         }
     }
 
     #[test]
-    fn a_burst_is_had_once_and_again_when_it_was_saved_up() {
+    fn burst_is_available_once_and_again_after_saving_up() {
         let limits = Limits { iops: 100, burst_iops: 50, ..Limits::default() };
         let mut limiter = Limiter::new(limits, Nanos::ZERO);
         let burst = |limiter: &mut Limiter, now: Nanos| {
@@ -184,11 +185,11 @@ mod tests {
         };
         assert_eq!(burst(&mut limiter, Nanos::ZERO), 51);
         assert_eq!(burst(&mut limiter, Nanos::from_millis(100)), 10);
-        assert_eq!(burst(&mut limiter, Nanos::from_secs(10)), 51, "and no more than that for all the time");
+        assert_eq!(burst(&mut limiter, Nanos::from_secs(10)), 51, "the burst does not grow beyond its size");
     }
 
     #[test]
-    fn whichever_limit_is_stricter_holds_and_a_long_request_counts_for_several() {
+    fn stricter_limit_holds_and_long_request_counts_several_times() {
         let limits = Limits { iops: 100, bytes: 1 << 20, ..Limits::default() };
         let small = flood(limits, 512, Nanos::ZERO, Nanos::from_secs(2));
         assert!((199..=203).contains(&small.len()), "{}", small.len());
@@ -200,12 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn a_change_holds_at_once_and_leaves_the_other_meter_alone() {
+    fn changed_limit_holds_at_once_and_other_meter_keeps_state() {
         let mut limiter = Limiter::new(Limits { iops: 1, bytes: 1_000, ..Limits::default() }, Nanos::ZERO);
         limiter.take(Nanos::ZERO, 100_000);
         let now = Nanos::from_secs(1);
         limiter.change(Limits { iops: 1_000, bytes: 1_000, ..Limits::default() }, now);
-        assert_eq!(limiter.next_at(1), Nanos::from_millis(99_990), "the bytes are not forgiven");
+        assert_eq!(limiter.next_at(1), Nanos::from_millis(99_990), "the byte meter keeps its debt");
         limiter.change(Limits::default(), now);
         assert_eq!((limiter.next_at(1 << 30), limiter.limits().is_none()), (Nanos::ZERO, true));
     }

@@ -1,9 +1,9 @@
-//! Who goes next among those who wait for the same disks: reservations first, then shares (mClock, Gulati and others, OSDI 2010, with
-//! start-time fair queueing for the shares).
+//! Order of requests that wait for the same disks: reservations first, then shares (mClock, Gulati and others, OSDI
+//! 2010, with start-time fair queueing for the shares).
 //!
-//! A client's *reserve tag* is the time at which its reservation next owes it something. Its *share tag* is the work it was given,
-//! divided by its shares; the smallest goes next. Who comes back from idling starts where the others are: it is owed nothing for the
-//! time that it did not ask, and pays nothing back.
+//! A client's *reserve tag* is the time at which its reservation entitles it to the next request. Its *share tag* is
+//! the work it was given, divided by its shares; the smallest tag goes next. A client that returns from idling starts
+//! at the tag of the others: it gets no credit for its idle time and pays nothing back.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,38 +11,38 @@ use seam::Nanos;
 
 use crate::Cost;
 
-/// Tags move so much for a small access of a client with one share.
+/// Advance of a share tag for a small access of a client with one share.
 const SCALE: u64 = 1 << 16;
-/// Turns by reservation between which one goes by shares, where others wait for it: reservations that cannot all be met starve nobody.
+/// Consecutive requests by reservation before one goes by shares: reservations that cannot all be met starve no client.
 const RESERVED_IN_ROW_MAX: u32 = 9;
-/// How far a reservation may be behind and still be made up for.
+/// Longest lag of a reservation that is still made up for.
 const RESERVE_LATE_MAX: Nanos = Nanos::from_millis(100);
-/// Small accesses by which a share tag may run ahead of the others' for what came by reservation: what a reservation gave is not taken back
-/// for long.
+/// Small accesses by which requests by reservation may advance a share tag beyond the others: work given by a
+/// reservation delays the client's shares only briefly.
 const AHEAD_MAX: u64 = 64;
-/// Small accesses by which a share tag may be ahead of the others' and its client still ask for little.
+/// Small accesses by which a client's share tag may be ahead of the others for its requests to count as few.
 const LITTLE_AHEAD: u64 = 4;
 /// A second.
 const SECOND: u64 = 1_000_000_000;
 
-/// What one of those who share disks is entitled to.
+/// Entitlement of one client among the clients that share disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entitlement {
-    /// Its weight beside the others.
+    /// Weight relative to the other clients.
     pub shares: u32,
-    /// Small accesses a second that are its own, whatever the others ask for; 0: none.
+    /// Small accesses a second that the client gets whatever the others ask for; 0 means none.
     pub reservation: u64,
 }
 
-/// A deliberate fault, so that a test can show that it notices one.
+/// A deliberate fault: a test shows that its checks can fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
-    /// As it should be.
+    /// No fault.
     #[default]
     None,
-    /// Who idles saves up what it did not ask for.
+    /// An idle client accumulates credit.
     HoardIdle,
-    /// A limit's time is not waited for.
+    /// A limiter lets every request enter at once.
     IgnoreLimit,
 }
 
@@ -66,11 +66,11 @@ impl<T> Client<T> {
 /// Requests that wait, by client.
 pub struct Scheduler<T> {
     clients: BTreeMap<u32, Client<T>>,
-    /// Those of whom something waits: looked through for each turn.
+    /// Clients with waiting requests: each choice searches this list.
     asking: Vec<u32>,
-    /// The share tag of who went last by shares.
+    /// Share tag of the client that went last by shares.
     reached: u64,
-    /// Turns by reservation since the last one by shares.
+    /// Requests by reservation since the last one by shares.
     reserved_in_row: u32,
     waiting: usize,
     fault: Fault,
@@ -83,12 +83,12 @@ impl<T> Default for Scheduler<T> {
 }
 
 impl<T> Scheduler<T> {
-    /// With a deliberate fault.
+    /// A scheduler with a deliberate fault.
     pub fn with_fault(fault: Fault) -> Self {
         Scheduler { clients: BTreeMap::new(), asking: Vec::new(), reached: 0, reserved_in_row: 0, waiting: 0, fault }
     }
 
-    /// A client, or another entitlement of one: it begins anew among the others.
+    /// Adds a client or changes its entitlement; a client whose entitlement changes starts at the tags of the others.
     pub fn set(&mut self, client: u32, entitlement: Entitlement, now: Nanos) {
         let reached = self.reached;
         let client = self.clients.entry(client).or_insert_with(|| Client {
@@ -102,7 +102,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// A client leaves; what waits of it comes back, in its order, with what each costs.
+    /// Removes a client; returns its waiting requests in order, each with its cost.
     pub fn remove(&mut self, client: u32) -> Vec<(Cost, T)> {
         let gone = self.clients.remove(&client);
         self.asking.retain(|other| *other != client);
@@ -111,7 +111,7 @@ impl<T> Scheduler<T> {
         gone
     }
 
-    /// Takes a client's requests that wait, in their order, with their costs; the client stays.
+    /// Takes a client's waiting requests in order, each with its cost; the client stays.
     pub fn take_waiting(&mut self, number: u32) -> Vec<(Cost, T)> {
         let Some(client) = self.clients.get_mut(&number) else { return Vec::new() };
         let taken: Vec<(Cost, T)> = std::mem::take(&mut client.waiting).into();
@@ -120,7 +120,7 @@ impl<T> Scheduler<T> {
         taken
     }
 
-    /// A request of a client that `is_it` waits no more; false when there is none.
+    /// Removes the client's first waiting request that matches `is_it`; false if there is none.
     pub fn withdraw(&mut self, number: u32, is_it: impl Fn(&T) -> bool) -> bool {
         let Some(client) = self.clients.get_mut(&number) else { return false };
         let Some(at) = client.waiting.iter().position(|(_, what)| is_it(what)) else { return false };
@@ -132,22 +132,22 @@ impl<T> Scheduler<T> {
         true
     }
 
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub fn len(&self) -> usize {
         self.waiting
     }
 
-    /// True when nothing waits.
+    /// True if no request waits.
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Requests of one client that wait.
+    /// Number of waiting requests of one client.
     pub fn waiting_of(&self, client: u32) -> usize {
         self.clients.get(&client).map_or(0, |client| client.waiting.len())
     }
 
-    /// A request begins to wait. The client was [`set`](Scheduler::set) before.
+    /// Enqueues a request. The caller has [`set`](Scheduler::set) the client before.
     pub fn push(&mut self, client: u32, cost: Cost, what: T, now: Nanos) {
         let (reached, fault) = (self.reached, self.fault);
         let number = client;
@@ -163,12 +163,12 @@ impl<T> Scheduler<T> {
         self.waiting += 1;
     }
 
-    /// Whose turn it is of all that wait: its number and its oldest request.
+    /// Takes the next request: its client's number, its cost and the request.
     pub fn pop(&mut self, now: Nanos) -> Option<(u32, Cost, T)> {
         self.pop_of(now, |_| true)
     }
 
-    /// Whose turn it is of those that `may` go.
+    /// Takes the next request among the clients for which `may` is true.
     pub fn pop_of(&mut self, now: Nanos, may: impl Fn(u32) -> bool) -> Option<(u32, Cost, T)> {
         let reserved = self.next_reserved(now, |number, _| may(number));
         let by_shares = self.next_by_shares(&may)?;
@@ -178,8 +178,8 @@ impl<T> Scheduler<T> {
         Some(self.take(reserved.unwrap_or(by_shares), reserved.is_some(), now))
     }
 
-    /// The oldest request of a client that is owed it, or has had less than its part lately, among those that `may` says this of: for who asks
-    /// for little while others have all that may be under way.
+    /// Takes the oldest request of a client that its reservation entitles to it, or that had less than its part lately,
+    /// if `may` permits it. Clients with few requests pass a full window this way.
     pub fn pop_little(&mut self, now: Nanos, may: impl Fn(u32, Cost) -> bool) -> Option<(u32, Cost, T)> {
         if let Some(owed) = self.next_reserved(now, &may) {
             return Some(self.take(owed, true, now));
@@ -196,7 +196,7 @@ impl<T> Scheduler<T> {
     fn take(&mut self, chosen: u32, reserved: bool, now: Nanos) -> (u32, Cost, T) {
         let reached = self.reached;
         let client = self.clients.get_mut(&chosen).expect("chosen a moment ago");
-        let (cost, what) = client.waiting.pop_front().expect("who is chosen waits");
+        let (cost, what) = client.waiting.pop_front().expect("a chosen client has a waiting request");
         self.waiting -= 1;
         if client.waiting.is_empty() {
             self.asking.retain(|other| *other != chosen);
@@ -248,7 +248,8 @@ mod tests {
         scheduler
     }
 
-    /// Turns of each of three clients out of `turns`, a millisecond apart, while those of `busy` always wait.
+    /// Requests served for each of three clients out of `turns`, a millisecond apart, while the clients of `busy`
+    /// always wait.
     fn turns(scheduler: &mut Scheduler<()>, now: &mut Nanos, turns: u32, busy: &[u32], cost: Cost) -> [u32; 3] {
         let mut had = [0; 3];
         for _ in 0..turns {
@@ -258,35 +259,35 @@ mod tests {
                 }
             }
             *now += Nanos::from_millis(1);
-            let (client, ..) = scheduler.pop(*now).expect("somebody waits");
+            let (client, ..) = scheduler.pop(*now).expect("a request waits");
             had[client as usize] += 1;
         }
         had
     }
 
     #[test]
-    fn turns_are_in_proportion_to_shares() {
+    fn requests_served_are_proportional_to_shares() {
         let (mut scheduler, mut now) = (scheduler(&[(2_000, 0), (1_000, 0), (500, 0)]), Nanos::ZERO);
         assert_eq!(turns(&mut scheduler, &mut now, 3_500, &[0, 1, 2], Cost::ONE), [2_000, 1_000, 500]);
         assert_eq!(turns(&mut scheduler, &mut now, 300, &[1, 2], Cost::ONE)[1..], [199, 100][..]);
-        // Who comes back gets its part, and not what it might have had.
+        // A client that returns gets its part, and no credit for its idle time.
         let back = turns(&mut scheduler, &mut now, 350, &[0, 1, 2], Cost::ONE);
         assert!((197..=203).contains(&back[0]), "{back:?}");
     }
 
     #[test]
-    fn a_reservation_is_met_against_shares_and_shares_beyond_it_count() {
+    fn reservation_is_met_and_larger_shares_give_more() {
         let (mut scheduler, mut now) = (scheduler(&[(1, 300), (10_000, 0), (10_000, 0)]), Nanos::ZERO);
         let had = turns(&mut scheduler, &mut now, 10_000, &[0, 1, 2], Cost::ONE);
         assert!((2_990..=3_060).contains(&had[0]), "{had:?}");
-        // Its shares alone would give it more than it reserved.
+        // Its shares alone give it more than its reservation.
         scheduler.set(0, Entitlement { shares: 20_000, reservation: 300 }, now);
         let had = turns(&mut scheduler, &mut now, 10_000, &[0, 1, 2], Cost::ONE);
         assert!((4_950..=5_100).contains(&had[0]), "{had:?}");
     }
 
     #[test]
-    fn reservations_that_cannot_be_met_starve_nobody() {
+    fn reservations_beyond_capacity_starve_no_client() {
         let (mut scheduler, mut now) = (scheduler(&[(1_000, 5_000), (1_000, 5_000), (1, 0)]), Nanos::ZERO);
         let had = turns(&mut scheduler, &mut now, 20_000, &[0, 1, 2], Cost::ONE);
         assert!(had[2] > 0, "{had:?}");
@@ -294,14 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_little_goes_before_its_turn_and_no_farther_ahead_than_that() {
+    fn few_small_requests_go_first_up_to_a_bounded_lead() {
         let (mut scheduler, now) = (scheduler(&[(1_000, 0), (1_000, 0)]), Nanos::ZERO);
         let large = Cost(8 * Cost::ONE.0);
         scheduler.push(0, large, (), now);
         scheduler.push(0, large, (), now);
         assert_eq!(scheduler.pop(now).map(|(client, ..)| client), Some(0));
         let small = |_: u32, cost: Cost| cost <= Cost::ONE;
-        assert_eq!(scheduler.pop_little(now, small), None, "what waits is large");
+        assert_eq!(scheduler.pop_little(now, small), None, "the waiting request is large");
         for _ in 0..8 {
             scheduler.push(1, Cost::ONE, (), now);
         }
@@ -309,17 +310,17 @@ mod tests {
         while scheduler.pop_little(now, small).is_some() {
             early += 1;
         }
-        assert_eq!(early, 5, "what is within four of the others, and one more");
+        assert_eq!(early, 5, "requests within a lead of four, and one more");
         assert_eq!(scheduler.waiting_of(1), 3);
-        // All of it was paid for.
+        // The early requests advanced the client's share tag.
         let order: Vec<u32> = std::iter::from_fn(|| scheduler.pop(now)).map(|(client, ..)| client).collect();
         assert_eq!(order, [1, 1, 1, 0]);
     }
 
     #[test]
-    fn who_is_owed_goes_before_who_asks_for_little() {
+    fn reservation_goes_before_few_small_requests() {
         let (mut scheduler, now) = (scheduler(&[(1, 100), (1_000, 0)]), Nanos::from_secs(1));
-        // Its share alone lets it wait for long.
+        // The share of client 0 alone makes it wait long.
         for _ in 0..3 {
             scheduler.push(0, Cost::ONE, (), now);
             scheduler.push(1, Cost::ONE, (), now);
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_of_a_client_that_leaves_comes_back() {
+    fn removed_client_returns_its_waiting_requests() {
         let mut scheduler = Scheduler::default();
         scheduler.set(7, Entitlement { shares: 1, reservation: 0 }, Nanos::ZERO);
         for what in 0..3 {

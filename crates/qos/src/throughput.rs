@@ -1,24 +1,24 @@
-//! What disks do with so much work under way at once: where their throughput stops growing, more of it only makes everybody wait.
+//! Throughput and latency of disks by load: past the knee, more load adds only latency.
 
 use seam::Nanos;
 
 use crate::Cost;
 
-/// Steps to a doubling of what is under way.
+/// Load classes to a doubling of the load.
 const STEPS: u32 = 2;
-/// From one small access to 4,096 under way.
+/// Number of load classes: from one small access to 4,096 in flight.
 const PLACES: usize = 12 * STEPS as usize + 1;
-/// What was seen longer ago counts no more: disks change, and what they are asked for.
+/// Age at which a sample expires: disks and workloads change.
 const FORGET_AFTER: Nanos = Nanos::from_secs(600);
-/// Of the greatest throughput that was seen, in percent: where that is reached, more under way gains little. An elevator always does a little
-/// better with more to choose from.
+/// Percentage of the greatest observed throughput at which the knee lies. More load gains little there; an elevator
+/// always gains a little from more requests to choose from.
 const ENOUGH_PERCENT: f64 = 85.0;
-/// To what part of its latency one goes down from the least that was seen, where that does nearly all.
+/// Factor on the knee's latency when the smallest observed load reaches the knee: a smaller load may suffice.
 const LESS: f64 = 0.75;
-/// Weight of the newest figure.
+/// Weight of the newest sample.
 const NEW: f64 = 0.25;
 
-/// What was seen with so much under way.
+/// Averaged samples of one load class.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     /// Small accesses a second.
@@ -27,7 +27,7 @@ struct Seen {
     at: Nanos,
 }
 
-/// Throughput and latency by how much is under way.
+/// Throughput and latency by load class.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Throughput {
     seen: [Option<Seen>; PLACES],
@@ -39,7 +39,7 @@ fn place_of(under_way: Cost) -> usize {
 }
 
 impl Throughput {
-    /// So much was under way on average, and these were rate and mean latency.
+    /// Records the rate and the mean latency at an average load of `under_way`.
     pub(crate) fn note(&mut self, under_way: Cost, rate: f64, latency: Nanos, now: Nanos) {
         let fresh = Seen { rate, latency_ns: latency.0 as f64, at: now };
         let place = &mut self.seen[place_of(under_way)];
@@ -53,7 +53,7 @@ impl Throughput {
         });
     }
 
-    /// The latency where throughput stops growing; `None` while it was not seen to stop.
+    /// Latency at the knee, where throughput stops growing; `None` until the knee has been observed.
     pub(crate) fn knee(&self, now: Nanos) -> Option<Nanos> {
         let known: Vec<(usize, Seen)> = (0..)
             .zip(self.seen)
@@ -62,15 +62,15 @@ impl Throughput {
             .collect();
         let most = self.greatest(now)?;
         let (knee, seen) = known.iter().find(|(_, seen)| seen.rate * 100.0 >= most * ENOUGH_PERCENT)?;
-        // Where nothing beyond was tried nobody knows that it would not have been better.
+        // Without a sample at a higher load the knee is unproven.
         let tried = known.last().is_some_and(|(last, _)| last > knee);
-        // Nor whether less would do, where the least that was tried does.
+        // If the smallest observed load is the knee, a smaller load may suffice.
         let least = known.first().is_some_and(|(first, _)| first == knee && *knee > 0);
         let part = if least { LESS } else { 1.0 };
         tried.then_some(Nanos((seen.latency_ns * part) as u64))
     }
 
-    /// The greatest rate that was seen lately, in small accesses a second.
+    /// The greatest rate of the unexpired samples, in small accesses a second.
     pub(crate) fn greatest(&self, now: Nanos) -> Option<f64> {
         let fresh = self.seen.iter().flatten().filter(|seen| now.since(seen.at) < FORGET_AFTER);
         fresh.map(|seen| seen.rate).max_by(f64::total_cmp)
@@ -81,7 +81,7 @@ impl Throughput {
 mod tests {
     use super::*;
 
-    /// Disks that do 1,000 a second from 8 at once on.
+    /// Samples of disks whose throughput reaches `most` a second at 8 requests in flight.
     fn fill(seen: &mut Throughput, up_to: u64, now: Nanos, most: f64) {
         for under_way in 0..=up_to.ilog2() {
             let under_way = 1 << under_way;
@@ -92,17 +92,17 @@ mod tests {
     }
 
     #[test]
-    fn throughput_stops_growing_where_the_disks_are_busy() {
+    fn knee_is_where_disks_become_busy() {
         let (mut seen, now) = (Throughput::default(), Nanos::from_secs(1));
         fill(&mut seen, 8, now, 1_000.0);
-        assert_eq!(seen.knee(now), None, "nobody knows yet what more would bring");
+        assert_eq!(seen.knee(now), None, "no sample beyond the knee yet");
         fill(&mut seen, 64, now, 1_000.0);
         assert_eq!(seen.knee(now), Some(Nanos::from_millis(8)));
         assert_eq!(seen.greatest(now), Some(1_000.0));
     }
 
     #[test]
-    fn where_the_least_that_was_seen_is_enough_less_is_tried() {
+    fn knee_at_smallest_load_lowers_threshold() {
         let (mut seen, now) = (Throughput::default(), Nanos::from_secs(1));
         for under_way in [32, 64] {
             seen.note(Cost(under_way * 1_000), 1_000.0, Nanos::from_millis(under_way), now);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_learned_anew() {
+    fn expired_samples_are_learned_anew() {
         let (mut seen, now) = (Throughput::default(), Nanos::from_secs(1));
         fill(&mut seen, 64, now, 1_000.0);
         let later = now + FORGET_AFTER;

@@ -1,10 +1,11 @@
-//! When disks that several volumes share are congested, and how much may be under way there then.
+//! Detection of congestion on shared disks, and the window that bounds requests in flight meanwhile.
 //!
-//! The latency of clients' requests says so: past the threshold they are held to a window that shrinks while latency is above
-//! the threshold and grows while it is below (PARDA, Gulati and others, FAST 2009). Otherwise no request waits for another.
-//! Background work is counted as load of the disks, and its latency says nothing: it may be long because clients go first.
+//! Congestion is latency of clients' requests above the threshold. Clients' requests are then held to a window that
+//! shrinks while latency is above the threshold and grows while it is below (PARDA, Gulati and others, FAST 2009).
+//! Without congestion no request waits for another. Background work counts as load of the disks, but its latency is
+//! ignored: it may be long because clients go first.
 //!
-//! All times are of the disks' clock ([`crate::DiskClock`]).
+//! All times are disk time ([`crate::DiskClock`]).
 
 use std::collections::BTreeMap;
 
@@ -13,81 +14,83 @@ use seam::Nanos;
 use crate::Cost;
 use crate::throughput::Throughput;
 
-/// How often it looks.
+/// Interval between samples.
 const LOOK_EVERY: Nanos = Nanos::from_millis(100);
-/// Fewer ends of clients' requests say nothing, unless a whole second had no more.
+/// Completions of clients' requests that a sample needs, unless a whole second had fewer.
 const ENDS_MIN: u64 = 8;
-/// So many looks in a row above the threshold are congestion.
+/// Consecutive samples above the threshold that make congestion.
 const ABOVE_IN_ROW: u32 = 2;
-/// Congestion ends after so long without a client's request that waits and without a look at latencies above the threshold.
+/// Congestion ends after this time without a waiting client's request and without a sample above the threshold.
 const CALM: Nanos = Nanos::from_millis(200);
-/// Part of the way to the window that latency asks for, in one look.
+/// Proportional gain applied per sample.
+/// Ratio of threshold to latency from which the gain is 1: a window that is far too small leaves disks idle.
 const GAIN: f64 = 0.25;
-/// From this ratio of threshold to latency on the window goes all of the way: one that is far too small keeps disks idle.
+/// From this ratio of threshold to latency on the window goes all of the way: one that is far too small keeps disks
+/// idle.
 const GROW_FAST: f64 = 1.5;
-/// Never fewer small accesses under way than this, where the threshold is given: it may ask for disks that are not kept busy.
+/// Smallest window with a configured threshold, which may lie below the latency of busy disks.
 const SIZE_MIN: Cost = Cost(2_000);
-/// The same where the threshold is found: a few disks have something to do, and something to choose from.
+/// Smallest window with an automatic threshold: a few disks stay busy and have requests to choose from.
 const AUTO_SIZE_MIN: Cost = Cost(8_000);
-/// The part of a window that background work has while clients wait.
+/// Divisor of the window that gives the part of background work while clients wait.
 const BACKGROUND_PART: u64 = 8;
-/// Where the threshold is to be found and nothing is known yet.
+/// Automatic threshold before the knee is known.
 const AUTO_FIRST: Nanos = Nanos::from_millis(30);
-/// A threshold that is found lies between these.
+/// Bounds of the automatic threshold.
 const AUTO_MIN: Nanos = Nanos(500_000);
 const AUTO_MAX: Nanos = Nanos::from_millis(100);
-/// While congested a larger window is tried now and then, for the disks may do more by now than was seen.
+/// Period of trials with a larger window during congestion: the disks may do more than was observed before.
 const TRY_EVERY: Nanos = Nanos::from_secs(30);
 const TRY_FOR: Nanos = Nanos::from_millis(500);
 
-/// Which requests go first while disks are congested.
+/// Priority of requests while disks are congested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// A client waits for it.
+    /// A client waits for the request.
     Foreground,
-    /// Destage that no client waits for, promotion, readahead, checks.
+    /// Destage that no client waits for, promotion, readahead, verification.
     Background,
 }
 
-/// Latency past which shares count.
+/// Latency above which disks are congested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threshold {
-    /// This one; zero: all latencies are past it, from the beginning.
+    /// A fixed latency; zero: the disks are always congested.
     Latency(Nanos),
-    /// Found from where throughput stops growing, and found anew as that changes.
+    /// Found at the knee of throughput, and found anew when that changes.
     Auto,
 }
 
-/// What is under way at disks that several share, and whether that is too much.
+/// Requests in flight at shared disks, and the window that bounds them during congestion.
 pub struct Window {
     threshold: Threshold,
     throughput: Throughput,
-    /// Size of the window of clients' requests; `None`: not congested.
+    /// Size of the window of clients' requests; `None` without congestion.
     size: Option<Cost>,
-    /// Least of it, whatever the threshold.
+    /// Smallest size, whatever the threshold.
     size_min: Cost,
     under_way: Cost,
-    /// The background's part of it.
+    /// The part of `under_way` that is background work.
     background: Cost,
-    /// Since the last look.
+    /// Time of the last sample; the fields below count since then.
     looked: Nanos,
     ends: u64,
-    /// Of each client, without background work: how many ended, and what they took together.
+    /// Completed requests and their total latency in nanoseconds, by client, without background work.
     latencies: BTreeMap<u32, (u64, u64)>,
     done: Cost,
-    /// Cost under way, times nanoseconds, up to `measured`; the same of clients' requests; and how long anything was under way.
+    /// Integral of the cost in flight over nanoseconds, up to `measured`; the same of clients' requests; and busy time.
     area: u128,
     foreground_area: u128,
     busy: Nanos,
     measured: Nanos,
-    /// A client's request had to wait since the last look.
+    /// A client's request had to wait since the last sample.
     full: bool,
-    /// The processor was stalled since the last look.
+    /// The processor was stalled since the last sample.
     stalled: bool,
     above: u32,
-    /// The last time that a client's request had to wait, or latency was above the threshold.
+    /// When a client's request last had to wait or latency was above the threshold.
     calm_since: Nanos,
-    /// A larger window was tried last, and is tried until then.
+    /// Start of the last trial with a larger window, and its end.
     tried: Nanos,
     trying_until: Nanos,
     latency: Nanos,
@@ -95,7 +98,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Not congested, but for a threshold that everything is past.
+    /// A window without congestion, except with a threshold of zero.
     pub fn new(threshold: Threshold, now: Nanos) -> Window {
         let always = threshold == Threshold::Latency(Nanos::ZERO);
         Window {
@@ -124,17 +127,17 @@ impl Window {
         }
     }
 
-    /// The same, never with less than `size_min` for clients: storage that works on so much at once.
+    /// Sets the smallest window of clients to `size_min`, for storage that serves this much in parallel.
     pub fn with_size_min(self, size_min: Cost) -> Window {
         Window { size_min, ..self }
     }
 
-    /// Another threshold from now on.
+    /// Replaces the threshold.
     pub fn set_threshold(&mut self, threshold: Threshold) {
         self.threshold = threshold;
     }
 
-    /// The threshold that was asked for.
+    /// The configured threshold.
     pub fn asked_threshold(&self) -> Threshold {
         self.threshold
     }
@@ -150,37 +153,38 @@ impl Window {
         }
     }
 
-    /// True while what is under way is held to a window.
+    /// True while a window bounds the requests in flight.
     pub fn is_congested(&self) -> bool {
         self.size.is_some()
     }
 
-    /// Size of the window of clients' requests while congested.
+    /// Size of the window of clients' requests during congestion.
     pub fn size(&self) -> Option<Cost> {
         self.size
     }
 
-    /// What is under way.
+    /// Cost in flight.
     pub fn under_way(&self) -> Cost {
         self.under_way
     }
 
-    /// Latency at the last look, the mean of the clients' means, and small accesses a second then.
+    /// The last sample: mean of the clients' mean latencies, and small accesses a second.
     pub fn lately(&self) -> (Nanos, f64) {
         (self.latency, self.rate)
     }
 
-    /// The greatest rate that was seen in the last minutes, in small accesses a second.
+    /// The greatest rate of the last minutes, in small accesses a second.
     pub fn greatest_rate(&self) -> Option<f64> {
         self.throughput.greatest(self.measured)
     }
 
-    /// True when a client's request may go beside what is not counted; the last one may be larger than the rest of the window.
+    /// True if a client's request may go, not counting `uncounted`; the last request may be larger than the room left.
     pub fn has_room_beside(&self, uncounted: Cost) -> bool {
         self.size.is_none_or(|size| self.under_way - self.background - uncounted < size)
     }
 
-    /// True when background work may go: beside all that is under way, or, while clients wait, in a part of its own.
+    /// True if background work may go: within the whole window, or, while clients wait, within the part of background
+    /// work.
     pub fn has_room_for_background(&self, clients_wait: bool, uncounted: Cost) -> bool {
         self.size.is_none_or(|size| {
             let has_part = self.background - uncounted < Cost((size.0 / BACKGROUND_PART).max(1));
@@ -188,18 +192,18 @@ impl Window {
         })
     }
 
-    /// A client's request has to wait.
+    /// Records that a client's request has to wait.
     pub fn note_full(&mut self, now: Nanos) {
         self.full = true;
         self.calm_since = self.calm_since.max(now);
     }
 
-    /// The processor was stalled: the rate of that time is not known.
+    /// Records a stall of the processor: the rate since the last sample is unknown.
     pub fn note_stall(&mut self) {
         self.stalled = true;
     }
 
-    /// A request goes to the disks.
+    /// Records that a request goes to the disks.
     pub fn begin(&mut self, cost: Cost, priority: Priority, now: Nanos) {
         self.measure(now);
         self.under_way += cost;
@@ -208,8 +212,8 @@ impl Window {
         }
     }
 
-    /// A request of `client` that went at `began` came back. `shared`: several clients ask for something; one that has the disks alone is held to
-    /// nothing.
+    /// Records the completion of a request of `client` that went at `began`. `shared`: several clients have requests; a
+    /// client that has the disks alone is not held to a window.
     pub fn end(&mut self, client: u32, cost: Cost, priority: Priority, began: Nanos, now: Nanos, shared: bool) {
         self.cancel(cost, priority, now);
         if priority == Priority::Foreground {
@@ -224,15 +228,15 @@ impl Window {
         }
     }
 
-    /// Looks whether congestion is over because no client's request has had to wait for a while; asked for while requests are under way,
-    /// however few of them end.
+    /// Ends congestion if no client's request has had to wait for [`CALM`]. Called while requests are in flight,
+    /// because too few completions make no sample.
     pub fn tick(&mut self, now: Nanos) {
         if self.threshold != Threshold::Latency(Nanos::ZERO) && now.since(self.calm_since) >= CALM {
             self.size = None;
         }
     }
 
-    /// Looks whether nothing has been under way for so long that there is no congestion any more: where nothing ends there is no look.
+    /// Ends congestion if no request has been in flight for [`CALM`]: without completions there is no sample.
     pub fn rest(&mut self, now: Nanos) {
         let is_held = self.threshold != Threshold::Latency(Nanos::ZERO);
         if is_held && self.under_way == Cost::default() && now.since(self.measured) >= CALM {
@@ -240,7 +244,7 @@ impl Window {
         }
     }
 
-    /// A request that had begun was never sent.
+    /// Withdraws a request that had begun and was never sent.
     pub fn cancel(&mut self, cost: Cost, priority: Priority, now: Nanos) {
         self.measure(now);
         self.under_way = self.under_way - cost;
@@ -259,7 +263,7 @@ impl Window {
         self.measured = self.measured.max(now);
     }
 
-    /// The least that clients may have under way while congested.
+    /// Smallest window of clients during congestion.
     fn least(&self) -> Cost {
         let of_threshold = if self.threshold == Threshold::Auto { AUTO_SIZE_MIN } else { SIZE_MIN };
         self.size_min.max(of_threshold)
@@ -267,12 +271,12 @@ impl Window {
 
     fn look(&mut self, now: Nanos, spent: Nanos, shared: bool) {
         let (clients, busy) = (self.latencies.len() as u64, self.busy.0.max(1));
-        // A client with many short requests does not hide how long those of the others take.
+        // Each client counts equally: many short requests of one do not hide the latency of the others.
         let means = self.latencies.values().map(|(ends, took)| took / ends);
         self.latency = Nanos(means.sum::<u64>() / clients.max(1));
         self.latencies.clear();
         self.rate = self.done.as_accesses() * 1e9 / spent.0 as f64;
-        // What idled in between says nothing of what the disks can do.
+        // Idle time does not lower the measured ability of the disks.
         let mean = |area: u128| Cost(u64::try_from(area / u128::from(busy)).unwrap_or(u64::MAX));
         let (under_way, foreground) = (mean(self.area), mean(self.foreground_area));
         let stalled = std::mem::take(&mut self.stalled);
@@ -294,15 +298,15 @@ impl Window {
             Cost(size as u64 + 100).max(least)
         };
         self.size = match self.size {
-            // A window makes clients' requests under way fewer: where they are few already, other load keeps the disks busy.
+            // A window reduces clients' requests in flight: if they are few already, other load keeps the disks busy.
             None if self.above >= ABOVE_IN_ROW && foreground >= least => {
                 self.tried = now;
-                // At the rate of now so much under way takes as long as the threshold says (Little).
+                // At the current rate this load has the threshold's latency (Little's law).
                 Some(Cost((under_way.0 as f64 * ratio) as u64).max(least))
             }
             None => None,
             Some(_) if !shared || now.since(self.calm_since) >= CALM => None,
-            // A window that was not full proves nothing by its latency, unless that is too high.
+            // The latency of a window that was not full proves nothing, unless it is too high.
             Some(size) if !full && !above => Some(size),
             Some(size) => {
                 let tries = matches!(self.threshold, Threshold::Auto) && now.since(self.tried) >= TRY_EVERY;
@@ -323,7 +327,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// Disks with `servers` heads that take `service` each, under so many who ask again at once; returns the window after `seconds`.
+    /// A closed loop of `clients` on disks with `servers` heads of service time `service`, for `seconds`.
     fn closed_loop(window: &mut Window, now: &mut Nanos, clients: usize, servers: usize, service: Nanos, seconds: u64) {
         let end = *now + Nanos::from_secs(seconds);
         let mut free: Vec<Nanos> = vec![*now; servers];
@@ -335,7 +339,7 @@ mod tests {
                     break;
                 }
                 window.begin(Cost::ONE, Priority::Foreground, *now);
-                let head = free.iter_mut().min().expect("there are heads");
+                let head = free.iter_mut().min().expect("there is a head");
                 *head = (*head).max(*now) + service;
                 under_way.push((*head, *now));
             }
@@ -347,14 +351,14 @@ mod tests {
     }
 
     fn end_first(window: &mut Window, now: &mut Nanos, under_way: &mut Vec<(Nanos, Nanos)>) {
-        let first = (0..under_way.len()).min_by_key(|at| under_way[*at].0).expect("something is under way");
+        let first = (0..under_way.len()).min_by_key(|at| under_way[*at].0).expect("a request is in flight");
         let (ended, began) = under_way.swap_remove(first);
         *now = ended;
         window.end(0, Cost::ONE, Priority::Foreground, began, *now, true);
     }
 
     #[test]
-    fn a_window_holds_latency_at_its_threshold_and_goes_when_nobody_waits() {
+    fn window_holds_latency_at_threshold_and_ends_without_waiters() {
         let mut now = Nanos::from_secs(1);
         let mut window = Window::new(Threshold::Latency(Nanos::from_millis(30)), now);
         closed_loop(&mut window, &mut now, 16, 5, Nanos::from_millis(5), 10);
@@ -370,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_is_found_where_throughput_stops_growing_and_again_when_the_disks_change() {
+    fn auto_threshold_is_the_knee_and_follows_changed_disks() {
         let mut now = Nanos::from_secs(1);
         let mut window = Window::new(Threshold::Auto, now);
         assert_eq!(window.threshold(), AUTO_FIRST);
@@ -384,13 +388,14 @@ mod tests {
         assert!((8.0..20.0).contains(&size), "{size}");
         let (_, rate) = window.lately();
         assert!(rate > 1_800.0, "{rate}");
-        // Four times the disks.
+        // The number of disks quadruples.
         closed_loop(&mut window, &mut now, 64, 32, Nanos::from_millis(4), 300);
         let (_, rate) = window.lately();
-        assert!(rate > 6_500.0, "{rate}: what the disks can do by now was not found");
+        assert!(rate > 6_500.0, "{rate}: the window does not follow the new throughput");
     }
 
-    /// Requests of a client one by one, and eight of the background at a time, as long as each takes; the window after two seconds.
+    /// One client request at a time and eight background requests, of the given latencies; the window after two
+    /// seconds.
     fn beside_background(threshold: Threshold, foreground: Nanos, background: Nanos) -> Window {
         let mut now = Nanos::from_secs(1);
         let mut window = Window::new(threshold, now);
@@ -407,16 +412,16 @@ mod tests {
     }
 
     #[test]
-    fn slow_background_work_declares_no_congestion() {
+    fn slow_background_work_causes_no_congestion() {
         let (quick, slow) = (Nanos::from_millis(5), Nanos::from_millis(500));
         let window = beside_background(Threshold::Latency(Nanos::from_millis(30)), quick, slow);
         assert!(!window.is_congested() && window.lately().0 == quick, "{:?}", window.lately());
     }
 
     #[test]
-    fn few_slow_requests_declare_no_congestion_with_auto() {
+    fn few_slow_requests_cause_no_congestion_with_auto() {
         let slow = Nanos::from_millis(60);
-        assert!(!beside_background(Threshold::Auto, slow, slow).is_congested(), "one at a time cannot be made fewer");
+        assert!(!beside_background(Threshold::Auto, slow, slow).is_congested(), "one in flight cannot be made fewer");
         let mut now = Nanos::from_secs(1);
         let mut window = Window::new(Threshold::Auto, now);
         closed_loop(&mut window, &mut now, 64, 5, Nanos::from_millis(5), 20);
@@ -433,11 +438,11 @@ mod tests {
         window.tick(now + Nanos::from_millis(199));
         assert!(window.is_congested());
         window.tick(now + Nanos::from_millis(200));
-        assert!(!window.is_congested(), "one request is under way, and no other waits");
+        assert!(!window.is_congested(), "one request is in flight, and none waits");
     }
 
     #[test]
-    fn background_work_has_its_part_of_a_full_window_and_no_more() {
+    fn background_work_gets_only_its_part_of_a_full_window() {
         let now = Nanos::from_secs(1);
         let mut window = Window::new(Threshold::Latency(Nanos::ZERO), now).with_size_min(Cost(16_000));
         window.size = Some(Cost(16_000));

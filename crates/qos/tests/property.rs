@@ -1,4 +1,5 @@
-//! Random clients with random shares, reservations, limits, arrivals and costs, before random disks: what must hold of every one of them.
+//! Random clients on random disks: shares, reservations, limits, arrivals and costs are drawn, and each case must hold
+//! them.
 //!
 //! Each case is drawn from its seed. Two deliberate faults show that the checks can fail.
 
@@ -11,7 +12,7 @@ use seam::Nanos;
 /// Cases of a run.
 const CASES: u64 = 10_000;
 const SECOND: u64 = 1_000_000_000;
-/// How long a case lasts.
+/// Length of a case.
 const TIME: Nanos = Nanos::from_secs(4);
 
 /// Draws from a seed (splitmix64).
@@ -34,14 +35,14 @@ impl Random {
     }
 }
 
-/// How a client asks.
+/// Arrival process of a client.
 #[derive(Clone, Copy, Debug)]
 enum Arrivals {
-    /// So many wait at any time.
+    /// This many requests wait at any time.
     Flood(u64),
-    /// So many a second, at even distances.
+    /// This many requests a second, at even distances.
     Rate(u64),
-    /// A flood for so many milliseconds, then as long nothing.
+    /// A flood for this many milliseconds, then none for as long.
     Waves(u64),
 }
 
@@ -63,9 +64,9 @@ impl Asker {
 #[derive(Clone, Debug)]
 struct Case {
     askers: Vec<Asker>,
-    /// Small accesses a second that the disks do in all.
+    /// Small accesses a second that the disks do in total.
     rate: u64,
-    /// Requests that they work on at once.
+    /// Requests that the disks serve in parallel.
     slots: usize,
 }
 
@@ -100,26 +101,26 @@ fn draw(seed: u64) -> Case {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// The client may want to ask for more.
+    /// The client checks whether it sends more requests.
     Ask(usize),
-    /// A request is done.
+    /// A request of the client is done.
     Done(usize),
 }
 
-/// What became of a client.
+/// Observations of one client.
 #[derive(Clone, Debug, Default)]
 struct Had {
-    /// When its requests came in past its limit.
+    /// When its requests entered past its limit.
     came: Vec<Nanos>,
     served: u64,
     cost: Cost,
-    /// Something of it waited all the time, once settled.
+    /// A request of the client waited at all times after [`SETTLED`].
     always_asked: bool,
     longest_gap: Nanos,
     last: Nanos,
 }
 
-/// The first half second is for everybody to arrive.
+/// Warm-up time, in which all clients arrive.
 const SETTLED: Nanos = Nanos::from_millis(500);
 
 fn run(case: &Case, fault: Fault) -> Result<Vec<Had>, String> {
@@ -129,7 +130,7 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Had>, String> {
     let mut limiters: Vec<Limiter> = Vec::new();
     let mut outside: Vec<VecDeque<()>> = vec![VecDeque::new(); case.askers.len()];
     let (mut inside, mut due) = (vec![0_u64; case.askers.len()], vec![Nanos::ZERO; case.askers.len()]);
-    // When each is looked at next: one timer a client, or each look would start another.
+    // Next check of each client: with one timer a client, a check does not start another chain of checks.
     let mut timer: Vec<Nanos> = vec![Nanos::ZERO; case.askers.len()];
     let (mut busy, mut under_way) = (0, BTreeMap::new());
     let mut number = 0_u64;
@@ -193,9 +194,9 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Had>, String> {
             }
         }
         while busy < case.slots && !scheduler.is_empty() {
-            let (client, cost, token) = scheduler.pop(now).ok_or("a slot is free, somebody waits, and nobody goes")?;
+            let (client, cost, token) = scheduler.pop(now).ok_or("a slot is free, a request waits, and none goes")?;
             if under_way.insert(token, client).is_some() {
-                return Err(format!("request {token} goes twice"));
+                return Err(format!("request {token} is served twice"));
             }
             let client = client as usize;
             busy += 1;
@@ -224,14 +225,14 @@ fn check(case: &Case, had: &[Had]) -> Result<(), String> {
         }
         let reserved = asker.entitlement.reservation as f64;
         let rate = had.cost.as_accesses() / seconds;
-        // A request more or less, and one of each slot that others hold when its time comes.
+        // Tolerance: one request more or less, and one of each slot that others hold when the request is due.
         let grain = (asker.cost().as_accesses() + dearest) * (1 + case.slots) as f64 / seconds;
         if rate < reserved * 0.95 - grain {
             return Err(format!("client {client} has {rate:.0} a second of {reserved} reserved"));
         }
         let shares: u64 = case.askers.iter().map(|asker| u64::from(asker.entitlement.shares)).sum();
         let part = f64::from(asker.entitlement.shares) / shares as f64;
-        // What reservations take comes first.
+        // Reservations are served first.
         let left = case.rate - case.askers.iter().map(|asker| asker.entitlement.reservation).sum::<u64>();
         let least = part * left as f64 * seconds - grain * seconds;
         if had.cost.as_accesses() < least * 0.9 {
@@ -241,7 +242,7 @@ fn check(case: &Case, had: &[Had]) -> Result<(), String> {
     let fair = (0..case.askers.len()).filter(|client| had[*client].always_asked);
     let fair: Vec<usize> = fair.collect();
     for (one, other) in fair.iter().flat_map(|one| fair.iter().map(move |other| (*one, *other))) {
-        // A reservation may give more than the shares do, never less.
+        // A reservation may give more than the shares, never less.
         if case.askers[other].entitlement.reservation > 0 || one == other {
             continue;
         }
@@ -293,17 +294,17 @@ fn failures(fault: Fault, cases: u64) -> Vec<String> {
 }
 
 #[test]
-fn whatever_clients_ask_for_they_get_what_they_are_entitled_to() {
+fn every_client_gets_its_entitlement_under_random_load() {
     let failures = failures(Fault::None, CASES);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
-fn a_scheduler_that_hoards_what_idle_clients_did_not_ask_for_is_found_out() {
+fn checks_find_scheduler_that_hoards_idle_time() {
     assert!(!failures(Fault::HoardIdle, 1_000).is_empty());
 }
 
 #[test]
-fn a_limit_that_is_not_waited_for_is_found_out() {
+fn checks_find_limiter_that_ignores_its_limit() {
     assert!(!failures(Fault::IgnoreLimit, 1_000).is_empty());
 }

@@ -1,4 +1,5 @@
-//! Units whose volumes are not there now: known to initiators, which are told to wait. That a unit is none would have them give up its paths.
+//! Units whose volumes are not attached now. Initiators get "not ready" and wait; "no unit" would make them give up the
+//! paths.
 
 use crate::access::AccessList;
 use crate::identity::Identity;
@@ -6,25 +7,25 @@ use crate::lun::Lun;
 use crate::nexus::Nexus;
 use crate::sense::{Asc, Key, Sense};
 
-/// A unit that is not there now.
+/// A unit whose volume is not attached now.
 #[derive(Clone, Debug)]
 pub struct Absent {
-    /// Its number.
+    /// Its logical unit number.
     pub lun: Lun,
-    /// What it is known by.
+    /// Its identity in INQUIRY.
     pub identity: Identity,
-    /// Who may know of it.
+    /// Initiators that may see the unit.
     pub access: AccessList,
 }
 
 impl Absent {
-    /// True when an initiator may know of it.
+    /// True if an initiator may see the unit.
     pub fn admits(&self, nexus: &Nexus) -> bool {
         self.access.admits(&nexus.0.initiator.name)
     }
 }
 
-/// What commands that need the unit are told.
+/// Sense data of commands that need the unit's volume.
 pub fn not_ready() -> Sense {
     Sense::new(Key::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
 }

@@ -1,30 +1,31 @@
-//! Who may see a unit: names of initiators, with `*` for any part of one.
+//! Access lists of units: names of initiators, with `*` as a wildcard.
 
-/// A list of names and patterns. An empty one lets everybody in.
+/// A list of names and patterns. An empty list admits every initiator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessList(Vec<String>);
 
 impl AccessList {
-    /// A list of names, in which `*` stands for any text. iSCSI names are compared without regard to case, as the protocol wants it.
+    /// A list of patterns in which `*` stands for any text. Case is ignored, as the protocol requires for iSCSI names.
     pub fn new(patterns: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         AccessList(patterns.into_iter().map(|pattern| pattern.as_ref().to_ascii_lowercase()).collect())
     }
 
-    /// True when it names nobody, and so lets everybody in.
+    /// True if the list is empty and so admits every initiator.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True when `name` may come in.
+    /// True if the list admits `name`.
     pub fn admits(&self, name: &str) -> bool {
-        // Asked with every command: the names of those that are logged in are in lower case already.
+        // This runs for every command; names of logged-in initiators are already in lower case.
         let is_in = |name: &str| self.0.iter().any(|pattern| matches(pattern, name));
         let has_upper = || name.bytes().any(|byte| byte.is_ascii_uppercase());
         self.0.is_empty() || if has_upper() { is_in(&name.to_ascii_lowercase()) } else { is_in(name) }
     }
 }
 
-/// What lies between two stars is taken at its first place; what follows the last star has to be the end.
+/// Matches a pattern: text between two stars matches at its first occurrence; text after the last star must end the
+/// name.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(first) else { return false };
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_list_admits_all_and_others_what_they_name() {
+    fn empty_list_admits_all_and_others_only_matching_names() {
         assert!(AccessList::default().admits("iqn.a:b"));
         let list = AccessList::new(["iqn.1998-01.com.vmware:*", "iqn.x:exact", "*:mid*le:*end"]);
         for name in ["iqn.1998-01.com.vmware:esx1", "IQN.X:Exact", "a:middle:the end", "a:midle:end"] {
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_star_stands_for_does_not_overlap_what_follows() {
+    fn wildcard_does_not_overlap_the_text_after_it() {
         assert!(!AccessList::new(["ab*ba"]).admits("aba") && AccessList::new(["ab*ba"]).admits("abba"));
     }
 }

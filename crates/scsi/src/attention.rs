@@ -1,36 +1,36 @@
-//! Unit attentions: what an initiator has to be told of a unit before its next command is done.
+//! Unit attention conditions: changes of a unit that its next command must report to an initiator.
 
 use std::collections::VecDeque;
 
 use crate::sense::{Asc, Key, Sense};
 
-/// What happened to a unit.
+/// Cause of a unit attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attention {
-    /// The initiator is new to it, or it was started.
+    /// The unit is new to the initiator, or was started.
     PowerOn,
-    /// It, or the whole target, was reset.
+    /// The unit or the whole target was reset.
     Reset,
-    /// Other units came or went.
+    /// Units were added or removed.
     LunsChanged,
-    /// It has another size.
+    /// The unit's size changed.
     CapacityChanged,
     /// Another initiator changed mode parameters.
     ModeChanged,
-    /// INQUIRY says something else than before.
+    /// INQUIRY data changed.
     InquiryChanged,
     /// Another initiator cleared all reservations.
     ReservationsPreempted,
-    /// Another initiator released a reservation that this one took part in.
+    /// Another initiator released a reservation that includes this one as a registrant.
     ReservationsReleased,
-    /// Another initiator took this one's registration away.
+    /// Another initiator removed this one's registration.
     RegistrationsPreempted,
-    /// Another initiator's command ended this one's.
+    /// Another initiator ended this one's commands.
     CommandsCleared,
 }
 
 impl Attention {
-    /// As sense data.
+    /// The attention as sense data.
     pub fn sense(self) -> Sense {
         let (asc, ascq) = match self {
             Attention::PowerOn => (0x29, 0x00),
@@ -48,12 +48,12 @@ impl Attention {
     }
 }
 
-/// What one initiator has yet to be told of one unit, each thing once: bounded by the kinds that there are.
+/// Pending attentions of one initiator for one unit, each at most once, so that their number is bounded.
 #[derive(Clone, Debug, Default)]
 pub struct Attentions(VecDeque<Attention>);
 
 impl Attentions {
-    /// One more. A reset or a start says all that was to be said of what went before it.
+    /// Adds an attention. A reset or a start replaces all earlier attentions.
     pub fn raise(&mut self, attention: Attention) {
         if matches!(attention, Attention::PowerOn | Attention::Reset) {
             self.0.clear();
@@ -63,17 +63,17 @@ impl Attentions {
         }
     }
 
-    /// The next to be told.
+    /// Takes the oldest attention.
     pub fn take(&mut self) -> Option<Attention> {
         self.0.pop_front()
     }
 
-    /// It need not be told any more.
+    /// Removes an attention that need not be reported any more.
     pub fn forget(&mut self, attention: Attention) {
         self.0.retain(|other| *other != attention);
     }
 
-    /// True when nothing is to be told.
+    /// True if no attention is pending.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_told_once_in_order_and_a_reset_stands_for_all() {
+    fn attentions_are_reported_once_in_order_and_reset_replaces_all() {
         let mut attentions = Attentions::default();
         for attention in [Attention::ModeChanged, Attention::LunsChanged, Attention::ModeChanged] {
             attentions.raise(attention);

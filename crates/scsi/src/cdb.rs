@@ -1,9 +1,10 @@
-//! Fields of a command descriptor block. Its length has been checked before: whoever reads a field may rely on it.
+//! Fields of a command descriptor block (CDB). [`Cdb`] has the length of its command, so reading a field needs no
+//! check.
 
 use crate::failure::Failure;
 use crate::sense::{Asc, Sense};
 
-/// A command descriptor block that has the length of its command.
+/// A command descriptor block with the length of its command.
 #[derive(Clone, Copy, Debug)]
 pub struct Cdb<'a>(pub &'a [u8]);
 
@@ -38,12 +39,12 @@ impl Cdb<'_> {
     }
 }
 
-/// Refuses a field of the command, in its highest bit or as a whole.
+/// CHECK CONDITION for a field of the CDB: a whole byte, or the highest bit of the field.
 pub fn invalid_field(byte: usize, bit: Option<u8>) -> Failure {
     Sense::illegal(Asc::INVALID_FIELD_IN_CDB).at_field(true, byte, bit).into()
 }
 
-/// Refuses a field of the parameters that came with the command.
+/// CHECK CONDITION for a field of the parameter list.
 pub fn invalid_parameter(byte: usize) -> Failure {
     Sense::illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST).at_field(false, byte, None).into()
 }

@@ -1,4 +1,4 @@
-//! What a transport hands in with a command, and the two ways its data go.
+//! The interface to a transport: a command, its cancellation and its data in both directions.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -7,35 +7,35 @@ use std::task::Waker;
 
 use seam::{Piece, Seam};
 
-/// The most that a unit hands to [`DataIn::send`] in one go, in bytes: what a transport has to make room for.
+/// Most bytes that a unit passes to [`DataIn::send`] at once, for which a transport must have room.
 pub const SENT_AT_ONCE_BYTES_MAX: usize = 256 << 10;
 
-/// The initiator, its session or its interest in the command is gone.
+/// The initiator or its session is gone, or the command was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the initiator is gone or has aborted the command")]
 pub struct Gone;
 
-/// Data on their way from the initiator.
+/// Data from the initiator.
 pub trait DataOut {
-    /// Appends the next `len` bytes of the command's data to `into`. A unit asks for what it needs, in order, and never for more than
-    /// was expected; it may ask for less.
+    /// Appends the next `len` bytes of the command's data to `into`. A unit reads in order and never beyond the
+    /// expected length; it may read less.
     fn take(&mut self, len: usize, into: &mut Vec<u8>) -> impl Future<Output = Result<(), Gone>>;
 }
 
-/// Data on their way to the initiator.
+/// Data to the initiator.
 pub trait DataIn<S: Seam> {
-    /// Waits until there is room for `len` bytes of blocks (at most [`SENT_AT_ONCE_BYTES_MAX`]): asked before they are read, so that
-    /// what waits for a slow initiator holds no memory.
+    /// Waits until there is room for `len` bytes of blocks (at most [`SENT_AT_ONCE_BYTES_MAX`]). A unit waits here
+    /// before it reads, so that a command of a slow initiator holds no memory.
     fn room(&mut self, len: usize) -> impl Future<Output = Result<(), Gone>>;
 
-    /// Sends the next bytes, and takes the pieces.
+    /// Sends the next pieces and empties `pieces`.
     fn send(&mut self, pieces: &mut Vec<Piece<S::Block>>) -> impl Future<Output = Result<(), Gone>>;
 
     /// Sends the next bytes of a small answer (at most 64 KiB).
     fn send_bytes(&mut self, bytes: &[u8]) -> impl Future<Output = Result<(), Gone>>;
 }
 
-/// What an initiator said that a command would move.
+/// Data lengths that the initiator expects for a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// Bytes from the initiator.
@@ -44,10 +44,10 @@ pub struct Expected {
     pub in_bytes: u64,
 }
 
-/// Says to a command under way that nobody wants it any more. It ends at its next step: what it has begun has no later effect after that.
+/// Cancellation of a running command. The command ends at its next step and has no effect after that.
 ///
-/// A transport cancels what its initiator aborts; the target cancels what other initiators end, by a reset or by preempting. The outcome
-/// is [`crate::Status::Aborted`] then.
+/// A transport cancels commands that its initiator aborts; the target cancels commands on a reset or a preemption by
+/// another initiator. The outcome is [`crate::Status::Aborted`].
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Rc<Flag>);
 
@@ -58,7 +58,7 @@ struct Flag {
 }
 
 impl Cancel {
-    /// Ends the command.
+    /// Cancels the command.
     pub fn cancel(&self) {
         self.0.cancelled.set(true);
         if let Some(waker) = self.0.waker.borrow_mut().take() {
@@ -66,26 +66,26 @@ impl Cancel {
         }
     }
 
-    /// True when it is to end.
+    /// True once the command is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.get()
     }
 
-    /// Wakes that one, too, when the command is to end: a transport that waits for its initiator need not wait any longer.
+    /// Registers a waker for cancellation: a transport stops waiting for its initiator then.
     pub fn wake_when_cancelled(&self, waker: &Waker) {
         self.0.waker.borrow_mut().replace(waker.clone());
     }
 }
 
-/// A command as it came.
+/// A command as received.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<'a> {
     /// The unit's address.
     pub lun: [u8; 8],
-    /// The descriptor block; what is past its own length is ignored.
+    /// The descriptor block; bytes beyond the command's length are ignored.
     pub cdb: &'a [u8],
-    /// What the initiator expects to be moved.
+    /// Data lengths that the initiator expects.
     pub expected: Expected,
-    /// How it is told to end.
+    /// Cancellation of the command.
     pub cancel: &'a Cancel,
 }

@@ -1,4 +1,4 @@
-//! Why a command is not done, and how the engine's errors are told to an initiator.
+//! Failures of commands, and the sense data for errors of the engine.
 
 use engine::RequestError;
 use seam::DiskError;
@@ -6,14 +6,14 @@ use seam::DiskError;
 use crate::exchange::Gone;
 use crate::sense::{Asc, Key, Sense};
 
-/// Why a command ended early.
+/// Cause of a command's failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// With sense data. (Boxed: most commands have none.)
+    /// CHECK CONDITION with sense data. (Boxed: most commands have none.)
     Check(Box<Sense>),
-    /// Reserved for another.
+    /// RESERVATION CONFLICT.
     Conflict,
-    /// Nobody waits for it any more.
+    /// The command was cancelled; no status is sent.
     Gone,
 }
 
@@ -29,24 +29,24 @@ impl From<Gone> for Failure {
     }
 }
 
-/// What was asked of the engine when it failed.
+/// Operation of the engine that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
-    /// A read, from this block on.
+pub enum EngineOperation {
+    /// A read that starts at this block.
     Read(u64),
-    /// A write, from this block on.
+    /// A write that starts at this block.
     Write(u64),
-    /// Anything else.
+    /// Another operation.
     Other,
 }
 
-/// What an initiator is told of an error of the engine.
-pub fn told(error: &RequestError, doing: Doing) -> Failure {
+/// Sense data for an error of the engine.
+pub fn failure_of(error: &RequestError, doing: EngineOperation) -> Failure {
     let medium = |asc| {
         let sense = Sense::new(Key::MEDIUM_ERROR, asc);
         match doing {
-            Doing::Read(block) | Doing::Write(block) => sense.with_information(block),
-            Doing::Other => sense,
+            EngineOperation::Read(block) | EngineOperation::Write(block) => sense.with_information(block),
+            EngineOperation::Other => sense,
         }
     };
     match error {
@@ -55,15 +55,16 @@ pub fn told(error: &RequestError, doing: Doing) -> Failure {
             Sense::new(Key::DATA_PROTECT, Asc::WRITE_PROTECTED)
         }
         RequestError::Disk(DiskError::NoSpace) => Sense::new(Key::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED),
-        // It may come back: an initiator keeps the path and tries again, which it would not after "not supported" (05/25).
+        // The backing may return: NOT READY makes initiators keep the path and retry, "not supported" (05/25) would
+        // not.
         RequestError::Disk(DiskError::Gone | DiskError::Open(_)) => {
             Sense::new(Key::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
         }
         RequestError::ShuttingDown => Sense::new(Key::NOT_READY, Asc::BECOMING_READY),
         RequestError::NotFast | RequestError::Disk(DiskError::Unsupported) => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
         RequestError::Disk(_) | RequestError::Dirty(_) => match doing {
-            Doing::Read(_) => medium(Asc::UNRECOVERED_READ_ERROR),
-            Doing::Write(_) | Doing::Other => medium(Asc::WRITE_ERROR),
+            EngineOperation::Read(_) => medium(Asc::UNRECOVERED_READ_ERROR),
+            EngineOperation::Write(_) | EngineOperation::Other => medium(Asc::WRITE_ERROR),
         },
     }
     .into()

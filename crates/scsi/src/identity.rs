@@ -1,25 +1,25 @@
-//! What a unit is known by, for the life of its volume: names, never numbers of places.
+//! The identity of a unit, constant for the life of its volume and independent of its number and port.
 
-/// A unit's lasting names.
+/// Identity of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The NAA designator: sixteen bytes that no other unit in the world has.
+    /// NAA designator: sixteen bytes, globally unique.
     pub naa: [u8; 16],
-    /// The product's name in INQUIRY: at most sixteen characters.
+    /// Product identification in INQUIRY: at most sixteen characters.
     pub product: String,
 }
 
 impl Identity {
-    /// Sixteen characters of T10's list of vendors, filled up with spaces, are eight.
+    /// T10 vendor identification: eight characters, padded with spaces.
     pub const VENDOR: &'static str = "HOTSET  ";
-    /// What a product is called.
+    /// Default product identification.
     pub const PRODUCT: &'static str = "VOLUME";
-    /// An organisation's number is bought; this one says by its second-lowest bit that it was chosen without.
+    /// Locally assigned company identifier: its second-lowest bit marks it as not registered.
     const COMPANY: u32 = 0x02_48_53;
 
-    /// The identity of the volume with this incarnation, on the host with this number (any that stays the same and is drawn at random).
+    /// The identity of the volume `incarnation` on the host `host` (a constant random number).
     pub fn of(host: u64, incarnation: u64) -> Identity {
-        // The type (6, extended), then 24 bits of company, 36 of the host, 64 of the volume.
+        // NAA type 6 (extended), 24 bits of company, 36 of the host, 64 of the volume.
         let high = 6 << 60 | u64::from(Self::COMPANY) << 36 | host & 0xf_ffff_ffff;
         let mut naa = [0; 16];
         naa[..8].copy_from_slice(&high.to_be_bytes());
@@ -27,7 +27,7 @@ impl Identity {
         Identity { naa, product: Self::PRODUCT.to_owned() }
     }
 
-    /// The serial number: the designator in hexadecimal digits.
+    /// The unit serial number: the designator in hexadecimal digits.
     pub fn serial(&self) -> String {
         self.naa.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identities_differ_by_volume_and_by_host_and_say_their_type() {
+    fn identities_differ_by_volume_and_host() {
         let identity = Identity::of(7, 9);
         assert_eq!(identity, Identity::of(7, 9));
         assert_eq!(identity.serial(), "60248530000000070000000000000009");

@@ -1,8 +1,9 @@
 //! A SCSI block device server (SPC-4, SBC-3) over the engine's volumes, for any transport.
 //!
-//! A [`Target`] is a set of numbered units, each in front of a volume; a transport tells it of initiators ([`Nexus`]) and hands it their
-//! commands with a way to fetch their data ([`DataOut`]) and to send them some ([`DataIn`]). `opcodes.rs` is the one list of commands:
-//! what is decoded, refused, let past a reservation and reported as supported all comes from it. `commands/` has a file a family.
+//! A [`Target`] is a set of numbered units, each in front of a volume. A transport reports initiators to it ([`Nexus`])
+//! and passes their commands, with a source of their data ([`DataOut`]) and a sink for answers ([`DataIn`]).
+//! `opcodes.rs` is the one list of commands: decoding, checking, reservation conflicts and REPORT SUPPORTED OPERATION
+//! CODES all use it. `commands/` has a file a family.
 
 mod absent;
 mod access;

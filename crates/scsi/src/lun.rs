@@ -1,16 +1,16 @@
-//! Numbers of units, and the eight bytes that they travel in (SAM-5 4.7).
+//! Logical unit numbers and their eight-byte addresses (SAM-5 4.7).
 
-/// A unit's number within its target.
+/// Number of a unit within its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lun(u16);
 
 impl Lun {
-    /// Always there: answers INQUIRY and REPORT LUNS whether a unit has this number or not.
+    /// LUN 0 answers INQUIRY and REPORT LUNS even without a unit.
     pub const ZERO: Lun = Lun(0);
-    /// Highest number that one level of addressing has room for.
+    /// Highest number of single-level flat addressing.
     pub const MAX: u16 = 0x3fff;
 
-    /// A number; `None` past [`Lun::MAX`].
+    /// A number; `None` beyond [`Lun::MAX`].
     pub fn new(number: u16) -> Option<Lun> {
         (number <= Self::MAX).then_some(Lun(number))
     }
@@ -20,7 +20,7 @@ impl Lun {
         self.0
     }
 
-    /// Reads the address of a command: peripheral and flat addressing, of one level.
+    /// Decodes the address of a command: single-level peripheral or flat addressing.
     pub fn decode(bytes: [u8; 8]) -> Option<Lun> {
         let [first, second, rest @ ..] = bytes;
         let flat = match first >> 6 {
@@ -31,7 +31,7 @@ impl Lun {
         (flat && rest == [0; 6]).then(|| Lun(u16::from_be_bytes([first & 0x3f, second])))
     }
 
-    /// As REPORT LUNS tells it: peripheral addressing where it is enough, which every initiator reads.
+    /// Address in REPORT LUNS: peripheral addressing below 256, because every initiator supports it, otherwise flat.
     pub fn encode(self) -> [u8; 8] {
         let method = if self.0 < 256 { 0 } else { 0x40 };
         let [high, low] = self.0.to_be_bytes();
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_comes_back_and_other_addresses_are_none() {
+    fn addresses_round_trip_and_other_addresses_are_refused() {
         for number in 0..=Lun::MAX {
             let lun = Lun::new(number).unwrap();
             assert_eq!(Lun::decode(lun.encode()), Some(lun));

@@ -1,13 +1,13 @@
-//! An initiator's port and a target's port, together: what attentions and reservations hang on.
+//! I_T nexus: the pair of an initiator port and a target port, to which unit attentions and reservations belong.
 
 use std::rc::Rc;
 
-/// An initiator's port, by what is the same after it comes again.
+/// An initiator port, identified across logins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Initiator {
-    /// Its name (for iSCSI: `iqn.…`, in lower case).
+    /// Name (for iSCSI `iqn.…`), in lower case.
     pub name: String,
-    /// The initiator's part of the session's identifier.
+    /// The initiator's part of the session identifier.
     pub isid: [u8; 6],
 }
 
@@ -15,7 +15,7 @@ impl Initiator {
     /// Longest name, in bytes (RFC 7143 4.2.7).
     pub const NAME_BYTES_MAX: usize = 223;
 
-    /// An initiator's port. Names are compared without regard to case.
+    /// An initiator port; `name` is converted to lower case and cut to the longest valid length.
     pub fn new(name: &str, isid: [u8; 6]) -> Initiator {
         let mut name = name.to_ascii_lowercase();
         let end = (0..=Self::NAME_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
@@ -23,7 +23,7 @@ impl Initiator {
         Initiator { name, isid }
     }
 
-    /// The TransportID (SPC-4 7.6.4.6): an iSCSI initiator port.
+    /// The TransportID (SPC-4 7.6.4.6) of an iSCSI initiator port.
     pub fn transport_id(&self) -> Vec<u8> {
         let isid: String = self.isid.iter().map(|byte| format!("{byte:02x}")).collect();
         let text = format!("{},i,0x{isid}", self.name);
@@ -35,7 +35,8 @@ impl Initiator {
         bytes
     }
 
-    /// Reads a TransportID, and how many bytes it takes. One without a session's identifier stands for none of ours.
+    /// Decodes a TransportID; returns the initiator and the length. A TransportID without a session identifier is
+    /// refused.
     pub fn from_transport_id(bytes: &[u8]) -> Option<(Initiator, usize)> {
         let (head, rest) = bytes.split_at_checked(4)?;
         let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
@@ -56,13 +57,13 @@ impl Initiator {
     }
 }
 
-/// One initiator's port at one port of a target, for as long as it is logged in. A clone is another handle to the same.
+/// An initiator port that is logged in at a target port. A clone is another handle to the same nexus.
 #[derive(Clone, Debug)]
 pub struct Nexus(pub(crate) Rc<Inner>);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Its number; none is used twice.
+    /// Number of the nexus, never reused.
     pub number: u64,
     pub initiator: Initiator,
     /// The target port's relative identifier, from 1 on.
@@ -70,17 +71,17 @@ pub(crate) struct Inner {
 }
 
 impl Nexus {
-    /// Who it is.
+    /// The initiator port.
     pub fn initiator(&self) -> &Initiator {
         &self.0.initiator
     }
 
-    /// True when both are handles to the same.
+    /// True if both are handles to the same nexus.
     pub fn is(&self, other: &Nexus) -> bool {
         self.0.number == other.0.number
     }
 
-    /// The port of the target that it came in at.
+    /// Relative identifier of the target port.
     pub fn port(&self) -> u16 {
         self.0.port
     }
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transport_id_comes_back() {
+    fn transport_id_round_trips() {
         for name in ["iqn.a:b", "iqn.2026-11.io.hotset:a-longer-name-of-an-initiator"] {
             let initiator = Initiator::new(name, [0x80, 1, 2, 3, 4, 0xff]);
             let bytes = initiator.transport_id();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn other_and_broken_transport_ids_are_none() {
+    fn other_and_truncated_transport_ids_are_refused() {
         let good = Initiator::new("iqn.a:b", [1; 6]).transport_id();
         let mut device_alone = good.clone();
         device_alone[0] = 0x05;

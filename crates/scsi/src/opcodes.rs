@@ -1,10 +1,10 @@
-//! The commands that there are: the one list from which they are decoded, checked, let past reservations and reported.
+//! The one list of commands, used for decoding, checking, reservation conflicts and reporting.
 
 use crate::cdb::{Cdb, invalid_field};
 use crate::failure::Failure;
 use crate::sense::{Asc, Sense};
 
-/// What a command does.
+/// A command's function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     TestUnitReady,
@@ -42,7 +42,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in the standards.
+    /// Name in the standards.
     fn name(self) -> &'static str {
         match self {
             Kind::TestUnitReady => "TEST UNIT READY",
@@ -81,130 +81,130 @@ impl Kind {
     }
 }
 
-/// The name of a command, for people.
+/// Name of a CDB's command, for messages.
 pub fn name_of(cdb: &[u8]) -> &'static str {
     Opcode::of(cdb).map_or("unknown", |(opcode, _)| opcode.kind.name())
 }
 
-/// What a reservation of another initiator does to a command.
+/// Effect of another initiator's reservation on a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserved {
-    /// Nothing.
+    /// Always allowed.
     Free,
-    /// Only RESERVE(6) and its like keep it out.
+    /// Conflicts only with RESERVE(6) and RESERVE(10).
     Ready,
-    /// It reads.
+    /// The command reads.
     Read,
-    /// It writes, or changes something else.
+    /// The command writes or changes state of the unit.
     Write,
-    /// It is RESERVE.
+    /// RESERVE.
     Session,
-    /// It is RELEASE: whoever has nothing to release is told that all is well.
+    /// RELEASE: succeeds even if the initiator holds no reservation.
     Release,
-    /// It tells of persistent reservations or changes them, and looks at them itself.
+    /// PERSISTENT RESERVE IN and OUT, which check persistent reservations themselves.
     Persistent,
 }
 
-/// A command.
+/// A supported command.
 #[derive(Debug)]
 pub struct Opcode {
-    /// For each byte of the descriptor block, the bits that may be set. The first is the operation code itself; where there is a service
-    /// action, the low five bits of the second are it.
+    /// Usage data: the allowed bits of each CDB byte. The first byte is the operation code; with a service action, the
+    /// low five bits of the second byte hold it.
     pub usage: &'static [u8],
-    /// The service action, where the operation code has some.
+    /// Service action, if the operation code has service actions.
     pub action: Option<u8>,
     pub kind: Kind,
     pub reserved: Reserved,
-    /// How long it usually takes at most, and after how long something is wrong, in seconds.
+    /// Nominal and recommended time-out, in seconds.
     pub seconds: (u32, u32),
 }
 
-/// Answered from memory.
+/// Time-outs of commands answered from memory.
 const QUICK: (u32, u32) = (1, 10);
-/// Waits for disks.
+/// Time-outs of commands that wait for disks.
 const DISK: (u32, u32) = (5, 60);
-/// May wait for all that is dirty.
+/// Time-outs of commands that may wait for a flush of all dirty data.
 const LONG: (u32, u32) = (30, 600);
 
-const fn plain(usage: &'static [u8], kind: Kind, reserved: Reserved, seconds: (u32, u32)) -> Opcode {
+const fn cmd(usage: &'static [u8], kind: Kind, reserved: Reserved, seconds: (u32, u32)) -> Opcode {
     Opcode { usage, action: None, kind, reserved, seconds }
 }
 
-const fn acting(usage: &'static [u8], kind: Kind, reserved: Reserved, seconds: (u32, u32)) -> Opcode {
+const fn action(usage: &'static [u8], kind: Kind, reserved: Reserved, seconds: (u32, u32)) -> Opcode {
     Opcode { usage, action: Some(usage[1] & ACTION_MASK), kind, reserved, seconds }
 }
 
 const ACTION_MASK: u8 = 0x1f;
 const F: u8 = 0xff;
-/// Group numbers are taken and mean nothing.
+/// The group number is accepted and ignored.
 const GROUP: u8 = 0x3f;
-/// Disable page out, force unit access (of the cache without power, too).
+/// DPO, FUA and FUA_NV.
 const DPO_FUA: u8 = 0x1a;
-/// Disable page out, and how bytes are checked.
+/// DPO and BYTCHK.
 const DPO_CHECK: u8 = 0x16;
 
-/// All of them, by code.
+/// All commands, sorted by operation code and service action.
 #[rustfmt::skip]
 pub static OPCODES: &[Opcode] = &[
-    plain(&[0x00, 0, 0, 0, 0, 0], Kind::TestUnitReady, Reserved::Ready, QUICK),
-    plain(&[0x03, 0x01, 0, 0, F, 0], Kind::RequestSense, Reserved::Free, QUICK),
-    plain(&[0x08, 0x1f, F, F, F, 0], Kind::Read, Reserved::Read, DISK),
-    plain(&[0x0a, 0x1f, F, F, F, 0], Kind::Write, Reserved::Write, DISK),
-    plain(&[0x12, 0x01, F, F, F, 0], Kind::Inquiry, Reserved::Free, QUICK),
-    plain(&[0x15, 0x11, 0, 0, F, 0], Kind::ModeSelect, Reserved::Write, QUICK),
-    plain(&[0x16, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, QUICK),
-    plain(&[0x17, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, QUICK),
-    plain(&[0x1a, 0x08, F, F, F, 0], Kind::ModeSense, Reserved::Read, QUICK),
-    plain(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Kind::StartStop, Reserved::Write, LONG),
-    plain(&[0x1e, 0, 0, 0, 0x03, 0], Kind::PreventAllow, Reserved::Write, QUICK),
-    plain(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], Kind::ReadCapacity10, Reserved::Free, QUICK),
-    plain(&[0x28, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Read, Reserved::Read, DISK),
-    plain(&[0x2a, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Write, Reserved::Write, DISK),
-    plain(&[0x2e, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
-    plain(&[0x2f, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::Verify, Reserved::Read, DISK),
-    plain(&[0x34, 0x02, F, F, F, F, GROUP, F, F, 0], Kind::PreFetch, Reserved::Read, DISK),
-    plain(&[0x35, 0x06, F, F, F, F, GROUP, F, F, 0], Kind::SynchronizeCache, Reserved::Write, LONG),
-    plain(&[0x41, 0x08, F, F, F, F, GROUP, F, F, 0], Kind::WriteSame, Reserved::Write, LONG),
-    plain(&[0x42, 0, 0, 0, 0, 0, GROUP, F, F, 0], Kind::Unmap, Reserved::Write, LONG),
-    plain(&[0x4d, 0, F, F, 0, F, F, F, F, 0], Kind::LogSense, Reserved::Free, QUICK),
-    plain(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Kind::ModeSelect, Reserved::Write, QUICK),
-    plain(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, QUICK),
-    plain(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, QUICK),
-    plain(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Kind::ModeSense, Reserved::Read, QUICK),
-    acting(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
-    acting(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
-    acting(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
-    acting(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
-    acting(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    acting(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    acting(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    acting(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    acting(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    acting(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, LONG),
-    acting(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    acting(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
-    acting(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ExtendedCopy, Reserved::Write, LONG),
-    acting(&[0x84, 0x00, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyStatus, Reserved::Read, QUICK),
-    acting(&[0x84, 0x03, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyParameters, Reserved::Read, QUICK),
-    plain(&[0x88, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Reserved::Read, DISK),
-    plain(&[0x89, DPO_FUA, F, F, F, F, F, F, F, F, 0, 0, 0, F, GROUP, 0], Kind::CompareAndWrite, Reserved::Write, DISK),
-    plain(&[0x8a, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Reserved::Write, DISK),
-    plain(&[0x8b, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::OrWrite, Reserved::Write, DISK),
-    plain(&[0x8e, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
-    plain(&[0x8f, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Reserved::Read, DISK),
-    plain(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::PreFetch, Reserved::Read, DISK),
-    plain(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::SynchronizeCache, Reserved::Write, LONG),
-    plain(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteSame, Reserved::Write, LONG),
-    acting(&[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], Kind::ReadCapacity16, Reserved::Free, QUICK),
-    acting(&[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], Kind::LbaStatus, Reserved::Read, DISK),
-    plain(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportLuns, Reserved::Free, QUICK),
-    acting(&[0xa3, 0xea, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportPortGroups, Reserved::Free, QUICK),
-    acting(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Kind::ReportOpcodes, Reserved::Read, QUICK),
-    acting(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportTaskManagement, Reserved::Read, QUICK),
-    plain(&[0xa8, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Reserved::Read, DISK),
-    plain(&[0xaa, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Reserved::Write, DISK),
-    plain(&[0xae, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
-    plain(&[0xaf, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Reserved::Read, DISK),
+    cmd(&[0x00, 0, 0, 0, 0, 0], Kind::TestUnitReady, Reserved::Ready, QUICK),
+    cmd(&[0x03, 0x01, 0, 0, F, 0], Kind::RequestSense, Reserved::Free, QUICK),
+    cmd(&[0x08, 0x1f, F, F, F, 0], Kind::Read, Reserved::Read, DISK),
+    cmd(&[0x0a, 0x1f, F, F, F, 0], Kind::Write, Reserved::Write, DISK),
+    cmd(&[0x12, 0x01, F, F, F, 0], Kind::Inquiry, Reserved::Free, QUICK),
+    cmd(&[0x15, 0x11, 0, 0, F, 0], Kind::ModeSelect, Reserved::Write, QUICK),
+    cmd(&[0x16, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, QUICK),
+    cmd(&[0x17, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, QUICK),
+    cmd(&[0x1a, 0x08, F, F, F, 0], Kind::ModeSense, Reserved::Read, QUICK),
+    cmd(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Kind::StartStop, Reserved::Write, LONG),
+    cmd(&[0x1e, 0, 0, 0, 0x03, 0], Kind::PreventAllow, Reserved::Write, QUICK),
+    cmd(&[0x25, 0, F, F, F, F, 0, 0, 0x01, 0], Kind::ReadCapacity10, Reserved::Free, QUICK),
+    cmd(&[0x28, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Read, Reserved::Read, DISK),
+    cmd(&[0x2a, DPO_FUA, F, F, F, F, GROUP, F, F, 0], Kind::Write, Reserved::Write, DISK),
+    cmd(&[0x2e, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
+    cmd(&[0x2f, DPO_CHECK, F, F, F, F, GROUP, F, F, 0], Kind::Verify, Reserved::Read, DISK),
+    cmd(&[0x34, 0x02, F, F, F, F, GROUP, F, F, 0], Kind::PreFetch, Reserved::Read, DISK),
+    cmd(&[0x35, 0x06, F, F, F, F, GROUP, F, F, 0], Kind::SynchronizeCache, Reserved::Write, LONG),
+    cmd(&[0x41, 0x08, F, F, F, F, GROUP, F, F, 0], Kind::WriteSame, Reserved::Write, LONG),
+    cmd(&[0x42, 0, 0, 0, 0, 0, GROUP, F, F, 0], Kind::Unmap, Reserved::Write, LONG),
+    cmd(&[0x4d, 0, F, F, 0, F, F, F, F, 0], Kind::LogSense, Reserved::Free, QUICK),
+    cmd(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Kind::ModeSelect, Reserved::Write, QUICK),
+    cmd(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReserveUnit, Reserved::Session, QUICK),
+    cmd(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Kind::ReleaseUnit, Reserved::Release, QUICK),
+    cmd(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Kind::ModeSense, Reserved::Read, QUICK),
+    action(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
+    action(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
+    action(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
+    action(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Kind::ReserveIn, Reserved::Persistent, QUICK),
+    action(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    action(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    action(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    action(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    action(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    action(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, LONG),
+    action(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    action(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Kind::ReserveOut, Reserved::Persistent, DISK),
+    action(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ExtendedCopy, Reserved::Write, LONG),
+    action(&[0x84, 0x00, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyStatus, Reserved::Read, QUICK),
+    action(&[0x84, 0x03, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::CopyParameters, Reserved::Read, QUICK),
+    cmd(&[0x88, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Reserved::Read, DISK),
+    cmd(&[0x89, DPO_FUA, F, F, F, F, F, F, F, F, 0, 0, 0, F, GROUP, 0], Kind::CompareAndWrite, Reserved::Write, DISK),
+    cmd(&[0x8a, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Reserved::Write, DISK),
+    cmd(&[0x8b, DPO_FUA, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::OrWrite, Reserved::Write, DISK),
+    cmd(&[0x8e, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
+    cmd(&[0x8f, DPO_CHECK, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Reserved::Read, DISK),
+    cmd(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::PreFetch, Reserved::Read, DISK),
+    cmd(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::SynchronizeCache, Reserved::Write, LONG),
+    cmd(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteSame, Reserved::Write, LONG),
+    action(&[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], Kind::ReadCapacity16, Reserved::Free, QUICK),
+    action(&[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], Kind::LbaStatus, Reserved::Read, DISK),
+    cmd(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportLuns, Reserved::Free, QUICK),
+    action(&[0xa3, 0xea, 0, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportPortGroups, Reserved::Free, QUICK),
+    action(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Kind::ReportOpcodes, Reserved::Read, QUICK),
+    action(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Kind::ReportTaskManagement, Reserved::Read, QUICK),
+    cmd(&[0xa8, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Read, Reserved::Read, DISK),
+    cmd(&[0xaa, DPO_FUA, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Write, Reserved::Write, DISK),
+    cmd(&[0xae, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::WriteAndVerify, Reserved::Write, DISK),
+    cmd(&[0xaf, DPO_CHECK, F, F, F, F, F, F, F, F, GROUP, 0], Kind::Verify, Reserved::Read, DISK),
 ];
 
 impl Opcode {
@@ -213,7 +213,7 @@ impl Opcode {
         self.usage[0]
     }
 
-    /// The command of a descriptor block, and the block cut to its length.
+    /// Finds the command of a CDB and cuts the CDB to its length.
     pub fn of(cdb: &[u8]) -> Result<(&'static Opcode, Cdb<'_>), Failure> {
         let code = *cdb.first().ok_or_else(|| Sense::illegal(Asc::INVALID_OPCODE))?;
         let from = OPCODES.partition_point(|opcode| opcode.code() < code);
@@ -231,7 +231,7 @@ impl Opcode {
         Ok((found, Cdb(cut)))
     }
 
-    /// Refuses a block with bits set that mean nothing, or something that is not done here.
+    /// Refuses a CDB with bits outside the command's usage data.
     pub fn check(&self, cdb: &Cdb<'_>) -> Result<(), Failure> {
         for (at, (byte, usage)) in cdb.0.iter().zip(self.usage).enumerate().skip(1) {
             let allowed = if at == 1 && self.action.is_some() { usage | ACTION_MASK } else { *usage };
@@ -250,7 +250,7 @@ mod tests {
     use crate::sense::Format;
 
     #[test]
-    fn the_list_is_in_order_and_its_lengths_are_those_of_the_codes_groups() {
+    fn list_is_sorted_and_lengths_match_opcode_groups() {
         let keys: Vec<_> = OPCODES.iter().map(|opcode| (opcode.code(), opcode.action)).collect();
         assert!(keys.is_sorted_by(|a, b| a < b), "{keys:x?}");
         for opcode in OPCODES {
@@ -260,9 +260,9 @@ mod tests {
     }
 
     #[test]
-    fn each_command_is_found_by_its_own_usage_and_each_bit_beside_it_is_refused() {
+    fn command_accepts_exactly_its_usage_bits() {
         for opcode in OPCODES {
-            let (found, cdb) = Opcode::of(opcode.usage).expect("it is on the list");
+            let (found, cdb) = Opcode::of(opcode.usage).expect("the command is listed");
             assert!(std::ptr::eq(found, opcode));
             assert_eq!(opcode.check(&cdb), Ok(()));
             for at in 1..opcode.usage.len() {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_codes_unknown_actions_and_short_blocks_are_refused() {
+    fn unknown_opcodes_and_short_cdbs_are_refused() {
         let asc = |cdb: &[u8]| match Opcode::of(cdb) {
             Err(Failure::Check(sense)) => sense.asc,
             other => panic!("{other:?}"),

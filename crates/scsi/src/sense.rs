@@ -1,6 +1,6 @@
-//! Sense data, in both formats (SPC-4 4.5).
+//! Sense data in both formats (SPC-4 4.5).
 
-/// The broad kind of what happened.
+/// Sense key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub u8);
 
@@ -48,7 +48,7 @@ impl Asc {
     pub const NO_REGISTRATION_RESOURCES: Asc = Asc(0x55, 0x04);
 }
 
-/// Which field was wrong.
+/// Field pointer: the field in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     in_cdb: bool,
@@ -56,7 +56,7 @@ pub struct Field {
     bit: Option<u8>,
 }
 
-/// Why a command was not done, or what there is to know.
+/// Sense data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sense {
     pub key: Key,
@@ -65,7 +65,7 @@ pub struct Sense {
     field: Option<Field>,
 }
 
-/// How sense data are written: an initiator chooses by the mode page of control.
+/// Format of sense data; an initiator selects it in the control mode page (D_SENSE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Fixed,
@@ -81,17 +81,17 @@ impl Sense {
         Sense::new(Key::ILLEGAL_REQUEST, asc)
     }
 
-    /// With a block's number, or where a comparison failed.
+    /// Adds the information field: a block number or the offset of a miscompare.
     pub fn with_information(self, information: u64) -> Sense {
         Sense { information: Some(information), ..self }
     }
 
-    /// With the place of the field that was wrong.
+    /// Adds a field pointer.
     pub fn at_field(self, in_cdb: bool, byte: usize, bit: Option<u8>) -> Sense {
         Sense { field: Some(Field { in_cdb, byte: byte.min(u16::MAX.into()) as u16, bit }), ..self }
     }
 
-    /// The bytes.
+    /// Encodes the sense data.
     pub fn bytes(&self, format: Format) -> Vec<u8> {
         match format {
             Format::Fixed => self.fixed(),
@@ -105,7 +105,7 @@ impl Sense {
         bytes[2] = self.key.0;
         bytes[7] = 10;
         (bytes[12], bytes[13]) = (self.asc.0, self.asc.1);
-        // What does not fit into four bytes is left out rather than cut.
+        // A value beyond four bytes is left out.
         if let Some(information) = self.information.and_then(|information| u32::try_from(information).ok()) {
             bytes[0] |= 0x80;
             bytes[3..7].copy_from_slice(&information.to_be_bytes());
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_fixed_format_is_left_out() {
+    fn fixed_format_leaves_out_values_beyond_32_bits() {
         let fixed = Sense::new(Key::MEDIUM_ERROR, Asc::WRITE_ERROR).with_information(1 << 32).bytes(Format::Fixed);
         assert_eq!((fixed[0], &fixed[3..7]), (0x70, &[0; 4][..]));
     }

@@ -1,22 +1,22 @@
-//! What a command ends in.
+//! Status of a completed command.
 
-/// How a command ended, as the initiator is told.
+/// Status of a command as reported to the initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Done.
+    /// Success.
     Good,
-    /// Not done, or not quite: sense data say why.
+    /// Failure or warning, with sense data.
     CheckCondition(Vec<u8>),
-    /// PRE-FETCH alone: all of it fits.
+    /// PRE-FETCH only: all blocks fit into the cache.
     ConditionMet,
     /// Another initiator has reserved the unit.
     ReservationConflict,
-    /// The initiator is gone or wants nothing of it any more; nobody is told.
+    /// The command was cancelled; no status is sent.
     Aborted,
 }
 
 impl Status {
-    /// The status byte; an aborted task has the one that nobody is sent.
+    /// The status byte; for an aborted command TASK ABORTED, which is not sent.
     pub fn code(&self) -> u8 {
         match self {
             Status::Good => 0x00,
@@ -27,7 +27,7 @@ impl Status {
         }
     }
 
-    /// Sense data, where there are any.
+    /// Sense data; empty for other statuses.
     pub fn sense(&self) -> &[u8] {
         match self {
             Status::CheckCondition(sense) => sense,
@@ -36,11 +36,11 @@ impl Status {
     }
 }
 
-/// How a command ended, and how much it would have moved.
+/// Status and full transfer length of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// How.
+    /// Status.
     pub status: Status,
-    /// Bytes that the command itself wanted to move, whatever the initiator expected: what differs is the residual.
+    /// Bytes that the command transfers in full; the difference to the expected length is the residual.
     pub transfer_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! A target: units by their numbers, the initiators that are logged in, and the way of a command to its unit.
+//! A target: its units by number, the initiators logged in, and the dispatch of commands to units.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ use crate::sense::{Asc, Format, Sense};
 use crate::status::{Outcome, Status};
 use crate::unit::{Provisioned, Unit, UnitSpec};
 
-/// Why a unit is not added.
+/// Reason why a unit is not added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
-    /// Its number is another's.
+    /// The number is in use.
     #[error("LUN {} is in use; give the volume another one", .0.number())]
     Taken(Lun),
-    /// What is kept of it cannot be read.
+    /// The stored reservation record is unusable.
     #[error(transparent)]
     Kept(#[from] RecordError),
 }
@@ -43,13 +43,13 @@ pub(crate) struct Inner<S: Seam> {
     observer: RefCell<Option<Observer>>,
 }
 
-/// Hears of what initiators would like to know before their next command: whom, of which unit, what, as sense data.
+/// Callback for changes that initiators want to know at once: nexus, unit, and sense data.
 type Observer = Box<dyn Fn(&Nexus, Lun, &[u8])>;
 
-/// A unit that was taken away, with all that initiators had set and reserved.
+/// A removed unit with the modes and reservations of its initiators.
 pub struct Removed<S: Seam>(Rc<Unit<S>>);
 
-/// A target. A clone is another handle to the same; it stays on its core.
+/// A target. A clone is another handle to the same target; it stays on its core.
 pub struct Target<S: Seam>(pub(crate) Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Target<S> {
@@ -59,8 +59,8 @@ impl<S: Seam> Clone for Target<S> {
 }
 
 impl<S: Seam> Target<S> {
-    /// A target without units. `name`: the one that its port has (for iSCSI `iqn.…`); `ports`: how many ports it has, numbered from 1 on;
-    /// `keeper`: where registrations go that are to outlast a restart.
+    /// A target without units. `name`: its port name (for iSCSI `iqn.…`); `ports`: number of ports, numbered from 1;
+    /// `keeper`: storage for registrations that survive a restart.
     pub fn new(seam: S, name: &str, ports: u16, keeper: Rc<dyn Keeper>) -> Self {
         Target(Rc::new(Inner {
             seam,
@@ -80,7 +80,7 @@ impl<S: Seam> Target<S> {
         &self.0.name
     }
 
-    /// Adds a unit; initiators that see it are told.
+    /// Adds a unit and raises attentions for the initiators that see it.
     pub fn add(&self, spec: UnitSpec<S>) -> Result<(), AddError> {
         let lun = spec.lun;
         if self.0.units.borrow().contains_key(&lun) {
@@ -90,30 +90,30 @@ impl<S: Seam> Target<S> {
         Ok(())
     }
 
-    /// Puts a unit back that was taken away; commands to it are done again. Who has left meanwhile has nothing reserved any more.
+    /// Restores a removed unit. Initiators that logged out meanwhile lose their session reservations.
     pub fn put_back(&self, removed: Removed<S>) {
         removed.0.keep_only(&self.0.nexuses.borrow());
         self.insert(removed.0);
     }
 
-    /// A unit is known whose volume is not there now: initiators are told to wait. One that is there stays.
+    /// Records a unit whose volume is not attached now, unless the unit exists: its commands get "not ready".
     pub fn set_absent(&self, absent: Absent) {
         if !self.0.units.borrow().contains_key(&absent.lun) {
             self.0.absent.borrow_mut().insert(absent.lun, absent);
         }
     }
 
-    /// A unit that was not there will not come back.
+    /// Removes the record of an absent unit that will not return.
     pub fn forget_absent(&self, lun: Lun) {
         self.0.absent.borrow_mut().remove(&lun);
     }
 
-    /// The unit of that number that is not there now, if the initiator may know of it.
+    /// The absent unit `lun`, if the initiator may see it.
     pub(crate) fn absent(&self, nexus: &Nexus, lun: Lun) -> Option<Absent> {
         self.0.absent.borrow().get(&lun).filter(|absent| absent.admits(nexus)).cloned()
     }
 
-    /// The numbers of those units that the initiator may know of, whether they are there or not.
+    /// Numbers of the units that the initiator may see, including absent ones.
     pub(crate) fn luns_of(&self, nexus: &Nexus) -> Vec<Lun> {
         let here = self.units().into_iter().filter(|unit| unit.admits(nexus)).map(|unit| unit.lun);
         let absent = self.0.absent.borrow();
@@ -135,72 +135,72 @@ impl<S: Seam> Target<S> {
         self.luns_changed(|name| access.admits(name));
     }
 
-    /// Takes a unit away, if there is one; commands under way end by themselves.
+    /// Removes a unit; running commands end by themselves.
     pub fn remove(&self, lun: Lun) -> Option<Removed<S>> {
         let unit = self.0.units.borrow_mut().remove(&lun)?;
         self.luns_changed(|name| unit.access.borrow().admits(name));
         Some(Removed(unit))
     }
 
-    /// Has `observer` told what initiators would like to know at once: that units came or went, and that one has another size. Their next
-    /// command tells them as well.
+    /// Sets the callback for changes of the list of units and of a unit's size. Initiators also learn of such a change
+    /// from the unit attention of their next command.
     pub fn observe(&self, observer: impl Fn(&Nexus, Lun, &[u8]) + 'static) {
         *self.0.observer.borrow_mut() = Some(Box::new(observer));
     }
 
-    /// Changes who may see a unit, and whether it takes writes.
+    /// Changes a unit's access list and write protection.
     pub fn change(&self, lun: Lun, access: AccessList, read_only: bool) {
         let Some(unit) = self.unit(lun) else { return };
         let before = unit.is_read_only();
         unit.set_read_only(read_only);
         if unit.is_read_only() != before {
-            self.tell_all(&unit, Attention::ModeChanged);
+            self.raise_for_all(&unit, Attention::ModeChanged);
         }
         let old = unit.access.replace(access);
         let new = unit.access.borrow();
         self.luns_changed(|name| old.admits(name) != new.admits(name));
     }
 
-    /// A unit's volume has another size.
+    /// Reports that the size of a unit's volume changed.
     pub fn resized(&self, lun: Lun) {
         let Some(unit) = self.unit(lun) else { return };
-        self.tell_all(&unit, Attention::CapacityChanged);
+        self.raise_for_all(&unit, Attention::CapacityChanged);
         for nexus in self.0.nexuses.borrow().values().filter(|nexus| unit.admits(nexus)) {
             self.notify(nexus, lun, Attention::CapacityChanged);
         }
     }
 
-    /// A unit's backing was declared lost for good, or has come back after all.
+    /// Records that a unit's backing is declared lost for good, or that it has returned.
     pub fn set_lost(&self, lun: Lun, lost: bool) {
         if let Some(unit) = self.unit(lun) {
             unit.lost.set(lost);
         }
     }
 
-    /// The number of the unit that is in front of the volume of that name.
+    /// The number of the unit in front of the named volume.
     pub fn find(&self, volume: &str) -> Option<Lun> {
         self.0.units.borrow().values().find(|unit| unit.volume().name() == volume).map(|unit| unit.lun)
     }
 
-    /// The numbers of its units.
+    /// Numbers of all units.
     pub fn luns(&self) -> Vec<Lun> {
         self.0.units.borrow().keys().copied().collect()
     }
 
-    /// True when there is a unit at that address that the initiator may see.
+    /// True if the address names a unit that the initiator may see.
     pub fn sees(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
         Lun::decode(lun).is_some_and(|lun| self.visible(nexus, lun).is_some())
     }
 
-    /// An initiator has ended the commands of all to a unit: the others are told.
+    /// Raises "commands cleared" for the other initiators after one has ended all commands to a unit.
     pub fn commands_cleared(&self, nexus: &Nexus, lun: [u8; 8]) {
         if let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) {
-            self.tell_others(&unit, nexus, Attention::CommandsCleared);
+            self.raise_for_others(&unit, nexus, Attention::CommandsCleared);
         }
     }
 
-    /// An initiator has logged in at a port. Of the same initiator's port and the same port there is one at a time: whoever
-    /// reinstates a session calls [`Target::leave`] first.
+    /// Records a login. An initiator port has one nexus per target port at a time: session reinstatement calls
+    /// [`Target::leave`] first.
     pub fn nexus(&self, initiator: Initiator, port: u16) -> Nexus {
         let number = self.0.next.get();
         self.0.next.set(number + 1);
@@ -212,7 +212,7 @@ impl<S: Seam> Target<S> {
         nexus
     }
 
-    /// An initiator has logged out or is lost. Its commands have ended before.
+    /// Records a logout or the loss of an initiator. Its commands have ended already.
     pub fn leave(&self, nexus: &Nexus) {
         self.0.nexuses.borrow_mut().remove(&nexus.0.number);
         for unit in self.units() {
@@ -220,35 +220,36 @@ impl<S: Seam> Target<S> {
         }
     }
 
-    /// How much of what is under a thin unit is used; told to whoever asks.
+    /// Sets the used and available space that a thin unit reports.
     pub fn set_provisioned(&self, lun: Lun, provisioned: Option<Provisioned>) {
         if let Some(unit) = self.unit(lun) {
             unit.provisioned.set(provisioned);
         }
     }
 
-    /// Resets one unit (`None`: all that the initiator sees): ends the commands under way, of all initiators, and returns when none of
-    /// them can have an effect any more. True if there was a unit.
+    /// Resets one unit, or with `None` every unit that the initiator sees. Cancels the running commands of all
+    /// initiators and returns once none of them can have an effect. True if there was a unit.
     pub async fn reset(&self, nexus: &Nexus, lun: Option<[u8; 8]>) -> bool {
         let units = match lun {
             Some(lun) => Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)).into_iter().collect(),
             None => self.units().into_iter().filter(|unit| unit.admits(nexus)).collect::<Vec<_>>(),
         };
-        // All at once: what comes to one while another is waited for is none of it.
-        let called_off = units.iter().map(|unit| {
+        // All units are cancelled first: a command that arrives at one during the wait for another is not part of the
+        // reset.
+        let cancelled = units.iter().map(|unit| {
             unit.reservations.reset();
-            unit.tasks.call_off(|_| true, None)
+            unit.tasks.cancel(|_| true, None)
         });
-        let called_off: Vec<_> = called_off.collect();
-        for (unit, commands) in units.iter().zip(called_off) {
-            unit.tasks.until_ended(&commands).await;
-            self.tell_all(unit, Attention::Reset);
+        let cancelled: Vec<_> = cancelled.collect();
+        for (unit, commands) in units.iter().zip(cancelled) {
+            unit.tasks.wait_until_harmless(&commands).await;
+            self.raise_for_all(unit, Attention::Reset);
         }
         !units.is_empty()
     }
 
-    /// Ends the commands of all initiators to a unit (CLEAR TASK SET); the others are told. Returns when none can have an effect any more;
-    /// true if there is such a unit.
+    /// CLEAR TASK SET: cancels the commands of all initiators to a unit and raises attentions for the others. Returns
+    /// once none of the commands can have an effect; true if the unit exists.
     pub async fn clear_commands(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
         let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) else { return false };
         if unit.tasks.end(|_| true, None).await {
@@ -257,22 +258,22 @@ impl<S: Seam> Target<S> {
         true
     }
 
-    /// Reads, if that needs no waiting: appends all of the answer to `pieces` and returns true, else leaves the command to
+    /// Reads without waiting: appends the whole answer to `pieces` and returns true, or leaves the command to
     /// [`Target::execute`].
     pub fn read_now(&self, nexus: &Nexus, command: &Command<'_>, pieces: &mut Vec<Piece<S::Block>>) -> bool {
         self.ready_unit(nexus, command, Kind::Read)
             .is_some_and(|(unit, cdb)| commands::read_now(&unit, &cdb, command.expected.in_bytes, pieces))
     }
 
-    /// Writes `data` if that needs no waiting and is within one block of the engine; else does nothing, and the command is left to
+    /// Writes `data` without waiting, if the range is within one block of the engine; otherwise leaves the command to
     /// [`Target::execute`].
     pub fn write_now(&self, nexus: &Nexus, command: &Command<'_>, data: &[u8]) -> bool {
         self.ready_unit(nexus, command, Kind::Write)
             .is_some_and(|(unit, cdb)| commands::write_now(&unit, &cdb, command.expected.out_bytes, data))
     }
 
-    /// Does a command. What it returns is always waited for to its end (the engine is under way for it): whoever wants it to end sooner
-    /// cancels it.
+    /// Executes a command. The future must run to its end, because operations of the engine are in flight;
+    /// [`Command::cancel`] ends it early.
     pub async fn execute(
         &self,
         nexus: &Nexus,
@@ -294,7 +295,7 @@ impl<S: Seam> Target<S> {
         Outcome { status, transfer_bytes: task.transfer_bytes() }
     }
 
-    /// The unit of a command of this kind, if nothing stands in its way.
+    /// The unit of a command of this kind, if no attention, conflict or error prevents the command.
     fn ready_unit<'a>(
         &self,
         nexus: &Nexus,
@@ -311,7 +312,7 @@ impl<S: Seam> Target<S> {
         ready.then_some((unit, cdb))
     }
 
-    /// The unit with this number, if the initiator may see it.
+    /// The unit of this number, if the initiator may see it.
     pub(crate) fn visible(&self, nexus: &Nexus, lun: Lun) -> Option<Rc<Unit<S>>> {
         self.unit(lun).filter(|unit| unit.admits(nexus))
     }
@@ -324,15 +325,15 @@ impl<S: Seam> Target<S> {
         self.0.units.borrow().values().cloned().collect()
     }
 
-    /// Tells all initiators that see a unit.
-    pub(crate) fn tell_all(&self, unit: &Unit<S>, attention: Attention) {
+    /// Raises an attention for all initiators that see a unit.
+    pub(crate) fn raise_for_all(&self, unit: &Unit<S>, attention: Attention) {
         for nexus in self.0.nexuses.borrow().values().filter(|nexus| unit.admits(nexus)) {
             unit.raise(nexus, attention);
         }
     }
 
-    /// Tells all other initiators that see a unit.
-    pub(crate) fn tell_others(&self, unit: &Unit<S>, but: &Nexus, attention: Attention) {
+    /// Raises an attention for all other initiators that see a unit.
+    pub(crate) fn raise_for_others(&self, unit: &Unit<S>, but: &Nexus, attention: Attention) {
         for nexus in self.0.nexuses.borrow().values() {
             if nexus.0.number != but.0.number && unit.admits(nexus) {
                 unit.raise(nexus, attention);
@@ -340,21 +341,21 @@ impl<S: Seam> Target<S> {
         }
     }
 
-    /// Tells a registrant, if it is logged in.
-    pub(crate) fn tell_registrant(&self, unit: &Unit<S>, who: &Registrant, attention: Attention) {
-        for nexus in self.0.nexuses.borrow().values().filter(|nexus| who.is(nexus)) {
+    /// Raises an attention for a registrant that is logged in.
+    pub(crate) fn raise_for_registrant(&self, unit: &Unit<S>, registrant: &Registrant, attention: Attention) {
+        for nexus in self.0.nexuses.borrow().values().filter(|nexus| registrant.is(nexus)) {
             unit.raise(nexus, attention);
         }
     }
 
-    /// The numbers of those registrants that are logged in.
+    /// Numbers of the registrants' nexuses.
     pub(crate) fn nexuses_of(&self, registrants: &[Registrant]) -> Vec<u64> {
         let nexuses = self.0.nexuses.borrow();
-        let of = nexuses.values().filter(|nexus| registrants.iter().any(|who| who.is(nexus)));
+        let of = nexuses.values().filter(|nexus| registrants.iter().any(|registrant| registrant.is(nexus)));
         of.map(|nexus| nexus.0.number).collect()
     }
 
-    /// Other units are seen now by those initiators: any unit that they see says so.
+    /// Raises "LUNs changed" on every visible unit for the initiators whose visible units changed.
     fn luns_changed(&self, concerns: impl Fn(&str) -> bool) {
         for nexus in self.0.nexuses.borrow().values().filter(|nexus| concerns(&nexus.initiator().name)) {
             for unit in self.units().iter().filter(|unit| unit.admits(nexus)) {
@@ -372,14 +373,14 @@ impl<S: Seam> Target<S> {
 }
 
 impl<S: Seam> Removed<S> {
-    /// The unit as long as its volume is on its way out: it may come back.
+    /// The unit as absent while its volume detaches: it may return.
     pub fn absent(&self) -> Absent {
         let Unit { lun, identity, access, .. } = &*self.0;
         Absent { lun: *lun, identity: identity.clone(), access: access.borrow().clone() }
     }
 }
 
-/// What a command to a number without a unit is told.
+/// Sense data for a command to a number without a unit.
 pub(crate) fn no_unit() -> Sense {
     Sense::illegal(Asc::UNIT_NOT_SUPPORTED)
 }

@@ -1,4 +1,4 @@
-//! The commands under way at a unit, so that one initiator may end another's: by a reset, or by taking its reservation away.
+//! Running commands of a unit, so that a reset or a preemption by one initiator can end another's commands.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 use crate::exchange::Cancel;
 
-/// The commands under way at a unit.
+/// The running commands of a unit.
 #[derive(Default)]
 pub struct Tasks {
     under_way: RefCell<BTreeMap<u64, Entry>>,
@@ -19,12 +19,13 @@ pub struct Tasks {
 struct Entry {
     nexus: u64,
     cancel: Cancel,
-    /// It changes nothing, or waits for its initiator: whatever comes of that, it looks whether it is still wanted first.
+    /// True if the command changes nothing or waits for its initiator: it checks for cancellation before its next
+    /// effect.
     harmless: bool,
 }
 
 impl Tasks {
-    /// One more command. `changes`: it may change the medium.
+    /// Registers a command. `changes`: the command may change the medium.
     pub fn begin(self: &Rc<Self>, nexus: u64, cancel: &Cancel, changes: bool) -> Running {
         let number = self.next.get();
         self.next.set(number + 1);
@@ -33,22 +34,23 @@ impl Tasks {
         Running { tasks: Rc::clone(self), number, changes }
     }
 
-    /// Ends the commands of those initiators, but for one; returns when none of them can have an effect any more. True if there were any.
+    /// Cancels the commands of the nexuses `of`, except `but`, and waits until none can have an effect. True if any
+    /// matched.
     pub async fn end(&self, of: impl Fn(u64) -> bool, but: Option<u64>) -> bool {
-        let ended = self.call_off(of, but);
-        self.until_ended(&ended).await;
+        let ended = self.cancel(of, but);
+        self.wait_until_harmless(&ended).await;
         !ended.is_empty()
     }
 
-    /// Calls the commands of those initiators off, but for one: their numbers.
-    pub fn call_off(&self, of: impl Fn(u64) -> bool, but: Option<u64>) -> Vec<u64> {
+    /// Cancels the commands of the nexuses `of`, except `but`; returns their numbers.
+    pub fn cancel(&self, of: impl Fn(u64) -> bool, but: Option<u64>) -> Vec<u64> {
         let under_way = self.under_way.borrow();
         let which = under_way.iter().filter(|(number, entry)| of(entry.nexus) && Some(**number) != but);
         which.inspect(|(_, entry)| entry.cancel.cancel()).map(|(number, _)| *number).collect()
     }
 
-    /// Waits until none of these can have an effect any more.
-    pub async fn until_ended(&self, ended: &[u64]) {
+    /// Waits until none of the commands `ended` can have an effect.
+    pub async fn wait_until_harmless(&self, ended: &[u64]) {
         poll_fn(|context| {
             let under_way = self.under_way.borrow();
             if ended.iter().all(|number| under_way.get(number).is_none_or(|entry| entry.harmless)) {
@@ -70,7 +72,7 @@ impl Tasks {
     }
 }
 
-/// A command under way; ends when it is dropped.
+/// A running command; dropping it removes the command.
 pub struct Running {
     tasks: Rc<Tasks>,
     number: u64,
@@ -78,18 +80,18 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its number.
+    /// The command's number.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// It begins or ceases to wait for its initiator.
-    pub fn waits_outside(&self, outside: bool) {
+    /// Records that the command starts or stops waiting for its initiator.
+    pub fn set_waiting_for_initiator(&self, outside: bool) {
         if !self.changes {
             return;
         }
         let mut under_way = self.tasks.under_way.borrow_mut();
-        under_way.get_mut(&self.number).expect("it is under way until it is dropped").harmless = outside;
+        under_way.get_mut(&self.number).expect("a command is registered until it is dropped").harmless = outside;
         drop(under_way);
         if outside {
             self.tasks.wake();
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_ends_commands_waits_for_those_that_could_still_change_something() {
+    fn ending_commands_waits_only_for_possible_changes() {
         let tasks = Rc::new(Tasks::default());
         let (writes, reads, other, own) = (Cancel::default(), Cancel::default(), Cancel::default(), Cancel::default());
         let writing = tasks.begin(1, &writes, true);
@@ -123,12 +125,12 @@ mod tests {
         let mut poll = || end.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
         assert!(writes.is_cancelled() && reads.is_cancelled() && !other.is_cancelled() && !own.is_cancelled());
-        writing.waits_outside(true);
+        writing.set_waiting_for_initiator(true);
         assert_eq!(poll(), Poll::Ready(true));
     }
 
     #[test]
-    fn a_command_that_ends_is_not_waited_for() {
+    fn ending_commands_does_not_wait_for_completed_ones() {
         let tasks = Rc::new(Tasks::default());
         let writing = tasks.begin(1, &Cancel::default(), true);
         let mut end = pin!(tasks.end(|_| true, None));

@@ -1,4 +1,4 @@
-//! A logical unit: a volume, what initiators know it by, and what they have set and yet have to be told.
+//! A logical unit: a volume with its identity, modes, reservations and pending unit attentions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,49 +18,49 @@ use crate::reservations::{RecordError, Reservations};
 use crate::sense::{Asc, Format, Key, Sense};
 use crate::tasks::Tasks;
 
-/// Hints of a unit that nobody waits for, at once.
+/// Most background prefetches of a unit at once.
 const PREFETCHING_MAX: usize = 8;
 
-/// What a unit is told to be.
+/// Specification of a unit.
 pub struct UnitSpec<S: Seam> {
-    /// Its number.
+    /// Logical unit number.
     pub lun: Lun,
-    /// What it is in front of.
+    /// The volume.
     pub volume: Volume<S>,
-    /// What it is known by.
+    /// Identity in INQUIRY.
     pub identity: Identity,
-    /// Who may see it.
+    /// Initiators that may see the unit.
     pub access: AccessList,
-    /// Writes are refused, whatever the volume allows.
+    /// True if writes are refused, whatever the volume allows.
     pub read_only: bool,
-    /// A physical block is eight logical ones (512e).
+    /// True if a physical block is eight logical blocks (512e).
     pub physical_4k: bool,
-    /// What is kept of its persistent reservations ([`crate::Keeper`]); empty where nothing is.
+    /// Stored record of persistent reservations ([`crate::Keeper`]); empty if there is none.
     pub kept: Vec<u8>,
 }
 
-/// How much of what is under a thin unit is used.
+/// Space of a thin unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Provisioned {
-    /// By the unit.
+    /// Bytes that the unit uses.
     pub used_bytes: u64,
-    /// And still free, where that is known; others may take it.
+    /// Bytes that are free, if known; other units share them.
     pub available_bytes: Option<u64>,
 }
 
-/// What initiators may set in mode pages. The same for all of them, and gone with the daemon.
+/// Mode parameters, common to all initiators and lost at a restart of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// Writes are acknowledged from the cache. Without, each is done as if FUA were set.
+    /// WCE: writes are acknowledged from the cache. Without it every write is executed as with FUA.
     pub write_cache: bool,
-    /// Sense data come in descriptors.
+    /// D_SENSE: sense data use descriptor format.
     pub descriptor_sense: bool,
-    /// Writes are refused.
+    /// SWP: writes are refused.
     pub write_protect: bool,
 }
 
 impl Mode {
-    /// Before anybody sets it.
+    /// Default mode parameters.
     pub const DEFAULT: Mode = Mode { write_cache: true, descriptor_sense: false, write_protect: false };
 }
 
@@ -73,18 +73,18 @@ pub struct Unit<S: Seam> {
     read_only: Cell<bool>,
     volume: Volume<S>,
     pub mode: Cell<Mode>,
-    /// The backing was declared lost: it will not come back, and paths to it are given up.
+    /// True if the backing is declared lost for good: initiators give up the paths.
     pub lost: Cell<bool>,
     pub provisioned: Cell<Option<Provisioned>>,
     pub locks: RangeLocks,
     pub tasks: Rc<Tasks>,
     pub reservations: Reservations,
     pub copies: Copies,
-    /// Its clones are hints that the cache works on.
+    /// Counts background prefetches: each holds a clone.
     prefetching: Rc<()>,
     attentions: RefCell<BTreeMap<u64, Attentions>>,
-    /// Initiators that have heard of writes which ended with an earlier daemon.
-    told_of_loss: RefCell<BTreeSet<u64>>,
+    /// Nexuses that have received the report of acknowledged writes lost with an earlier daemon.
+    loss_reported: RefCell<BTreeSet<u64>>,
 }
 
 impl<S: Seam> Unit<S> {
@@ -105,7 +105,7 @@ impl<S: Seam> Unit<S> {
             copies: Copies::default(),
             prefetching: Rc::default(),
             attentions: RefCell::default(),
-            told_of_loss: RefCell::default(),
+            loss_reported: RefCell::default(),
         })
     }
 
@@ -113,38 +113,38 @@ impl<S: Seam> Unit<S> {
         &self.volume
     }
 
-    /// Logical blocks in all.
+    /// Number of logical blocks.
     pub fn blocks(&self) -> u64 {
         self.volume().size_bytes() / SECTOR_BYTES as u64
     }
 
-    /// True when an initiator may see it.
+    /// True if an initiator may see the unit.
     pub fn admits(&self, nexus: &Nexus) -> bool {
         self.access.borrow().admits(&nexus.0.initiator.name)
     }
 
-    /// True when no write is taken.
+    /// True if writes are refused.
     pub fn is_read_only(&self) -> bool {
         self.read_only.get() || self.volume().spec().read_only || self.mode.get().write_protect
     }
 
-    /// True when each write is durable before it is acknowledged.
+    /// True if each write is durable before its acknowledgement.
     pub fn writes_through(&self) -> bool {
         !self.mode.get().write_cache
     }
 
-    /// Changes whether writes are refused.
+    /// Sets whether writes are refused.
     pub fn set_read_only(&self, read_only: bool) {
         self.read_only.set(read_only);
     }
 
-    /// The format in which sense data are wanted.
+    /// The selected format of sense data.
     pub fn format(&self) -> Format {
         if self.mode.get().descriptor_sense { Format::Descriptor } else { Format::Fixed }
     }
 
-    /// Refuses what needs the medium where there is none: its backing will not come back, or the volume is being removed (and has no
-    /// block left). Whoever is past this may count on a block.
+    /// Refuses a command that needs the medium if the backing is lost or the volume is being removed (its size is zero
+    /// then). On success the unit has at least one block.
     pub fn check_present(&self) -> Result<(), Failure> {
         match () {
             () if self.lost.get() => Err(Sense::illegal(Asc::UNIT_NOT_SUPPORTED).into()),
@@ -153,24 +153,24 @@ impl<S: Seam> Unit<S> {
         }
     }
 
-    /// Refuses what changes the medium of a unit that must not be written.
+    /// Refuses a change of a write-protected unit.
     pub fn check_writable(&self) -> Result<(), Failure> {
         let refused = self.is_read_only();
         if refused { Err(Sense::new(Key::DATA_PROTECT, Asc::WRITE_PROTECTED).into()) } else { Ok(()) }
     }
 
-    /// An initiator has something to be told.
+    /// Raises an attention for a nexus.
     pub fn raise(&self, nexus: &Nexus, attention: Attention) {
         self.attentions.borrow_mut().entry(nexus.0.number).or_default().raise(attention);
     }
 
-    /// True when an initiator has something to be told.
+    /// True if a nexus has a pending attention.
     pub fn has_attention(&self, nexus: &Nexus) -> bool {
         let attentions = self.attentions.borrow();
         !attentions.is_empty() && attentions.contains_key(&nexus.0.number)
     }
 
-    /// Takes what an initiator has to be told next.
+    /// Takes the next attention of a nexus.
     pub fn take_attention(&self, nexus: &Nexus) -> Option<Attention> {
         let mut attentions = self.attentions.borrow_mut();
         let of_nexus = attentions.get_mut(&nexus.0.number)?;
@@ -181,7 +181,7 @@ impl<S: Seam> Unit<S> {
         taken
     }
 
-    /// An initiator need not be told any more.
+    /// Removes a pending attention of a nexus.
     pub fn forget_attention(&self, nexus: &Nexus, attention: Attention) {
         let mut attentions = self.attentions.borrow_mut();
         if let Some(of_nexus) = attentions.get_mut(&nexus.0.number) {
@@ -192,34 +192,35 @@ impl<S: Seam> Unit<S> {
         }
     }
 
-    /// Fails the first command of each initiator that asks for durability, where acknowledged writes ended with an earlier daemon. Not as a
-    /// unit attention, nor as a medium error: initiators repeat those commands by themselves, and would believe the second answer.
-    pub fn tell_loss(&self, nexus: &Nexus) -> Result<(), Failure> {
+    /// If acknowledged writes were lost with an earlier daemon: fails each nexus' first command that asks for
+    /// durability. Initiators repeat commands after a unit attention or a medium error and would believe the second
+    /// answer, so neither is used.
+    pub fn report_loss(&self, nexus: &Nexus) -> Result<(), Failure> {
         let is_lost = self.volume.spec().unflushed_loss != UnflushedLoss::None;
-        if is_lost && self.told_of_loss.borrow_mut().insert(nexus.0.number) {
+        if is_lost && self.loss_reported.borrow_mut().insert(nexus.0.number) {
             return Err(Sense::new(Key::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE).into());
         }
         Ok(())
     }
 
-    /// A place for a hint that nobody waits for, held until it is dropped; none past the most.
+    /// Permission for a background prefetch, held until it is dropped; `None` at the limit.
     pub fn prefetch(&self) -> Option<Rc<()>> {
         (Rc::strong_count(&self.prefetching) <= PREFETCHING_MAX).then(|| Rc::clone(&self.prefetching))
     }
 
-    /// Forgets all but these initiators.
+    /// Drops the state of nexuses that are not in `nexuses`.
     pub fn keep_only(&self, nexuses: &BTreeMap<u64, Nexus>) {
         let is_here = |number: &u64| nexuses.contains_key(number);
         self.attentions.borrow_mut().retain(|number, _| is_here(number));
-        self.told_of_loss.borrow_mut().retain(is_here);
+        self.loss_reported.borrow_mut().retain(is_here);
         self.reservations.keep_only(is_here);
         self.copies.keep_only(is_here);
     }
 
-    /// An initiator is gone.
+    /// Drops the state of a nexus that logs out.
     pub fn leave(&self, nexus: &Nexus) {
         self.attentions.borrow_mut().remove(&nexus.0.number);
-        self.told_of_loss.borrow_mut().remove(&nexus.0.number);
+        self.loss_reported.borrow_mut().remove(&nexus.0.number);
         self.reservations.leave(nexus);
         self.copies.leave(nexus);
     }

@@ -1,11 +1,11 @@
-//! When a certificate ends: all that is read of its inside besides what rustls does.
+//! Expiry of certificates. rustls reads the rest of a certificate.
 
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use super::Certificate;
 
-/// When the first of `chain` ends, in seconds since 1970; none where none of them says so as it should.
+/// Earliest expiry of a certificate in `chain`, in seconds since 1970; `None` if no certificate states one.
 pub fn ends(chain: &[Certificate]) -> Option<u64> {
     chain.iter().filter_map(|certificate| not_after(certificate)).min()
 }
@@ -31,8 +31,8 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_certificate_is_told_to_the_second_and_of_a_chain_the_first_one() {
-        // 2024-02-29, 2049-12-31 and 2050-01-01, where another way to write it begins; 2100-03-01, after no leap day.
+    fn expiry_is_exact_and_a_chain_expires_with_its_first_certificate() {
+        // 2024-02-29; 2049-12-31 and 2050-01-01, where the encoding changes; 2100-03-01, in a year without a leap day.
         for ends_at in [1_709_251_199, 2_524_607_999, 2_524_608_000, 4_107_542_400] {
             assert_eq!(ends(&[certificate(ends_at)]), Some(ends_at));
         }
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_damaged_tells_nothing_or_another_time_and_does_no_harm() {
+    fn truncated_or_damaged_certificates_do_not_panic() {
         let whole = certificate(2_000_000_000);
         for length in 0..whole.len() {
             assert_eq!(not_after(&whole[..length]), None, "{length} bytes");

@@ -1,6 +1,6 @@
-//! TLS as a server offers it: certificates and keys from files, for NBD and HTTP alike, and what is wrong with them in words.
+//! TLS configuration of the NBD and HTTP servers: certificates and keys from files, with errors that name the remedy.
 //!
-//! No connection and no executor: who serves runs the handshake on streams of its own.
+//! This crate has neither connections nor an executor: each server runs the handshake on its own streams.
 
 mod expiry;
 
@@ -17,80 +17,92 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{Error, InconsistentKeys, RootCertStore};
 
-/// A certificate, as it is sent.
+/// A certificate in DER form.
 pub type Certificate = CertificateDer<'static>;
 
-/// Bytes of a file at most: the largest lists of authorities have a quarter of it.
+/// Longest accepted file, in bytes: four times the size of the largest lists of authorities.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why TLS cannot be offered, or nobody can be trusted.
+/// Error of a certificate or key file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("{} cannot be read: {cause}; name a file that is there and that the daemon may read", .path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         cause: String,
     },
-    /// A file is too long to be what it should be.
-    #[error("{} is longer than {FILE_BYTES_MAX} bytes, so it is not what it should be; name a file in PEM form", .0.display())]
+    /// A file is too long.
+    #[error(
+        "{} is longer than {FILE_BYTES_MAX} bytes, so it is not a certificate or key; name a file in PEM form",
+        .0.display()
+    )]
     Long(PathBuf),
-    /// A file's form is broken.
-    #[error("{} is no valid PEM ({cause}); write it anew from where it was made", .path.display())]
+    /// A file is not valid PEM.
+    #[error("{} is not valid PEM ({cause}); write it again from its source", .path.display())]
     Pem {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Error of the parser.
         cause: String,
     },
-    /// No certificate is where one should be.
-    #[error("{} holds no certificate in PEM form; give it as -----BEGIN CERTIFICATE-----", .0.display())]
+    /// A file has no certificate.
+    #[error("{} holds no certificate in PEM form; it must have a section -----BEGIN CERTIFICATE-----", .0.display())]
     NoCertificate(PathBuf),
-    /// No key is where one should be.
-    #[error("{} holds no private key in PEM form, or one that takes a password, which nobody could be asked for; give one without, for the daemon alone to read", .0.display())]
+    /// A file has no usable private key.
+    #[error(
+        "{} holds no private key in PEM form, or one that needs a password; name a file with a key without a password, \
+         readable for the daemon only",
+        .0.display()
+    )]
     NoKey(PathBuf),
-    /// Certificate and key are of different pairs.
-    #[error("the key in {} is not the one of the first certificate in {}; give those that were made together, the server's own certificate before the others", .key.display(), .certificate.display())]
+    /// Certificate and key do not match.
+    #[error(
+        "the key in {} is not the one of the first certificate in {}; name a matching pair, with the server's own \
+         certificate before the others",
+        .key.display(),
+        .certificate.display()
+    )]
     Mismatch {
-        /// The certificate's file.
+        /// The certificate file.
         certificate: PathBuf,
-        /// The key's.
+        /// The key file.
         key: PathBuf,
     },
-    /// They cannot be used for another reason.
-    #[error("{} cannot be used: {cause}; have it made anew", .path.display())]
+    /// A file is not usable for another reason.
+    #[error("{} cannot be used: {cause}; issue it again", .path.display())]
     Unusable {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         cause: String,
     },
 }
 
-/// What a server shows itself with, in files in PEM form.
+/// Certificate and key files of a server, in PEM form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The server's certificate, and those that lead from it to an authority.
+    /// The server's certificate, followed by intermediate certificates.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The private key.
     pub key: PathBuf,
-    /// Authorities of client certificates; clients need none without it.
+    /// Authorities of client certificates; without them clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// The files' content, ready for use.
+/// Content of the files.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// What connections are made with.
+    /// TLS configuration of connections.
     pub config: ServerConfig,
-    /// The certificates that clients are shown.
+    /// Certificates sent to clients.
     pub chain: Vec<Certificate>,
 }
 
 impl Files {
-    /// Reads them as they are now.
+    /// Reads the files.
     pub fn read(&self) -> Result<Identity, TlsError> {
         let chain = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|error| match error {
@@ -120,12 +132,12 @@ impl Files {
     }
 }
 
-/// The ciphers that everything here is made with.
+/// The cryptographic provider of all TLS in this project.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// The certificates in a file in PEM form; one at least.
+/// Reads the certificates of a file in PEM form; at least one.
 pub fn certificates(path: &Path) -> Result<Vec<Certificate>, TlsError> {
     let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
     let parsed = parsed.map_err(|error| TlsError::Pem { path: path.to_owned(), cause: error.to_string() })?;
@@ -142,9 +154,9 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let failed = |error: io::Error| TlsError::Read { path: path.to_owned(), cause: error.to_string() };
-    // What is no file may keep whoever opens it waiting for ever.
+    // Opening a FIFO or a device could block for ever.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(failed(io::Error::other("it is no regular file")));
+        return Err(failed(io::Error::other("it is not a regular file")));
     }
     let mut content = Vec::new();
     let file = File::open(path).map_err(failed)?;
@@ -164,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate and its key, in PEM form.
+    /// A certificate and its key in PEM form.
     fn pair() -> (String, String) {
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(["localhost".to_owned()]).expect("a plain name");
@@ -172,10 +184,10 @@ mod tests {
     }
 
     fn read_from(certificate: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> Result<Identity, String> {
-        let folder = tempfile::tempdir().expect("a folder for the test");
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let write = |name: &str, content: &[u8]| {
             let path = folder.path().join(name);
-            fs::write(&path, content).expect("the folder can be written");
+            fs::write(&path, content).expect("the folder is writable");
             path
         };
         let (certificate, key) = (write("server.crt", certificate), write("server.key", key));
@@ -183,30 +195,30 @@ mod tests {
         files.read().map_err(|error| error.to_string())
     }
 
-    /// Certificate, key, authorities of clients, and what is said of them.
+    /// Certificate, key, client authorities, and expected error.
     type Case<'a> = (&'a [u8], &'a [u8], Option<&'a [u8]>, &'a str);
 
     #[test]
-    fn a_certificate_with_its_key_is_taken_and_shown_whole() {
+    fn certificate_chain_with_matching_key_is_accepted() {
         let ((certificate, key), (other, _)) = (pair(), pair());
         let identity = read_from((certificate.clone() + &other).as_bytes(), key.as_bytes(), Some(other.as_bytes()));
         assert_eq!(identity.map(|identity| identity.chain.len()), Ok(2));
     }
 
     #[test]
-    fn what_is_no_file_is_refused_before_anybody_waits_for_it() {
+    fn path_that_is_not_a_regular_file_is_refused_at_once() {
         let (_, key) = pair();
-        let folder = tempfile::tempdir().expect("a folder for the test");
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("server.key");
-        fs::write(&path, key).expect("the folder can be written");
+        fs::write(&path, key).expect("the folder is writable");
         let files = Files { certificate: folder.path().to_owned(), key: path, client_ca: None };
         let text = files.read().map(|_| ()).map_err(|error| error.to_string());
-        assert!(text.as_ref().is_err_and(|text| text.contains("it is no regular file")), "{text:?}");
+        assert!(text.as_ref().is_err_and(|text| text.contains("it is not a regular file")), "{text:?}");
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
-        let folder = tempfile::tempdir().expect("a folder for the test");
+    fn missing_file_is_named() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let certificate = folder.path().join("none.crt");
         let files = Files { certificate, key: folder.path().join("none.key"), client_ca: None };
         let text = files.read().map(|_| ()).map_err(|error| error.to_string());
@@ -214,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_with_the_file_and_what_to_do() {
+    fn errors_name_the_file_and_the_remedy() {
         let ((certificate, key), (_, other)) = (pair(), pair());
         let (certificate, key, other) = (certificate.as_bytes(), key.as_bytes(), other.as_bytes());
         let broken = b"-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n";
@@ -224,7 +236,7 @@ mod tests {
         let cases: [Case<'_>; 8] = [
             (b"", key, None, "server.crt holds no certificate"),
             (key, key, None, "server.crt holds no certificate"),
-            (broken, key, None, "server.crt is no valid PEM"),
+            (broken, key, None, "server.crt is not valid PEM"),
             (&long, key, None, "server.crt is longer than"),
             (nonsense, key, None, "server.crt cannot be used"),
             (certificate, secret, None, "server.key holds no private key"),

@@ -1,33 +1,34 @@
-//! Addresses that give nothing away and still behave the same: extents of 1 MiB change places, what is in one stays together.
+//! Anonymisation of addresses: extents of 1 MiB are permuted, so that locality within an extent is preserved.
 //!
-//! A keyed permutation of the extents of each disk: a Feistel network of eight rounds (Luby and Rackoff 1988), its rounds
-//! SipHash-2-4 (Aumasson and Bernstein 2012), walked until it falls into the range (Black and Rogaway 2002).
+//! The permutation is keyed and differs by disk: a Feistel network of eight rounds (Luby and Rackoff 1988) with
+//! SipHash-2-4 as round function (Aumasson and Bernstein 2012), iterated until it falls into the range (Black and
+//! Rogaway 2002).
 
 use crate::request::{Op, Request};
 
-/// What stays together, in bytes.
+/// Bytes of an extent.
 pub const EXTENT_BYTES: u64 = 1 << 20;
 const ROUNDS: u64 = 8;
 
-/// A permutation of a disk's extents. Without the key nobody can tell where an extent was.
+/// A keyed permutation of a disk's extents. Without the key the original place of an extent cannot be found.
 #[derive(Clone, Copy, Debug)]
 pub struct Anonymiser {
     key: [u64; 2],
     extents: u64,
-    /// Bits of each half of what the network permutes.
+    /// Bits of each half of the network's input.
     half_bits: u32,
 }
 
 impl Anonymiser {
-    /// For disks of at most so many bytes.
+    /// A permutation for disks of at most `size_bytes`.
     pub fn new(key: [u64; 2], size_bytes: u64) -> Self {
         let extents = size_bytes.div_ceil(EXTENT_BYTES).max(1);
         let bits = u64::BITS - (extents - 1).leading_zeros();
         Anonymiser { key, extents, half_bits: bits.div_ceil(2).max(1) }
     }
 
-    /// The same request elsewhere: in several parts where it spans extents. What lies past the size that was given is moved to the
-    /// disk's last extent.
+    /// Moves a request, split into parts at extent boundaries. Bytes beyond the given size move to the disk's last
+    /// extent.
     pub fn apply(self, request: Request) -> impl Iterator<Item = Request> {
         let end = request.at + request.len;
         let mut from = request.at;
@@ -52,7 +53,7 @@ impl Anonymiser {
         debug_assert!(extent < self.extents);
         let mask = (1u64 << self.half_bits) - 1;
         let mut value = extent;
-        // The network permutes less than four times as many numbers, so that this walk ends, soon on average.
+        // The network permutes fewer than four times as many values, so the loop ends after few iterations on average.
         loop {
             let (mut left, mut right) = (value >> self.half_bits, value & mask);
             for round in 0..ROUNDS {
@@ -105,14 +106,14 @@ mod tests {
     use crate::tests::request;
 
     #[test]
-    fn siphash_is_the_published_one() {
-        // The paper's key 00 01 … 0f, and the reference implementation's answer for the message 00 01 … 0f.
+    fn siphash_matches_the_published_test_vector() {
+        // The paper's key 00 01 … 0f, and the reference implementation's result for the message 00 01 … 0f.
         let word = |from: u8| u64::from_le_bytes(std::array::from_fn(|at| from + at as u8));
         assert_eq!(siphash([word(0), word(8)], [word(0), word(8)]), 0x3f2a_cc7f_57c2_9bdb);
     }
 
     #[test]
-    fn every_extent_has_a_place_of_its_own() {
+    fn extents_are_permuted_without_collision() {
         for extents in [1, 2, 3, 17, 1_000, 4_096] {
             let anonymiser = Anonymiser::new([3, 4], extents * EXTENT_BYTES);
             let mut places: Vec<u64> = (0..extents).map(|extent| anonymiser.permuted(extent, 7)).collect();
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_an_extent_stays_together_and_what_spans_two_is_parted() {
+    fn requests_keep_offsets_in_extents_and_split_between_them() {
         let anonymiser = Anonymiser::new([1, 2], 100 * EXTENT_BYTES);
         let moved = |at, len| anonymiser.apply(request(Some(5), Op::Write, at, len, 0)).collect::<Vec<_>>();
         let (near, far) = (moved(4_096, 4_096), moved(65_536, 8_192));
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_or_another_disk_is_another_order() {
+    fn other_key_or_other_disk_gives_another_permutation() {
         let order = |key, device| {
             let anonymiser = Anonymiser::new(key, 64 * EXTENT_BYTES);
             (0..64).map(|extent| anonymiser.permuted(extent, device)).collect::<Vec<_>>()

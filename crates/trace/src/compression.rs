@@ -1,24 +1,24 @@
-//! gzip, xz and zstd are seen by their first bytes and taken off.
+//! Detects and decompresses gzip, xz and zstd.
 
 use std::io::{self, BufReader, Cursor, Read};
 
-/// What a trace was packed with.
+/// Compression format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// RFC 1952, of one part or many.
+    /// RFC 1952, with one or more members.
     Gzip,
-    /// The xz format, of one stream or many.
+    /// The xz format, with one or more streams.
     Xz,
-    /// RFC 8878, of one frame or many.
+    /// RFC 8878, with one or more frames.
     Zstd,
 }
 
-/// What a decompressor of xz may take, in bytes: `xz -9` needs 65 MiB. zstd's own limit is a window of 128 MiB.
+/// Memory limit of the xz decompressor, in bytes: `xz -9` needs 65 MiB. zstd limits its window to 128 MiB itself.
 const XZ_BYTES_MAX: u64 = 256 << 20;
 const MAGIC_LEN: usize = 6;
 
 impl Compression {
-    /// Its usual name.
+    /// Name of the format.
     pub fn name(self) -> &'static str {
         match self {
             Compression::Gzip => "gzip",
@@ -27,7 +27,7 @@ impl Compression {
         }
     }
 
-    /// What a file's ending says.
+    /// Format by the extension of a file name.
     pub fn of_name(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
             "gz" => Some(Compression::Gzip),
@@ -48,8 +48,8 @@ impl Compression {
     }
 }
 
-/// The stream without its packing, and what that was.
-pub fn unpacked(mut input: Box<dyn Read>) -> io::Result<(Box<dyn Read>, Option<Compression>)> {
+/// Decompresses a stream; returns the plain stream and the format.
+pub fn decompress(mut input: Box<dyn Read>) -> io::Result<(Box<dyn Read>, Option<Compression>)> {
     let mut magic = Vec::with_capacity(MAGIC_LEN);
     input.by_ref().take(MAGIC_LEN as u64).read_to_end(&mut magic)?;
     let compression = Compression::of_magic(&magic);

@@ -1,86 +1,85 @@
-//! What can be wrong with a trace, where, and what to do about it.
+//! Errors of traces, with their position and a remedy.
 
 use std::fmt;
 use std::io;
 
 use crate::formats::Format;
 
-/// Where in a trace, after decompression.
+/// Position in the decompressed trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Of a text, from 1 on.
+pub enum Position {
+    /// Line of a text, from 1.
     Line(u64),
-    /// Of a binary file, from 0 on.
+    /// Offset in a binary file, from 0.
     Byte(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Line(line) => write!(f, "line {line}"),
-            Place::Byte(byte) => write!(f, "byte {byte}"),
+            Position::Line(line) => write!(f, "line {line}"),
+            Position::Byte(byte) => write!(f, "byte {byte}"),
         }
     }
 }
 
-/// Why a trace cannot be read or written, or not further.
+/// Error of reading or writing a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// There is nothing in it.
-    #[error("{name}: holds nothing; is it the right file, and was it copied whole?")]
+    /// The trace is empty.
+    #[error("{name}: the file is empty; check that it is the right file and that the copy is complete")]
     Empty {
-        /// The trace.
+        /// Name of the trace.
         name: String,
     },
-    /// Neither content nor name fits a format.
-    #[error(
-        "{name}: neither its beginning nor its name fits a trace format; name one with --format ({})",
-        Format::names()
-    )]
+    /// Neither content nor name matches a format.
+    #[error("{name}: neither content nor name matches a trace format; name one with --format ({})", Format::names())]
     Unrecognised {
-        /// The trace.
+        /// Name of the trace.
         name: String,
     },
-    /// No such format.
+    /// Unknown format name.
     #[error("there is no trace format \"{name}\"; there are {}", Format::names())]
     NoFormat {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// A record that the format does not allow, or an end in the middle of one.
+    /// An invalid or incomplete record.
     #[error("{name}, {place}: {what}; {remedy}")]
     Broken {
-        /// The trace.
+        /// Name of the trace.
         name: String,
-        /// Of the record.
-        place: Place,
-        /// What is wrong.
+        /// Position of the record.
+        place: Position,
+        /// The error.
         what: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The bytes cannot be had, or not decompressed.
-    #[error("{name}, {place}: cannot be read on: {error}; copy it again, or keep what comes before with --lenient")]
+    /// Reading or decompressing failed.
+    #[error(
+        "{name}, {place}: cannot be read further: {error}; copy it again, or keep what comes before with --lenient"
+    )]
     Unreadable {
-        /// The trace.
+        /// Name of the trace.
         name: String,
-        /// How far it could be read.
-        place: Place,
-        /// What the system or the decompressor says.
+        /// Position of the failure.
+        place: Position,
+        /// Error of the operating system or the decompressor.
         error: io::Error,
     },
-    /// A format that is only read.
-    #[error("traces are not written in {format}; write one in hotset, msr, spc, iolog or lis")]
+    /// The format can be read only.
+    #[error("traces cannot be written in {format}; write one in hotset, msr, spc, iolog or lis")]
     Unwritable {
-        /// What was asked for.
+        /// The requested format.
         format: Format,
     },
-    /// The bytes cannot be put down.
+    /// Writing failed.
     #[error("{name}: cannot be written: {error}")]
     Unwritten {
-        /// The trace.
+        /// Name of the trace.
         name: String,
-        /// What the system or the compressor says.
+        /// Error of the operating system or the compressor.
         error: io::Error,
     },
 }

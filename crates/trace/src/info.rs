@@ -1,20 +1,20 @@
-//! What is in a trace: counts, footprint, sizes, how soon blocks come back. Under 128 MiB of memory whatever the trace.
+//! Statistics of a trace: counts, footprint, sizes, reuse distances. Memory is below 128 MiB for any trace.
 
 use rustc_hash::FxHashMap;
 
 use crate::request::{Op, Request};
 
-/// Bytes of the smaller pages that are counted, and what reuse is told of.
+/// Bytes of the smaller page, for footprint and reuse.
 pub const SMALL_PAGE_BYTES: u64 = 4 << 10;
-/// Bytes of the larger pages that are counted.
+/// Bytes of the larger page, for footprint.
 pub const LARGE_PAGE_BYTES: u64 = 64 << 10;
-/// Pages that are remembered of each size; with more, one page of 2, 4, 8 … stands for the others (Waldspurger et al., FAST
-/// 2015). Seven eighths of a power of two: what a hash table of that size takes.
+/// Most pages remembered of each size. Beyond it, one of 2, 4, 8 … pages is sampled (Waldspurger et al., FAST 2015).
+/// Seven eighths of a power of two is the capacity of a hash table of that size.
 const PAGES_MAX: usize = 7 << 18;
-/// Ends of requests that a sequential one may follow: the streams that are told apart.
+/// Number of streams tracked for the detection of sequential requests.
 const STREAMS: usize = 32;
 
-/// Powers of two, from 1 on: in `counts[n]` what is at least 2^n and less than 2^(n+1).
+/// Histogram by powers of two: `counts[n]` counts values from 2^n to below 2^(n+1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; 64],
@@ -31,17 +31,17 @@ impl Histogram {
         self.counts[value.max(1).ilog2() as usize] += count;
     }
 
-    /// The lowest value of each row that has any, and how many.
+    /// Lowest value and count of each non-empty row.
     pub fn rows(&self) -> impl Iterator<Item = (u64, u64)> {
         let rows = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         rows.map(|(bits, count)| (1u64 << bits, *count))
     }
 }
 
-/// Some of all pages, chosen by their hash: the same pages each time they come.
+/// A sample of pages, selected by hash, with the time of their last access.
 struct Pages {
     last: FxHashMap<(u32, u64), u64>,
-    /// One of 2^`shift` is remembered.
+    /// One of 2^`shift` pages is in the sample.
     shift: u32,
     most: usize,
 }
@@ -55,20 +55,20 @@ impl Pages {
         shift == 0 || mixed(page) >> (u64::BITS - shift) == 0
     }
 
-    /// What was told of the page before; none of one that is new or not remembered.
-    fn tell(&mut self, page: (u32, u64), now: u64) -> Told {
+    /// Records an access; returns the previous access of the page, if it is in the sample.
+    fn record_access(&mut self, page: (u32, u64), now: u64) -> PageLookup {
         if !Pages::chosen(page, self.shift) {
-            return Told::NotChosen;
+            return PageLookup::NotChosen;
         }
         if let Some(last) = self.last.insert(page, now) {
-            return Told::Last(last);
+            return PageLookup::Last(last);
         }
         if self.last.len() > self.most {
             self.shift += 1;
             let shift = self.shift;
             self.last.retain(|page, _| Pages::chosen(*page, shift));
         }
-        Told::First
+        PageLookup::First
     }
 
     fn distinct(&self) -> u64 {
@@ -76,13 +76,13 @@ impl Pages {
     }
 }
 
-enum Told {
+enum PageLookup {
     NotChosen,
     First,
     Last(u64),
 }
 
-/// The finalizer of splitmix64: every bit of the page is in every bit of the hash.
+/// The finalizer of splitmix64: every input bit affects every bit of the hash.
 fn mixed((device, page): (u32, u64)) -> u64 {
     let mut hash = page ^ u64::from(device).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -90,25 +90,25 @@ fn mixed((device, page): (u32, u64)) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// Figures of a trace, complete when all its requests were added.
+/// Statistics of a trace, complete once all requests are added.
 pub struct Info {
-    /// Requests by what they asked, in the order of [`Op`].
+    /// Requests by operation, in the order of [`Op`].
     pub requests: [u64; 4],
-    /// Their bytes.
+    /// Bytes by operation.
     pub bytes: [u64; 4],
-    /// Accesses to pages of 4 KiB that reads and writes make: each page of each request is one.
+    /// Page accesses of reads and writes: one for each page of 4 KiB of each request.
     pub accesses: u64,
-    /// Reads and writes that begin where one of the last 32 on their disk ended.
+    /// Reads and writes that begin at the end of one of 32 streams on their disk.
     pub sequential: u64,
-    /// Nanoseconds from the first request to the latest; none without times.
+    /// Nanoseconds from the first request to the latest; `None` without times.
     pub duration_ns: Option<u64>,
-    /// Reads and writes by their bytes.
+    /// Sizes of reads and writes in bytes.
     pub sizes: Histogram,
-    /// Accesses to pages that came back, by the number of accesses since.
+    /// Reuse distances: page accesses since the previous access of the same page.
     pub reuse: Histogram,
-    /// End of the farthest request, in bytes.
+    /// End of the highest request in bytes.
     pub end_bytes: u64,
-    /// The highest number of a disk.
+    /// Highest disk number.
     pub device_max: u32,
     small: Pages,
     large: Pages,
@@ -141,7 +141,7 @@ impl Info {
         }
     }
 
-    /// Counts one request.
+    /// Adds a request.
     pub fn add(&mut self, request: &Request) {
         let &Request { time_ns, op, at, len, device } = request;
         self.requests[op as usize] += 1;
@@ -165,27 +165,27 @@ impl Info {
         }
         for page in at / SMALL_PAGE_BYTES..=(at + len - 1) / SMALL_PAGE_BYTES {
             self.accesses += 1;
-            if let Told::Last(last) = self.small.tell((device, page), self.accesses) {
+            if let PageLookup::Last(last) = self.small.record_access((device, page), self.accesses) {
                 self.reuse.add(self.accesses - last, 1 << self.small.shift);
             }
         }
         for page in at / LARGE_PAGE_BYTES..=(at + len - 1) / LARGE_PAGE_BYTES {
-            self.large.tell((device, page), 0);
+            self.large.record_access((device, page), 0);
         }
     }
 
-    /// Bytes of the distinct pages of 4 KiB that were read or written.
+    /// Bytes of the distinct pages of 4 KiB read or written.
     pub fn footprint_small_bytes(&self) -> u64 {
         self.small.distinct().saturating_mul(SMALL_PAGE_BYTES)
     }
 
-    /// The same for pages of 64 KiB.
+    /// Bytes of the distinct pages of 64 KiB read or written.
     pub fn footprint_large_bytes(&self) -> u64 {
         self.large.distinct().saturating_mul(LARGE_PAGE_BYTES)
     }
 
-    /// Of how many pages of 4 KiB one was looked at; 1 says that footprint and reuse are exact. A footprint that comes from one
-    /// of several is off by less than a half percent.
+    /// Sampling ratio of the pages of 4 KiB: one of this many. With 1, footprint and reuse are exact. A sampled
+    /// footprint has an error below half a percent.
     pub fn one_of(&self) -> u64 {
         1 << self.small.shift
     }
@@ -197,7 +197,7 @@ mod tests {
     use crate::tests::request;
 
     #[test]
-    fn a_small_trace_is_counted_by_hand() {
+    fn small_trace_has_hand_computed_statistics() {
         let mut info = Info::default();
         info.add(&request(Some(0), Op::Read, 0, 8_192, 0));
         info.add(&request(Some(10), Op::Write, 8_192, 4_096, 0));
@@ -209,13 +209,13 @@ mod tests {
         assert_eq!((info.accesses, info.sequential, info.duration_ns), (5, 1, Some(30)));
         assert_eq!((info.footprint_small_bytes(), info.footprint_large_bytes()), (4 * 4_096, 2 * 65_536));
         assert_eq!(info.sizes.rows().collect::<Vec<_>>(), [(512, 2), (4_096, 1), (8_192, 1)]);
-        // Page 1 came second and fourth: two accesses later.
+        // Page 1 is the second and the fourth access: a distance of two.
         assert_eq!(info.reuse.rows().collect::<Vec<_>>(), [(2, 1)]);
         assert_eq!((info.end_bytes, info.device_max, info.one_of()), ((1 << 30) + (1 << 20), 1, 1));
     }
 
     #[test]
-    fn streams_that_take_turns_are_sequential() {
+    fn interleaved_streams_are_sequential() {
         let mut info = Info::default();
         for turn in 0..100u64 {
             (0..20).for_each(|stream| info.add(&request(None, Op::Read, (stream << 40) + turn * 65_536, 65_536, 0)));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_footprint_past_what_is_remembered_is_estimated_closely() {
+    fn sampled_footprint_is_close_to_the_exact_one() {
         let mut info = Info::remembering(10_000);
         for round in 0..2u64 {
             (0..200_000u64).for_each(|page| info.add(&request(None, Op::Read, page * 4_096 + round, 512, 0)));

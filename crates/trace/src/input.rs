@@ -1,67 +1,67 @@
-//! The bytes of a trace in units: a line of text or so many bytes, each with its place.
+//! Splits a trace into units: lines of text or byte ranges, with their positions.
 
 use std::io::{self, Read};
 
-use crate::error::Place;
+use crate::error::Position;
 
-/// What is held of a trace at once, in bytes; also what formats are recognised by.
+/// Bytes of a trace held at once, which are also used for format detection.
 pub const HEAD_BYTES: usize = 64 << 10;
 
-/// What a decoder wants next.
+/// A unit that a decoder requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// A line, without its end.
+    /// A line, without its line end.
     Line,
-    /// So many bytes, from 1 to [`HEAD_BYTES`].
+    /// This many bytes, from 1 to [`HEAD_BYTES`].
     Bytes(usize),
 }
 
-/// What became of that.
+/// Result of reading a unit.
 pub enum Next<'a> {
-    /// Here it is.
+    /// A complete unit.
     Whole(&'a [u8]),
-    /// A last line without an end, which may be cut short.
+    /// A last line without a line end, which may be truncated.
     Unended(&'a [u8]),
-    /// The trace ends after so many bytes of it.
+    /// The trace ends after this many bytes of the unit.
     CutShort(usize),
-    /// A line that is longer than what is held at once.
+    /// A line exceeds the buffer.
     TooLong,
-    /// The trace has ended before it.
+    /// The trace has ended before the unit.
     End,
 }
 
-/// A trace that is read from its beginning to its end.
+/// Sequential reader of a trace.
 pub struct Input {
     source: Box<dyn Read>,
     buffer: Vec<u8>,
     begin: usize,
     end: usize,
     ended: bool,
-    /// What ended it, if that was no end. What was read before it is still given.
+    /// A read error; data read before it are still returned.
     error: Option<io::Error>,
     byte: u64,
     line: u64,
 }
 
 impl Input {
-    /// Nothing is read yet.
+    /// A reader at the start of a trace.
     pub fn new(source: Box<dyn Read>) -> Self {
         Input { source, buffer: vec![0; HEAD_BYTES], begin: 0, end: 0, ended: false, error: None, byte: 0, line: 0 }
     }
 
-    /// The first [`HEAD_BYTES`], or all that can be read if that is less. Only before anything was taken.
+    /// The first [`HEAD_BYTES`], or fewer if the trace is shorter. Valid only before the first unit.
     pub fn head(&mut self) -> &[u8] {
         debug_assert_eq!(self.begin, 0);
         while self.more() {}
         &self.buffer[..self.end]
     }
 
-    /// Why nothing could be read any more.
+    /// Takes the read error.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.error.take()
     }
 
-    /// Reads some more if there is room and anything left; says whether it did.
+    /// Reads more data if there is room; returns true if it did.
     fn more(&mut self) -> bool {
         if self.ended || self.end == self.buffer.len() {
             return false;
@@ -84,14 +84,14 @@ impl Input {
         false
     }
 
-    /// Room for a whole unit behind what was not taken yet.
+    /// Moves unread data to the start of the buffer.
     fn compact(&mut self) {
         self.buffer.copy_within(self.begin..self.end, 0);
         self.end -= self.begin;
         self.begin = 0;
     }
 
-    /// The next unit.
+    /// Reads the next unit.
     pub fn next(&mut self, unit: Unit) -> io::Result<Next<'_>> {
         match unit {
             Unit::Line => self.next_line(),
@@ -153,16 +153,16 @@ impl Input {
         Ok(Next::Whole(without_return(&self.buffer[taken..newline])))
     }
 
-    /// Of the unit that was asked for last, if it was taken; else of the one that comes.
-    pub fn place(&self, unit: Unit, taken: bool) -> Place {
+    /// Position of the last unit if it was taken, otherwise of the next one.
+    pub fn place(&self, unit: Unit, taken: bool) -> Position {
         match unit {
-            Unit::Line => Place::Line(if taken { self.line } else { self.line + 1 }),
-            Unit::Bytes(len) => Place::Byte(if taken { self.byte - len as u64 } else { self.byte }),
+            Unit::Line => Position::Line(if taken { self.line } else { self.line + 1 }),
+            Unit::Bytes(len) => Position::Byte(if taken { self.byte - len as u64 } else { self.byte }),
         }
     }
 }
 
-/// Lines that end as on Windows are lines, too.
+/// Removes the carriage return of a Windows line end.
 pub fn without_return(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
@@ -175,7 +175,7 @@ fn find_newline(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time.
+    /// Returns one byte at a time.
     struct Slow(std::vec::IntoIter<u8>);
 
     impl Read for Slow {
@@ -188,32 +188,32 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_their_numbers_however_the_bytes_come() {
+    fn lines_are_numbered_for_any_read_sizes() {
         let text: String = (0..20_000).map(|number| format!("line {number}\r\n")).collect();
         let mut input = Input::new(Box::new(Slow(format!("{text}last").into_bytes().into_iter())));
         for number in 0..20_000 {
             let Ok(Next::Whole(line)) = input.next(Unit::Line) else { panic!("line {number} is missing") };
             assert_eq!(line, format!("line {number}").as_bytes());
-            assert_eq!(input.place(Unit::Line, true), Place::Line(number + 1));
+            assert_eq!(input.place(Unit::Line, true), Position::Line(number + 1));
         }
         assert!(matches!(input.next(Unit::Line), Ok(Next::Unended(b"last"))));
         assert!(matches!(input.next(Unit::Line), Ok(Next::End)));
     }
 
     #[test]
-    fn a_line_without_an_end_is_given_up_instead_of_held() {
+    fn endless_line_is_refused() {
         let mut input = Input::new(Box::new(io::repeat(b'x')));
         assert!(matches!(input.next(Unit::Line), Ok(Next::TooLong)));
     }
 
     #[test]
-    fn a_record_that_is_cut_short_says_how_much_of_it_is_there() {
+    fn truncated_record_reports_its_present_bytes() {
         let mut input = Input::new(Box::new(io::repeat(7).take(70)));
         for record in 0..2 {
             assert!(matches!(input.next(Unit::Bytes(32)), Ok(Next::Whole(bytes)) if bytes == [7; 32]));
-            assert_eq!(input.place(Unit::Bytes(32), true), Place::Byte(record * 32));
+            assert_eq!(input.place(Unit::Bytes(32), true), Position::Byte(record * 32));
         }
         assert!(matches!(input.next(Unit::Bytes(32)), Ok(Next::CutShort(6))));
-        assert_eq!(input.place(Unit::Bytes(32), false), Place::Byte(64));
+        assert_eq!(input.place(Unit::Bytes(32), false), Position::Byte(64));
     }
 }

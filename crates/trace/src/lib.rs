@@ -1,7 +1,7 @@
-//! Block traces: a crate of its own that knows nothing of caches.
+//! Block traces, independent of caches.
 //!
-//! `open` takes a stream of bytes and gives requests, one by one and in bounded memory, whatever the format and the
-//! compression. `docs/user/traces.md` describes the formats for users; each is one file in `formats/`.
+//! `open` turns a byte stream into requests, one by one and in bounded memory, whatever the format and the compression.
+//! `docs/user/traces.md` describes the formats for users; each format is one file in `formats/`.
 
 mod anonymise;
 mod compression;
@@ -9,15 +9,15 @@ mod error;
 mod formats;
 pub mod info;
 mod input;
-mod out;
 mod reader;
 mod request;
+mod request_sink;
 mod text;
 mod write;
 
 pub use anonymise::{Anonymiser, EXTENT_BYTES};
 pub use compression::Compression;
-pub use error::{Place, TraceError};
+pub use error::{Position, TraceError};
 pub use formats::Format;
 pub use formats::hotset::Header;
 pub use reader::{Reader, open};

@@ -1,73 +1,73 @@
-//! From a stream of bytes to requests: unpacked, recognised, decoded, each error with its place.
+//! Turns a byte stream into requests: decompression, format detection, decoding, and errors with positions.
 
 use std::io::{self, Read};
 
-use crate::compression::{Compression, unpacked};
-use crate::error::{Place, TraceError};
-use crate::formats::{Decoder, Format, recognise};
+use crate::compression::{Compression, decompress};
+use crate::error::{Position, TraceError};
+use crate::formats::{Decoder, Format, detect};
 use crate::input::{Input, Next, Unit};
-use crate::out::{Complaint, Out};
 use crate::request::Request;
+use crate::request_sink::{RecordError, RequestSink};
 
 const LENIENT: &str = "keep what comes before with --lenient, or name another format with --format";
 const CUT_SHORT: &str = "copy it again, or keep what comes before with --lenient";
 
-/// The requests of a trace in their order. After an error it ends.
+/// Iterator over the requests of a trace. It ends after an error.
 pub struct Reader {
     name: String,
     format: Format,
     compression: Option<Compression>,
     input: Input,
     decoder: Box<dyn Decoder>,
-    out: Out,
+    out: RequestSink,
     ended: bool,
 }
 
-/// Opens a trace. `name` is for messages, and its ending tells the format where the content does not; a `format` that is given
-/// is taken as it is. Memory is bounded: 64 KiB of the trace are held, and what the decompressor needs.
+/// Opens a trace. `name` is used in messages, and its extension selects the format if the content does not; a given
+/// `format` takes precedence. Memory is bounded: 64 KiB of the trace, and the decompressor's own.
 pub fn open(name: &str, input: Box<dyn Read>, format: Option<Format>) -> Result<Reader, TraceError> {
-    let unreadable = |error| TraceError::Unreadable { name: name.to_owned(), place: Place::Byte(0), error };
-    let (plain, compression) = unpacked(input).map_err(unreadable)?;
+    let unreadable = |error| TraceError::Unreadable { name: name.to_owned(), place: Position::Byte(0), error };
+    let (plain, compression) = decompress(input).map_err(unreadable)?;
     let mut input = Input::new(plain);
     let head = input.head();
     if head.is_empty() {
         let error = input.take_error();
         return Err(error.map_or_else(|| TraceError::Empty { name: name.to_owned() }, unreadable));
     }
-    let recognised = format.or_else(|| recognise(head)).or_else(|| Format::of_name(name));
+    let recognised = format.or_else(|| detect(head)).or_else(|| Format::of_name(name));
     let format = recognised.ok_or_else(|| TraceError::Unrecognised { name: name.to_owned() })?;
     let decoder = format.decoder(head);
-    Ok(Reader { name: name.to_owned(), format, compression, input, decoder, out: Out::default(), ended: false })
+    Ok(Reader { name: name.to_owned(), format, compression, input, decoder, out: RequestSink::default(), ended: false })
 }
 
 impl Reader {
-    /// What it was taken for.
+    /// The format.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// What it was packed with.
+    /// The compression.
     pub fn compression(&self) -> Option<Compression> {
         self.compression
     }
 
-    /// Both in words, for example `ARC text (lis), zstd`.
+    /// Format and compression as text, for example `ARC text (lis), zstd`.
     pub fn description(&self) -> String {
         let packed = self.compression.map_or(String::new(), |compression| format!(", {}", compression.name()));
         format!("{} ({}){packed}", self.format.title(), self.format)
     }
 
-    /// Records that were passed over so far, for they are no requests: other commands, transfers of nothing.
+    /// Records skipped so far because they are not requests: other commands and empty transfers.
     pub fn skipped(&self) -> u64 {
         self.out.skipped
     }
 
-    /// Requests that whoever recorded the trace had to leave out, so far.
+    /// Requests lost by the recorder so far.
     pub fn dropped(&self) -> u64 {
         self.out.dropped
     }
 
-    /// Decodes one unit; whether there was one.
+    /// Decodes one unit; returns false at the end.
     fn step(&mut self) -> Result<bool, TraceError> {
         let unit = self.decoder.unit();
         let (result, remedy, taken) = match self.input.next(unit) {
@@ -76,17 +76,17 @@ impl Reader {
             Ok(Next::Unended(bytes)) => {
                 let result = self.decoder.decode(bytes, &mut self.out);
                 (
-                    result.map_err(|Complaint(what)| Complaint(format!("the last line is cut short: {what}"))),
+                    result.map_err(|RecordError(what)| RecordError(format!("the last line is cut short: {what}"))),
                     CUT_SHORT,
                     true,
                 )
             }
             Ok(Next::CutShort(held)) => {
                 let what =
-                    format!("the file ends within {}, of which {held} bytes are there", self.decoder.unit_name());
+                    format!("the file ends within {}, with {held} bytes of it present", self.decoder.unit_name());
                 (Err(what.into()), CUT_SHORT, false)
             }
-            Ok(Next::TooLong) => (Err("a line of more than 64 KiB is no trace".into()), LENIENT, true),
+            Ok(Next::TooLong) => (Err("the line is longer than 64 KiB".into()), LENIENT, true),
             Ok(Next::End) => {
                 return self.decoder.end().map(|()| false).map_err(|what| self.broken(unit, what, CUT_SHORT, false));
             }
@@ -94,7 +94,7 @@ impl Reader {
         result.map(|()| true).map_err(|what| self.broken(unit, what, remedy, taken))
     }
 
-    fn broken(&self, unit: Unit, Complaint(what): Complaint, remedy: &'static str, taken: bool) -> TraceError {
+    fn broken(&self, unit: Unit, RecordError(what): RecordError, remedy: &'static str, taken: bool) -> TraceError {
         let place = self.input.place(unit, taken);
         TraceError::Broken { name: self.name.clone(), place, what, remedy }
     }
@@ -119,7 +119,7 @@ impl Iterator for Reader {
                 Ok(more) => self.ended = !more,
                 Err(error) => {
                     self.ended = true;
-                    // What a broken record gave before its fault is none of the trace.
+                    // Requests of a broken record are dropped.
                     self.out.clear();
                     return Some(Err(error));
                 }

@@ -1,37 +1,37 @@
-//! A request of a trace, the same whatever file it came from.
+//! A request of a trace, independent of the file format.
 
-/// What a request may carry at most, in bytes. No block layer sends more at once: a longer one is a broken record, which would
-/// keep whoever counts its blocks busy for hours.
+/// Longest transfer of a request, in bytes. Block layers send less at once; a longer request is a broken record, and
+/// counting its blocks would take hours.
 pub const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 
-/// Where every disk ends at the latest, in bytes: offsets are signed numbers to operating systems.
+/// Largest size of a disk, in bytes: operating systems use signed offsets.
 pub const DISK_BYTES_MAX: u64 = 1 << 63;
 
-/// What was asked.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// To read; also every request of a trace that does not say.
+    /// Read; also every request of a trace without directions.
     Read,
-    /// To write.
+    /// Write.
     Write,
-    /// To forget the content.
+    /// Discard.
     Discard,
-    /// To make durable what was acknowledged; has neither place nor length.
+    /// Flush, without place and length.
     Flush,
 }
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When it was sent, in nanoseconds since the first request of the trace; none where the trace does not say. Later
-    /// requests may be older by a little: traces are kept in the order in which their authors wrote them.
+    /// Time in nanoseconds since the first request of the trace; `None` if the trace has no times. Requests are in file
+    /// order, so that a later request may have a slightly earlier time.
     pub time_ns: Option<u64>,
-    /// What was asked.
+    /// Operation.
     pub op: Op,
-    /// First byte. `at + len` is at most [`DISK_BYTES_MAX`].
+    /// Offset in bytes. `at + len` is at most [`DISK_BYTES_MAX`].
     pub at: u64,
-    /// Bytes; of reads and writes 1 to [`TRANSFER_BYTES_MAX`].
+    /// Length in bytes; of reads and writes 1 to [`TRANSFER_BYTES_MAX`].
     pub len: u64,
-    /// Which disk, where the trace is of several: the trace's own number, or in the order in which names appeared.
+    /// Disk number: the trace's own number, or the order in which disk names appear.
     pub device: u32,
 }

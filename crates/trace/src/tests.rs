@@ -1,4 +1,4 @@
-//! What the formats' tests share: reading from memory, and no panic on any bytes.
+//! Helpers of the formats' tests, and tests across formats.
 
 use std::io::{Cursor, Read};
 
@@ -12,24 +12,24 @@ fn opened(name: &str, bytes: &[u8], format: Option<Format>) -> Result<Reader, Tr
     open(name, Box::new(Cursor::new(bytes.to_vec())), format)
 }
 
-/// What it is taken for, and all of it.
+/// Detected format and all requests of a valid trace.
 pub fn recognised(name: &str, bytes: &[u8]) -> (Format, Vec<Request>) {
-    let reader = opened(name, bytes, None).expect("it is a trace");
+    let reader = opened(name, bytes, None).expect("the trace is valid");
     let format = reader.format();
-    (format, reader.map(|request| request.expect("all of it is good")).collect())
+    (format, reader.map(|request| request.expect("the record is valid")).collect())
 }
 
-/// The message that ends a trace of which so many requests are good.
+/// The error message of a trace with `good` valid requests before the error.
 pub fn failing_named(name: &str, bytes: &[u8], good: usize) -> String {
-    let mut reader = opened(name, bytes, None).expect("its beginning is good");
+    let mut reader = opened(name, bytes, None).expect("the start is valid");
     let got: Vec<Request> = reader.by_ref().map_while(Result::ok).collect();
     assert_eq!(got.len(), good);
-    assert!(reader.next().is_none(), "after an error it ends");
-    let last = opened(name, bytes, None).expect("as before").last();
-    last.expect("it fails").expect_err("the error is the last").to_string()
+    assert!(reader.next().is_none(), "the reader ends after an error");
+    let last = opened(name, bytes, None).expect("the start is valid").last();
+    last.expect("the trace fails").expect_err("the error comes last").to_string()
 }
 
-/// The same, of a trace whose name says nothing.
+/// As [`failing_named`], with a name without an extension.
 pub fn failing(bytes: &[u8], good: usize) -> String {
     failing_named("a", bytes, good)
 }
@@ -42,50 +42,51 @@ fn packed(compression: Compression, bytes: &[u8]) -> Vec<u8> {
     match compression {
         Compression::Gzip => flate2::read::GzEncoder::new(bytes, level).read_to_end(&mut packed),
         Compression::Xz => liblzma::read::XzEncoder::new(bytes, 1).read_to_end(&mut packed),
-        Compression::Zstd => return zstd::encode_all(bytes, 1).expect("memory takes it"),
+        Compression::Zstd => return zstd::encode_all(bytes, 1).expect("memory accepts writes"),
     }
-    .expect("memory takes it");
+    .expect("memory accepts writes");
     packed
 }
 
 #[test]
-fn packed_traces_are_read_as_if_they_were_not() {
+fn compressed_traces_are_read_like_plain_ones() {
     for compression in [Compression::Gzip, Compression::Xz, Compression::Zstd] {
         let once = packed(compression, LINES);
         let twice = [&once[..], &once].concat();
-        let reader = opened("a", &twice, None).expect("it is a trace");
+        let reader = opened("a", &twice, None).expect("the trace is valid");
         assert_eq!(reader.description(), format!("ARC text (lis), {}", compression.name()));
         assert_eq!(reader.filter_map(Result::ok).count(), 4);
     }
 }
 
 #[test]
-fn a_packed_trace_that_ends_early_keeps_what_came_before_and_says_so() {
+fn truncated_compressed_trace_yields_its_start_and_an_error() {
     let long: String = (0..100_000u64).map(|n| format!("{} {} 0 {n}\n", n * 7919 % 1_000_003, n % 64 + 1)).collect();
     for compression in [Compression::Gzip, Compression::Xz, Compression::Zstd] {
         let whole = packed(compression, long.as_bytes());
-        let reader = opened("a", &whole[..whole.len() / 2], None).expect("its beginning is good");
+        let reader = opened("a", &whole[..whole.len() / 2], None).expect("the start is valid");
         let all: Vec<_> = reader.collect();
         assert!(all.len() > 10_000 && all.len() < 90_000, "{compression:?}: {}", all.len());
-        let message = all.last().expect("there are some").as_ref().expect_err("it was cut").to_string();
-        assert!(message.starts_with("a, line ") && message.contains("cannot be read on"), "{message}");
+        let message = all.last().expect("there are requests").as_ref().expect_err("the file is truncated").to_string();
+        assert!(message.starts_with("a, line ") && message.contains("cannot be read further"), "{message}");
         assert!(all[..all.len() - 1].iter().all(Result::is_ok));
     }
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_the_remedy() {
-    let message = |name: &str, bytes: &[u8]| opened(name, bytes, None).err().expect("it is no trace").to_string();
-    assert_eq!(message("a", b""), "a: holds nothing; is it the right file, and was it copied whole?");
+fn files_other_than_traces_are_refused_with_a_remedy() {
+    let message = |name: &str, bytes: &[u8]| opened(name, bytes, None).err().expect("not a trace").to_string();
+    let empty = "a: the file is empty; check that it is the right file and that the copy is complete";
+    assert_eq!(message("a", b""), empty);
     assert!(message("a", b"Dear diary\n").contains("name one with --format (vscsi, msr, spc, iolog,"));
-    assert!(message("a.zst", b"\x28\xb5\x2f\xfd\xff\xff\xff\xff").contains("cannot be read on"));
-    assert_eq!("ext4".parse::<Format>().expect_err("no format").to_string().lines().count(), 1);
-    let reader = opened("a.lis", b"Dear diary\n", None).expect("its name says what it is");
-    assert!(reader.last().expect("it fails").is_err());
+    assert!(message("a.zst", b"\x28\xb5\x2f\xfd\xff\xff\xff\xff").contains("cannot be read further"));
+    assert_eq!("ext4".parse::<Format>().expect_err("unknown format").to_string().lines().count(), 1);
+    let reader = opened("a.lis", b"Dear diary\n", None).expect("the name selects the format");
+    assert!(reader.last().expect("the trace fails").is_err());
 }
 
 #[test]
-fn names_of_formats_are_their_own_and_endings_too() {
+fn format_names_and_extensions_are_unique() {
     for (name, format) in Format::ALL {
         assert_eq!((format.name(), name.parse::<Format>().ok()), (name, Some(format)));
         assert_eq!(Format::of_name(&format!("a.{name}.zst")), Some(format));
@@ -93,7 +94,7 @@ fn names_of_formats_are_their_own_and_endings_too() {
     assert_eq!(Format::of_name("lis"), None);
 }
 
-/// A generator of bytes that is the same in every run.
+/// Pseudo-random bytes, equal in every run.
 fn noise(seed: u64) -> impl Iterator<Item = u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(move || {
@@ -105,7 +106,7 @@ fn noise(seed: u64) -> impl Iterator<Item = u8> {
 }
 
 #[test]
-fn any_bytes_in_any_format_are_requests_or_a_message() {
+fn random_bytes_in_any_format_give_requests_or_an_error() {
     const TEXT: &[u8] = b"0123456789 ,.\nrRwWQDF+\t-8";
     for seed in 0..300 {
         let raw: Vec<u8> = noise(seed).take(2_000).collect();

@@ -1,21 +1,24 @@
-//! Fields of lines: numbers without a detour over floats, in words that say which one is wrong.
+//! Fields of text lines: exact numbers, and errors that name the field.
 
-use crate::out::Complaint;
+use crate::request_sink::RecordError;
 
-/// Bytes in a sector, where a format counts in sectors.
+/// Bytes of a sector, for formats that count in sectors.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Exactly `N` fields between commas, or at least that if `more` is allowed.
-pub fn fields<const N: usize>(line: &[u8], more: bool) -> Result<[&[u8]; N], Complaint> {
+/// Splits a line at commas into exactly `N` fields, or at least `N` if `more` is true.
+pub fn fields<const N: usize>(line: &[u8], more: bool) -> Result<[&[u8]; N], RecordError> {
     collect(line.split(|byte| *byte == b','), more)
 }
 
-/// Exactly `N` words between blanks, or at least that if `more` is allowed.
-pub fn words<const N: usize>(line: &[u8], more: bool) -> Result<[&[u8]; N], Complaint> {
+/// Splits a line at blanks into exactly `N` words, or at least `N` if `more` is true.
+pub fn words<const N: usize>(line: &[u8], more: bool) -> Result<[&[u8]; N], RecordError> {
     collect(line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()), more)
 }
 
-fn collect<'a, const N: usize>(parts: impl Iterator<Item = &'a [u8]>, more: bool) -> Result<[&'a [u8]; N], Complaint> {
+fn collect<'a, const N: usize>(
+    parts: impl Iterator<Item = &'a [u8]>,
+    more: bool,
+) -> Result<[&'a [u8]; N], RecordError> {
     let mut found = [&b""[..]; N];
     let mut count = 0;
     for part in parts {
@@ -32,13 +35,13 @@ fn collect<'a, const N: usize>(parts: impl Iterator<Item = &'a [u8]>, more: bool
     Ok(found)
 }
 
-/// A whole number.
-pub fn number(field: &[u8], what: &str) -> Result<u64, Complaint> {
+/// Parses a whole number.
+pub fn number(field: &[u8], what: &str) -> Result<u64, RecordError> {
     let mut value = 0u64;
     for byte in field {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            return Err(format!("{what} is {}, which is no whole number", shown(field)).into());
+            return Err(format!("{what} is {}, which is not a whole number", shown(field)).into());
         }
         let longer = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(digit)));
         value = longer.ok_or_else(|| format!("{what} is {}, which is too large", shown(field)))?;
@@ -49,18 +52,18 @@ pub fn number(field: &[u8], what: &str) -> Result<u64, Complaint> {
     Ok(value)
 }
 
-/// A whole number below 2^32.
-pub fn small_number(field: &[u8], what: &str) -> Result<u32, Complaint> {
+/// Parses a whole number below 2^32.
+pub fn small_number(field: &[u8], what: &str) -> Result<u32, RecordError> {
     u32::try_from(number(field, what)?).map_err(|_| format!("{what} is {}, which is too large", shown(field)).into())
 }
 
-/// Seconds with or without a fraction, in nanoseconds; digits past the ninth are cut off.
-pub fn seconds_as_ns(field: &[u8], what: &str) -> Result<u64, Complaint> {
+/// Parses seconds with an optional fraction into nanoseconds; digits beyond the ninth are dropped.
+pub fn seconds_as_ns(field: &[u8], what: &str) -> Result<u64, RecordError> {
     let point = field.iter().position(|byte| *byte == b'.');
     let (whole, fraction) = point.map_or((field, &b""[..]), |point| (&field[..point], &field[point + 1..]));
     let seconds = number(whole, what)?;
     if !fraction.iter().all(u8::is_ascii_digit) {
-        return Err(format!("{what} is {}, which is no number of seconds", shown(field)).into());
+        return Err(format!("{what} is {}, which is not a number of seconds", shown(field)).into());
     }
     let digits = &fraction[..fraction.len().min(9)];
     let ns =
@@ -69,12 +72,12 @@ pub fn seconds_as_ns(field: &[u8], what: &str) -> Result<u64, Complaint> {
     time.ok_or_else(|| format!("{what} is {}, which is too large", shown(field)).into())
 }
 
-/// `count` units of `unit` bytes.
-pub fn in_bytes(count: u64, unit: u64) -> Result<u64, Complaint> {
-    count.checked_mul(unit).ok_or_else(|| format!("{count} times {unit} bytes lie past the end of any disk").into())
+/// Converts a count of units to bytes.
+pub fn in_bytes(count: u64, unit: u64) -> Result<u64, RecordError> {
+    count.checked_mul(unit).ok_or_else(|| format!("{count} times {unit} bytes exceed the size of any disk").into())
 }
 
-/// A field as a message may hold it: quoted, short, printable.
+/// Formats a field for a message: quoted, short, printable.
 pub fn shown(field: &[u8]) -> String {
     const SHOWN_MAX: usize = 40;
     let short = field
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_become_nanoseconds_exactly() {
+    fn seconds_convert_exactly_to_nanoseconds() {
         for (text, ns) in [
             ("0", 0),
             ("12.5", 12_500_000_000),
@@ -104,11 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_do_not_fit_are_refused_in_words() {
+    fn out_of_range_numbers_are_named_in_the_error() {
         assert_eq!(number(b"18446744073709551615", "the offset"), Ok(u64::MAX));
-        let error = number(b"18446744073709551616", "the offset").expect_err("it is too large");
+        let error = number(b"18446744073709551616", "the offset").expect_err("the number is too large");
         assert_eq!(error.0, "the offset is \"18446744073709551616\", which is too large");
-        let error = small_number(b"a\x07b", "the disk").expect_err("it is no number");
-        assert_eq!(error.0, "the disk is \"a\\x07b\", which is no whole number");
+        let error = small_number(b"a\x07b", "the disk").expect_err("not a number");
+        assert_eq!(error.0, "the disk is \"a\\x07b\", which is not a whole number");
     }
 }

@@ -1,4 +1,4 @@
-//! Real traces, as their publishers give them, read whole. They lie where `HOTSET_TRACES` says; without it nothing is read.
+//! Published traces, read completely. `HOTSET_TRACES` names their folder; without it the tests read nothing.
 
 #![allow(clippy::disallowed_types, reason = "traces are files, and a test may open them")]
 
@@ -17,13 +17,13 @@ fn folder() -> Option<PathBuf> {
 }
 
 fn read(folder: &Path, name: &str) -> (Format, Vec<Request>) {
-    let file = File::open(folder.join(name)).expect("the trace is there");
-    let reader = open(name, Box::new(file), None).expect("it is a trace");
+    let file = File::open(folder.join(name)).expect("the trace exists");
+    let reader = open(name, Box::new(file), None).expect("the trace is valid");
     let format = reader.format();
-    (format, reader.map(|request| request.expect("all of it is good")).collect())
+    (format, reader.map(|request| request.expect("the record is valid")).collect())
 }
 
-/// File, format, requests, footprint in hundredths of a GiB: as those who collected them state.
+/// File, format, requests, and footprint in hundredths of a GiB, as published.
 const TRACES: [(&str, Format, usize, u64); 6] = [
     ("cloudphysics-vm.vscsi", Format::Vscsi, 113_872, 103),
     ("cloudphysics-w106.u32le.xz", Format::U32Le, 5_292_456, 105),
@@ -34,7 +34,7 @@ const TRACES: [(&str, Format, usize, u64); 6] = [
 ];
 
 #[test]
-fn every_published_trace_is_read_whole() {
+fn published_traces_are_read_completely() {
     let Some(folder) = folder() else { return };
     for (name, format, requests, hundredths) in TRACES {
         let (found, read) = read(&folder, name);
@@ -48,11 +48,11 @@ fn every_published_trace_is_read_whole() {
 }
 
 #[test]
-fn the_virtual_machine_writes_three_fifths_in_two_hours() {
+fn virtual_machine_trace_has_59_percent_writes_in_two_hours() {
     let Some(folder) = folder() else { return };
     let (_, requests) = read(&folder, "cloudphysics-vm.vscsi");
     let writes = requests.iter().filter(|request| request.op == Op::Write).count();
     assert_eq!((writes * 100 + requests.len() / 2) / requests.len(), 59);
-    let last_ns = requests.iter().filter_map(|request| request.time_ns).max().expect("it has times");
+    let last_ns = requests.iter().filter_map(|request| request.time_ns).max().expect("the trace has times");
     assert!((6_900..7_500).contains(&(last_ns / 1_000_000_000)), "{last_ns} ns");
 }

@@ -1,29 +1,28 @@
-//! What the driver is told of the device: features, and virtio-blk's configuration space.
+//! Device features and the configuration space of virtio-blk.
 
 use engine::Volume;
 use seam::Seam;
 
-/// Buffers of data that one request may have.
-/// Queues have 128 entries by QEMU's default, of which head and status take two.
+/// Most data segments of one request. QEMU's default queue has 128 entries, of which header and status take two.
 pub(crate) const SEGMENTS_MAX: u32 = 126;
-/// Ranges that one discard or write of zeroes may name: what QEMU's own server says, and its test of servers expects.
+/// Most ranges of one discard or write-zeroes request: the value of QEMU's own server, which its server test expects.
 pub(crate) const RANGES_MAX: u32 = 1;
-/// Sectors of one such range: 2 GiB.
+/// Most sectors of one such range: 2 GiB.
 pub(crate) const RANGE_SECTORS_MAX: u32 = 1 << 22;
-/// Queues that a driver may use.
+/// Most queues of a driver.
 pub(crate) const QUEUES_MAX: usize = 64;
-/// Bytes of the configuration space that front ends may ask for.
+/// Size of the configuration space, in bytes.
 pub(crate) const SPACE_BYTES: usize = 256;
-/// Where the driver says whether it wants a write-back cache.
+/// Offset of the write-back field, which the driver may set.
 pub(crate) const WRITE_CACHE_AT: usize = 32;
 
 const SECTOR_SHIFT: u32 = 9;
-/// Sectors of a block.
+/// Sectors of a block of the engine.
 const BLOCK_SECTORS: u32 = 8;
-/// Sectors of a page: what a request should have.
+/// Optimal request size, in sectors.
 const PAGE_SECTORS: u32 = 128;
 
-/// Features of the device and of its transport, by their bits.
+/// Feature bits of the device and of its transport.
 pub(crate) mod feature {
     pub(crate) const SEG_MAX: u64 = 1 << 2;
     pub(crate) const READ_ONLY: u64 = 1 << 5;
@@ -41,7 +40,7 @@ pub(crate) mod feature {
     pub(crate) const VERSION_1: u64 = 1 << 32;
 }
 
-/// What is offered for a volume.
+/// Features offered for a volume.
 pub(crate) fn features(read_only: bool) -> u64 {
     use feature::*;
     let changes = if read_only { READ_ONLY } else { DISCARD | WRITE_ZEROES };
@@ -49,7 +48,7 @@ pub(crate) fn features(read_only: bool) -> u64 {
     block | LOG_ALL | INDIRECT | EVENT_IDX | PROTOCOL | VERSION_1
 }
 
-/// The configuration space of a volume.
+/// Configuration space of a volume.
 pub(crate) fn space<S: Seam>(volume: &Volume<S>, write_back: bool) -> [u8; SPACE_BYTES] {
     let mut space = [0; SPACE_BYTES];
     let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
@@ -57,7 +56,7 @@ pub(crate) fn space<S: Seam>(volume: &Volume<S>, write_back: bool) -> [u8; SPACE
     put(0, &(volume.size_bytes() >> SECTOR_SHIFT).to_le_bytes());
     put(12, &SEGMENTS_MAX.to_le_bytes());
     put(20, &sector.to_le_bytes());
-    // Sectors of what is written whole, as a power of two; where blocks begin; the least and the best that a request has.
+    // Physical block exponent and alignment offset; minimum and optimal I/O size.
     put(24, &[BLOCK_SECTORS.trailing_zeros() as u8, 0]);
     put(26, &(BLOCK_SECTORS as u16).to_le_bytes());
     put(28, &PAGE_SECTORS.to_le_bytes());

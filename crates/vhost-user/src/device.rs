@@ -1,4 +1,4 @@
-//! What the queues of one front end share: its volume, the guest's memory, what was agreed on.
+//! State shared by the queues of one front end: the volume, the guest's memory, and negotiated features.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,86 +9,86 @@ use seam::real::FaultFlag;
 use seam::{DiskError, Seam};
 
 use crate::config::feature;
-use crate::inflight::Area;
+use crate::inflight::InflightArea;
 use crate::memory::{DirtyLog, Memory};
-use crate::room::{Orphans, Room, Waiting};
+use crate::payload_pool::{Orphans, PayloadPool, WakerList};
 
-/// One front end's view of a volume.
+/// A front end's view of a volume.
 pub(crate) struct Device<S: Seam> {
     pub(crate) seam: S,
     pub(crate) volume: Volume<S>,
     pub(crate) memory: RefCell<Rc<Memory>>,
     pub(crate) log: RefCell<Option<Rc<DirtyLog>>>,
-    /// What the driver has taken of what was offered.
+    /// Features that the driver accepted.
     pub(crate) features: Cell<u64>,
-    /// What outlives the daemon, if the front end keeps anything.
-    pub(crate) area: RefCell<Option<Area>>,
-    /// The daemon before this one acknowledged writes that are lost: the driver is told at its next flush.
-    pub(crate) in_doubt: Cell<bool>,
-    /// The number of this daemon; earlier ones had lower numbers.
+    /// Inflight memory, which outlives the daemon, if the front end supports it.
+    pub(crate) area: RefCell<Option<InflightArea>>,
+    /// True if writes acknowledged by an earlier daemon are lost: the driver's next flush fails.
+    pub(crate) has_lost_writes: Cell<bool>,
+    /// Number of this daemon, higher than the numbers of earlier ones.
     pub(crate) daemon: u64,
-    /// The driver wants what is acknowledged to be durable.
+    /// True if the driver requires durable writes (write-through).
     pub(crate) write_through: Cell<bool>,
     pub(crate) clients: Rc<Clients>,
     pub(crate) account: Account,
-    pub(crate) room: Rc<Room>,
+    pub(crate) room: Rc<PayloadPool>,
     pub(crate) orphans: Rc<Orphans>,
-    /// Set once a page of the memory that the front end shares could not be had.
+    /// Set once a page of the front end's memory is lost.
     pub(crate) fault: FaultFlag,
-    /// Who ends the front end then.
-    pub(crate) lost_memory: Waiting,
-    /// The front end has gone: nothing is written to its guest's memory any more.
+    /// Tasks that end the front end then.
+    pub(crate) lost_memory: WakerList,
+    /// True once the front end is gone: the guest's memory is not written any more.
     pub(crate) has_ended: Cell<bool>,
 }
 
 impl<S: Seam> Device<S> {
-    /// True when a write is acknowledged only once it is durable: the driver said so, or knows nothing of flushes.
+    /// True if writes must be durable at acknowledgement: requested by the driver, or because the driver never flushes.
     pub(crate) fn writes_through(&self) -> bool {
         let features = self.features.get();
         let never_flushes = features & (feature::FLUSH | feature::CONFIG_WCE) == 0;
         never_flushes || self.write_through.get()
     }
 
-    /// A write is about to be acknowledged. Where it is in memory alone, a daemon that ends takes it away.
-    pub(crate) fn promise(&self) {
+    /// Counts a write before its acknowledgement, if its data are only in memory, which ends with the daemon.
+    pub(crate) fn count_acknowledged(&self) {
         if self.volume.policy() == WritePolicy::WriteBack
             && !self.writes_through()
             && let Some(area) = &*self.area.borrow()
         {
-            area.promise();
+            area.count_acknowledged();
         }
     }
 
-    /// Takes over what the front end has kept. `lost_before`: what daemons of lower numbers acknowledged may be lost.
-    pub(crate) fn adopt(&self, area: Area, lost_before: u64) {
-        // What an earlier daemon promised the driver holds, and so does what was promised since.
+    /// Adopts the inflight memory. `lost_before`: writes acknowledged by daemons of lower numbers may be lost.
+    pub(crate) fn adopt(&self, area: InflightArea, lost_before: u64) {
+        // A write-through promise of an earlier daemon holds, as does one made since.
         self.write_through.set(self.write_through.get() || area.is_write_through());
         area.set_write_through(self.write_through.get());
-        if area.is_in_doubt(lost_before) {
-            self.in_doubt.set(true);
+        if area.has_unflushed_writes(lost_before) {
+            self.has_lost_writes.set(true);
         } else {
             area.adopt(self.daemon);
         }
         *self.area.borrow_mut() = Some(area);
     }
 
-    /// Makes durable what was acknowledged. Fails once where some of it is lost: the guest must not believe that it is safe.
+    /// Makes acknowledged writes durable. Fails once if some of them are lost, so that the guest learns of the loss.
     pub(crate) async fn flush(&self) -> Result<(), RequestError> {
-        let promised = self.area.borrow().as_ref().map(Area::promised);
+        let acknowledged_count = self.area.borrow().as_ref().map(InflightArea::acknowledged_count);
         self.volume.flush().await?;
         let area = self.area.borrow();
-        let Some((area, promised)) = area.as_ref().zip(promised) else { return Ok(()) };
-        if self.in_doubt.take() {
+        let Some((area, acknowledged_count)) = area.as_ref().zip(acknowledged_count) else { return Ok(()) };
+        if self.has_lost_writes.take() {
             area.adopt(self.daemon);
             return Err(RequestError::Disk(DiskError::Io(
                 "writes that were acknowledged before a daemon ended are lost".to_owned(),
             )));
         }
-        area.keep(promised);
+        area.record_flushed(acknowledged_count);
         Ok(())
     }
 
-    /// Notes what was written of the guest's memory, where somebody keeps a log of that.
+    /// Marks a written range of the guest's memory in the dirty log, if there is one.
     pub(crate) fn wrote(&self, at: u64, len: usize) {
         if self.features.get() & feature::LOG_ALL != 0
             && let Some(log) = &*self.log.borrow()

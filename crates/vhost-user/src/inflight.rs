@@ -1,7 +1,7 @@
-//! Requests that were taken and not finished, in memory that outlives the daemon: whoever serves the queue next takes them up again.
+//! Inflight requests in memory that outlives the daemon: the next server of a queue resumes them.
 //!
-//! The front end keeps the memory and hands it to the next daemon. Its layout is the specification's for a split queue, behind a block of
-//! our own.
+//! The front end keeps the memory and passes it to the next daemon. The layout is the specification's for a split
+//! queue, after a private block.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -13,30 +13,30 @@ use vm_memory::VolatileMemory;
 
 use crate::memory::{Mapping, MemoryError, Part};
 
-/// Bytes of our own before the queues.
-const OWN_BYTES: usize = 64;
-// In them: whether the driver was promised a write-through cache; which daemon wrote this; how many writes were acknowledged that are lost
-// with the daemon's memory, and how many of those a flush has made durable since.
+/// Bytes of the private block before the queues.
+const PRIVATE_BYTES: usize = 64;
+// Private block: write-through promise; number of the writing daemon; count of acknowledged writes that are in memory
+// only; that count at the last flush.
 const WRITE_THROUGH_AT: usize = 0;
 const DAEMON_AT: usize = 8;
-const PROMISED_AT: usize = 16;
-const KEPT_AT: usize = 24;
+const ACKNOWLEDGED_AT: usize = 16;
+const FLUSHED_AT: usize = 24;
 const QUEUE_HEAD_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
 /// The layout's version, of our own block as well; 0 in memory that no daemon has used.
 const VERSION: u16 = 1;
 
-/// Bytes for so many queues of that size.
+/// Size of the memory for this number and size of queues.
 pub fn area_bytes(queues: u16, size: u16) -> u64 {
-    (OWN_BYTES + usize::from(queues) * queue_bytes(size)) as u64
+    (PRIVATE_BYTES + usize::from(queues) * queue_bytes(size)) as u64
 }
 
 fn queue_bytes(size: u16) -> usize {
     (QUEUE_HEAD_BYTES + usize::from(size) * ENTRY_BYTES).next_multiple_of(64)
 }
 
-/// New memory for so many queues: a file that nobody can shorten under us.
-pub fn make_area(queues: u16, size: u16) -> rustix::io::Result<OwnedFd> {
+/// Creates memory for this number and size of queues, as a file sealed against truncation.
+pub fn create_area(queues: u16, size: u16) -> rustix::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("hotset-inflight", flags)?;
     rustix::fs::ftruncate(&file, area_bytes(queues, size))?;
@@ -44,74 +44,75 @@ pub fn make_area(queues: u16, size: u16) -> rustix::io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// The memory of all queues.
+/// Inflight memory of all queues.
 #[derive(Clone)]
-pub struct Area {
+pub struct InflightArea {
     part: Part,
     queues: u16,
     size: u16,
 }
 
-impl Area {
-    /// Maps what a front end hands over; `fault` is set once a page of it cannot be had.
+impl InflightArea {
+    /// Maps memory from a front end; `fault` is set once a page is lost.
     pub fn map(
         file: OwnedFd,
         (offset, len): (u64, u64),
         (queues, size): (u16, u16),
         fault: &FaultFlag,
-    ) -> Result<Area, MemoryError> {
+    ) -> Result<InflightArea, MemoryError> {
         let wanted = area_bytes(queues, size);
         let end = offset.checked_add(wanted).ok_or(MemoryError::Place { guest: offset, len })?;
         if len < wanted || !offset.is_multiple_of(64) {
             return Err(MemoryError::Short { wanted, has: len });
         }
         let whole = Part::whole(Mapping::of_file(file, end, fault)?, end as usize);
-        let part = whole.part(offset as usize, wanted as usize).expect("its end was mapped");
-        Ok(Area { part, queues, size })
+        let part = whole.part(offset as usize, wanted as usize).expect("the range is mapped");
+        Ok(InflightArea { part, queues, size })
     }
 
-    /// The part of one queue, if there is one for it.
+    /// Inflight memory of one queue, if the area includes it.
     pub fn queue(&self, index: usize, size: u16) -> Option<Inflight> {
         if index >= usize::from(self.queues) || size > self.size {
             return None;
         }
-        let part = self.part.part(OWN_BYTES + index * queue_bytes(self.size), queue_bytes(self.size))?;
+        let part = self.part.part(PRIVATE_BYTES + index * queue_bytes(self.size), queue_bytes(self.size))?;
         Some(Inflight { part, size: self.size, counter: 0 })
     }
 
-    /// True when a daemon whose number is below `lost_before` acknowledged writes that no flush had made durable by its end.
-    pub fn is_in_doubt(&self, lost_before: u64) -> bool {
-        let [written_by, promised, kept] = [DAEMON_AT, PROMISED_AT, KEPT_AT].map(|at| load64(&self.part, at));
-        written_by < lost_before && promised != kept
+    /// True if a daemon with a number below `lost_before` acknowledged writes that were not flushed by its end.
+    pub fn has_unflushed_writes(&self, lost_before: u64) -> bool {
+        let [written_by, acknowledged_count, kept] =
+            [DAEMON_AT, ACKNOWLEDGED_AT, FLUSHED_AT].map(|at| load64(&self.part, at));
+        written_by < lost_before && acknowledged_count != kept
     }
 
-    /// From now on it is this daemon's, and nothing is in doubt.
+    /// Marks the area as this daemon's, with all writes flushed.
     pub fn adopt(&self, daemon: u64) {
-        store64(&self.part, KEPT_AT, load64(&self.part, PROMISED_AT));
+        store64(&self.part, FLUSHED_AT, load64(&self.part, ACKNOWLEDGED_AT));
         store64(&self.part, DAEMON_AT, daemon);
     }
 
-    /// A write is about to be acknowledged that is in memory alone.
-    pub fn promise(&self) {
-        store64(&self.part, PROMISED_AT, load64(&self.part, PROMISED_AT).wrapping_add(1));
+    /// Counts a write that is about to be acknowledged and is in memory only.
+    pub fn count_acknowledged(&self) {
+        store64(&self.part, ACKNOWLEDGED_AT, load64(&self.part, ACKNOWLEDGED_AT).wrapping_add(1));
     }
 
-    /// How many were, for a flush that covers them.
-    pub fn promised(&self) -> u64 {
-        load64(&self.part, PROMISED_AT)
+    /// The count of such writes, to be passed to [`InflightArea::record_flushed`] after a flush.
+    pub fn acknowledged_count(&self) -> u64 {
+        load64(&self.part, ACKNOWLEDGED_AT)
     }
 
-    /// A flush has made so many durable.
-    pub fn keep(&self, promised: u64) {
-        store64(&self.part, KEPT_AT, promised);
+    /// Records the count that a flush has made durable.
+    pub fn record_flushed(&self, acknowledged_count: u64) {
+        store64(&self.part, FLUSHED_AT, acknowledged_count);
     }
 
-    /// True when the driver was promised that what is acknowledged is durable.
+    /// True if the driver was promised durable writes.
     pub fn is_write_through(&self) -> bool {
         load16(&self.part, WRITE_THROUGH_AT) != 0
     }
 
-    /// Remembers what the driver was promised.
+    /// Records whether the driver is promised durable writes.
     pub fn set_write_through(&self, is: bool) {
         store16(&self.part, WRITE_THROUGH_AT, u16::from(is));
     }
@@ -133,17 +134,17 @@ fn store64(part: &Part, at: usize, value: u64) {
     part.slice(at, 8).get_atomic_ref::<AtomicU64>(0).expect("aligned").store(value, Ordering::SeqCst);
 }
 
-// The head of a queue: features (8 bytes), version, entries, the last head that was used, how many were.
+// Header of a queue: features (8 bytes), version, entries, last used head, used index.
 const VERSION_AT: usize = 8;
 const ENTRIES_AT: usize = 10;
 const LAST_AT: usize = 12;
 const USED_AT: usize = 14;
 
-/// The requests of one queue that are under way.
+/// Inflight requests of one queue.
 pub struct Inflight {
     part: Part,
     size: u16,
-    /// Requests so far: the order in which they are taken up again.
+    /// Counter of requests, which gives their order for a resume.
     counter: u64,
 }
 
@@ -167,14 +168,14 @@ impl Inflight {
             store16(&self.part, VERSION_AT, VERSION);
             store16(&self.part, ENTRIES_AT, self.size);
         } else if load16(&self.part, USED_AT) != used {
-            // It was given back, and the end came before that was noted.
+            // The last request was completed, and the daemon ended before it was recorded here.
             let last = load16(&self.part, LAST_AT);
             if last < self.size {
                 store16(&self.part, self.entry(last), 0);
             }
         }
         store16(&self.part, USED_AT, used);
-        // Looked at once: the other side may write here while it is sorted.
+        // Read once: the peer may write here during the sort.
         let under_way = (0..self.size).filter(|head| load16(&self.part, self.entry(*head)) != 0);
         let mut left: Vec<(u64, u16)> = under_way.map(|head| (self.number(head), head)).collect();
         left.sort_unstable();
@@ -182,7 +183,7 @@ impl Inflight {
         Ok(left.into_iter().map(|(_, head)| head).collect())
     }
 
-    /// A request is under way from now on.
+    /// Records that a request starts.
     pub fn begin(&mut self, head: u16) {
         self.counter = self.counter.wrapping_add(1);
         let at = self.entry(head);
@@ -190,12 +191,12 @@ impl Inflight {
         store16(&self.part, at, 1);
     }
 
-    /// A request is about to be given back.
+    /// Records that a request is about to be completed.
     pub fn ending(&self, head: u16) {
         store16(&self.part, LAST_AT, head);
     }
 
-    /// It was; `used` were by now.
+    /// Records that it is completed, with the used index after it.
     pub fn ended(&self, head: u16, used: u16) {
         store16(&self.part, self.entry(head), 0);
         store16(&self.part, USED_AT, used);
@@ -206,18 +207,18 @@ impl Inflight {
 mod tests {
     use super::*;
 
-    fn area() -> (OwnedFd, Area) {
-        let file = make_area(2, 8).expect("memory");
+    fn area() -> (OwnedFd, InflightArea) {
+        let file = create_area(2, 8).expect("memory");
         let area = map(file.try_clone().expect("a copy"), 0, area_bytes(2, 8)).expect("mapped");
         (file, area)
     }
 
-    fn map(file: OwnedFd, offset: u64, len: u64) -> Result<Area, MemoryError> {
-        Area::map(file, (offset, len), (2, 8), &FaultFlag::default())
+    fn map(file: OwnedFd, offset: u64, len: u64) -> Result<InflightArea, MemoryError> {
+        InflightArea::map(file, (offset, len), (2, 8), &FaultFlag::default())
     }
 
     #[test]
-    fn who_comes_next_finds_what_was_under_way_in_its_order() {
+    fn next_daemon_finds_inflight_requests_in_order() {
         let (file, area) = area();
         let mut first = area.queue(1, 8).expect("two queues");
         assert_eq!(first.recover(0), Ok(vec![]));
@@ -230,26 +231,26 @@ mod tests {
         let mut next = again.queue(1, 8).expect("two queues");
         assert_eq!(next.recover(1), Ok(vec![5, 7, 0]));
         next.begin(2);
-        assert_eq!(next.recover(1), Ok(vec![5, 7, 0, 2]), "what is taken later comes later");
-        assert_eq!(again.queue(0, 8).expect("two queues").recover(0), Ok(vec![]));
+        assert_eq!(next.recover(1), Ok(vec![5, 7, 0, 2]), "later requests come later");
+        assert!(again.queue(0, 8).expect("two queues").recover(0).is_ok_and(|left| left.is_empty()));
     }
 
     #[test]
-    fn what_the_driver_has_is_not_done_again_though_the_end_came_before_that_was_noted() {
+    fn completed_request_is_not_repeated_if_its_record_is_missing() {
         let (_, area) = area();
         let mut first = area.queue(0, 8).expect("two queues");
         first.recover(0).expect("it is new");
         first.begin(3);
         first.begin(4);
         first.ending(3);
-        assert_eq!(area.queue(0, 8).expect("two queues").recover(1), Ok(vec![4]), "used says that 3 was given back");
+        assert_eq!(area.queue(0, 8).expect("two queues").recover(1), Ok(vec![4]), "the used index includes request 3");
         let mut second = area.queue(0, 8).expect("two queues");
         second.ending(4);
-        assert_eq!(second.recover(1), Ok(vec![4]), "used says that 4 was not");
+        assert_eq!(second.recover(1), Ok(vec![4]), "the used index does not include request 4");
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_what_was_promised_is_kept() {
+    fn unfit_memory_is_refused_and_write_through_promise_survives() {
         let (file, area) = area();
         assert!(area.queue(2, 8).is_none() && area.queue(0, 16).is_none());
         assert!(map(file.try_clone().expect("a copy"), 64, area_bytes(2, 8)).is_err());
@@ -259,16 +260,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_and_not_flushed_is_in_doubt_for_the_next_daemon_alone() {
+    fn unflushed_writes_are_in_doubt_only_for_the_next_daemon() {
         let (_, area) = area();
         area.adopt(1);
-        area.promise();
-        area.keep(area.promised());
-        assert!(!area.is_in_doubt(1) && !area.is_in_doubt(2));
-        area.promise();
-        assert!(!area.is_in_doubt(1) && area.is_in_doubt(2));
+        area.count_acknowledged();
+        area.record_flushed(area.acknowledged_count());
+        assert!(!area.has_unflushed_writes(1) && !area.has_unflushed_writes(2));
+        area.count_acknowledged();
+        assert!(!area.has_unflushed_writes(1) && area.has_unflushed_writes(2));
         area.adopt(2);
-        assert!(!area.is_in_doubt(2) && !area.is_in_doubt(3));
+        assert!(!area.has_unflushed_writes(2) && !area.has_unflushed_writes(3));
     }
 
     fn content(file: &OwnedFd) -> Vec<u8> {
@@ -283,10 +284,10 @@ mod tests {
         let (file, area) = area();
         area.set_write_through(true);
         area.adopt(41);
-        area.promise();
-        area.keep(area.promised());
-        area.promise();
-        area.promise();
+        area.count_acknowledged();
+        area.record_flushed(area.acknowledged_count());
+        area.count_acknowledged();
+        area.count_acknowledged();
         let mut queue = area.queue(1, 8).expect("two queues");
         queue.recover(0).expect("it is new");
         [5, 2, 7, 0].into_iter().for_each(|head| queue.begin(head));
@@ -298,11 +299,16 @@ mod tests {
     #[test]
     fn golden_requests_under_way_are_taken_up() {
         for golden in golden::files("inflight", write_golden) {
-            let file = make_area(2, 8).expect("memory");
+            let file = create_area(2, 8).expect("memory");
             rustix::io::pwrite(&file, &golden.bytes, 0).expect("memory");
             let area = map(file, 0, area_bytes(2, 8)).expect("mapped");
-            assert!(area.is_write_through() && area.is_in_doubt(42), "written by {}", golden.release);
-            assert_eq!((area.is_in_doubt(41), area.promised()), (false, 3), "written by {}", golden.release);
+            assert!(area.is_write_through() && area.has_unflushed_writes(42), "written by {}", golden.release);
+            assert_eq!(
+                (area.has_unflushed_writes(41), area.acknowledged_count()),
+                (false, 3),
+                "written by {}",
+                golden.release
+            );
             assert_eq!(area.queue(1, 8).expect("two queues").recover(1), Ok(vec![5, 7, 0]));
             assert_eq!(area.queue(0, 8).expect("two queues").recover(0), Ok(vec![]));
         }

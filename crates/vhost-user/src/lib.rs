@@ -1,8 +1,9 @@
-//! The vhost-user-blk front end: a guest's own queues in shared memory, without a network and without a copy in between.
+//! The vhost-user-blk front end: serves a guest's queues in shared memory, without a network and without an extra copy.
 //!
-//! `server` accepts virtual machines' front ends, `socket` talks to one on a thread of its own, `session` keeps what it says of its guest.
-//! From there on the front end takes no part: `queue` serves what the guest's driver puts into its rings, on the data core. What came from
-//! a guest is looked at once, copied, and never trusted: a queue whose driver breaks the rules stops, and nothing else does.
+//! `server` accepts front ends of virtual machines. `socket` talks to one front end on a thread of its own, and
+//! `session` keeps the state that it sets up. After the setup the front end is not involved: `queue` serves the rings
+//! of the guest's driver on the data core. Guest data are copied once and validated. A queue whose driver breaks the
+//! rules stops; other queues are not affected.
 
 mod config;
 mod descriptor;
@@ -10,14 +11,14 @@ mod device;
 mod inflight;
 pub mod memory;
 pub mod message;
+mod payload_pool;
 mod queue;
 mod request;
 pub mod ring;
-mod room;
 mod server;
 mod session;
 mod socket;
 
-pub use ring::Broken;
+pub use ring::QueueError;
 pub use server::{Report, Server};
-pub use session::{Left, MakeBell, Refused, Session, Shared};
+pub use session::{MakeBell, Refused, Session, Shared, VolumeOrphans};

@@ -1,10 +1,10 @@
-//! A guest's memory, as its virtual machine shares it: regions of its addresses, mapped here.
+//! A guest's memory: regions shared by its virtual machine and mapped here.
 //!
-//! Nothing in it is ever borrowed as a slice of Rust's: the guest changes it whenever it likes. It is copied out and in.
+//! The guest may change its memory at any time. No Rust slice ever borrows it; data are copied in and out.
 //!
-//! Its file may be shortened, and its file system may have no page left for a hole: each mapping is guarded, and such an access sets the
-//! front end's [`FaultFlag`] and reads zeroes (`seam/real/fault.rs`). Who has accessed memory looks at the flag before relying on what it read
-//! or acknowledging what it wrote.
+//! The backing file may be truncated, or its file system may have no page left for a hole. Each mapping is guarded:
+//! such an access sets the front end's [`FaultFlag`] and reads zeroes (`seam/real/fault.rs`). Code that has accessed
+//! memory checks the flag before it relies on data read or acknowledges data written.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,79 +14,79 @@ use rustix::fs::FsWord;
 use seam::real::{FaultFlag, FaultGuard};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-/// Regions that one guest may have, as many as the kernel gives to one virtual machine.
+/// Most regions of a guest: the limit of the kernel for one virtual machine.
 pub const REGIONS_MAX: usize = 509;
-/// What one bit of a log of dirty memory stands for, in bytes.
+/// Bytes that one bit of the dirty log represents.
 const LOG_PAGE_BYTES: u64 = 4096;
-/// The smallest page that a mapping has, in bytes.
+/// Smallest page of a mapping, in bytes.
 const PAGE_BYTES: usize = 4096;
-/// What `statfs` says of hugetlbfs, whose blocks are its pages.
+/// File system type of hugetlbfs in `statfs`; its block size is the page size.
 const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
 
-/// Where a region lies, as a front end tells it.
+/// Layout of a region, as sent by the front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// First address in the guest.
+pub struct RegionLayout {
+    /// First guest address.
     pub guest: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// First address in the front end's own memory, by which it names rings.
+    /// First address in the front end's address space, which names rings.
     pub user: u64,
-    /// Where it begins in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
 }
 
-/// Why memory cannot be had.
+/// Error of a mapping.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The numbers make no sense.
-    #[error("a region of {len} bytes at {guest:#x} is empty or reaches past the end of all addresses")]
+    /// Invalid layout.
+    #[error("a region of {len} bytes at {guest:#x} is empty or exceeds the address space")]
     Place {
-        /// First address in the guest.
+        /// First guest address.
         guest: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// Its file is shorter.
-    #[error("a region of {wanted} bytes lies in a file of {has}")]
+    /// The file is too short.
+    #[error("a region needs {wanted} bytes of a file of {has} bytes")]
     Short {
-        /// Bytes that would be needed.
+        /// Bytes needed.
         wanted: u64,
-        /// Bytes that there are.
+        /// Bytes in the file.
         has: u64,
     },
-    /// It cannot be mapped.
+    /// The mapping failed.
     #[error("memory cannot be mapped: {0}")]
     Map(String),
-    /// Two regions share addresses.
+    /// Two regions overlap.
     #[error("two regions overlap at {0:#x}")]
     Overlap(u64),
-    /// There are too many.
+    /// Too many regions.
     #[error("more than {REGIONS_MAX} regions of memory")]
     TooMany,
-    /// What is to be removed is not there.
-    #[error("there is no such region of memory")]
+    /// The region to remove does not exist.
+    #[error("no such memory region")]
     Unknown,
 }
 
-/// An address that is not in the guest's memory.
+/// Error for an address outside the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outside;
 
-/// A mapping of a shared file, whose faults set a flag; or memory of this process.
+/// A mapping of a shared file, whose faults set a flag, or anonymous memory.
 pub struct Mapping {
-    /// Dropped before the mapping: a fault elsewhere must not look like one of this guest.
+    /// Dropped before the mapping, so that a later fault at the same address is not attributed to this guest.
     _guard: Option<FaultGuard>,
     region: MmapRegion,
 }
 
 impl Mapping {
-    /// Maps `len` bytes of a file from its beginning; `fault` is set once a page of it cannot be had.
+    /// Maps `len` bytes from the start of a file; `fault` is set once a page is lost.
     pub fn of_file(file: OwnedFd, len: u64, fault: &FaultFlag) -> Result<Arc<Mapping>, MemoryError> {
         let failed = |error: &dyn std::fmt::Display| MemoryError::Map(error.to_string());
         let has = rustix::fs::fstat(&file).map_err(|error| failed(&error))?.st_size as u64;
         let about = rustix::fs::fstatfs(&file).map_err(|error| failed(&error))?;
-        // Large pages are mapped, and unmapped, whole.
+        // Large pages are mapped and unmapped as a whole.
         let page = if about.f_type == HUGETLBFS_MAGIC { about.f_bsize as u64 } else { PAGE_BYTES as u64 };
         let wanted = if page > PAGE_BYTES as u64 { len.checked_next_multiple_of(page) } else { Some(len) };
         let wanted = wanted.filter(|wanted| *wanted <= has).ok_or(MemoryError::Short { wanted: len, has })?;
@@ -103,18 +103,18 @@ impl Mapping {
     }
 }
 
-/// One region, mapped.
+/// A mapped region.
 #[derive(Clone)]
 pub struct Region {
-    place: Place,
+    place: RegionLayout,
     map: Arc<Mapping>,
 }
 
 impl Region {
-    /// Maps a region; `fault` is set once a page of it cannot be had. From the file's beginning, for large pages want an offset of their own
-    /// size.
-    pub fn map(place: Place, file: OwnedFd, fault: &FaultFlag) -> Result<Region, MemoryError> {
-        let Place { guest, len, user, offset } = place;
+    /// Maps a region from the start of its file, because large pages need an aligned offset. `fault` is set once a page
+    /// is lost.
+    pub fn map(place: RegionLayout, file: OwnedFd, fault: &FaultFlag) -> Result<Region, MemoryError> {
+        let RegionLayout { guest, len, user, offset } = place;
         let ends = [guest, user, offset].map(|start| start.checked_add(len));
         let [Some(_), Some(_), Some(wanted)] = ends else { return Err(MemoryError::Place { guest, len }) };
         if len == 0 {
@@ -123,10 +123,10 @@ impl Region {
         Ok(Region { place, map: Mapping::of_file(file, wanted, fault)? })
     }
 
-    /// A region of anonymous memory, for who plays both sides.
+    /// A region of anonymous memory, for tests that play both sides.
     pub fn anonymous(guest: u64, len: u64) -> Result<Region, MemoryError> {
         let map = Mapping::anonymous(len as usize)?;
-        Ok(Region { place: Place { guest, len, user: guest, offset: 0 }, map })
+        Ok(Region { place: RegionLayout { guest, len, user: guest, offset: 0 }, map })
     }
 
     fn end(&self) -> u64 {
@@ -134,7 +134,7 @@ impl Region {
     }
 }
 
-/// Bytes that lie in one region.
+/// A range of bytes within one region.
 #[derive(Clone)]
 pub struct Part {
     map: Arc<Mapping>,
@@ -145,42 +145,42 @@ pub struct Part {
 impl Part {
     /// The first `len` bytes of a mapping.
     pub fn whole(map: Arc<Mapping>, len: usize) -> Part {
-        assert!(len <= map.region.size(), "what is mapped was measured");
+        assert!(len <= map.region.size(), "a part lies in its mapping");
         Part { map, at: 0, len }
     }
 
-    /// `len` bytes from `at` on.
+    /// The `len` bytes from `at` on.
     pub fn slice(&self, at: usize, len: usize) -> VolatileSlice<'_> {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "past the end of a part: {at}+{len}");
         self.map.region.get_slice(self.at + at, len).expect("a part lies in its mapping")
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a part is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// A smaller part of it.
+    /// A subrange.
     pub fn part(&self, at: usize, len: usize) -> Option<Part> {
         (at.checked_add(len)? <= self.len).then(|| Part { map: self.map.clone(), at: self.at + at, len })
     }
 
-    /// True when its first byte lies at a multiple of `align`, where the guest and this process see it.
+    /// True if the start is aligned to `align` in this process.
     pub fn is_aligned(&self, align: usize) -> bool {
         (self.map.region.as_ptr() as usize + self.at).is_multiple_of(align)
     }
 }
 
-/// All of a guest's memory, as it was at one moment: what changes makes a new one.
+/// A snapshot of a guest's memory; each change of the regions creates a new one.
 #[derive(Clone, Default)]
 pub struct Memory {
-    /// In the order of the guest's addresses.
+    /// Sorted by guest address.
     regions: Vec<Region>,
 }
 
 impl Memory {
-    /// Memory of these regions.
+    /// Memory with these regions.
     pub fn new(mut regions: Vec<Region>) -> Result<Memory, MemoryError> {
         if regions.len() > REGIONS_MAX {
             return Err(MemoryError::TooMany);
@@ -192,21 +192,21 @@ impl Memory {
         Ok(Memory { regions })
     }
 
-    /// With one region more.
+    /// The same memory with an additional region.
     pub fn with(&self, region: Region) -> Result<Memory, MemoryError> {
         Memory::new(self.regions.iter().cloned().chain([region]).collect())
     }
 
-    /// Without the region at that place, wherever it lies in its file.
-    pub fn without(&self, place: Place) -> Result<Memory, MemoryError> {
-        let is_it = |of: &Place| (of.guest, of.len, of.user) == (place.guest, place.len, place.user);
+    /// The same memory without a region, whatever its offset in the file.
+    pub fn without(&self, place: RegionLayout) -> Result<Memory, MemoryError> {
+        let is_it = |of: &RegionLayout| (of.guest, of.len, of.user) == (place.guest, place.len, place.user);
         let found = self.regions.iter().position(|region| is_it(&region.place)).ok_or(MemoryError::Unknown)?;
         let mut regions = self.regions.clone();
         regions.remove(found);
         Ok(Memory { regions })
     }
 
-    /// The guest's address of what the front end has at `user`.
+    /// Converts a front-end address to a guest address.
     pub fn guest_of(&self, user: u64) -> Option<u64> {
         self.regions.iter().find_map(|region| {
             let at = user.checked_sub(region.place.user)?;
@@ -221,14 +221,14 @@ impl Memory {
         (at < region.place.len).then_some((region, at))
     }
 
-    /// `len` bytes at an address, if they lie in one region.
+    /// The `len` bytes at a guest address, if they lie in one region.
     pub fn part(&self, guest: u64, len: usize) -> Option<Part> {
         let (region, at) = self.region_of(guest)?;
         let fits = (len as u64) <= region.place.len - at;
         fits.then(|| Part { map: region.map.clone(), at: (region.place.offset + at) as usize, len })
     }
 
-    /// Shows `len` bytes at an address piece by piece, each with how many came before; what spans regions comes in several pieces.
+    /// Calls `show` for each contiguous piece of a range, with the number of bytes before it.
     pub fn pieces(
         &self,
         guest: u64,
@@ -248,7 +248,7 @@ impl Memory {
         Ok(())
     }
 
-    /// True when all of a range is there.
+    /// True if the whole range is in memory.
     pub fn covers(&self, guest: u64, len: usize) -> bool {
         match self.region_of(guest) {
             Some((region, at)) if len as u64 <= region.place.len - at => true,
@@ -256,7 +256,7 @@ impl Memory {
         }
     }
 
-    /// Reads a byte of each page of a range: a page that cannot be had sets the flag now, and not in the middle of a copy.
+    /// Reads one byte of each page of a range, so that a lost page sets the flag now and not during a copy.
     pub fn touch(&self, guest: u64, len: usize) -> Result<(), Outside> {
         self.pieces(guest, len, |slice, _| {
             let last = slice.len() - 1;
@@ -267,7 +267,7 @@ impl Memory {
         })
     }
 
-    /// Copies bytes out of it.
+    /// Copies bytes from memory.
     pub fn read(&self, guest: u64, out: &mut [u8]) -> Result<(), Outside> {
         let len = out.len();
         self.pieces(guest, len, |slice, at| {
@@ -275,24 +275,24 @@ impl Memory {
         })
     }
 
-    /// Copies bytes into it.
+    /// Copies bytes to memory.
     pub fn write(&self, guest: u64, bytes: &[u8]) -> Result<(), Outside> {
         self.pieces(guest, bytes.len(), |slice, at| slice.copy_from(&bytes[at..at + slice.len()]))
     }
 }
 
-/// A log of the guest's memory that was written to, a bit for 4 KiB, for who moves a running guest elsewhere.
+/// Dirty log: one bit for each written 4 KiB of the guest's memory, used for live migration.
 pub struct DirtyLog(Part);
 
 impl DirtyLog {
-    /// Maps the log of `len` bytes that lies at `offset` of a file.
+    /// Maps the log of `len` bytes at `offset` of a file.
     pub fn map(file: OwnedFd, offset: u64, len: u64, fault: &FaultFlag) -> Result<DirtyLog, MemoryError> {
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(MemoryError::Place { guest: offset, len })?;
         let part = Part::whole(Mapping::of_file(file, end, fault)?, end as usize);
-        Ok(DirtyLog(part.part(offset as usize, len as usize).expect("its end was mapped")))
+        Ok(DirtyLog(part.part(offset as usize, len as usize).expect("the range is mapped")))
     }
 
-    /// Marks what was written. What the log has no room for is not the guest's memory.
+    /// Marks a written range. Addresses beyond the log are not guest memory.
     pub fn mark(&self, guest: u64, len: usize) {
         if len == 0 {
             return;
@@ -321,11 +321,11 @@ mod tests {
     }
 
     #[test]
-    fn what_spans_two_regions_is_one_range_and_what_lies_outside_is_refused() {
+    fn range_across_regions_is_contiguous_and_outside_ranges_refused() {
         let memory = two_regions();
-        memory.write(0x1ffe, &[1, 2, 3, 4]).expect("there");
+        memory.write(0x1ffe, &[1, 2, 3, 4]).expect("in memory");
         let mut read = [0; 4];
-        memory.read(0x1ffe, &mut read).expect("there");
+        memory.read(0x1ffe, &mut read).expect("in memory");
         assert_eq!(read, [1, 2, 3, 4]);
         assert!(memory.part(0x1ffe, 4).is_none() && memory.part(0x2000, 0x3000).is_some());
         for (at, len) in [(0xfff, 2), (0x4fff, 2), (0x9fff, 2), (u64::MAX, 2), (0x6000, 1), (0x1000, usize::MAX)] {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_come_and_go_and_never_overlap() {
+    fn regions_are_added_and_removed_and_never_overlap() {
         let memory = two_regions();
         assert!(matches!(
             memory.with(Region::anonymous(0x4fff, 0x10).expect("memory")),
@@ -342,39 +342,39 @@ mod tests {
         ));
         let more = memory.with(Region::anonymous(0x5000, 0x1000).expect("memory")).expect("free");
         assert!(more.covers(0x1000, 0x5000) && !memory.covers(0x1000, 0x5000));
-        let place = Place { guest: 0x2000, len: 0x3000, user: 0x2000, offset: 0 };
-        let fewer = more.without(place).expect("there");
+        let place = RegionLayout { guest: 0x2000, len: 0x3000, user: 0x2000, offset: 0 };
+        let fewer = more.without(place).expect("the region exists");
         assert!(!fewer.covers(0x2000, 1) && fewer.covers(0x5000, 1));
         assert!(matches!(fewer.without(place), Err(MemoryError::Unknown)));
     }
 
     #[test]
-    fn a_file_that_is_too_short_is_not_mapped() {
+    fn file_that_is_too_short_is_refused() {
         let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&file, 0x1000).expect("grown");
-        let place = Place { guest: 0, len: 0x1000, user: 0, offset: 0x1000 };
+        let place = RegionLayout { guest: 0, len: 0x1000, user: 0, offset: 0x1000 };
         let fault = FaultFlag::default();
         assert!(matches!(Region::map(place, file, &fault), Err(MemoryError::Short { wanted: 0x2000, has: 0x1000 })));
     }
 
     #[test]
-    fn a_page_that_is_gone_is_noticed_by_a_touch() {
+    fn touch_finds_a_lost_page() {
         let file = rustix::fs::memfd_create("gone", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&file, 0x4000).expect("grown");
         let fault = FaultFlag::default();
-        let place = Place { guest: 0x1000, len: 0x4000, user: 0, offset: 0 };
+        let place = RegionLayout { guest: 0x1000, len: 0x4000, user: 0, offset: 0 };
         let region = Region::map(place, file.try_clone().expect("a copy"), &fault).expect("mapped");
         let memory = Memory::new(vec![region]).expect("memory");
-        memory.touch(0x1001, 0x3fff).expect("there");
+        memory.touch(0x1001, 0x3fff).expect("in memory");
         rustix::fs::ftruncate(&file, 0x3000).expect("shortened");
-        memory.touch(0x1001, 0x2fff).expect("there");
+        memory.touch(0x1001, 0x2fff).expect("in memory");
         assert!(!fault.is_set());
-        memory.touch(0x3fff, 2).expect("there");
+        memory.touch(0x3fff, 2).expect("in memory");
         assert!(fault.is_set());
     }
 
     #[test]
-    fn a_log_has_a_bit_for_each_page_that_was_touched() {
+    fn dirty_log_has_a_bit_for_each_written_page() {
         let file = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&file, 0x1000).expect("grown");
         let log = DirtyLog::map(file.try_clone().expect("a copy"), 16, 2, &FaultFlag::default()).expect("mapped");

@@ -1,105 +1,105 @@
-//! vhost-user's messages: what a front end asks, decoded, and the answers to it. Knows no socket.
+//! Messages of vhost-user: requests of a front end, decoded, and replies. Knows no socket.
 //!
-//! Written here and not taken from the crate `vhost`: that has no way to tell a front end that a volume has grown.
+//! The crate `vhost` is not used because it cannot notify a front end that a volume has grown.
 
 use std::os::fd::OwnedFd;
 
-use crate::memory::{Place, REGIONS_MAX};
+use crate::memory::{REGIONS_MAX, RegionLayout};
 
-/// Bytes of a message's head.
+/// Bytes of a message header.
 pub const HEAD_BYTES: usize = 12;
-/// Most bytes that follow a head.
+/// Most bytes after a header.
 pub const BODY_BYTES_MAX: usize = 4096;
-/// Most descriptors that come with one message: one for each region of the old way to tell memory.
+/// Most descriptors of one message: one for each region of a memory table.
 pub const FDS_MAX: usize = TABLE_REGIONS_MAX;
-/// Regions of one table.
+/// Most regions of one memory table.
 const TABLE_REGIONS_MAX: usize = 8;
 
 const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
-/// No descriptor comes with it.
+/// Flag: no descriptor is attached.
 const NO_FD: u64 = 1 << 8;
 
-/// The device's own word to a front end: its configuration has changed.
+/// Message of the device to a front end: the configuration has changed.
 const CONFIG_CHANGE: u32 = 2;
 
-/// Features of the protocol, by their bits.
+/// Protocol features, as bits.
 pub mod protocol {
-    /// Several queues.
+    /// Multiple queues.
     pub const MQ: u64 = 1;
-    /// The log of dirty memory is shared.
+    /// Shared dirty log.
     pub const LOG_SHMFD: u64 = 1 << 1;
-    /// Each message may be acknowledged.
+    /// Acknowledgement of each message on request.
     pub const REPLY_ACK: u64 = 1 << 3;
-    /// The device may speak first.
+    /// Channel for messages of the device.
     pub const BACKEND_REQ: u64 = 1 << 5;
-    /// The configuration space is asked for.
+    /// Access to the configuration space.
     pub const CONFIG: u64 = 1 << 9;
-    /// What is under way is kept in shared memory.
+    /// Inflight requests in shared memory.
     pub const INFLIGHT_SHMFD: u64 = 1 << 12;
-    /// The device can be reset.
+    /// Reset of the device.
     pub const RESET_DEVICE: u64 = 1 << 13;
-    /// Memory comes and goes region by region.
+    /// Memory regions added and removed one by one.
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-    /// All that is offered.
+    /// All offered features.
     pub const OFFERED: u64 =
         MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
 }
 
-/// Why a message cannot be understood.
+/// Reason for rejecting a message.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Wrong {
-    /// A head that is none.
-    #[error("a message whose head says version {0:#x} or {1} bytes")]
+pub enum MessageError {
+    /// Invalid header.
+    #[error("invalid message header: flags {0:#x}, {1} bytes")]
     Head(u32, u32),
-    /// A body of another length than such a message has.
-    #[error("message {0} with {1} bytes")]
+    /// Invalid length.
+    #[error("message {0} has an invalid length of {1} bytes")]
     Length(u32, usize),
-    /// More or fewer descriptors than belong to it.
-    #[error("message {0} with {1} descriptors")]
+    /// Invalid number of descriptors.
+    #[error("message {0} has an invalid number of descriptors: {1}")]
     Descriptors(u32, usize),
-    /// Numbers that no such message has.
-    #[error("message {0} names {1}, which cannot be")]
+    /// Invalid value.
+    #[error("message {0} has the invalid value {1}")]
     Value(u32, u64),
-    /// A message that this device does not know.
-    #[error("message {0} is not known here")]
+    /// Unsupported message.
+    #[error("message {0} is not supported")]
     Unknown(u32),
 }
 
-/// The head of a message.
+/// Header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it asks.
+    /// Message number.
     pub request: u32,
     flags: u32,
-    /// Bytes that follow.
+    /// Length of the body in bytes.
     pub len: usize,
 }
 
 impl Head {
-    /// Decodes a head.
-    pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, Wrong> {
+    /// Decodes a header.
+    pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, MessageError> {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let (request, flags, len) = (word(0), word(4), word(8));
         if flags & VERSION_MASK != VERSION || flags & REPLY != 0 || len as usize > BODY_BYTES_MAX {
-            return Err(Wrong::Head(flags, len));
+            return Err(MessageError::Head(flags, len));
         }
         Ok(Head { request, flags, len: len as usize })
     }
 
-    /// True when the front end waits for a word, where it may ask for one.
+    /// True if the front end waits for an acknowledgement, provided that the feature is negotiated.
     pub fn wants_reply(&self) -> bool {
         self.flags & NEED_REPLY != 0
     }
 
-    /// Encodes an answer to it.
+    /// Encodes a reply.
     pub fn answer(&self, body: &[u8]) -> Vec<u8> {
         encode(self.request, VERSION | REPLY, body)
     }
 
-    /// Encodes the acknowledgement that was asked for.
+    /// Encodes an acknowledgement.
     pub fn acknowledge(&self, succeeded: bool) -> Vec<u8> {
         self.answer(&u64::from(!succeeded).to_le_bytes())
     }
@@ -112,23 +112,23 @@ fn encode(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What tells a front end that the volume's size is another one.
+/// Encodes the message that the volume's size has changed.
 pub fn config_changed() -> Vec<u8> {
     encode(CONFIG_CHANGE, VERSION, &[])
 }
 
-/// Which of a queue's bells is given.
+/// Type of a queue's eventfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// The driver's: something is available.
+pub enum BellKind {
+    /// From the driver: requests are available.
     Kick,
-    /// The device's: something was used.
+    /// To the driver: requests were used.
     Call,
-    /// The device's: the queue is broken.
+    /// To the front end: the queue is broken.
     Err,
 }
 
-/// What a front end asks.
+/// A request of a front end.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "named as in the specification")]
 pub enum Message {
@@ -136,13 +136,13 @@ pub enum Message {
     SetFeatures(u64),
     SetOwner,
     Reset,
-    SetMemTable(Vec<(Place, OwnedFd)>),
+    SetMemTable(Vec<(RegionLayout, OwnedFd)>),
     SetLogBase {
         len: u64,
         offset: u64,
         file: OwnedFd,
     },
-    /// Whom to tell when the log has news: nobody has to be.
+    /// An eventfd for changes of the log, which is not used.
     SetLogFd,
     SetVringNum {
         index: u32,
@@ -164,7 +164,7 @@ pub enum Message {
         index: u32,
     },
     SetVringBell {
-        which: Which,
+        which: BellKind,
         index: u32,
         fd: Option<OwnedFd>,
     },
@@ -196,15 +196,15 @@ pub enum Message {
         file: OwnedFd,
     },
     GetMaxMemSlots,
-    AddMemReg(Place, OwnedFd),
-    RemMemReg(Place),
+    AddMemReg(RegionLayout, OwnedFd),
+    RemMemReg(RegionLayout),
 }
 
-/// What is answered.
+/// Reply to a request.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each is the answer to the message of its name")]
 pub enum Reply {
-    /// Nothing but that it is done, where that is asked for.
+    /// Success without content, acknowledged on request.
     Done,
     U64(u64),
     VringState {
@@ -225,61 +225,62 @@ pub enum Reply {
     Log,
 }
 
-/// A body, taken apart from its front.
+/// A body, consumed from its front.
 struct Body<'a> {
     request: u32,
     bytes: &'a [u8],
 }
 
 impl<'a> Body<'a> {
-    fn expect(&self, len: usize) -> Result<(), Wrong> {
-        if self.bytes.len() == len { Ok(()) } else { Err(Wrong::Length(self.request, self.bytes.len())) }
+    fn expect(&self, len: usize) -> Result<(), MessageError> {
+        if self.bytes.len() == len { Ok(()) } else { Err(MessageError::Length(self.request, self.bytes.len())) }
     }
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Wrong> {
-        let (first, rest) = self.bytes.split_at_checked(len).ok_or(Wrong::Length(self.request, self.bytes.len()))?;
+    fn take(&mut self, len: usize) -> Result<&'a [u8], MessageError> {
+        let (first, rest) =
+            self.bytes.split_at_checked(len).ok_or(MessageError::Length(self.request, self.bytes.len()))?;
         self.bytes = rest;
         Ok(first)
     }
 
-    fn u16(&mut self) -> Result<u16, Wrong> {
+    fn u16(&mut self) -> Result<u16, MessageError> {
         self.take(2).map(|bytes| u16::from_le_bytes(bytes.try_into().expect("two bytes")))
     }
 
-    fn u32(&mut self) -> Result<u32, Wrong> {
+    fn u32(&mut self) -> Result<u32, MessageError> {
         self.take(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
     }
 
-    fn u64(&mut self) -> Result<u64, Wrong> {
+    fn u64(&mut self) -> Result<u64, MessageError> {
         self.take(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     }
 
-    fn place(&mut self) -> Result<Place, Wrong> {
+    fn place(&mut self) -> Result<RegionLayout, MessageError> {
         let (guest, len, user, offset) = (self.u64()?, self.u64()?, self.u64()?, self.u64()?);
-        Ok(Place { guest, len, user, offset })
+        Ok(RegionLayout { guest, len, user, offset })
     }
 
-    /// An index and a number.
-    fn pair(&mut self) -> Result<(u32, u32), Wrong> {
+    /// Reads an index and a number.
+    fn pair(&mut self) -> Result<(u32, u32), MessageError> {
         self.expect(8)?;
         Ok((self.u32()?, self.u32()?))
     }
 
-    fn single(&mut self) -> Result<u64, Wrong> {
+    fn single(&mut self) -> Result<u64, MessageError> {
         self.expect(8)?;
         self.u64()
     }
 }
 
-/// Decodes a message with what came after its head, and beside it.
-pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, Wrong> {
+/// Decodes a message from its header, body and descriptors.
+pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, MessageError> {
     let request = head.request;
     let mut body = Body { request, bytes };
     let mut fds = fds.into_iter();
     let given = fds.len();
     let one = |fds: &mut std::vec::IntoIter<OwnedFd>| match (fds.next(), given) {
         (Some(fd), 1) => Ok(fd),
-        _ => Err(Wrong::Descriptors(request, given)),
+        _ => Err(MessageError::Descriptors(request, given)),
     };
     let message = match request {
         1 => Message::GetFeatures,
@@ -289,12 +290,12 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, W
         5 => {
             let (count, _) = (body.u32()? as usize, body.u32()?);
             if count > TABLE_REGIONS_MAX {
-                return Err(Wrong::Value(request, count as u64));
+                return Err(MessageError::Value(request, count as u64));
             }
             if count != given {
-                return Err(Wrong::Descriptors(request, given));
+                return Err(MessageError::Descriptors(request, given));
             }
-            let regions = fds.by_ref().map(|fd| Ok((body.place()?, fd))).collect::<Result<_, Wrong>>()?;
+            let regions = fds.by_ref().map(|fd| Ok((body.place()?, fd))).collect::<Result<_, MessageError>>()?;
             Message::SetMemTable(regions)
         }
         6 => {
@@ -316,7 +317,7 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, W
         11 => body.pair().map(|(index, _)| Message::GetVringBase { index })?,
         12..=14 => {
             let value = body.single()?;
-            let which = [Which::Kick, Which::Call, Which::Err][request as usize - 12];
+            let which = [BellKind::Kick, BellKind::Call, BellKind::Err][request as usize - 12];
             let fd = if value & NO_FD == 0 { Some(one(&mut fds)?) } else { None };
             Message::SetVringBell { which, index: (value & 0xff) as u32, fd }
         }
@@ -325,7 +326,7 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, W
         17 => Message::GetQueueNum,
         18 => match body.pair()? {
             (index, value @ (0 | 1)) => Message::SetVringEnable { index, enabled: value == 1 },
-            (_, value) => return Err(Wrong::Value(request, value.into())),
+            (_, value) => return Err(MessageError::Value(request, value.into())),
         },
         21 => Message::SetBackendReqFd(one(&mut fds)?),
         24 | 25 => {
@@ -349,20 +350,20 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, W
             let place = body.place()?;
             match request {
                 37 => Message::AddMemReg(place, one(&mut fds)?),
-                // Older front ends send the file once more.
+                // Older front ends attach the file again.
                 _ => Message::RemMemReg(place),
             }
         }
-        _ => return Err(Wrong::Unknown(request)),
+        _ => return Err(MessageError::Unknown(request)),
     };
     Ok(message)
 }
 
-/// The most regions that memory may have, as it is told.
+/// Most memory regions, as reported to front ends.
 pub(crate) const MEM_SLOTS: u64 = REGIONS_MAX as u64;
 
 impl Reply {
-    /// Its bytes, and what goes with them; `None` where nothing is said but that it is done.
+    /// Encodes the reply and its descriptor; `None` if it has no content.
     pub fn encode(self, head: &Head) -> Option<(Vec<u8>, Option<OwnedFd>)> {
         let body = match self {
             Reply::Done => return None,
@@ -374,7 +375,7 @@ impl Reply {
                 head.chain(bytes).collect()
             }
             Reply::Inflight { len, queues, size, file } => {
-                // The numbers stand in the field's own structure, whose end is padded.
+                // The structure of the inflight description ends with padding.
                 let (len, offset, padding) = (len.to_le_bytes(), [0; 8], [0; 4]);
                 let numbers = [&len[..], &offset, &queues.to_le_bytes(), &size.to_le_bytes(), &padding].concat();
                 return Some((head.answer(&numbers), Some(file)));
@@ -391,7 +392,7 @@ mod tests {
 
     fn head(request: u32, len: u32) -> Head {
         let bytes: Vec<u8> = [request, VERSION, len].iter().flat_map(|word| word.to_le_bytes()).collect();
-        Head::decode(&bytes.try_into().expect("a head")).expect("a good one")
+        Head::decode(&bytes.try_into().expect("a header")).expect("a valid header")
     }
 
     fn fd() -> OwnedFd {
@@ -399,30 +400,36 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_answers_and_of_other_versions_are_none() {
+    fn headers_of_replies_and_other_versions_are_refused() {
         for flags in [0, 2, VERSION | REPLY] {
             let bytes: Vec<u8> = [1, flags, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-            assert_eq!(Head::decode(&bytes.try_into().expect("a head")), Err(Wrong::Head(flags, 0)));
+            assert_eq!(Head::decode(&bytes.try_into().expect("a header")), Err(MessageError::Head(flags, 0)));
         }
         let bytes: Vec<u8> = [1, VERSION, 4097].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-        assert_eq!(Head::decode(&bytes.try_into().expect("a head")), Err(Wrong::Head(VERSION, 4097)));
+        assert_eq!(Head::decode(&bytes.try_into().expect("a header")), Err(MessageError::Head(VERSION, 4097)));
     }
 
     #[test]
-    fn descriptors_belong_to_the_messages_that_have_them() {
+    fn number_of_descriptors_is_checked() {
         let table: Vec<u8> = [2_u32, 0].iter().flat_map(|word| word.to_le_bytes()).chain([0; 64]).collect();
         assert!(
             matches!(decode(&head(5, 72), &table, vec![fd(), fd()]), Ok(Message::SetMemTable(list)) if list.len() == 2)
         );
-        assert_eq!(decode(&head(5, 72), &table, vec![fd()]).expect_err("one is missing"), Wrong::Descriptors(5, 1));
+        assert_eq!(
+            decode(&head(5, 72), &table, vec![fd()]).expect_err("a missing descriptor"),
+            MessageError::Descriptors(5, 1)
+        );
         let kick = |value: u64, fds| decode(&head(12, 8), &value.to_le_bytes(), fds);
-        assert!(matches!(kick(3, vec![fd()]), Ok(Message::SetVringBell { which: Which::Kick, index: 3, fd: Some(_) })));
+        assert!(matches!(
+            kick(3, vec![fd()]),
+            Ok(Message::SetVringBell { which: BellKind::Kick, index: 3, fd: Some(_) })
+        ));
         assert!(matches!(kick(3 | NO_FD, vec![]), Ok(Message::SetVringBell { index: 3, fd: None, .. })));
         assert!(kick(3, vec![]).is_err() && kick(3, vec![fd(), fd()]).is_err());
     }
 
     #[test]
-    fn bodies_of_other_lengths_are_refused() {
+    fn bodies_of_wrong_length_are_refused() {
         for request in [2, 5, 6, 8, 9, 10, 11, 12, 16, 18, 24, 25, 31, 32, 37, 38] {
             assert!(decode(&head(request, 3), &[0; 3], vec![fd()]).is_err(), "{request}");
         }
@@ -431,12 +438,12 @@ mod tests {
             decode(&head(24, bytes.len() as u32), &bytes, vec![])
         };
         assert!(matches!(config(60, 60), Ok(Message::GetConfig { offset: 0, len: 60 })) && config(60, 59).is_err());
-        assert_eq!(decode(&head(99, 0), &[], vec![]).expect_err("no such"), Wrong::Unknown(99));
+        assert_eq!(decode(&head(99, 0), &[], vec![]).expect_err("an unknown message"), MessageError::Unknown(99));
     }
 
     #[test]
-    fn answers_say_what_they_answer() {
-        let (bytes, fd) = Reply::VringState { index: 1, base: 7 }.encode(&head(11, 8)).expect("an answer");
+    fn replies_carry_the_number_of_their_request() {
+        let (bytes, fd) = Reply::VringState { index: 1, base: 7 }.encode(&head(11, 8)).expect("a reply with content");
         assert!(fd.is_none());
         assert_eq!(bytes[..12], [11, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0]);
         assert_eq!(bytes[12..], [1, 0, 0, 0, 7, 0, 0, 0]);

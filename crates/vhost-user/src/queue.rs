@@ -1,7 +1,7 @@
-//! One queue of a guest: takes what the driver made available, serves it, gives it back.
+//! One queue of a guest: takes available requests, serves them, and returns them to the driver.
 //!
-//! What the engine can serve at once is served where it was found; the rest are tasks. The driver is told once for what was given back in
-//! one turn, and asked to keep silent as long as there is something to take.
+//! Requests that the engine serves without waiting are served at once; others become tasks. The driver gets one
+//! notification for all requests returned in a run, and sends none while requests remain to be taken.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,38 +16,39 @@ use seam::{BLOCK_BYTES, Bell, Nanos, Piece, Seam};
 use crate::device::Device;
 use crate::inflight::Inflight;
 use crate::memory::{DirtyLog, Memory};
-use crate::request::{Given, ID_BYTES, Kind, Request, Status};
-use crate::ring::{Broken, Chain, Layout, Ring};
-use crate::room::Waiting;
+use crate::payload_pool::WakerList;
+use crate::request::{GuestData, ID_BYTES, Kind, Request, Status};
+use crate::ring::{Chain, Layout, QueueError, Ring};
 
-/// Requests that are taken before the driver is told and other tasks of the core get their turn. Half of what drivers usually have under
-/// way: with all of it in one batch a driver sleeps until the last is served, and then we wait until it has asked again; with a quarter it
-/// is woken so often that a machine with no core to spare loses more than that.
+/// Requests taken before the driver is notified and other tasks of the core run. This is half of the usual queue depth
+/// of drivers. With the full depth in one batch, the driver sleeps until the last request is served, and then the queue
+/// waits for the driver. With a quarter, the driver wakes so often that a machine without a spare core loses more than
+/// that.
 const BATCH: usize = 16;
-const _: () = assert!(BATCH <= HINTS_MAX, "one hint to the engine takes a batch");
-/// Longest time that a queue is looked at again and again before the driver is asked to tell, in nanoseconds: a kick costs the guest more
-/// than that, and us a wake-up.
+const _: () = assert!(BATCH <= HINTS_MAX, "one hint to the engine covers a batch");
+/// Longest time of polling an empty queue before the driver's notifications are enabled, in nanoseconds. A notification
+/// costs the guest more than that, and this process a wake-up.
 const SPIN_NS: u64 = 20_000;
-/// What a look costs in simulated time.
+/// Simulated processor time of one poll.
 const LOOK_COST: Nanos = Nanos(200);
-/// Below this it is not worth a look at the clock.
+/// Smallest polling budget; below it, reading the clock costs more than it gains.
 const SPIN_MIN_NS: u64 = 1_000;
-/// So many times nothing came of it, or it was not tried, before it is tried again.
+/// Idle runs without polling after which polling is tried again.
 const SPIN_AGAIN: u32 = 32;
-/// A longer read or write is served in pieces of this many bytes.
+/// Bytes of a piece of a longer read or write.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Where a queue's parts lie, by the front end's addresses, and what is to be logged of it.
+/// Addresses of a queue's parts in the front end's address space, and of its dirty log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Addresses {
     pub(crate) descriptors: u64,
     pub(crate) available: u64,
     pub(crate) used: u64,
-    /// The used ring's address in the log, where that is kept.
+    /// Address of the used ring in the dirty log, if it is logged.
     pub(crate) logged_at: Option<u64>,
 }
 
-/// For how long a queue is looked at that was just found empty: as long as that has lately paid.
+/// Adaptive polling of an empty queue: the budget doubles when polling finds a request and halves when it does not.
 #[derive(Default)]
 struct Spin {
     budget_ns: Cell<u64>,
@@ -56,14 +57,14 @@ struct Spin {
 }
 
 impl Spin {
-    /// Something was found.
+    /// Records that a request was found.
     fn found(&self) {
         if self.since.take().is_some() {
             self.budget_ns.set((self.budget_ns.get() * 2).clamp(SPIN_MIN_NS, SPIN_NS));
         }
     }
 
-    /// Nothing was: true while it should be looked again before the driver is asked to tell.
+    /// Records that the queue is empty; returns true while polling should continue.
     fn goes_on(&self, now: impl Fn() -> Nanos) -> bool {
         let Some(since) = self.since.get() else {
             if self.budget_ns.get() < SPIN_MIN_NS {
@@ -91,7 +92,7 @@ pub(crate) struct Queue<S: Seam> {
     device: Rc<Device<S>>,
     pub(crate) size: Cell<u16>,
     pub(crate) addresses: Cell<Addresses>,
-    /// Where the front end wants it to begin.
+    /// Index of the first request, as set by the front end.
     pub(crate) base: Cell<u16>,
     pub(crate) enabled: Cell<bool>,
     kick: RefCell<Option<Rc<dyn Bell>>>,
@@ -99,20 +100,20 @@ pub(crate) struct Queue<S: Seam> {
     pub(crate) err: RefCell<Option<Rc<dyn Bell>>>,
     ring: RefCell<Option<Ring>>,
     inflight: RefCell<Option<Inflight>>,
-    /// Its task is there.
+    /// True while the queue's task runs.
     running: Cell<bool>,
     stopping: Cell<bool>,
-    broken: Cell<Option<Broken>>,
-    /// Requests that are tasks.
+    broken: Cell<Option<QueueError>>,
+    /// Number of requests that are tasks.
     under_way: Cell<usize>,
     spin: Spin,
-    /// Something was given back, and the driver has not been told.
-    untold: Cell<bool>,
+    /// True if requests were returned and the driver has not been notified.
+    notification_pending: Cell<bool>,
     waker: RefCell<Option<Waker>>,
-    /// Who waits for its end.
-    ended: Waiting,
+    /// Tasks that wait for the end of the queue.
+    ended: WakerList,
     chain: RefCell<Chain>,
-    /// Room for what is taken in one turn; empty in between.
+    /// Buffer for the requests of one batch; empty between batches.
     batch: RefCell<Vec<Request>>,
     pieces: RefCell<Vec<Piece<S::Block>>>,
 }
@@ -135,38 +136,38 @@ impl<S: Seam> Queue<S> {
             broken: Cell::default(),
             under_way: Cell::default(),
             spin: Spin::default(),
-            untold: Cell::default(),
+            notification_pending: Cell::default(),
             waker: RefCell::default(),
-            ended: Waiting::default(),
+            ended: WakerList::default(),
             chain: RefCell::default(),
             batch: RefCell::default(),
             pieces: RefCell::default(),
         })
     }
 
-    /// True while it is served.
+    /// True while the queue is served.
     pub(crate) fn is_running(&self) -> bool {
         self.running.get()
     }
 
-    /// Requests that are tasks.
+    /// Number of requests that are tasks.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.get()
     }
 
-    /// What the driver did that no driver may, if it did.
-    pub(crate) fn broken(&self) -> Option<Broken> {
+    /// Violation of the rules by the driver, if any.
+    pub(crate) fn broken(&self) -> Option<QueueError> {
         self.broken.get()
     }
 
-    /// Has its task look again.
+    /// Wakes the queue's task.
     pub(crate) fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
     }
 
-    /// Serves it from now on, or listens to another bell if it is served already.
+    /// Starts serving the queue, or replaces the kick eventfd of a running queue.
     pub(crate) fn start(self: &Rc<Self>, kick: Rc<dyn Bell>, inflight: Option<Inflight>) {
         *self.kick.borrow_mut() = Some(kick);
         if self.running.replace(true) {
@@ -183,7 +184,8 @@ impl<S: Seam> Queue<S> {
         });
     }
 
-    /// Takes nothing more and waits for what is under way, unless `hurry` says not to; returns where the next device goes on.
+    /// Stops taking requests and waits for inflight ones, unless `hurry` is true. Returns the index for the next
+    /// server.
     pub(crate) async fn stop(&self, hurry: impl Fn(&Context<'_>) -> bool) -> u16 {
         self.stopping.set(true);
         self.wake();
@@ -201,19 +203,19 @@ impl<S: Seam> Queue<S> {
         self.base.get()
     }
 
-    /// The front end has gone: takes nothing more, and gives nothing back.
+    /// Stops the queue without returning requests: the front end is gone.
     pub(crate) fn abandon(&self) {
         self.stopping.set(true);
         self.ring.take();
         self.wake();
     }
 
-    /// The guest's memory is another one.
+    /// Updates the rings after a change of the guest's memory.
     pub(crate) fn remap(&self) {
         let memory = self.device.memory();
         let remapped = self.ring.borrow_mut().as_mut().map_or(Ok(()), |ring| ring.remap(&memory));
         if let Err(broken) = remapped {
-            self.break_off(broken);
+            self.mark_broken(broken);
         }
     }
 
@@ -221,23 +223,23 @@ impl<S: Seam> Queue<S> {
         let device = &self.device;
         poll_fn(|context| {
             self.register(context);
-            if self.stopping.get() || device.orphans.are_gone(context) { Poll::Ready(()) } else { Poll::Pending }
+            if self.stopping.get() || device.orphans.poll_gone(context) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         if self.stopping.get() {
             return;
         }
         if let Err(broken) = self.open() {
-            return self.break_off(broken);
+            return self.mark_broken(broken);
         }
         poll_fn(|context| self.serve_until_stopped(context)).await;
     }
 
-    /// Finds the rings, and takes up what an earlier device left.
-    fn open(self: &Rc<Self>) -> Result<(), Broken> {
+    /// Opens the rings and resumes requests of an earlier daemon.
+    fn open(self: &Rc<Self>) -> Result<(), QueueError> {
         let (device, addresses) = (&self.device, self.addresses.get());
         let memory = device.memory();
-        let guest = |user| memory.guest_of(user).ok_or(Broken::Rings);
+        let guest = |user| memory.guest_of(user).ok_or(QueueError::Rings);
         let layout = Layout {
             size: self.size.get(),
             descriptors: guest(addresses.descriptors)?,
@@ -248,7 +250,7 @@ impl<S: Seam> Queue<S> {
         let mut ring = Ring::new(layout, &memory)?;
         let left = match &mut *self.inflight.borrow_mut() {
             Some(inflight) => {
-                let left = inflight.recover(ring.next_used()).map_err(Broken::Newer)?;
+                let left = inflight.recover(ring.next_used()).map_err(QueueError::Newer)?;
                 ring.set_next_available(ring.next_used().wrapping_add(left.len() as u16));
                 left
             }
@@ -258,8 +260,8 @@ impl<S: Seam> Queue<S> {
             }
         };
         *self.ring.borrow_mut() = Some(ring);
-        // The driver may wait for what was given back right before an end.
-        self.untold.set(true);
+        // The driver may wait for a request that was returned right before the earlier daemon ended.
+        self.notification_pending.set(true);
         for head in left {
             let request = self.read_request(&memory, head);
             if self.has_lost_memory() {
@@ -281,11 +283,11 @@ impl<S: Seam> Queue<S> {
         self.register(context);
         loop {
             if self.has_lost_memory() || self.stopping.get() || self.broken.get().is_some() {
-                self.tell();
+                self.notify_driver();
                 return Poll::Ready(());
             }
             let taken = if self.enabled.get() { self.take() } else { Ok(false) };
-            self.tell();
+            self.notify_driver();
             match taken {
                 Ok(false) => {}
                 Ok(true) => {
@@ -293,7 +295,7 @@ impl<S: Seam> Queue<S> {
                     return Poll::Pending;
                 }
                 Err(broken) => {
-                    self.break_off(broken);
+                    self.mark_broken(broken);
                     return Poll::Ready(());
                 }
             }
@@ -311,14 +313,14 @@ impl<S: Seam> Queue<S> {
             let Some(kick) = self.kick.borrow().clone() else { return Poll::Pending };
             match kick.poll_rung(context) {
                 Poll::Ready(Ok(())) => {}
-                // Nobody can tell any more: the front end has to begin anew.
+                // The kick eventfd failed: the front end has to set up the queue again.
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
         }
     }
 
-    /// Does something to the ring, with the log of what is written to it.
+    /// Calls `work` with the ring and the dirty log of the used ring.
     fn with_ring<T>(&self, work: impl FnOnce(&mut Ring, Option<(&DirtyLog, u64)>) -> T) -> Option<T> {
         let mut ring = self.ring.borrow_mut();
         let log = self.device.log.borrow();
@@ -326,25 +328,26 @@ impl<S: Seam> Queue<S> {
         ring.as_mut().map(|ring| work(ring, log))
     }
 
-    /// Takes what is available, at most a batch; true if there may be more. All of a batch is read before any of it is served, so that the
-    /// engine brings near what it will touch at once: one request after the other would wait for memory anew.
-    fn take(self: &Rc<Self>) -> Result<bool, Broken> {
+    /// Takes available requests, at most a batch; returns true if there may be more. The whole batch is read before it
+    /// is served, so that the engine prefetches its index entries at once instead of waiting for memory at each
+    /// request.
+    fn take(self: &Rc<Self>) -> Result<bool, QueueError> {
         let mut batch = self.batch.take();
         let more = self.read_batch(&mut batch);
         if self.has_lost_memory() {
-            // What was read may be zeroes in part.
+            // The requests may consist of zeroes in part.
             batch.clear();
         }
         self.hint(&batch);
-        // What came before a broken request is served, and each in its turn: where the next device goes on follows from how many were used
-        // and which are under way.
+        // Requests before a broken one are served in order: the index for the next server follows from the number of
+        // used requests and the inflight ones.
         batch.drain(..).for_each(|request| self.begin(request, false));
         self.batch.replace(batch);
-        // Broken off already: what zeroes look like is not what the driver did.
+        // With lost memory the error may be caused by zeroes instead of by the driver.
         if self.has_lost_memory() { Ok(true) } else { more }
     }
 
-    fn read_batch(&self, batch: &mut Vec<Request>) -> Result<bool, Broken> {
+    fn read_batch(&self, batch: &mut Vec<Request>) -> Result<bool, QueueError> {
         self.with_ring(|ring, _| ring.unlisten());
         let memory = self.device.memory();
         while batch.len() < BATCH {
@@ -370,9 +373,9 @@ impl<S: Seam> Queue<S> {
         self.device.volume.hint(&offsets[..count]);
     }
 
-    /// Tells the driver of what was given back, if it wants to know.
-    fn tell(&self) {
-        if self.untold.take()
+    /// Notifies the driver of returned requests, unless it has disabled notifications.
+    fn notify_driver(&self) {
+        if self.notification_pending.take()
             && self.with_ring(|ring, _| ring.wants_call()) == Some(true)
             && let Some(call) = &*self.call.borrow()
         {
@@ -380,8 +383,8 @@ impl<S: Seam> Queue<S> {
         }
     }
 
-    /// Serves nothing of it any more, and says so to the front end. Everybody else goes on.
-    fn break_off(&self, broken: Broken) {
+    /// Stops the queue after an error and signals the front end. Other queues are not affected.
+    fn mark_broken(&self, broken: QueueError) {
         self.broken.set(Some(broken));
         self.ring.take();
         if let Some(err) = &*self.err.borrow() {
@@ -389,26 +392,25 @@ impl<S: Seam> Queue<S> {
         }
     }
 
-    /// True once a page of the memory that the front end shares could not be had: nothing that was read since counts, and nothing is given
-    /// back.
+    /// True once a page of the front end's memory is lost: data read since are invalid, and no request is returned.
     fn has_lost_memory(&self) -> bool {
         let has = self.device.fault.is_set();
         if has && self.broken.get().is_none() {
-            self.break_off(Broken::Lost);
+            self.mark_broken(QueueError::Lost);
             self.device.lost_memory.wake();
         }
         has
     }
 
-    /// What the chain that begins at `head` asks for.
-    fn read_request(&self, memory: &Rc<Memory>, head: u16) -> Result<Request, Broken> {
+    /// Reads the request whose chain begins at `head`.
+    fn read_request(&self, memory: &Rc<Memory>, head: u16) -> Result<Request, QueueError> {
         let volume = &self.device.volume;
         let mut chain = self.chain.borrow_mut();
         self.with_ring(|ring, _| ring.read_chain(memory, head, &mut chain)).transpose()?;
         Request::read(memory, head, &mut chain, volume.size_bytes(), volume.spec().read_only)
     }
 
-    /// Serves a request. `is_left`: an earlier device had begun it.
+    /// Starts a request. `is_left`: an earlier daemon had started it.
     fn begin(self: &Rc<Self>, request: Request, is_left: bool) {
         if self.has_lost_memory() {
             return;
@@ -441,7 +443,7 @@ impl<S: Seam> Queue<S> {
         }
     }
 
-    /// What needs no waiting: its status, and how many bytes of its buffers were written.
+    /// Serves a request that needs no waiting: status, and bytes written to its buffers.
     fn serve_now(&self, request: &Request) -> Option<(Status, usize)> {
         let (device, buffers) = (&self.device, &request.buffers);
         match request.kind {
@@ -454,19 +456,19 @@ impl<S: Seam> Queue<S> {
                 })
             }
             Kind::Write { at, len } if len <= PIECE_BYTES && !device.writes_through() => {
-                // A buffer that is gone reads as zeroes, which must not become the volume's content.
+                // A lost page reads as zeroes, which must not reach the volume.
                 buffers.touch();
                 if device.fault.is_set() {
                     return None;
                 }
-                device.volume.write_now(at, len, &mut Given(buffers)).then_some((Status::Ok, 0))
+                device.volume.write_now(at, len, &mut GuestData(buffers)).then_some((Status::Ok, 0))
             }
             Kind::Identity => {
-                // What the volume is for its whole life, whatever it is called.
+                // The incarnation is constant for the life of the volume, unlike its name.
                 let mut text = format!("{:016x}", device.volume.spec().incarnation).into_bytes();
                 text.resize(ID_BYTES, 0);
                 let wrote = buffers.write(0, &text, |at, len| device.wrote(at, len));
-                wrote.expect("a request's buffers are in the memory that it holds, and as long as its data");
+                wrote.expect("the buffers are in the request's memory and as long as its data");
                 Some((Status::Ok, ID_BYTES))
             }
             Kind::Refused(status) => Some((status, 0)),
@@ -474,7 +476,7 @@ impl<S: Seam> Queue<S> {
         }
     }
 
-    /// What has to wait; `None` when the front end has gone before it was done.
+    /// Serves a request that has to wait; `None` if the front end is gone before the end.
     async fn serve(&self, request: &Request) -> Option<Result<usize, RequestError>> {
         let volume = &self.device.volume;
         Some(match &request.kind {
@@ -491,7 +493,7 @@ impl<S: Seam> Queue<S> {
                 }
                 Ok(0)
             }
-            Kind::Identity | Kind::Refused(_) => unreachable!("these never wait"),
+            Kind::Identity | Kind::Refused(_) => unreachable!("these requests never wait"),
         })
     }
 
@@ -517,7 +519,7 @@ impl<S: Seam> Queue<S> {
         Some(Ok(len))
     }
 
-    /// The data are copied before they wait for the engine: once the front end has gone the guest may use its memory for something else.
+    /// Copies the data before they wait for the engine: once the front end is gone, the guest may reuse its memory.
     async fn write(&self, request: &Request, at: u64, len: usize) -> Option<Result<usize, RequestError>> {
         let device = &self.device;
         let flags = WriteFlags { fua: device.writes_through(), ..Default::default() };
@@ -532,7 +534,7 @@ impl<S: Seam> Queue<S> {
             let _lent = lent.await?;
             let mut data = vec![0; count];
             let read = request.buffers.read(done, &mut data);
-            read.expect("a request's buffers are in the memory that it holds, and as long as its data");
+            read.expect("the buffers are in the request's memory and as long as its data");
             if device.fault.is_set() {
                 return None;
             }
@@ -544,11 +546,11 @@ impl<S: Seam> Queue<S> {
         Some(Ok(0))
     }
 
-    /// A task has ended.
+    /// Ends a request that was a task.
     fn served(&self, request: &Request, result: Option<Result<usize, RequestError>>) {
         self.under_way.set(self.under_way.get() - 1);
         if self.device.has_ended.get() {
-            return self.device.orphans.one_less();
+            return self.device.orphans.request_ended();
         }
         match result {
             Some(Ok(written)) => self.give_back(request, Status::Ok, written),
@@ -556,39 +558,40 @@ impl<S: Seam> Queue<S> {
             None => {}
         }
         if self.stopping.get() {
-            self.tell();
+            self.notify_driver();
             self.ended.wake();
         }
         self.wake();
     }
 
-    /// Writes a request's status and gives its buffers back to the driver. Where memory is lost nothing is given back: the data may not be in it.
+    /// Writes a request's status and returns it to the driver. After a loss of memory the request is not returned,
+    /// because its data may be missing.
     fn give_back(&self, request: &Request, status: Status, written: usize) {
         if self.has_lost_memory() || self.ring.borrow().is_none() {
             return;
         }
         let wrote = request.buffers.memory.write(request.status_at, &[status as u8]);
-        wrote.expect("a request's buffers are in the memory that it holds");
+        wrote.expect("the status is in the request's memory");
         self.device.wrote(request.status_at, 1);
         if status == Status::Ok && matches!(request.kind, Kind::Write { .. } | Kind::Zero(_)) {
-            self.device.promise();
+            self.device.count_acknowledged();
         }
         let inflight = self.inflight.borrow();
         if let Some(inflight) = &*inflight {
             inflight.ending(request.head);
         }
-        // Nor is the driver told of what could not be noted.
+        // A failed inflight record must not be followed by a used entry.
         if self.has_lost_memory() {
             return;
         }
         let used = self.with_ring(|ring, log| {
-            // The status is one byte more; of what is longer than a driver may ask for the count says no more than that.
+            // The length includes the status byte; it saturates for requests beyond the limits of drivers.
             ring.push_used(request.head, u32::try_from(written + 1).unwrap_or(u32::MAX), log);
             ring.next_used()
         });
         if let (Some(inflight), Some(used)) = (&*inflight, used) {
             inflight.ended(request.head, used);
         }
-        self.untold.set(true);
+        self.notification_pending.set(true);
     }
 }

@@ -1,4 +1,4 @@
-//! What a chain of descriptors asks for: virtio-blk's requests, taken out of the guest's memory once.
+//! virtio-blk requests, decoded from descriptor chains. Guest memory is read once.
 
 use std::mem::take;
 use std::rc::Rc;
@@ -8,16 +8,16 @@ use seam::{Block, BlockMut, Piece, SECTOR_BYTES, Seam};
 
 use crate::config::{RANGE_SECTORS_MAX, RANGES_MAX, SEGMENTS_MAX};
 use crate::memory::Memory;
-use crate::ring::{Broken, Chain, Segment};
+use crate::ring::{Chain, QueueError, Segment};
 
 const HEAD_BYTES: usize = 16;
 const RANGE_BYTES: usize = 16;
-/// Zeroes that may be holes.
+/// Flag of write-zeroes: the range may become a hole.
 const UNMAP: u32 = 1;
-/// Bytes of the answer to a question for the identity.
+/// Bytes of the reply to a get-ID request.
 pub(crate) const ID_BYTES: usize = 20;
 
-/// How a request ended, as the driver is told.
+/// Status of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Ok = 0,
@@ -25,7 +25,7 @@ pub(crate) enum Status {
     Unsupported = 2,
 }
 
-/// A range that is to be released or to read as zeroes.
+/// A range of a discard or write-zeroes request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) at: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Range {
     pub(crate) may_unmap: bool,
 }
 
-/// What is asked for; offsets and lengths in bytes.
+/// Type of a request; offsets and lengths in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read {
@@ -47,20 +47,20 @@ pub(crate) enum Kind {
     Flush,
     Identity,
     Zero(Vec<Range>),
-    /// Nothing that can be done; answered so.
+    /// An invalid or unsupported request, answered with this status.
     Refused(Status),
 }
 
-/// One request, whose buffers stay in the memory that they were found in.
+/// A request with its buffers and the memory that holds them.
 pub(crate) struct Request {
     pub(crate) head: u16,
     pub(crate) kind: Kind,
     pub(crate) buffers: Buffers,
-    /// Where its status goes.
+    /// Guest address of the status byte.
     pub(crate) status_at: u64,
 }
 
-/// The buffers of a request's data, without its head and status.
+/// Data buffers of a request, without header and status.
 #[derive(Clone)]
 pub(crate) struct Buffers {
     pub(crate) memory: Rc<Memory>,
@@ -71,7 +71,7 @@ fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.len)).sum()
 }
 
-/// Cuts the first `len` bytes off.
+/// Removes the first `len` bytes.
 fn skip(segments: &mut Vec<Segment>, mut len: u32) {
     let whole = segments.iter().take_while(|segment| {
         let is_whole = segment.len <= len;
@@ -87,33 +87,33 @@ fn skip(segments: &mut Vec<Segment>, mut len: u32) {
 }
 
 impl Request {
-    /// What the chain that begins at `head` asks of a volume of `size_bytes`. Its buffers are in memory.
+    /// Decodes the request of a chain, whose buffers are in memory, for a volume of `size_bytes`.
     pub(crate) fn read(
         memory: &Rc<Memory>,
         head: u16,
         chain: &mut Chain,
         size_bytes: u64,
         read_only: bool,
-    ) -> Result<Request, Broken> {
+    ) -> Result<Request, QueueError> {
         let Chain { readable, writable } = chain;
         writable.retain(|segment| segment.len > 0);
-        let Some(last) = writable.last_mut() else { return Err(Broken::Short) };
+        let Some(last) = writable.last_mut() else { return Err(QueueError::Short) };
         if total(readable) < HEAD_BYTES as u64 {
-            return Err(Broken::Short);
+            return Err(QueueError::Short);
         }
         last.len -= 1;
         let status_at = last.at + u64::from(last.len);
         let count = readable.len().max(writable.len()) as u32;
         let mut bytes = [0; HEAD_BYTES];
-        copy_out(memory, readable, 0, &mut bytes).map_err(|()| Broken::Short)?;
-        // Only what holds data leaves the chain, whose other half serves the next request too.
+        copy_out(memory, readable, 0, &mut bytes).map_err(|()| QueueError::Short)?;
+        // Data segments move out of the chain; the other vector keeps its capacity for the next request.
         let buffers = |segments: &mut Vec<Segment>| Buffers { memory: memory.clone(), segments: take(segments) };
         let none = &mut Vec::new();
         skip(readable, HEAD_BYTES as u32);
         let kind = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
         let sector = u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes"));
         let request = |kind, segments: &mut Vec<Segment>| Request { head, kind, buffers: buffers(segments), status_at };
-        // One segment more than announced each way: that of the head, and that of the status.
+        // One segment more than announced in each direction: header and status.
         if count > SEGMENTS_MAX + 1 {
             return Ok(request(Kind::Refused(Status::Unsupported), none));
         }
@@ -149,7 +149,7 @@ impl Request {
     }
 }
 
-/// The ranges that a discard or a write of zeroes names.
+/// Decodes the ranges of a discard or write-zeroes request.
 fn ranges(data: &Buffers, zeroes: bool, size_bytes: u64) -> Result<Vec<Range>, Status> {
     let len = total(&data.segments);
     if len > (RANGES_MAX as usize * RANGE_BYTES) as u64 {
@@ -180,7 +180,7 @@ fn ranges(data: &Buffers, zeroes: bool, size_bytes: u64) -> Result<Vec<Range>, S
     read.collect()
 }
 
-/// Shows `len` bytes of buffers from byte `from` on: an address, bytes, and how many came before.
+/// Calls `show` for each piece of the `len` bytes from `from` on: guest address, length, and bytes before it.
 fn each(
     segments: &[Segment],
     from: usize,
@@ -201,27 +201,27 @@ fn each(
     if done == len { Ok(()) } else { Err(()) }
 }
 
-/// Copies bytes of buffers from byte `from` on out of the guest's memory.
+/// Copies bytes of the buffers from offset `from` on out of the guest's memory.
 fn copy_out(memory: &Memory, segments: &[Segment], from: usize, out: &mut [u8]) -> Result<(), ()> {
     let len = out.len();
     each(segments, from, len, |at, count, done| memory.read(at, &mut out[done..done + count]).map_err(|_| ()))
 }
 
 impl Buffers {
-    /// Copies bytes from byte `from` on out of the guest's memory.
+    /// Copies bytes from offset `from` on out of the guest's memory.
     pub(crate) fn read(&self, from: usize, out: &mut [u8]) -> Result<(), ()> {
         copy_out(&self.memory, &self.segments, from, out)
     }
 
-    /// Reads a byte of each page of it, so that a page that cannot be had is known before anything is copied.
+    /// Reads a byte of each page, so that a lost page is found before the data are copied.
     pub(crate) fn touch(&self) {
         for segment in &self.segments {
             let touched = self.memory.touch(segment.at, segment.len as usize);
-            touched.expect("a request's buffers are in the memory that it holds");
+            touched.expect("the buffers are in the request's memory");
         }
     }
 
-    /// Copies bytes into the guest's memory, tells of each place with `wrote`.
+    /// Copies bytes to the guest's memory and calls `wrote` for each range.
     pub(crate) fn write(&self, from: usize, bytes: &[u8], mut wrote: impl FnMut(u64, usize)) -> Result<(), ()> {
         each(&self.segments, from, bytes.len(), |at, count, done| {
             self.memory.write(at, &bytes[done..done + count]).map_err(|_| ())?;
@@ -230,7 +230,7 @@ impl Buffers {
         })
     }
 
-    /// Copies what was read into the guest's memory from byte `from` on.
+    /// Copies pieces to the guest's memory from offset `from` on.
     pub(crate) fn write_pieces<B: Block>(
         &self,
         mut from: usize,
@@ -247,16 +247,16 @@ impl Buffers {
                     self.write(from, &bytes, &mut wrote)
                 }
             };
-            written.expect("a request's buffers are in the memory that it holds, and as long as its data");
+            written.expect("the buffers are in the request's memory and as long as its data");
             from += piece.len();
         }
     }
 }
 
-/// The data of a write, copied out of the guest's memory as the engine takes it (R1).
-pub(crate) struct Given<'a>(pub(crate) &'a Buffers);
+/// Data of a write, copied out of the guest's memory when the engine fetches them (R1).
+pub(crate) struct GuestData<'a>(pub(crate) &'a Buffers);
 
-impl<S: Seam> WriteSource<S> for Given<'_> {
+impl<S: Seam> WriteSource<S> for GuestData<'_> {
     fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize) {
         let read = match block.as_bytes_mut() {
             Some(bytes) => self.0.read(from, &mut bytes[at..at + len]),
@@ -267,7 +267,7 @@ impl<S: Seam> WriteSource<S> for Given<'_> {
                 read
             }
         };
-        read.expect("a request's buffers are in the memory that it holds, and as long as its data");
+        read.expect("the buffers are in the request's memory and as long as its data");
     }
 }
 
@@ -286,24 +286,24 @@ mod tests {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..4].copy_from_slice(&kind.to_le_bytes());
         bytes[8..].copy_from_slice(&sector.to_le_bytes());
-        memory.write(0x100, &bytes).expect("there");
+        memory.write(0x100, &bytes).expect("in memory");
     }
 
-    fn read(memory: &Rc<Memory>, readable: &[(u64, u32)], writable: &[(u64, u32)]) -> Result<Request, Broken> {
+    fn read(memory: &Rc<Memory>, readable: &[(u64, u32)], writable: &[(u64, u32)]) -> Result<Request, QueueError> {
         let segments = |list: &[(u64, u32)]| list.iter().map(|(at, len)| Segment { at: *at, len: *len }).collect();
         let mut chain = Chain { readable: segments(readable), writable: segments(writable) };
         Request::read(memory, 3, &mut chain, SIZE, false)
     }
 
     #[test]
-    fn a_head_and_a_status_may_lie_anywhere_and_be_split() {
+    fn header_and_status_may_be_split_and_unaligned() {
         let memory = memory();
         head(&memory, 0, 8);
         let request = read(&memory, &[(0x100, 5), (0x105, 11)], &[(0x1000, 512), (0x2000, 513)]).expect("a request");
         assert_eq!(request.kind, Kind::Read { at: 4096, len: 1024 });
         assert_eq!(request.status_at, 0x2200);
         let mut places = Vec::new();
-        request.buffers.write(510, &[7; 4], |at, len| places.push((at, len))).expect("there");
+        request.buffers.write(510, &[7; 4], |at, len| places.push((at, len))).expect("in memory");
         assert_eq!(places, [(0x11fe, 2), (0x2000, 2)]);
         head(&memory, 1, 0);
         let request = read(&memory, &[(0x100, 16 + 512)], &[(0x2000, 1)]).expect("a request");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_or_not_whole_is_an_error_and_what_is_unknown_is_told_so() {
+    fn invalid_requests_are_errors_and_unknown_ones_unsupported() {
         let memory = memory();
         let kind = |kind, sector, readable: &[(u64, u32)], writable: &[(u64, u32)]| {
             head(&memory, kind, sector);
@@ -329,12 +329,12 @@ mod tests {
         assert_eq!(kind(0, 0, &[(0x100, 16)], &[&many[..], &[status]].concat()), unsupported);
         assert_eq!(kind(8, 0, &[(0x100, 16)], &[(0x1000, 20), status]), Kind::Identity);
         assert_eq!(kind(8, 0, &[(0x100, 16)], &[(0x1000, 19), status]), error);
-        assert!(matches!(read(&memory, &[(0x100, 15)], &[status]), Err(Broken::Short)));
-        assert!(matches!(read(&memory, &[(0x100, 16)], &[(0x2000, 0)]), Err(Broken::Short)));
+        assert!(matches!(read(&memory, &[(0x100, 15)], &[status]), Err(QueueError::Short)));
+        assert!(matches!(read(&memory, &[(0x100, 16)], &[(0x2000, 0)]), Err(QueueError::Short)));
     }
 
     #[test]
-    fn a_range_is_taken_as_it_is_unless_something_is_wrong_with_it() {
+    fn ranges_are_decoded_and_invalid_ranges_refused() {
         let memory = memory();
         let kind = |kind, list: &[(u64, u32, u32)]| {
             head(&memory, kind, 0);
@@ -342,7 +342,7 @@ mod tests {
                 .iter()
                 .flat_map(|(at, len, flags)| [&at.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes()].concat())
                 .collect();
-            memory.write(0x3000, &bytes).expect("there");
+            memory.write(0x3000, &bytes).expect("in memory");
             read(&memory, &[(0x100, 16), (0x3000, bytes.len() as u32)], &[(0x2000, 1)]).expect("a request").kind
         };
         let range = |at, len, may_unmap| Kind::Zero(vec![Range { at, len, may_unmap }]);

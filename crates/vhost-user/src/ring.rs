@@ -1,7 +1,7 @@
-//! A split virtqueue, as the device sees it: the table of descriptors, what the driver made available, what was used.
+//! A split virtqueue on the device side: descriptor table, available ring, used ring.
 //!
-//! Written here and not taken from `virtio-queue`: that makes chains of what is newly available alone, so requests that an earlier daemon
-//! had taken and not finished could not be taken up again; and it ends a broken chain as if it had ended well.
+//! The crate `virtio-queue` is not used: it reads only newly available chains, so inflight requests of an earlier
+//! daemon could not be resumed, and it treats a broken chain as a valid end.
 
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
@@ -10,7 +10,7 @@ use vm_memory::{AtomicInteger, VolatileMemory};
 
 use crate::memory::{DirtyLog, Memory, Part};
 
-/// Descriptors of one chain that are looked at; a longer one is no request.
+/// Most descriptors of a chain.
 pub const DESCRIPTORS_MAX: u32 = 1024 + 2;
 
 const DESCRIPTOR_BYTES: usize = 16;
@@ -19,34 +19,34 @@ const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;
-/// Flags and index come before a ring's entries.
+/// Bytes of flags and index before a ring's entries.
 const HEAD_BYTES: usize = 4;
 
-/// What a driver did that no driver may.
+/// Violation of the rules by a driver, or loss of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
-    /// Rings outside of memory, or not aligned.
-    #[error("its rings do not lie in the guest's memory, or not where they may")]
+pub enum QueueError {
+    /// Rings outside memory or misaligned.
+    #[error("the rings are outside the guest's memory or misaligned")]
     Rings,
-    /// More is available than there is room for.
-    #[error("{0} requests are made available in a queue of {1}")]
+    /// More requests than entries.
+    #[error("{0} requests are available in a queue of {1} entries")]
     Available(u16, u16),
-    /// A descriptor that is not in its table.
-    #[error("descriptor {0} lies past the end of its table")]
+    /// A descriptor index beyond its table.
+    #[error("descriptor {0} is beyond the end of its table")]
     Index(u16),
-    /// A chain that never ends.
-    #[error("a chain of descriptors that begins at {0} never ends")]
+    /// An endless chain.
+    #[error("the descriptor chain at {0} is endless")]
     Loop(u16),
-    /// A table of descriptors that is none.
-    #[error("an indirect table of {0} bytes, or one in another one")]
+    /// An invalid indirect table.
+    #[error("an indirect table of {0} bytes is invalid or nested")]
     Table(u32),
-    /// What the device may write comes before what it may read.
-    #[error("descriptors for reading follow those for writing")]
+    /// Writable descriptors before readable ones.
+    #[error("readable descriptors follow writable ones")]
     Order,
-    /// Buffers that are not in memory.
-    #[error("a buffer of {1} bytes at {0:#x} is not in the guest's memory")]
+    /// A buffer outside memory.
+    #[error("a buffer of {1} bytes at {0:#x} is outside the guest's memory")]
     Outside(u64, u32),
-    /// A page of the memory that the front end shares is gone.
+    /// A page of the front end's memory is lost.
     #[error(
         "a page of its memory cannot be had: the file behind it was shortened, or its file system is full (see \"Isolation of \
          guests\" in docs/admin/vhost-user.md)"
@@ -60,36 +60,36 @@ pub enum Broken {
     Short,
 }
 
-/// A buffer of the guest's.
+/// A buffer in guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its address in the guest.
+    /// Guest address.
     pub at: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// The buffers of one request.
+/// The buffers of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// What the device reads.
+    /// Buffers that the device reads.
     pub readable: Vec<Segment>,
-    /// What the device writes.
+    /// Buffers that the device writes.
     pub writable: Vec<Segment>,
 }
 
-/// Where the parts of a queue lie in the guest, and what was agreed on.
+/// Guest addresses of a queue's parts, and negotiated features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Entries: a power of two.
+    /// Number of entries, a power of two.
     pub size: u16,
-    /// The table of descriptors.
+    /// Descriptor table.
     pub descriptors: u64,
-    /// What the driver writes.
+    /// Available ring, written by the driver.
     pub available: u64,
-    /// What the device writes.
+    /// Used ring, written by the device.
     pub used: u64,
-    /// Each side says up to where it wants no word from the other.
+    /// True if notifications are suppressed by event indices.
     pub event_idx: bool,
 }
 
@@ -99,15 +99,15 @@ pub struct Ring {
     descriptors: Part,
     available: Part,
     used: Part,
-    /// The next entry of what is available.
+    /// Next index of the available ring.
     next_available: u16,
-    /// The next entry of what is used.
+    /// Next index of the used ring.
     next_used: u16,
-    /// How far `next_used` was when it was last asked whether the driver wants to know.
+    /// `next_used` at the last call of [`Ring::wants_call`].
     told: Option<u16>,
 }
 
-/// One field that both sides may write at any time.
+/// Reads a field that both sides may change at any time.
 fn field(part: &Part, at: usize) -> u16 {
     let slice = part.slice(at, 2);
     let value: u16 = slice.get_atomic_ref::<AtomicU16>(0).expect("rings are aligned").load(Ordering::Acquire);
@@ -124,16 +124,16 @@ fn set_field(part: &Part, at: usize, value: u16) {
 }
 
 impl Ring {
-    /// A queue that goes on where its used ring says.
-    pub fn new(layout: Layout, memory: &Memory) -> Result<Ring, Broken> {
-        let [descriptors, available, used] = Ring::parts(&layout, memory).ok_or(Broken::Rings)?;
+    /// A queue that continues at its used index.
+    pub fn new(layout: Layout, memory: &Memory) -> Result<Ring, QueueError> {
+        let [descriptors, available, used] = Ring::parts(&layout, memory).ok_or(QueueError::Rings)?;
         let next_used = field(&used, 2);
         Ok(Ring { layout, descriptors, available, used, next_available: next_used, next_used, told: None })
     }
 
-    /// The guest's memory has changed: the same queue in the new one.
-    pub fn remap(&mut self, memory: &Memory) -> Result<(), Broken> {
-        let parts = Ring::parts(&self.layout, memory).ok_or(Broken::Rings)?;
+    /// Maps the same queue after a change of the guest's memory.
+    pub fn remap(&mut self, memory: &Memory) -> Result<(), QueueError> {
+        let parts = Ring::parts(&self.layout, memory).ok_or(QueueError::Rings)?;
         [self.descriptors, self.available, self.used] = parts;
         Ok(())
     }
@@ -151,61 +151,61 @@ impl Ring {
         ])
     }
 
-    /// Entries.
+    /// Number of entries.
     pub fn size(&self) -> u16 {
         self.layout.size
     }
 
-    /// The next entry of what is available: where a later device goes on.
+    /// Next index of the available ring, at which a later server continues.
     pub fn next_available(&self) -> u16 {
         self.next_available
     }
 
-    /// How many requests were ever used, as far as sixteen bits tell.
+    /// Used index, modulo 2^16.
     pub fn next_used(&self) -> u16 {
         self.next_used
     }
 
-    /// Goes on at that entry of what is available.
+    /// Sets the next index of the available ring.
     pub fn set_next_available(&mut self, next: u16) {
         self.next_available = next;
     }
 
-    /// The first descriptor of the next request, if there is one.
-    pub fn pop(&mut self) -> Result<Option<u16>, Broken> {
+    /// Takes the first descriptor index of the next request, if there is one.
+    pub fn pop(&mut self) -> Result<Option<u16>, QueueError> {
         let waiting = field(&self.available, 2).wrapping_sub(self.next_available);
         if waiting == 0 {
             return Ok(None);
         }
         if waiting > self.layout.size {
-            return Err(Broken::Available(waiting, self.layout.size));
+            return Err(QueueError::Available(waiting, self.layout.size));
         }
         let slot = usize::from(self.next_available % self.layout.size);
         let head = field(&self.available, HEAD_BYTES + 2 * slot);
         self.next_available = self.next_available.wrapping_add(1);
-        if head >= self.layout.size { Err(Broken::Index(head)) } else { Ok(Some(head)) }
+        if head >= self.layout.size { Err(QueueError::Index(head)) } else { Ok(Some(head)) }
     }
 
-    /// The buffers of the request that begins at `head`, put into `chain`.
-    pub fn read_chain(&self, memory: &Memory, head: u16, chain: &mut Chain) -> Result<(), Broken> {
+    /// Reads the buffers of the request at `head` into `chain`.
+    pub fn read_chain(&self, memory: &Memory, head: u16, chain: &mut Chain) -> Result<(), QueueError> {
         chain.readable.clear();
         chain.writable.clear();
         let (mut indirect, mut entries, mut index) = (None, u32::from(self.layout.size), head);
         let mut left = entries.min(DESCRIPTORS_MAX);
         loop {
             if u32::from(index) >= entries {
-                return Err(Broken::Index(index));
+                return Err(QueueError::Index(index));
             }
             if left == 0 {
-                return Err(Broken::Loop(head));
+                return Err(QueueError::Loop(head));
             }
             left -= 1;
             let mut bytes = [0; DESCRIPTOR_BYTES];
             let at = DESCRIPTOR_BYTES * usize::from(index);
             match indirect {
                 None => _ = self.descriptors.slice(at, DESCRIPTOR_BYTES).copy_to(&mut bytes),
-                // The table was found to be in memory.
-                Some(table) => memory.read(table + at as u64, &mut bytes).map_err(|_| Broken::Outside(table, 0))?,
+                // The table was checked to be in memory.
+                Some(table) => memory.read(table + at as u64, &mut bytes).map_err(|_| QueueError::Outside(table, 0))?,
             }
             let at = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
             let len = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"));
@@ -215,19 +215,19 @@ impl Ring {
                 let count = len / DESCRIPTOR_BYTES as u32;
                 let is_table = len > 0 && len.is_multiple_of(DESCRIPTOR_BYTES as u32) && flags & NEXT == 0;
                 if indirect.is_some() || !is_table || count > DESCRIPTORS_MAX {
-                    return Err(Broken::Table(len));
+                    return Err(QueueError::Table(len));
                 }
                 if !memory.covers(at, len as usize) {
-                    return Err(Broken::Outside(at, len));
+                    return Err(QueueError::Outside(at, len));
                 }
                 (indirect, entries, index, left) = (Some(at), count, 0, count);
                 continue;
             }
             if !memory.covers(at, len as usize) {
-                return Err(Broken::Outside(at, len));
+                return Err(QueueError::Outside(at, len));
             }
             match flags & WRITE {
-                0 if !chain.writable.is_empty() => return Err(Broken::Order),
+                0 if !chain.writable.is_empty() => return Err(QueueError::Order),
                 0 => chain.readable.push(Segment { at, len }),
                 _ => chain.writable.push(Segment { at, len }),
             }
@@ -238,7 +238,7 @@ impl Ring {
         }
     }
 
-    /// Gives a request back to the driver, with how many bytes were written to its buffers.
+    /// Returns a request to the driver, with the number of bytes written to its buffers.
     pub fn push_used(&mut self, head: u16, len: u32, log: Option<(&DirtyLog, u64)>) {
         let slot = usize::from(self.next_used % self.layout.size);
         let mut entry = [0; 8];
@@ -254,9 +254,9 @@ impl Ring {
         }
     }
 
-    /// True when the driver wants to know of what was used since this was last asked.
+    /// True if the driver wants a notification of requests used since the last call.
     pub fn wants_call(&mut self) -> bool {
-        // What was used is seen by the driver before what it says of it is looked at.
+        // The used entries must be visible to the driver before its event index is read.
         fence(Ordering::SeqCst);
         let now = self.next_used;
         let Some(told) = self.told.replace(now) else { return true };
@@ -267,7 +267,7 @@ impl Ring {
         now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(told)
     }
 
-    /// Has the driver tell of what it makes available from now on. True when it has made something available meanwhile.
+    /// Enables notifications of the driver. Returns true if requests became available meanwhile.
     pub fn listen(&mut self, log: Option<(&DirtyLog, u64)>) -> bool {
         let at = match self.layout.event_idx {
             true => HEAD_BYTES + 8 * usize::from(self.layout.size),
@@ -281,7 +281,7 @@ impl Ring {
         field(&self.available, 2) != self.next_available
     }
 
-    /// Has the driver keep silent: it is looked anyway. With `event_idx` it does already.
+    /// Disables notifications of the driver while the queue is polled. With `event_idx` they are disabled already.
     pub fn unlisten(&mut self) {
         if !self.layout.event_idx {
             set_field(&self.used, 0, NO_NOTIFY);

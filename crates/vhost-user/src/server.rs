@@ -1,4 +1,4 @@
-//! Sockets of volumes and who is connected to them: accepts front ends, counts them, ends them.
+//! The server: sockets of volumes and their front ends.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,58 +15,58 @@ use seam::mailbox::{Receiver, mailbox};
 use seam::real::{RealBell, RealListener, RealSeam};
 use seam::{Listener, Nanos, Seam};
 
-use crate::Broken;
-use crate::session::{Left, Session, Shared};
-use crate::socket::{Answered, Asked, talk};
+use crate::QueueError;
+use crate::session::{Session, Shared, VolumeOrphans};
+use crate::socket::{FrontEndMessage, MessageResult, serve_socket};
 
-/// Front ends of one volume: its guest's, and one that the guest moves to.
+/// Most front ends of one volume: the guest's, and another one during a migration.
 const SESSIONS_MAX: usize = 8;
-/// Bytes of a front end's thread's stack.
+/// Stack size of a front end's thread, in bytes.
 const STACK_BYTES: usize = 256 << 10;
-/// How often a stopping server looks whether all have left.
+/// Poll interval of a stopping server.
 const STOP_POLL: Nanos = Nanos::from_millis(5);
 /// Pause after a failed accept (too many open files).
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
-/// Time that a front end's thread has to end once its socket is shut down. One whose last descriptor lies on a file system that hangs takes
-/// longer: it keeps its place among the volume's front ends, and holds up nobody.
+/// Time for a front end's thread to end after the shutdown of its socket. Closing a descriptor on a hanging file system
+/// takes longer; the front end then keeps its place in the volume's limit and blocks nothing else.
 const THREAD_PATIENCE: Nanos = Nanos::from_secs(1);
-/// Messages of one front end that wait.
+/// Most waiting messages of one front end.
 const INBOX_ROOM: usize = 1;
-/// Bytes of one guest's reads that are held without standing in line.
+/// Limit of reply buffers of one guest, in bytes.
 const HELD_BYTES_MAX: usize = 4 << 20;
-/// Bytes of writes that wait for the engine, of all guests together.
+/// Limit of write data waiting for the engine, of all guests, in bytes.
 const PAYLOAD_BYTES: usize = 16 << 20;
 
-/// Told what happened that an administrator should know.
+/// Callback for events that concern an administrator.
 pub type Report = Rc<dyn Fn(String)>;
 
 struct Served {
-    /// The accepting task, whether it is there, and a number that tells this serving from a later one.
+    /// Control of the accepting task, whether it runs, and the number of this registration of the volume.
     accepting: Rc<Control>,
     accepts: bool,
     number: u64,
     lost_before: u64,
     sessions: BTreeMap<u64, (Rc<Control>, Rc<Session<RealSeam>>)>,
-    /// Threads of front ends that have gone, which have not ended.
+    /// Number of threads of departed front ends that have not ended.
     lingering: Rc<Cell<usize>>,
-    left: Left,
+    left: VolumeOrphans,
 }
 
 struct Inner {
     seam: RealSeam,
     shared: Shared,
     volumes: RefCell<BTreeMap<String, Served>>,
-    /// Numbers are given once.
+    /// Next number; numbers are unique.
     next: Cell<u64>,
     report: Report,
 }
 
-/// The vhost-user server of one core. A clone is another handle to the same.
+/// The vhost-user server of one core. A clone is another handle to the same server.
 #[derive(Clone)]
 pub struct Server(Rc<Inner>);
 
 impl Server {
-    /// A server without volumes. `daemon` is a number above those that earlier ones had.
+    /// A server without volumes. `daemon` is higher than the numbers of earlier daemons.
     pub fn new(seam: RealSeam, daemon: u64, report: Report) -> Server {
         let limits = Limits { held_bytes_max: HELD_BYTES_MAX, stall_timeout: Nanos::from_secs(5) };
         let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, PAYLOAD_BYTES, daemon);
@@ -77,8 +77,7 @@ impl Server {
         self.0.next.replace(self.0.next.get() + 1)
     }
 
-    /// Serves `volume` to whoever connects to `listener`. `lost_before`: what daemons of lower numbers
-    /// acknowledged may be lost.
+    /// Serves `volume` on `listener`. `lost_before`: writes acknowledged by daemons of lower numbers may be lost.
     pub fn add(&self, volume: Volume<RealSeam>, listener: RealListener, lost_before: u64) {
         let (accepting, number) = (Rc::new(Control::default()), self.number());
         let (sessions, lingering, left) = Default::default();
@@ -104,28 +103,28 @@ impl Server {
         }
     }
 
-    /// One front end more, if there is room for it.
+    /// Starts a front end, if there is room for it.
     fn begin(&self, volume: &Volume<RealSeam>, number: u64, socket: OwnedFd) {
         let name = volume.name().to_owned();
         let mut volumes = self.0.volumes.borrow_mut();
         let Some(served) = volumes.get_mut(&name).filter(|served| served.number == number) else { return };
         if served.sessions.len() + served.lingering.get() >= SESSIONS_MAX {
-            (self.0.report)(format!("volume {name}: a vhost-user front end was sent away, there are {SESSIONS_MAX}"));
+            (self.0.report)(format!("volume {name}: vhost-user front end refused: the limit is {SESSIONS_MAX}"));
             return;
         }
         let (id, control, socket) = (self.number(), Rc::new(Control::default()), Arc::new(socket));
-        let (to_core, inbox) = mailbox::<Asked>(INBOX_ROOM);
+        let (to_core, inbox) = mailbox::<FrontEndMessage>(INBOX_ROOM);
         let (ended, has_ended) = mailbox::<String>(1);
         let theirs = socket.clone();
         let body = move || {
-            if let Err(why) = talk(&theirs, &to_core) {
-                // Nobody listens once the core has ended.
+            if let Err(why) = serve_socket(&theirs, &to_core) {
+                // The receiver is gone if the core has ended.
                 let _ = ended.send_waiting(why.to_string());
             }
         };
         let thread = std::thread::Builder::new().name("vhost-user".to_owned()).stack_size(STACK_BYTES).spawn(body);
         if let Err(error) = thread {
-            (self.0.report)(format!("volume {name}: a vhost-user front end was sent away: no thread for it: {error}"));
+            (self.0.report)(format!("volume {name}: vhost-user front end refused: cannot start a thread: {error}"));
             return;
         }
         let make_bell = |fd| RealBell::new(fd).map(|bell| Rc::new(bell) as Rc<dyn seam::Bell>);
@@ -143,9 +142,9 @@ impl Server {
         let (server, lingering) = (self.clone(), served.lingering.clone());
         self.0.seam.spawn(async move {
             server.serve(&name, &session, &control, inbox).await;
-            // The thread ends when it hears of that.
+            // The shutdown ends the thread.
             let _ = rustix::net::shutdown(&*socket, Shutdown::Both);
-            server.tell_end(&name, &session, has_ended, lingering).await;
+            server.report_end(&name, &session, has_ended, lingering).await;
             server.0.shared.clients.remove(id);
             if let Some(served) = server.0.volumes.borrow_mut().get_mut(&name).filter(|served| served.number == number)
             {
@@ -154,23 +153,29 @@ impl Server {
         });
     }
 
-    /// Obeys one front end until it leaves, is to leave, or has lost memory that it shares.
-    async fn serve(&self, name: &str, session: &Session<RealSeam>, control: &Rc<Control>, mut inbox: Receiver<Asked>) {
+    /// Serves one front end until it disconnects, must stop, or loses memory.
+    async fn serve(
+        &self,
+        name: &str,
+        session: &Session<RealSeam>,
+        control: &Rc<Control>,
+        mut inbox: Receiver<FrontEndMessage>,
+    ) {
         let hurry = |context: &Context<'_>| {
             control.register(context);
             control.stop() == Stop::Now
         };
         while let Some(asked) = control.until(session.lost_memory(), inbox.receive()).await {
-            let Some(Asked { message, answer }) = asked else { return };
+            let Some(FrontEndMessage { message, answer }) = asked else { return };
             let result = match message {
                 Ok(message) => session.handle(message, hurry).await.map_err(|refused| refused.to_string()),
                 Err(why) => Err(why),
             };
             if let Err(why) = &result {
-                (self.0.report)(format!("volume {name}: a vhost-user front end was refused something: {why}"));
+                (self.0.report)(format!("volume {name}: vhost-user message refused: {why}"));
             }
-            let answered = Answered { result, acknowledges: session.acknowledges() };
-            // Its thread may have ended meanwhile.
+            let answered = MessageResult { result, acknowledges: session.acknowledges() };
+            // The thread may have ended meanwhile.
             let _ = answer.try_send(answered);
         }
         if session.has_lost_memory() {
@@ -179,8 +184,8 @@ impl Server {
         session.stop(hurry).await;
     }
 
-    /// Says what went wrong with a front end that has left.
-    async fn tell_end(
+    /// Reports errors of a front end that has ended.
+    async fn report_end(
         &self,
         name: &str,
         session: &Session<RealSeam>,
@@ -188,16 +193,16 @@ impl Server {
         lingering: Rc<Cell<usize>>,
     ) {
         if session.has_lost_memory() {
-            let why = Broken::Lost;
-            (self.0.report)(format!("volume {name}: a vhost-user front end was sent away: {why}"));
+            let why = QueueError::Lost;
+            (self.0.report)(format!("volume {name}: vhost-user front end disconnected: {why}"));
         }
-        for (queue, broken) in session.broken().filter(|(_, broken)| *broken != Broken::Lost) {
-            (self.0.report)(format!("volume {name}: queue {queue} of a guest was not served any more: {broken}"));
+        for (queue, broken) in session.broken().filter(|(_, broken)| *broken != QueueError::Lost) {
+            (self.0.report)(format!("volume {name}: queue {queue} of a guest stopped: {broken}"));
         }
         let patience = self.0.seam.sleep(THREAD_PATIENCE);
         match Control::default().until(patience, has_ended.receive()).await {
             Some(Some(why)) => {
-                (self.0.report)(format!("volume {name}: a vhost-user front end was sent away: {why}"));
+                (self.0.report)(format!("volume {name}: vhost-user front end disconnected: {why}"));
             }
             Some(None) => {}
             None => {
@@ -210,15 +215,15 @@ impl Server {
         }
     }
 
-    /// Front ends of that volume now.
+    /// Number of front ends of a volume.
     pub fn clients_of(&self, name: &str) -> usize {
         self.0.volumes.borrow().get(name).map_or(0, |served| served.sessions.len())
     }
 
-    /// Tells the guests of a volume that it has another size.
+    /// Notifies the guests of a volume of its new size.
     pub fn resized(&self, name: &str) {
         if let Some(served) = self.0.volumes.borrow().get(name) {
-            served.sessions.values().for_each(|(_, session)| session.tell_size());
+            served.sessions.values().for_each(|(_, session)| session.notify_resize());
         }
     }
 
@@ -229,8 +234,8 @@ impl Server {
         }
     }
 
-    /// Serves a volume no longer: what is under way is finished and given back, for at most `patience`. A guest keeps what it has not been
-    /// given back, and asks for it again where it is served next.
+    /// Stops serving a volume: requests in flight are completed and returned, for at most `patience`. A guest keeps
+    /// requests that were not returned and submits them again to the next server.
     pub async fn remove(&self, name: &str, patience: Nanos) {
         self.ask(name, Stop::Drain);
         let is_used = |served: &Served| served.accepts || !served.sessions.is_empty();
@@ -246,7 +251,7 @@ impl Server {
         self.0.volumes.borrow_mut().remove(name);
     }
 
-    /// Serves no volume any longer.
+    /// Stops serving all volumes.
     pub async fn stop(&self, patience: Nanos) {
         let names: Vec<String> = self.0.volumes.borrow().keys().cloned().collect();
         names.iter().for_each(|name| self.ask(name, Stop::Drain));

@@ -1,4 +1,4 @@
-//! One front end: what it has told of its guest, message by message.
+//! One front end: its setup, message by message.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -15,93 +15,93 @@ use seam::{Bell, Seam};
 
 use crate::config::{QUEUES_MAX, SPACE_BYTES, WRITE_CACHE_AT, feature, features, space};
 use crate::device::Device;
-use crate::inflight::{Area, area_bytes, make_area};
-use crate::memory::{DirtyLog, Memory, MemoryError, Place, Region};
-use crate::message::{self, MEM_SLOTS, Message, Reply, Which, protocol};
+use crate::inflight::{InflightArea, area_bytes, create_area};
+use crate::memory::{DirtyLog, Memory, MemoryError, Region, RegionLayout};
+use crate::message::{self, BellKind, MEM_SLOTS, Message, Reply, protocol};
+use crate::payload_pool::{Orphans, PayloadPool, WakerList};
 use crate::queue::{Addresses, Queue};
-use crate::room::{Orphans, Room, Waiting};
 
-/// Entries that a queue may have.
+/// Most entries of a queue.
 const QUEUE_SIZE_MAX: u32 = 1 << 15;
 
-/// How a descriptor becomes a bell: by the world that it comes from.
+/// Converts a descriptor to the bell of a real or simulated world.
 pub type MakeBell = fn(OwnedFd) -> io::Result<Rc<dyn Bell>>;
 
-/// What all front ends of a volume share with those of others.
+/// State shared by the front ends of all volumes.
 pub struct Shared {
     pub(crate) clients: Rc<Clients>,
-    pub(crate) room: Rc<Room>,
-    /// The number of this daemon; earlier ones had lower numbers.
+    pub(crate) room: Rc<PayloadPool>,
+    /// Number of this daemon, higher than the numbers of earlier ones.
     pub(crate) daemon: u64,
 }
 
 impl Shared {
-    /// For a core with such limits; `payload_bytes` of writes wait for the engine at most. `daemon` is a number above those that earlier ones had.
+    /// Limits of a core; at most `payload_bytes` of write data wait for the engine. `daemon` is higher than earlier
+    /// numbers.
     pub fn new(limits: front::Limits, pool_bytes: usize, payload_bytes: usize, daemon: u64) -> Shared {
         let clients = Rc::new(Clients::new(limits, pool_bytes));
-        Shared { clients, room: Rc::new(Room::new(payload_bytes)), daemon }
+        Shared { clients, room: Rc::new(PayloadPool::new(payload_bytes)), daemon }
     }
 }
 
-/// What the front ends of one volume leave behind.
+/// Inflight requests that departed front ends of one volume have left.
 #[derive(Clone, Default)]
-pub struct Left(pub(crate) Rc<Orphans>);
+pub struct VolumeOrphans(pub(crate) Rc<Orphans>);
 
 /// One front end.
 pub struct Session<S: Seam> {
     device: Rc<Device<S>>,
     queues: Vec<Rc<Queue<S>>>,
     protocol: Cell<u64>,
-    /// What daemons of lower numbers acknowledged may be lost.
+    /// Writes acknowledged by daemons of lower numbers may be lost.
     lost_before: u64,
-    /// Where the device speaks first.
-    own_socket: RefCell<Option<OwnedFd>>,
+    /// Channel for messages of the device.
+    backend_channel: RefCell<Option<OwnedFd>>,
     make_bell: MakeBell,
 }
 
-/// A message that is well formed and cannot be obeyed.
+/// Reason for refusing a well-formed message.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// A queue that there is not.
-    #[error("there is no queue {0}: a driver may use {QUEUES_MAX}")]
+    /// Queue index out of range.
+    #[error("queue {0} does not exist: the limit is {QUEUES_MAX} queues")]
     Queue(u32),
-    /// Entries that a queue cannot have.
-    #[error("a queue of {0} entries: it has a power of two, {QUEUE_SIZE_MAX} at most")]
+    /// Invalid queue size.
+    #[error("queue size {0} is not a power of two up to {QUEUE_SIZE_MAX}")]
     Size(u32),
-    /// Features that were not offered.
-    #[error("features {0:#x} were never offered")]
+    /// Features that are not offered.
+    #[error("features {0:#x} are not offered")]
     Features(u64),
-    /// A message that wants a feature that was not agreed on.
-    #[error("{0} was not agreed on")]
+    /// A message that needs a feature that is not negotiated.
+    #[error("{0} was not negotiated")]
     NotAgreed(&'static str),
-    /// What is not possible while queues are served.
+    /// A change that is not possible while queues run.
     #[error("{0} cannot change while the queue is served")]
     Served(&'static str),
-    /// The part of the configuration that is named cannot be read or written.
-    #[error("{1} bytes of the configuration space at {0} are none that can be had or changed")]
+    /// Range of the configuration space out of bounds or read-only.
+    #[error("{1} bytes of the configuration space at {0} are out of bounds or read-only")]
     Config(u32, usize),
-    /// A queue without its bell would have to be looked at all the time.
-    #[error("a queue without an eventfd for its kicks is not served")]
+    /// A queue without a kick eventfd would need polling.
+    #[error("a queue without an eventfd for kicks is not served")]
     NoKick,
-    /// A descriptor that is no bell.
-    #[error("a bell is no eventfd: {0}")]
+    /// A descriptor that is not an eventfd.
+    #[error("the descriptor for notifications is not an eventfd: {0}")]
     Bell(io::Error),
-    /// Memory that cannot be had.
+    /// Memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The memory for what is under way cannot be made.
-    #[error("memory for what is under way cannot be made: {0}")]
+    /// Inflight memory cannot be created.
+    #[error("memory for inflight requests cannot be created: {0}")]
     Inflight(io::Error),
 }
 
 impl<S: Seam> Session<S> {
-    /// A front end of `volume` that has said nothing yet. `lost_before`: what daemons of lower numbers acknowledged may be
-    /// lost.
+    /// A new front end of `volume`. `lost_before`: writes acknowledged by daemons of lower numbers may be lost.
     pub fn new(
         seam: S,
         volume: Volume<S>,
         shared: &Shared,
-        left: &Left,
+        left: &VolumeOrphans,
         lost_before: u64,
         make_bell: MakeBell,
     ) -> Session<S> {
@@ -112,7 +112,7 @@ impl<S: Seam> Session<S> {
             log: RefCell::default(),
             features: Cell::default(),
             area: RefCell::default(),
-            in_doubt: Cell::default(),
+            has_lost_writes: Cell::default(),
             daemon: shared.daemon,
             write_through: Cell::default(),
             clients: shared.clients.clone(),
@@ -120,28 +120,28 @@ impl<S: Seam> Session<S> {
             room: shared.room.clone(),
             orphans: left.0.clone(),
             fault: FaultFlag::default(),
-            lost_memory: Waiting::default(),
+            lost_memory: WakerList::default(),
             has_ended: Cell::default(),
         });
         let queues = (0..QUEUES_MAX).map(|_| Queue::new(device.clone())).collect();
-        let (protocol, own_socket) = Default::default();
-        Session { device, queues, protocol, lost_before, own_socket, make_bell }
+        let (protocol, backend_channel) = Default::default();
+        Session { device, queues, protocol, lost_before, backend_channel, make_bell }
     }
 
     fn queue(&self, index: u32) -> Result<&Rc<Queue<S>>, Refused> {
         self.queues.get(index as usize).ok_or(Refused::Queue(index))
     }
 
-    fn agreed(&self, feature: u64, name: &'static str) -> Result<(), Refused> {
+    fn check_negotiated(&self, feature: u64, name: &'static str) -> Result<(), Refused> {
         if self.protocol.get() & feature != 0 { Ok(()) } else { Err(Refused::NotAgreed(name)) }
     }
 
-    /// True when the front end may ask for a word to each message.
+    /// True if the front end may request an acknowledgement of each message.
     pub fn acknowledges(&self) -> bool {
         self.protocol.get() & protocol::REPLY_ACK != 0
     }
 
-    /// Does what a message asks. `hurry` ends waits for what is under way.
+    /// Handles a message. `hurry` ends waits for inflight requests.
     pub async fn handle(&self, message: Message, hurry: impl Fn(&Context<'_>) -> bool) -> Result<Reply, Refused> {
         let device = &self.device;
         match message {
@@ -157,16 +157,16 @@ impl<S: Seam> Session<S> {
                 self.set_memory(Memory::new(regions.collect::<Result<_, _>>()?)?);
             }
             Message::AddMemReg(place, file) => {
-                self.agreed(protocol::CONFIGURE_MEM_SLOTS, "memory region by region")?;
+                self.check_negotiated(protocol::CONFIGURE_MEM_SLOTS, "adding and removing memory regions")?;
                 self.set_memory(device.memory().with(Region::map(place, file, &device.fault)?)?);
             }
             Message::RemMemReg(place) => {
-                self.agreed(protocol::CONFIGURE_MEM_SLOTS, "memory region by region")?;
+                self.check_negotiated(protocol::CONFIGURE_MEM_SLOTS, "adding and removing memory regions")?;
                 self.remove_memory(place)?;
             }
             Message::GetMaxMemSlots => return Ok(Reply::U64(MEM_SLOTS)),
             Message::SetLogBase { len, offset, file } => {
-                self.agreed(protocol::LOG_SHMFD, "a shared log of dirty memory")?;
+                self.check_negotiated(protocol::LOG_SHMFD, "a shared dirty log")?;
                 *device.log.borrow_mut() = Some(Rc::new(DirtyLog::map(file, offset, len, &device.fault)?));
                 return Ok(Reply::Log);
             }
@@ -186,14 +186,14 @@ impl<S: Seam> Session<S> {
                 let old = queue.addresses.get();
                 let moves = (old.descriptors, old.used, old.available) != (descriptors, used, available);
                 if queue.is_running() && moves {
-                    return Err(Refused::Served("the place of a queue"));
+                    return Err(Refused::Served("the addresses of a queue"));
                 }
                 queue.addresses.set(Addresses { descriptors, available, used, logged_at });
             }
             Message::SetVringBase { index, base } => {
                 let queue = self.queue(index)?;
                 if queue.is_running() {
-                    return Err(Refused::Served("where a queue begins"));
+                    return Err(Refused::Served("the first index of a queue"));
                 }
                 queue.base.set(base as u16);
             }
@@ -214,25 +214,25 @@ impl<S: Seam> Session<S> {
                 queue.wake();
             }
             Message::SetBackendReqFd(socket) => {
-                self.agreed(protocol::BACKEND_REQ, "that the device speaks first")?;
-                *self.own_socket.borrow_mut() = Some(socket);
+                self.check_negotiated(protocol::BACKEND_REQ, "the back-end request channel")?;
+                *self.backend_channel.borrow_mut() = Some(socket);
             }
             Message::GetConfig { offset, len } => return self.config(offset, len as usize),
             Message::SetConfig { offset, bytes } => self.set_config(offset, &bytes)?,
             Message::GetInflightFd { queues, size } => {
-                self.agreed(protocol::INFLIGHT_SHMFD, "that what is under way is kept")?;
+                self.check_negotiated(protocol::INFLIGHT_SHMFD, "shared inflight memory")?;
                 if usize::from(queues) > QUEUES_MAX || !size.is_power_of_two() {
                     return Err(Refused::Size(size.into()));
                 }
-                let file = make_area(queues, size).map_err(|error| Refused::Inflight(error.into()))?;
+                let file = create_area(queues, size).map_err(|error| Refused::Inflight(error.into()))?;
                 return Ok(Reply::Inflight { len: area_bytes(queues, size), queues, size, file });
             }
             Message::SetInflightFd { len, offset, queues, size, file } => {
-                self.agreed(protocol::INFLIGHT_SHMFD, "that what is under way is kept")?;
+                self.check_negotiated(protocol::INFLIGHT_SHMFD, "shared inflight memory")?;
                 if self.queues.iter().any(|queue| queue.is_running()) {
-                    return Err(Refused::Served("the memory for what is under way"));
+                    return Err(Refused::Served("the inflight memory"));
                 }
-                let area = Area::map(file, (offset, len), (queues, size), &device.fault)?;
+                let area = InflightArea::map(file, (offset, len), (queues, size), &device.fault)?;
                 device.adopt(area, self.lost_before);
             }
         }
@@ -246,7 +246,7 @@ impl<S: Seam> Session<S> {
             return Err(Refused::Features(unknown));
         }
         device.features.set(wanted);
-        // Without the protocol's own features queues are served as soon as they have a bell.
+        // Without protocol features a queue is enabled from the start.
         if wanted & feature::PROTOCOL == 0 {
             self.queues.iter().for_each(|queue| queue.enabled.set(true));
         }
@@ -261,18 +261,18 @@ impl<S: Seam> Session<S> {
         self.queues.iter().for_each(|queue| queue.remap());
     }
 
-    fn remove_memory(&self, place: Place) -> Result<(), Refused> {
+    fn remove_memory(&self, place: RegionLayout) -> Result<(), Refused> {
         self.set_memory(self.device.memory().without(place)?);
         Ok(())
     }
 
-    fn set_bell(&self, which: Which, index: u32, fd: Option<OwnedFd>) -> Result<(), Refused> {
+    fn set_bell(&self, which: BellKind, index: u32, fd: Option<OwnedFd>) -> Result<(), Refused> {
         let queue = self.queue(index)?;
         let bell = fd.map(self.make_bell).transpose().map_err(Refused::Bell)?;
         match which {
-            Which::Call => *queue.call.borrow_mut() = bell,
-            Which::Err => *queue.err.borrow_mut() = bell,
-            Which::Kick => {
+            BellKind::Call => *queue.call.borrow_mut() = bell,
+            BellKind::Err => *queue.err.borrow_mut() = bell,
+            BellKind::Kick => {
                 let area = self.device.area.borrow();
                 let inflight = area.as_ref().and_then(|area| area.queue(index as usize, queue.size.get()));
                 queue.start(bell.ok_or(Refused::NoKick)?, inflight);
@@ -300,10 +300,10 @@ impl<S: Seam> Session<S> {
         Ok(())
     }
 
-    /// Tells the front end that the volume has another size, if it wants to know.
-    pub fn tell_size(&self) {
-        if let Some(socket) = &*self.own_socket.borrow() {
-            // A front end that does not listen finds the size when it asks.
+    /// Notifies the front end of the volume's new size, if it has opened a channel.
+    pub fn notify_resize(&self) {
+        if let Some(socket) = &*self.backend_channel.borrow() {
+            // A front end that does not read the channel gets the size from the configuration space.
             let _ = rustix::net::send(
                 socket.as_fd(),
                 &message::config_changed(),
@@ -312,19 +312,19 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// Takes nothing more from any queue, and waits for what is under way unless `hurry` says not to.
+    /// Stops all queues and waits for inflight requests, unless `hurry` is true.
     pub async fn stop(&self, hurry: impl Fn(&Context<'_>) -> bool) {
         for queue in &self.queues {
             queue.stop(&hurry).await;
         }
     }
 
-    /// True once a page of the memory that it shares could not be had.
+    /// True once a page of the front end's memory is lost.
     pub fn has_lost_memory(&self) -> bool {
         self.device.fault.is_set()
     }
 
-    /// Returns once a page of the memory that it shares could not be had.
+    /// Waits until a page of the front end's memory is lost.
     pub async fn lost_memory(&self) {
         poll_fn(|context| match self.device.fault.is_set() {
             true => Poll::Ready(()),
@@ -336,14 +336,14 @@ impl<S: Seam> Session<S> {
         .await;
     }
 
-    /// What drivers did that no driver may, and in which queue.
-    pub fn broken(&self) -> impl Iterator<Item = (usize, crate::Broken)> {
+    /// Violations of the rules by drivers, with the queue index.
+    pub fn broken(&self) -> impl Iterator<Item = (usize, crate::QueueError)> {
         self.queues.iter().enumerate().filter_map(|(index, queue)| Some((index, queue.broken()?)))
     }
 }
 
 impl<S: Seam> Drop for Session<S> {
-    /// The front end has gone: its guest's memory is not touched any more, and who comes next waits for what is under way.
+    /// Ends all access to the guest's memory; new front ends wait for the inflight requests.
     fn drop(&mut self) {
         let device = &self.device;
         device.orphans.add(self.queues.iter().map(|queue| queue.under_way()).sum());

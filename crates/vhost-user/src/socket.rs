@@ -1,5 +1,5 @@
-//! A front end's socket, on a thread of its own: messages come with descriptors and may come in halves, and whoever sends one half
-//! holds up nobody but himself. Descriptors that could hold up the data core go no further than here.
+//! A front end's socket, on a thread of its own: messages carry descriptors and may arrive in parts, so that a slow
+//! front end blocks only its own thread. Descriptors that could block the data core are refused here.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,40 +13,40 @@ use rustix::net::{
 use seam::mailbox::Sender;
 
 use crate::descriptor;
-use crate::message::{FDS_MAX, HEAD_BYTES, Head, Message, Reply, Wrong, decode};
+use crate::message::{FDS_MAX, HEAD_BYTES, Head, Message, MessageError, Reply, decode};
 
-/// A message on its way to the core, and where its answer goes.
-pub(crate) struct Asked {
-    /// Or why it is refused already.
+/// A message for the core, with the channel for its result.
+pub(crate) struct FrontEndMessage {
+    /// The message, or the reason why it is refused already.
     pub(crate) message: Result<Message, String>,
-    pub(crate) answer: SyncSender<Answered>,
+    pub(crate) answer: SyncSender<MessageResult>,
 }
 
-/// What the core says to a message.
-pub(crate) struct Answered {
-    /// The answer, or why it cannot be obeyed.
+/// The core's result of a message.
+pub(crate) struct MessageResult {
+    /// The reply, or the reason of a refusal.
     pub(crate) result: Result<Reply, String>,
-    /// The front end may ask for a word to each message by now.
+    /// True if the front end may request an acknowledgement of each message.
     pub(crate) acknowledges: bool,
 }
 
-/// Why a conversation ended, where it was not the front end's own wish.
+/// Reason why a connection ended, other than a disconnect of the front end.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Ended {
+pub(crate) enum SocketError {
     #[error(transparent)]
     Socket(#[from] io::Error),
     #[error(transparent)]
-    Wrong(#[from] Wrong),
-    /// A message that cannot be obeyed, from a front end that did not ask whether it was.
+    MessageError(#[from] MessageError),
+    /// A refused message, whose front end did not request an acknowledgement.
     #[error("{0}")]
     Refused(String),
-    /// The core has ended, or the volume is not served any more.
-    #[error("the volume is not served any more")]
+    /// The core has ended, or the volume is no longer served.
+    #[error("the volume is no longer served")]
     Gone,
 }
 
-/// Takes messages to the core, one at a time, until the front end leaves.
-pub(crate) fn talk(socket: &Arc<OwnedFd>, core: &Sender<Asked>) -> Result<(), Ended> {
+/// Passes messages to the core, one at a time, until the front end disconnects.
+pub(crate) fn serve_socket(socket: &Arc<OwnedFd>, core: &Sender<FrontEndMessage>) -> Result<(), SocketError> {
     loop {
         let mut fds = Vec::new();
         let mut bytes = [0; HEAD_BYTES];
@@ -59,24 +59,24 @@ pub(crate) fn talk(socket: &Arc<OwnedFd>, core: &Sender<Asked>) -> Result<(), En
             return Ok(());
         }
         let message = decode(&head, &body, fds)?;
-        // What is refused is closed on this thread.
+        // A refused message's descriptors are closed on this thread.
         let message = descriptor::check(&message).map(|()| message).map_err(|refused| refused.to_string());
         let (answer, answered) = sync_channel(1);
-        core.send_waiting(Asked { message, answer }).map_err(|_| Ended::Gone)?;
-        let Answered { result, acknowledges } = answered.recv().map_err(|_| Ended::Gone)?;
+        core.send_waiting(FrontEndMessage { message, answer }).map_err(|_| SocketError::Gone)?;
+        let MessageResult { result, acknowledges } = answered.recv().map_err(|_| SocketError::Gone)?;
         let wants_word = acknowledges && head.wants_reply();
         match result.map(|reply| reply.encode(&head)) {
             Ok(Some((bytes, fd))) => send(socket, &bytes, fd)?,
             Ok(None) if wants_word => send(socket, &head.acknowledge(true), None)?,
             Ok(None) => {}
             Err(_) if wants_word => send(socket, &head.acknowledge(false), None)?,
-            Err(why) => return Err(Ended::Refused(why)),
+            Err(why) => return Err(SocketError::Refused(why)),
         }
     }
 }
 
-/// Fills `bytes`, and takes what comes with them; false when the front end has left instead.
-fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<bool, Ended> {
+/// Fills `bytes` and collects attached descriptors; returns false if the front end has disconnected.
+fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<bool, SocketError> {
     let mut done = 0;
     while done < bytes.len() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
@@ -94,7 +94,7 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result
                 fds.extend(more);
             }
         }
-        // More than a message may have are closed, not kept.
+        // Surplus descriptors are closed.
         fds.truncate(FDS_MAX + 1);
         if count == 0 {
             return Ok(false);
@@ -104,7 +104,7 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result
     Ok(true)
 }
 
-fn send(socket: &OwnedFd, bytes: &[u8], fd: Option<OwnedFd>) -> Result<(), Ended> {
+fn send(socket: &OwnedFd, bytes: &[u8], fd: Option<OwnedFd>) -> Result<(), SocketError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();

@@ -1,4 +1,4 @@
-//! CHAP (12.1.3, RFC 1994): a secret is known without being told.
+//! CHAP authentication (12.1.3, RFC 1994): proves knowledge of a secret without sending it.
 
 use md5::{Digest, Md5};
 use ring::digest::{Context, SHA256};
@@ -6,41 +6,41 @@ use subtle::ConstantTimeEq;
 
 use crate::text;
 
-/// Longest proof of the algorithms here, in bytes.
+/// Longest CHAP response of the supported algorithms, in bytes.
 pub(super) const PROOF_BYTES_MAX: usize = 32;
-/// Bytes of our challenges.
+/// Bytes of the target's challenges.
 const CHALLENGE_BYTES: usize = 32;
 
-/// What an initiator has to know, and what we have to know for it.
+/// Credentials of an initiator, and of the target towards it.
 #[derive(Clone)]
 pub struct Credentials {
-    /// The name that the initiator proves with.
+    /// The initiator's CHAP name.
     pub user: String,
-    /// Its secret.
+    /// The initiator's secret.
     pub secret: Vec<u8>,
-    /// Our name and secret, for initiators that want a proof from us.
+    /// The target's name and secret, for initiators that request mutual authentication.
     pub mutual: Option<(String, Vec<u8>)>,
 }
 
 impl std::fmt::Debug for Credentials {
-    /// Without the secrets.
+    /// Formats without secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mutual = self.mutual.as_ref().map(|(user, _)| user);
         f.debug_struct("Credentials").field("user", &self.user).field("mutual", &mutual).finish_non_exhaustive()
     }
 }
 
-/// How a proof is computed.
+/// Hash algorithm of CHAP responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// What everybody speaks.
+    /// MD5, supported by every initiator.
     Md5,
-    /// What should be spoken.
+    /// SHA-256, the recommended algorithm.
     Sha256,
 }
 
 impl Algorithm {
-    /// From its number on the wire; the order in which initiators offer is theirs to choose.
+    /// Decodes an algorithm number. The initiator's order of offers decides.
     pub fn from_wire(number: &str) -> Option<Algorithm> {
         match text::number(number)? {
             5 => Some(Algorithm::Md5),
@@ -56,7 +56,7 @@ impl Algorithm {
         }
     }
 
-    /// The proof that whoever knows the secret gives.
+    /// Computes the CHAP response to a challenge.
     pub fn proof(self, identifier: u8, secret: &[u8], challenge: &[u8]) -> Vec<u8> {
         match self {
             Algorithm::Md5 => {
@@ -73,7 +73,7 @@ impl Algorithm {
     }
 }
 
-/// A question that was put to an initiator.
+/// A challenge that was sent to an initiator.
 pub(super) struct Challenge {
     algorithm: Algorithm,
     identifier: u8,
@@ -93,15 +93,15 @@ impl Challenge {
         text::push(out, "CHAP_C", &text::hex(&self.bytes));
     }
 
-    /// Whether the proof is the one of the credentials. How long that takes tells nothing.
-    pub(super) fn is_met(&self, credentials: &Credentials, name: &str, proof: &[u8]) -> bool {
+    /// True if the CHAP response matches the credentials. The comparison takes constant time.
+    pub(super) fn verifies(&self, credentials: &Credentials, name: &str, proof: &[u8]) -> bool {
         let wanted = self.algorithm.proof(self.identifier, &credentials.secret, &self.bytes);
         let user = name.as_bytes().ct_eq(credentials.user.as_bytes());
         bool::from(user & wanted.ct_eq(proof))
     }
 
-    /// Answers the initiator's own question, if we have a secret for that. Our own question is not answered: its answer would prove
-    /// somebody else's knowledge (12.1.3).
+    /// Answers the initiator's challenge if the target has a secret. The target's own challenge is not answered: the
+    /// answer could be used as the initiator's response (12.1.3).
     pub(super) fn prove(
         &self,
         credentials: &Credentials,
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proofs_are_those_of_other_implementations() {
+    fn responses_match_other_implementations() {
         // md5sum and sha256sum of the bytes 01, "secret", "challenge".
         let proof = |algorithm: Algorithm| text::hex(&algorithm.proof(1, b"secret", b"challenge"));
         assert_eq!(proof(Algorithm::Md5), "0x46e47770030e2b4e26a0db72a7efec00");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_secret_meets_a_challenge() {
+    fn challenge_is_met_only_with_the_secret() {
         let credentials = Credentials { user: "esx".into(), secret: b"fourteen bytes".to_vec(), mutual: None };
         let mut number = 0;
         let challenge = Challenge::new(Algorithm::Sha256, &mut || {
@@ -140,17 +140,17 @@ mod tests {
             number
         });
         let proof = Algorithm::Sha256.proof(challenge.identifier, &credentials.secret, &challenge.bytes);
-        assert!(challenge.is_met(&credentials, "esx", &proof));
-        assert!(!challenge.is_met(&credentials, "esy", &proof));
-        assert!(!challenge.is_met(&credentials, "esx", &proof[..31]));
-        assert!(!challenge.is_met(&credentials, "esx", &[]));
+        assert!(challenge.verifies(&credentials, "esx", &proof));
+        assert!(!challenge.verifies(&credentials, "esy", &proof));
+        assert!(!challenge.verifies(&credentials, "esx", &proof[..31]));
+        assert!(!challenge.verifies(&credentials, "esx", &[]));
         let other =
             Algorithm::Sha256.proof(challenge.identifier.wrapping_add(1), &credentials.secret, &challenge.bytes);
-        assert!(!challenge.is_met(&credentials, "esx", &other));
+        assert!(!challenge.verifies(&credentials, "esx", &other));
     }
 
     #[test]
-    fn secrets_are_not_shown() {
+    fn debug_output_hides_secrets() {
         let mutual = Some(("us".into(), b"SHOWN".to_vec()));
         let credentials = Credentials { user: "esx".into(), secret: b"SHOWN".to_vec(), mutual };
         assert!(!format!("{credentials:?}").contains("SHOWN"));

@@ -1,7 +1,7 @@
-//! The target's half of a log-in (section 6.3), PDU by PDU, without I/O.
+//! The target's side of a login (section 6.3) as a state machine without I/O.
 //!
-//! A log-in has two stages: in the first the two ends prove who they are ([`security`]), in the second they agree on how they
-//! will talk ([`parameters`]). Nothing is done for an initiator before the whole of it has ended well.
+//! A login has two stages: authentication ([`security`]) and negotiation of parameters ([`parameters`]). The initiator
+//! gets no service before both stages have succeeded.
 
 pub mod chap;
 pub mod parameters;
@@ -20,46 +20,46 @@ const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
 const FULL_FEATURE: u8 = 3;
 
-/// Why a log-in is refused: class and detail on the wire (11.13.5).
+/// Reason for refusing a login, with class and detail on the wire (11.13.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The initiator does not keep to the protocol.
-    #[error("the initiator does not keep to the protocol")]
+    /// Protocol error of the initiator.
+    #[error("the initiator violates the protocol")]
     InitiatorError,
-    /// It did not prove who it is, or cannot in a way that is known here.
-    #[error("the initiator did not prove who it is")]
+    /// Authentication failed, or no common method exists.
+    #[error("the initiator failed to authenticate")]
     Authentication,
-    /// It may not use the target.
-    #[error("the initiator is in no access list")]
+    /// The access list excludes the initiator.
+    #[error("the access list excludes the initiator")]
     Authorization,
-    /// There is no target of that name.
+    /// The target name is unknown.
     #[error("there is no target of that name")]
     NoSuchTarget,
-    /// It speaks another version.
-    #[error("the initiator speaks no version that is spoken here")]
+    /// The initiator requires another protocol version.
+    #[error("the initiator supports no common protocol version")]
     Version,
-    /// The session has its one connection.
-    #[error("a session has one connection here")]
+    /// The session already has its only connection.
+    #[error("a session supports one connection only")]
     TooManyConnections,
-    /// It did not say who it is, or what it wants.
-    #[error("the initiator did not give its name, or the target's")]
+    /// InitiatorName or TargetName is missing.
+    #[error("the initiator's or the target's name is missing")]
     MissingParameter,
-    /// It wants a type of session that is none.
-    #[error("there is no such type of session")]
+    /// Unknown session type.
+    #[error("unknown session type")]
     SessionType,
-    /// It wants to go on with a session that is not there.
+    /// The session to reinstate does not exist.
     #[error("there is no such session")]
     NoSuchSession,
     /// The target is stopping.
     #[error("the target is stopping")]
     Unavailable,
-    /// There are too many sessions.
-    #[error("there are too many sessions")]
+    /// The session limit is reached.
+    #[error("the session limit is reached")]
     OutOfResources,
 }
 
 impl Refusal {
-    /// Class and detail.
+    /// Status class and detail.
     pub fn status(self) -> (u8, u8) {
         match self {
             Refusal::InitiatorError => (2, 0),
@@ -77,84 +77,84 @@ impl Refusal {
     }
 }
 
-/// What a session is for.
+/// Type of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionType {
-    /// Commands.
+    /// SCSI commands.
     #[default]
     Normal,
-    /// Asking which targets there are.
+    /// SendTargets only.
     Discovery,
 }
 
-/// The credentials of the users whose initiators may have that name.
+/// Finds the credentials that authenticate the initiator of a name.
 pub type CredentialsOf<'a> = &'a dyn Fn(&str) -> Vec<&'a Credentials>;
 
-/// Who may log in to what, and how.
+/// Rules for logins to a target.
 pub struct Rules<'a> {
     /// The target's name.
     pub target: &'a str,
-    /// The portal group that the connection came in by.
+    /// Target portal group of the connection.
     pub portal_group: u16,
-    /// Whether the initiator of that name may.
+    /// True if the access list admits the initiator.
     pub admits: &'a dyn Fn(&str) -> bool,
-    /// With which of some credentials the initiator of that name may prove who it is; `None`: it need not.
+    /// Credentials by initiator name; `None` if authentication is not required.
     pub credentials: Option<CredentialsOf<'a>>,
 }
 
-/// What was agreed on with an initiator.
+/// Result of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Its name, in lower case.
+    /// Initiator name in lower case.
     pub initiator: String,
-    /// What it calls itself for people; may be empty.
+    /// Initiator alias; may be empty.
     pub alias: String,
-    /// What it wants.
+    /// Session type.
     pub session: SessionType,
-    /// Its name for the session.
+    /// Initiator's part of the session identifier.
     pub isid: [u8; 6],
-    /// Our name for the session that it wants to go on with; 0 for a new one.
+    /// Handle of the session to reinstate; 0 for a new session.
     pub tsih: u16,
-    /// Its name for the connection.
+    /// Connection identifier.
     pub connection: u16,
-    /// It has proved who it is.
+    /// True if the initiator authenticated itself.
     pub authenticated: bool,
-    /// How the two ends talk.
+    /// Negotiated parameters.
     pub parameters: Parameters,
 }
 
-/// What follows a step.
+/// What follows a login step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Another request.
+    /// A further request.
     Continue,
-    /// The full-feature phase, if whoever asked for this step wants the session.
+    /// The full-feature phase, if the caller accepts the session.
     Done(Box<Agreed>),
-    /// The end, after the answer is sent.
+    /// The end, once the answer is sent.
     Refused(Refusal),
 }
 
-/// The answer to one request.
+/// Answer to a login request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its head; the session's number is the request's.
+    /// Header; its TSIH is the request's.
     pub response: LoginResponse,
-    /// Its text.
+    /// Text.
     pub text: Vec<u8>,
     /// What follows.
     pub next: Next,
 }
 
-/// Who the initiator says it is, in its first request.
+/// The initiator's declarations in its first request.
 struct Initiator {
     name: String,
     session: SessionType,
 }
 
-/// A log-in under way.
+/// State of a login.
 #[derive(Default)]
 pub struct Login {
-    /// Head of the first request.
+    /// Header of the first request.
     first: Option<LoginRequest>,
     stage: u8,
     collector: Collector,
@@ -166,7 +166,7 @@ pub struct Login {
 }
 
 impl Login {
-    /// Answers one request.
+    /// Processes one request.
     pub fn step(
         &mut self,
         rules: &Rules<'_>,
@@ -203,7 +203,7 @@ impl Login {
         Answer { response, text, next }
     }
 
-    /// Takes one request in; true when the stage ends.
+    /// Processes one request; returns true if its stage ends.
     fn take(
         &mut self,
         rules: &Rules<'_>,
@@ -220,7 +220,7 @@ impl Login {
         let collected = self.collector.take();
         let pairs = text::pairs(&collected).map_err(|_| Refusal::InitiatorError)?;
         if self.initiator.is_none() {
-            self.introduce(rules, &pairs, out)?;
+            self.identify(rules, &pairs, out)?;
         }
         let credentials = rules.credentials.filter(|_| self.must_authenticate(&pairs));
         let credentials = credentials.zip(self.initiator.as_ref()).map(|(of, initiator)| of(&initiator.name));
@@ -250,15 +250,17 @@ impl Login {
             return Ok(false);
         }
         match credentials {
-            Some(_) if !self.security.is_authenticated() => match self.stage == SECURITY && self.security.has_begun() {
-                true => Ok(false),
-                false => Err(Refusal::Authentication),
-            },
+            Some(_) if !self.security.is_authenticated() => {
+                match self.stage == SECURITY && self.security.is_in_progress() {
+                    true => Ok(false),
+                    false => Err(Refusal::Authentication),
+                }
+            }
             _ => Ok(true),
         }
     }
 
-    /// Whether the head of a request fits those before it.
+    /// Checks the header of a request against earlier requests.
     fn check(&mut self, request: &LoginRequest) -> Result<(), Refusal> {
         self.pdus += 1;
         if self.pdus > limits::LOGIN_PDUS_MAX {
@@ -287,8 +289,8 @@ impl Login {
         Ok(())
     }
 
-    /// Takes what the first request has to say.
-    fn introduce(&mut self, rules: &Rules<'_>, pairs: &[Pair<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    /// Processes the declarations of the first request.
+    fn identify(&mut self, rules: &Rules<'_>, pairs: &[Pair<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let find = |key| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
         let initiator = find("InitiatorName").ok_or(Refusal::MissingParameter)?;
         name::check(initiator).map_err(|_| Refusal::InitiatorError)?;
@@ -311,8 +313,8 @@ impl Login {
         Ok(())
     }
 
-    /// A session that tells the target's name alone is open to whoever is in the access list and offers no proof, as discovery is
-    /// elsewhere. Who offers one has to give it.
+    /// True if the initiator must authenticate itself. A discovery session is open to the access list if the initiator
+    /// offers no authentication, as in other targets; an offered authentication must succeed.
     fn must_authenticate(&self, pairs: &[Pair<'_>]) -> bool {
         let offers_none = |pair: &Pair<'_>| pair.key == "AuthMethod" && pair.value.split(',').any(|one| one == "None");
         let open = self.security.is_open() && (self.stage == OPERATIONAL || pairs.iter().any(offers_none))

@@ -1,35 +1,35 @@
-//! What the two ends agree on about how they talk (section 13): every key with the way its value is found.
+//! Negotiation of operational parameters (section 13): a table of keys with the rule of each value.
 
 use super::{Refusal, SessionType};
 use crate::limits;
 use crate::text::{self, Pair};
 
-/// Values that both ends keep to.
+/// Negotiated values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// Headers are followed by a checksum, in both directions.
+    /// Header digest, in both directions.
     pub header_digest: bool,
-    /// Data segments are followed by a checksum, in both directions.
+    /// Data digest, in both directions.
     pub data_digest: bool,
-    /// Longest data segment that the initiator takes, in bytes.
+    /// Longest data segment that the initiator accepts, in bytes.
     pub send_bytes_max: u32,
-    /// Longest data segment that we take, in bytes.
+    /// Longest data segment that the target accepts, in bytes.
     pub receive_bytes_max: u32,
-    /// No data may follow a command that nobody asked for.
+    /// True if unsolicited data PDUs are not allowed.
     pub initial_r2t: bool,
-    /// Data may come in a command's own PDU.
+    /// True if a command PDU may carry data.
     pub immediate_data: bool,
     /// Longest sequence of data, in bytes.
     pub burst_bytes: u32,
-    /// Most data that come without being asked for, in bytes.
+    /// Most unsolicited data of a command, in bytes.
     pub first_burst_bytes: u32,
-    /// R2Ts of one command that may be outstanding.
+    /// Most outstanding R2Ts of a command.
     pub outstanding_r2t: u16,
-    /// Seconds after which an initiator may come back that lost its connection.
+    /// Seconds that an initiator waits before it reconnects.
     pub time2wait_s: u16,
 }
 
-/// Where values come from that nobody spoke of (13, "Default").
+/// Values of keys that are not negotiated (13, "Default").
 const DEFAULT: Parameters = Parameters {
     header_digest: false,
     data_digest: false,
@@ -43,14 +43,14 @@ const DEFAULT: Parameters = Parameters {
     time2wait_s: 2,
 };
 
-/// Bounds of a length of data on the wire.
+/// Bounds of a data length on the wire.
 const LEN_MIN: u32 = 512;
 const LEN_MAX: u32 = (1 << 24) - 1;
 
-/// The negotiation, as far as it is.
+/// State of the negotiation.
 pub(super) struct Negotiation {
     parameters: Parameters,
-    /// Keys whose value was found; one may be negotiated once.
+    /// Keys negotiated so far; each may be negotiated once.
     seen: Vec<&'static str>,
     declared: bool,
 }
@@ -61,20 +61,20 @@ impl Default for Negotiation {
     }
 }
 
-/// How the value of a key is found.
+/// Result of one key.
 enum Answer {
-    /// It is the initiator's to say.
+    /// A declaration by the initiator, without an answer.
     Declared,
-    /// This is it.
+    /// The negotiated value.
     Value(String),
-    /// It means nothing here.
+    /// The key does not apply.
     Irrelevant,
-    /// What was offered is none.
+    /// The offer is invalid.
     Reject,
 }
 
 impl Negotiation {
-    /// Finds the value of one key, and answers where the key wants an answer.
+    /// Negotiates one key and appends its answer, if any.
     pub(super) fn answer(&mut self, pair: &Pair<'_>, session: SessionType, out: &mut Vec<u8>) -> Result<(), Refusal> {
         let Some(key) = KEYS.iter().find(|key| key.name == pair.key) else {
             text::push(out, pair.key, "NotUnderstood");
@@ -84,7 +84,7 @@ impl Negotiation {
             return Err(Refusal::InitiatorError);
         }
         self.seen.push(key.name);
-        let answer = match key.normal_alone && session == SessionType::Discovery {
+        let answer = match key.is_normal_only && session == SessionType::Discovery {
             true => Answer::Irrelevant,
             false => (key.find)(&mut self.parameters, pair.value),
         };
@@ -97,7 +97,7 @@ impl Negotiation {
         Ok(())
     }
 
-    /// Says what is ours to say, once.
+    /// Appends the target's declarations, once.
     pub(super) fn declare(&mut self, out: &mut Vec<u8>) {
         if !self.declared {
             self.declared = true;
@@ -106,27 +106,27 @@ impl Negotiation {
         }
     }
 
-    /// What was found.
+    /// The negotiated values.
     pub(super) fn parameters(&self) -> Parameters {
         let found = self.parameters;
         Parameters { first_burst_bytes: found.first_burst_bytes.min(found.burst_bytes), ..found }
     }
 }
 
-/// A key and how its value is found.
+/// A key with its negotiation rule.
 struct Key {
     name: &'static str,
-    /// It means nothing in a discovery session.
-    normal_alone: bool,
+    /// True if the key does not apply to discovery sessions.
+    is_normal_only: bool,
     find: fn(&mut Parameters, &str) -> Answer,
 }
 
 const fn key(name: &'static str, find: fn(&mut Parameters, &str) -> Answer) -> Key {
-    Key { name, normal_alone: false, find }
+    Key { name, is_normal_only: false, find }
 }
 
 const fn normal(name: &'static str, find: fn(&mut Parameters, &str) -> Answer) -> Key {
-    Key { name, normal_alone: true, find }
+    Key { name, is_normal_only: true, find }
 }
 
 const KEYS: &[Key] = &[
@@ -153,16 +153,16 @@ const KEYS: &[Key] = &[
         let count = number(value, 1, 65_535).map(|count| (count as u16).min(limits::OUTSTANDING_R2T));
         found(&mut all.outstanding_r2t, count, |count| count.to_string())
     }),
-    // The highest of both, and we ask for none.
+    // Rule "maximum"; the target's value is zero.
     key("DefaultTime2Wait", |all, value| {
         let seconds = number(value, 0, 3600).map(|seconds| seconds as u16);
         found(&mut all.time2wait_s, seconds, |seconds| seconds.to_string())
     }),
-    // The lowest of both: nothing is kept of a connection that is lost.
+    // Rule "minimum"; the target keeps no state of a lost connection.
     key("DefaultTime2Retain", |_, value| fixed(number(value, 0, 3600).is_some(), "0")),
     normal("MaxConnections", |_, value| fixed(number(value, 1, 65_535).is_some(), "1")),
     key("ErrorRecoveryLevel", |_, value| fixed(number(value, 0, 2).is_some(), "0")),
-    // Data come in order, whatever the initiator could do.
+    // The target delivers in order and accepts only that.
     normal("DataPDUInOrder", |_, value| fixed(boolean(value).is_some(), "Yes")),
     normal("DataSequenceInOrder", |_, value| fixed(boolean(value).is_some(), "Yes")),
     key("TaskReporting", |_, value| fixed(value.split(',').any(|one| one == "RFC3720"), "RFC3720")),
@@ -170,19 +170,19 @@ const KEYS: &[Key] = &[
         Some(level) => Answer::Value(level.min(1).to_string()),
         None => Answer::Reject,
     }),
-    // Markers of RFC 3720, which are no more.
+    // Markers of RFC 3720, now obsolete.
     key("OFMarker", |_, value| fixed(boolean(value).is_some(), "No")),
     key("IFMarker", |_, value| fixed(boolean(value).is_some(), "No")),
     key("OFMarkInt", |_, _| Answer::Irrelevant),
     key("IFMarkInt", |_, _| Answer::Irrelevant),
-    // Not an initiator's to say, or not here.
+    // Keys that an initiator may not send, or not in a login.
     key("TargetAlias", |_, _| Answer::Reject),
     key("TargetAddress", |_, _| Answer::Reject),
     key("TargetPortalGroupTag", |_, _| Answer::Reject),
     key("SendTargets", |_, _| Answer::Reject),
 ];
 
-/// Keeps what was found.
+/// Stores a negotiated value.
 fn found<T: Copy>(place: &mut T, value: Option<T>, show: impl Fn(T) -> String) -> Answer {
     match value {
         Some(value) => {
@@ -197,7 +197,7 @@ fn fixed(makes_sense: bool, value: &str) -> Answer {
     if makes_sense { Answer::Value(value.to_owned()) } else { Answer::Reject }
 }
 
-/// The first of the initiator's list that is known here.
+/// Selects the first supported entry of the initiator's list.
 fn digest(place: &mut bool, value: &str) -> Answer {
     let known = |one| match one {
         "None" => Some(false),

@@ -1,35 +1,35 @@
-//! The security stage (section 12): which proof, and whether it is given.
+//! The security stage (section 12): selection of a method and verification.
 
 use super::Refusal;
 use super::chap::{Algorithm, Challenge, Credentials, PROOF_BYTES_MAX};
 use crate::text::{self, Pair};
 
-/// Bytes of a challenge of an initiator that are looked at.
+/// Longest accepted challenge of an initiator, in bytes.
 const CHALLENGE_BYTES_MAX: usize = 1024;
-/// Methods and algorithms of one offer that are looked at.
+/// Most methods or algorithms examined in one offer.
 const LIST_MAX: usize = 16;
 
-/// How far the stage is.
+/// Progress of the stage.
 #[derive(Default)]
 enum State {
-    /// Nothing was offered.
+    /// No method offered yet.
     #[default]
     Open,
-    /// Nobody has to prove anything.
+    /// No authentication required.
     None,
-    /// A proof by CHAP; its algorithm comes next.
+    /// CHAP selected; the algorithm comes next.
     Chap,
-    /// Our challenge is out.
+    /// The target's challenge is sent.
     Challenged(Challenge),
-    /// The proof was given.
+    /// The initiator is authenticated.
     Authenticated,
 }
 
-/// The stage.
+/// The security stage of a login.
 #[derive(Default)]
 pub(super) struct Security {
     state: State,
-    /// What the request at hand holds.
+    /// Keys of the current request.
     methods: Option<Vec<String>>,
     algorithms: Option<Vec<String>>,
     name: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct Security {
 }
 
 impl Security {
-    /// True for the keys of this stage.
+    /// True for keys of this stage.
     pub(super) fn knows(key: &str) -> bool {
         matches!(key, "AuthMethod" | "CHAP_A" | "CHAP_N" | "CHAP_R" | "CHAP_I" | "CHAP_C")
     }
@@ -56,12 +56,12 @@ impl Security {
         matches!(self.state, State::Authenticated)
     }
 
-    /// True while a proof is on its way.
-    pub(super) fn has_begun(&self) -> bool {
+    /// True while CHAP is in progress.
+    pub(super) fn is_in_progress(&self) -> bool {
         matches!(self.state, State::Chap | State::Challenged(_))
     }
 
-    /// Takes a pair in; each may come once in a request.
+    /// Stores a pair; each key may come once in a request.
     pub(super) fn take(&mut self, pair: &Pair<'_>) -> Result<(), Refusal> {
         let list = || Some(pair.value.split(',').take(LIST_MAX).map(str::to_owned).collect());
         let is_new = match pair.key {
@@ -85,7 +85,7 @@ impl Security {
         if is_new { Ok(()) } else { Err(Refusal::InitiatorError) }
     }
 
-    /// Answers what the request at hand held.
+    /// Processes the keys of the current request.
     pub(super) fn answer<'a>(
         &mut self,
         credentials: Option<&[&'a Credentials]>,
@@ -112,9 +112,9 @@ impl Security {
         match (self.name.take(), self.proof.take()) {
             (Some(name), Some(proof)) => {
                 let State::Challenged(challenge) = &self.state else { return Err(Refusal::InitiatorError) };
-                // All of them are tried, so that the time does not tell which one it is.
+                // All credentials are tried, so that the time does not reveal which one matches.
                 let met =
-                    |met, one: &&'a Credentials| if challenge.is_met(one, &name, &proof) { Some(*one) } else { met };
+                    |met, one: &&'a Credentials| if challenge.verifies(one, &name, &proof) { Some(*one) } else { met };
                 let met = credentials.unwrap_or_default().iter().fold(None, met);
                 let credentials = met.ok_or(Refusal::Authentication)?;
                 if let Some((identifier, asked)) = asked {
@@ -123,7 +123,7 @@ impl Security {
                 self.state = State::Authenticated;
                 Ok(())
             }
-            // Who has proved nothing is told nothing.
+            // A challenge from an unauthenticated initiator is not answered.
             (None, None) if asked.is_none() => Ok(()),
             _ => Err(Refusal::InitiatorError),
         }

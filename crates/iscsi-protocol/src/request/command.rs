@@ -1,49 +1,49 @@
-//! The SCSI command PDU, with its additional headers (11.2.2, 11.3).
+//! The SCSI command PDU with its additional headers (11.2.2, 11.3).
 
 use super::{FINAL, Reject};
-use crate::wire::Places;
+use crate::wire::HeaderFields;
 use crate::{HEADER_BYTES, Header};
 
 const READ: u8 = 0x40;
 const WRITE: u8 = 0x20;
-/// Bytes of a CDB that lie in the header.
+/// Bytes of a CDB in the basic header.
 const CDB_BYTES: usize = 16;
 /// Longest CDB, in bytes.
 const CDB_BYTES_MAX: usize = 260;
 const EXTENDED_CDB: u8 = 1;
 const BIDIRECTIONAL_LEN: u8 = 2;
 
-/// In which order a task is to be done (SAM-5).
+/// Task attribute (SAM-5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribute {
-    /// Whenever it fits.
+    /// In any order.
     Simple,
-    /// After all before it and before all after it.
+    /// After all earlier tasks and before all later ones.
     Ordered,
-    /// Before all others.
+    /// Before all other tasks.
     HeadOfQueue,
-    /// While an ACA condition lasts.
+    /// During an ACA condition.
     Aca,
 }
 
 /// A SCSI command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// No unsolicited data follow this PDU.
+    /// True if no unsolicited data PDUs follow.
     pub is_final: bool,
-    /// Data come back.
+    /// True if the command reads.
     pub reads: bool,
-    /// Data are sent.
+    /// True if the command writes.
     pub writes: bool,
-    /// Its order.
+    /// Task attribute.
     pub attribute: Attribute,
-    /// The unit.
+    /// Address of the unit.
     pub lun: [u8; 8],
-    /// Bytes that the initiator expects to move: those that it writes if it does both.
+    /// Expected data length; of the written data if the command reads and writes.
     pub expected_len: u32,
-    /// Bytes that come back of a command that also writes.
+    /// Expected length of the read data of a command that also writes.
     pub expected_read_len: Option<u32>,
-    /// The command; at least 16 bytes.
+    /// The CDB; at least 16 bytes.
     pub cdb: Vec<u8>,
 }
 
@@ -51,7 +51,7 @@ impl Command {
     pub(super) fn decode(header: &Header, mut ahs: &[u8]) -> Result<Command, Reject> {
         let flags = header[1];
         let attribute = match flags & 7 {
-            // Untagged is as good as simple where one task at a time is no bound.
+            // An untagged task is treated as simple, because the session takes many tasks at once.
             0 | 1 => Attribute::Simple,
             2 => Attribute::Ordered,
             3 => Attribute::HeadOfQueue,
@@ -61,7 +61,7 @@ impl Command {
         let mut cdb = header[HEADER_BYTES - CDB_BYTES..].to_vec();
         let mut expected_read_len = None;
         while let Some((head, rest)) = ahs.split_first_chunk::<4>() {
-            // The length counts neither itself nor the kind, but the reserved byte.
+            // The length includes the reserved byte, but neither itself nor the type.
             let len = usize::from(u16::from_be_bytes([head[0], head[1]]));
             let content = len.checked_sub(1).and_then(|len| rest.get(..len)).ok_or(Reject::InvalidField)?;
             match head[2] & 0x3f {
@@ -105,7 +105,7 @@ impl Command {
         header.put(HEADER_BYTES - CDB_BYTES, &self.cdb[..self.cdb.len().min(CDB_BYTES)]);
     }
 
-    /// The additional headers that go with it: whole words, none for most commands.
+    /// Encodes the additional headers, in whole words; empty for most commands.
     pub fn encode_ahs(&self) -> Vec<u8> {
         let mut ahs = Vec::new();
         let mut push = |kind: u8, content: &[u8]| {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_survives_the_wire_with_its_additional_headers() {
+    fn command_round_trips_with_additional_headers() {
         for (cdb_len, read_len) in [(16, None), (32, None), (33, None), (16, Some(512)), (260, Some(512))] {
             let request = command(cdb_len, read_len);
             let RequestBody::Command(command) = &request.body else { unreachable!() };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn additional_headers_that_contradict_themselves_are_refused() {
+    fn inconsistent_additional_headers_are_refused() {
         let header = command(16, None).encode();
         for ahs in [
             &[0, 0, 1, 0][..],

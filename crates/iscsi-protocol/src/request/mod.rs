@@ -1,109 +1,109 @@
-//! What an initiator sends: headers, decoded and encoded.
+//! PDUs of initiators: headers, decoded and encoded.
 
 mod command;
 
 pub use command::{Attribute, Command};
 
-use crate::wire::Places;
+use crate::wire::HeaderFields;
 use crate::{HEADER_BYTES, Header};
 
 const IMMEDIATE: u8 = 0x40;
 const FINAL: u8 = 0x80;
 const CONTINUES: u8 = 0x40;
 
-/// One PDU of an initiator, without its data segment.
+/// A PDU of an initiator, without its data segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// To be served before those that came earlier, and not numbered.
+    /// True for an immediate PDU, which has no command number of its own.
     pub immediate: bool,
-    /// The initiator's name for the task.
+    /// Initiator task tag.
     pub task_tag: u32,
-    /// The command's number; nothing in a [`RequestBody::DataOut`] and a [`RequestBody::Snack`].
+    /// CmdSN; unused in [`RequestBody::DataOut`] and [`RequestBody::Snack`].
     pub cmd_sn: u32,
-    /// The next response that the initiator waits for.
+    /// ExpStatSN.
     pub exp_stat_sn: u32,
-    /// What it is.
+    /// Type and type-specific fields.
     pub body: RequestBody,
 }
 
-/// What an initiator's PDU is.
+/// Type of an initiator's PDU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestBody {
-    /// A sign of life, asked for or answering ours; the data come back.
+    /// NOP-Out: a ping, whose data are returned, or the answer to a ping.
     NopOut {
-        /// The unit that our question was about.
+        /// Unit of the NOP-In that is answered.
         lun: [u8; 8],
-        /// The tag of our question that this answers, or [`crate::NO_TAG`].
+        /// Target transfer tag of the NOP-In that is answered, or [`crate::NO_TAG`].
         target_tag: u32,
     },
-    /// A SCSI command; the data are the first of what it writes.
+    /// SCSI command with its immediate data.
     Command(Command),
-    /// Ends tasks.
+    /// Task management function request.
     TaskManagement(TaskManagement),
-    /// A step of the log-in; the data are text.
+    /// Login request; the data are text.
     Login(LoginRequest),
-    /// A question in text.
+    /// Text request.
     Text {
-        /// The last PDU of the question.
+        /// True for the last PDU of the text.
         is_final: bool,
-        /// The text goes on in the next PDU.
+        /// True if the text continues in the next PDU.
         continues: bool,
-        /// The tag of our answer that this continues, or [`crate::NO_TAG`].
+        /// Target transfer tag of the text response that is continued, or [`crate::NO_TAG`].
         target_tag: u32,
-        /// Comes back.
+        /// Returned in the response.
         lun: [u8; 8],
     },
     /// Data of a write.
     DataOut(DataOut),
-    /// The end of a session.
+    /// Logout request.
     Logout {
-        /// 0: the session; 1: the connection; 2: the connection, for recovery.
+        /// 0: close the session; 1: close the connection; 2: remove the connection for recovery.
         reason: u8,
-        /// The connection.
+        /// Connection identifier.
         connection: u16,
     },
-    /// A wish for something to be sent again; recovery of a level that is never agreed on.
+    /// SNACK: a request for retransmission, which needs an error recovery level that is never negotiated.
     Snack,
 }
 
-/// A task management function.
+/// A task management function request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskManagement {
-    /// What is to be done.
+    /// Function.
     pub function: TaskFunction,
-    /// The unit.
+    /// Address of the unit.
     pub lun: [u8; 8],
-    /// The task, for those functions that mean one.
+    /// Tag of the task, for functions on one task.
     pub referenced_tag: u32,
-    /// The number of the command that began it.
+    /// CmdSN of that task.
     pub referenced_cmd_sn: u32,
 }
 
-/// What a task management request wants.
+/// Task management function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskFunction {
-    /// One task gone.
+    /// Aborts one task.
     AbortTask,
-    /// All tasks of this session on a unit gone.
+    /// Aborts all tasks of this session on a unit.
     AbortTaskSet,
-    /// An ACA condition gone.
+    /// Clears an ACA condition.
     ClearAca,
-    /// All tasks of all sessions on a unit gone.
+    /// Aborts all tasks of all sessions on a unit.
     ClearTaskSet,
-    /// A unit like new.
+    /// Resets a unit.
     LogicalUnitReset,
-    /// All units like new.
+    /// Resets all units.
     TargetWarmReset,
-    /// All units like new and all sessions gone.
+    /// Resets all units and ends all sessions.
     TargetColdReset,
-    /// A task moved to another connection.
+    /// Reassigns a task to another connection.
     TaskReassign,
-    /// Something that is not spoken here.
+    /// An unsupported function.
     Unknown(u8),
 }
 
 impl TaskFunction {
-    /// From its number on the wire.
+    /// Decodes a function number.
     pub const fn from_wire(number: u8) -> Self {
         match number {
             1 => TaskFunction::AbortTask,
@@ -118,7 +118,7 @@ impl TaskFunction {
         }
     }
 
-    /// Its number on the wire.
+    /// Encodes the function number.
     pub const fn to_wire(self) -> u8 {
         match self {
             TaskFunction::AbortTask => 1,
@@ -134,64 +134,64 @@ impl TaskFunction {
     }
 }
 
-/// The head of a step of the log-in.
+/// Header of a login request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoginRequest {
-    /// The initiator wants to go on to `next_stage`.
+    /// True if the initiator requests a transition to `next_stage`.
     pub transit: bool,
-    /// The text goes on in the next PDU.
+    /// True if the text continues in the next PDU.
     pub continues: bool,
-    /// 0: security; 1: parameters.
+    /// Current stage. 0: security; 1: operational parameters.
     pub stage: u8,
-    /// 1: parameters; 3: full feature.
+    /// Next stage. 1: operational parameters; 3: full feature.
     pub next_stage: u8,
-    /// Highest version that the initiator speaks.
+    /// Highest supported version.
     pub version_max: u8,
-    /// Lowest version that it speaks.
+    /// Lowest supported version.
     pub version_min: u8,
-    /// The initiator's name for the session.
+    /// Initiator's part of the session identifier.
     pub isid: [u8; 6],
-    /// Our name for the session; 0 for a new one.
+    /// Target session identifying handle; 0 for a new session.
     pub tsih: u16,
-    /// The initiator's name for the connection.
+    /// Connection identifier.
     pub connection: u16,
 }
 
-/// The head of a piece of a write's data.
+/// Header of a data-out PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOut {
-    /// The last of its sequence.
+    /// True for the last PDU of the sequence.
     pub is_final: bool,
-    /// The unit.
+    /// Address of the unit.
     pub lun: [u8; 8],
-    /// The tag of the R2T that this answers, or [`crate::NO_TAG`] for what nobody asked for.
+    /// Target transfer tag of the R2T, or [`crate::NO_TAG`] for unsolicited data.
     pub target_tag: u32,
-    /// Its number in its sequence.
+    /// DataSN.
     pub data_sn: u32,
-    /// Where it belongs in the command's data.
+    /// Offset in the command's data.
     pub offset: u32,
 }
 
-/// Why a PDU is answered with a reject (11.17.1).
+/// Reason of a reject PDU (11.17.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reject {
-    /// The data's checksum is wrong.
+    /// Data digest error.
     DataDigest = 2,
-    /// Asks for recovery of a level that was not agreed on.
+    /// SNACK reject: the recovery level is not negotiated.
     Snack = 3,
-    /// Not what the protocol wants here.
+    /// Protocol error.
     Protocol = 4,
-    /// An opcode that is not spoken here.
+    /// Unsupported opcode.
     NotSupported = 5,
     /// Too many immediate commands.
     TooManyImmediate = 6,
-    /// A field that makes no sense.
+    /// Invalid field.
     InvalidField = 9,
 }
 
 impl Request {
-    /// What the header and the additional headers say.
+    /// Decodes a header and its additional headers.
     pub fn decode(header: &Header, ahs: &[u8]) -> Result<Request, Reject> {
         let flags = header[1];
         let (is_final, continues) = (flags & FINAL != 0, flags & CONTINUES != 0);
@@ -238,7 +238,7 @@ impl Request {
         })
     }
 
-    /// As it goes over the wire, without its data's length and without additional headers.
+    /// Encodes the header, without the data length and without additional headers.
     pub fn encode(&self) -> Header {
         let mut header = [0; HEADER_BYTES];
         header.put_u32(16, self.task_tag);
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_request_survives_the_wire() {
+    fn every_request_round_trips() {
         let lun = [0, 3, 0, 0, 0, 0, 0, 0];
         let task = |function| TaskManagement { function, lun, referenced_tag: 9, referenced_cmd_sn: 8 };
         let login = LoginRequest {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn task_functions_keep_their_numbers() {
+    fn task_function_numbers_round_trip() {
         for number in 0..=127 {
             assert_eq!(TaskFunction::from_wire(number).to_wire(), number);
         }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opcode_of_nobody_is_refused() {
+    fn unknown_opcodes_are_refused() {
         let mut header = [0; HEADER_BYTES];
         for opcode in [0x07, 0x11, 0x1c, 0x20, 0x3f] {
             header[0] = opcode;

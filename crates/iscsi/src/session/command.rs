@@ -1,4 +1,4 @@
-//! SCSI commands: what can be answered at once is, everything else becomes a task.
+//! SCSI commands: a command that needs no waiting is answered at once, every other command becomes a task.
 
 use std::rc::Rc;
 
@@ -12,20 +12,20 @@ use super::Session;
 use super::outgoing::DataAt;
 use super::reply::{Reply, borrowed_bytes};
 use super::slowest::SlowCommand;
-use super::task::{Arriving, Task};
+use super::task::{Task, WriteData};
 use super::writes::Data;
 use crate::options::IMMEDIATE_MAX;
 
-/// The status of a command that there is no room for now; initiators try again with fewer at once.
+/// Status of a command without room; the initiator retries with fewer commands in flight.
 const TASK_SET_FULL: u8 = 0x28;
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
-/// Sense data of a command whose data did not come in order (11.4.7.2): ABORTED COMMAND, 4B/00.
+/// Sense data for data out of order (11.4.7.2): ABORTED COMMAND, 4B/00.
 const DATA_PHASE_ERROR: [u8; 18] = [0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x4b, 0, 0, 0, 0, 0];
 const SYNCHRONIZE_CACHE: [u8; 2] = [0x35, 0x91];
 
 impl<S: Seam> Session<S> {
-    /// Begins a command, of whose data the first came with it.
+    /// Starts a command, with its immediate data.
     pub(super) fn command(
         self: &Rc<Self>,
         tag: u32,
@@ -48,19 +48,19 @@ impl<S: Seam> Session<S> {
                 (false, _) => 0,
             },
         };
-        if self.answer_now(nexus, tag, command, expected, data) {
+        if self.try_answer(nexus, tag, command, expected, data) {
             return Ok(());
         }
         let parameters = &self.spec.agreed.parameters;
-        let unasked_max = parameters.first_burst_bytes;
-        let comes = if command.is_final { data.len() } else { unasked_max.min(command.expected_len) as usize };
+        let unsolicited_max = parameters.first_burst_bytes;
+        let comes = if command.is_final { data.len() } else { unsolicited_max.min(command.expected_len) as usize };
         if comes > 0 && self.is_full_of_writes(comes) {
             self.queue_status(tag, TASK_SET_FULL, &[], Residual::None, 0);
             return Ok(());
         }
         self.hold(comes);
-        let goes_on = writes && !command.is_final;
-        let arriving = Arriving::new(expected.out_bytes as u32, unasked_max, data, goes_on);
+        let continues_unsolicited = writes && !command.is_final;
+        let arriving = WriteData::new(expected.out_bytes as u32, unsolicited_max, data, continues_unsolicited);
         let is_harmless = reads && !writes || SYNCHRONIZE_CACHE.contains(&command.cdb[0]);
         let number = self.counters.commands.get();
         let task = Rc::new(Task::new(tag, command.lun, number, is_harmless, immediate, arriving));
@@ -72,7 +72,7 @@ impl<S: Seam> Session<S> {
         Ok(())
     }
 
-    /// Whether a command keeps to what was agreed.
+    /// Checks a command against the negotiated parameters.
     fn check(&self, tag: u32, command: &Command, data: &[u8]) -> Result<(), Reject> {
         let parameters = &self.spec.agreed.parameters;
         let most = parameters.first_burst_bytes.min(command.expected_len) as usize;
@@ -84,10 +84,10 @@ impl<S: Seam> Session<S> {
         if is_wrong { Err(Reject::Protocol) } else { Ok(()) }
     }
 
-    /// Answers a command that a unit need not be waited for.
-    fn answer_now(&self, nexus: &Nexus, tag: u32, command: &Command, expected: Expected, data: &[u8]) -> bool {
+    /// Answers a command if the unit needs no waiting.
+    fn try_answer(&self, nexus: &Nexus, tag: u32, command: &Command, expected: Expected, data: &[u8]) -> bool {
         let target = &self.spec.shared.target;
-        let asked = scsi::Command { lun: command.lun, cdb: &command.cdb, expected, cancel: &self.nobody };
+        let asked = scsi::Command { lun: command.lun, cdb: &command.cdb, expected, cancel: &self.never_cancelled };
         if command.writes {
             let all_here = !command.reads && command.is_final && data.len() as u64 == expected.out_bytes;
             if !all_here || data.is_empty() || !target.write_now(nexus, &asked, data) {
@@ -120,7 +120,7 @@ impl<S: Seam> Session<S> {
         let mut reply = Reply::new(&self, &task, expected.in_bytes);
         let command = scsi::Command { lun: task.lun, cdb, expected, cancel: &task.cancel };
         let outcome = self.spec.shared.target.execute(nexus, command, &mut data, &mut reply).await;
-        // Before the answer, which tells how much room there is.
+        // The data are released before the answer, which carries the command window.
         drop(data);
         self.finish(&task, &outcome, reply, expected).await;
         let ended = self.spec.shared.seam.now();
@@ -128,12 +128,13 @@ impl<S: Seam> Session<S> {
         self.slowest.ended(SlowCommand { name: scsi::name_of(cdb), lun, ended, took: ended.since(begun) });
     }
 
-    /// A command has ended: answers it, unless nobody waits for that any more.
+    /// Ends a command and answers it unless it was aborted.
     async fn finish(&self, task: &Rc<Task>, outcome: &Outcome, reply: Reply<S>, expected: Expected) {
-        self.settle(task).await;
+        self.wait_for_requested_data(task).await;
         self.running.set(self.running.get() - 1);
         self.immediate.set(self.immediate.get() - usize::from(task.is_immediate));
-        // What was aborted here has left the list already, and its name may be another's; what another initiator ended has not.
+        // An aborted task has left the list, and its tag may be in use again. A task ended by another initiator is
+        // listed.
         let mut tasks = self.tasks.borrow_mut();
         let is_listed = tasks.get(&task.tag).is_some_and(|listed| Rc::ptr_eq(listed, task));
         if is_listed {
@@ -144,7 +145,7 @@ impl<S: Seam> Session<S> {
             self.queue_status(task.tag, CHECK_CONDITION, &DATA_PHASE_ERROR, Residual::None, 0);
         } else if !is_listed || task.cancel.is_cancelled() || outcome.status == Status::Aborted {
             drop(reply);
-            self.tell_window();
+            self.announce_window();
         } else {
             let expected = if expected.out_bytes > 0 { expected.out_bytes } else { expected.in_bytes };
             reply.end(outcome, expected);
@@ -154,8 +155,8 @@ impl<S: Seam> Session<S> {
         self.control().wake();
     }
 
-    /// Ends those commands that `which` means; none of them is answered. Those that may still change something are to be waited for, also when
-    /// they were aborted before.
+    /// Aborts the commands that match `which`; none of them is answered. Returns the tasks that may still change the
+    /// medium, including earlier aborted ones.
     pub(crate) fn abort(&self, which: impl Fn(&Task) -> bool) -> Vec<Rc<Task>> {
         let mut tasks = self.tasks.borrow_mut();
         let aborted: Vec<_> = tasks.values().filter(|task| which(task)).cloned().collect();
@@ -169,7 +170,7 @@ impl<S: Seam> Session<S> {
         ending.extend(aborted.into_iter().filter(|task| !task.is_harmless));
         let waited_for = ending.iter().filter(|task| which(task)).cloned().collect();
         drop(ending);
-        // Those that wait for buffers look again.
+        // Tasks that wait for buffers check for cancellation.
         self.account.release_room();
         waited_for
     }

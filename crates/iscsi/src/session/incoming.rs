@@ -1,45 +1,45 @@
-//! The reading half: cuts PDUs out of what arrives, and leads each to what answers it.
+//! The reading half of a session: decodes PDUs and dispatches them.
 
 use std::io;
 use std::rc::Rc;
 
 use iscsi_protocol::limits::RECEIVE_BYTES_MAX;
 use iscsi_protocol::request::Reject;
-use iscsi_protocol::window::Numbered;
+use iscsi_protocol::window::CommandOrder;
 use iscsi_protocol::{Broken, Frame, Framing, NO_TAG, Request, RequestBody, ResponseBody, Step};
 use seam::{Incoming, Seam, StreamReader};
 
 use super::Session;
 use crate::options::PDU_COST;
 
-/// Why the reading half ended, unless the initiator has logged out.
+/// Reason why the reading half ended, other than a logout.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Ended {
+pub(super) enum ReadError {
     /// The socket failed or was closed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The initiator does not speak the protocol, or the connection damages what it says.
+    /// Malformed PDU or a digest error.
     #[error(transparent)]
     Broken(#[from] Broken),
-    /// It does not keep to what was agreed; recovery of an error begins with a new session.
-    #[error("the initiator does not keep to the protocol")]
+    /// A protocol error. The initiator recovers with a new session.
+    #[error("the initiator violates the protocol")]
     Protocol,
 }
 
-/// What follows a PDU.
-pub(super) enum Then {
-    /// The next one.
-    GoOn,
-    /// The end of the session, for that reason.
+/// Action after a PDU.
+pub(super) enum Next {
+    /// Read the next PDU.
+    Continue,
+    /// End the session after a logout.
     LogOut { task_tag: u32 },
 }
 
 impl<S: Seam> Session<S> {
-    /// Serves PDUs until there are no more.
+    /// Reads PDUs until the connection ends.
     pub(super) async fn read_pdus<R: StreamReader<S>>(
         self: &Rc<Self>,
         incoming: &mut Incoming<S, R>,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ReadError> {
         let framing = Framing { data_bytes_max: RECEIVE_BYTES_MAX, ..self.framing };
         incoming.grow(framing.pdu_bytes_max());
         loop {
@@ -47,19 +47,19 @@ impl<S: Seam> Session<S> {
             match framing.decode(incoming.bytes()) {
                 Ok(Step::Got(frame, used)) => {
                     self.spec.shared.seam.spend(PDU_COST);
-                    let then = self.take(&frame)?;
+                    let then = self.handle_pdu(&frame)?;
                     incoming.consume(used);
-                    if let Then::LogOut { task_tag } = then {
+                    if let Next::LogOut { task_tag } = then {
                         self.end_tasks().await;
                         self.queue(task_tag, ResponseBody::Logout { response: 0 }, &[]);
                         return Ok(());
                     }
                 }
                 Ok(Step::More(_)) => {
-                    self.let_replies_go().await;
+                    self.wait_until_sent().await;
                     incoming.more().await?;
-                    self.heard.set(self.spec.shared.seam.now());
-                    self.asked.set(false);
+                    self.last_received_at.set(self.spec.shared.seam.now());
+                    self.ping_sent.set(false);
                 }
                 Err(broken) => {
                     if let Broken::DataDigest(header) = &broken {
@@ -72,12 +72,12 @@ impl<S: Seam> Session<S> {
     }
 
     /// Serves one PDU.
-    fn take(self: &Rc<Self>, frame: &Frame<'_>) -> Result<Then, Ended> {
+    fn handle_pdu(self: &Rc<Self>, frame: &Frame<'_>) -> Result<Next, ReadError> {
         let request = match Request::decode(frame.header, frame.ahs) {
             Ok(request) => request,
             Err(reason) => {
                 self.reject(reason, frame);
-                return Ok(Then::GoOn);
+                return Ok(Next::Continue);
             }
         };
         let numbered = !matches!(request.body, RequestBody::DataOut(_) | RequestBody::Snack | RequestBody::Login(_));
@@ -86,20 +86,20 @@ impl<S: Seam> Session<S> {
             let order = window.take(request.cmd_sn);
             self.window.set(window);
             match order {
-                Numbered::Next => (),
-                Numbered::Outside => return Ok(Then::GoOn),
-                // On one connection nothing overtakes anything: what is missing was lost.
-                Numbered::Gap => return Err(Ended::Protocol),
+                CommandOrder::Next => (),
+                CommandOrder::Outside => return Ok(Next::Continue),
+                // A single connection delivers in order: a missing command was lost.
+                CommandOrder::Gap => return Err(ReadError::Protocol),
             }
         }
         match request.body {
-            RequestBody::DataOut(data) => self.take_data(request.task_tag, &data, frame.data),
+            RequestBody::DataOut(data) => self.receive_data(request.task_tag, &data, frame.data),
             RequestBody::Command(_) if self.spec.nexus.is_none() => self.reject(Reject::Protocol, frame),
             RequestBody::Command(command) => {
                 if let Err(reason) = self.command(request.task_tag, request.immediate, &command, frame.data) {
                     self.reject(reason, frame);
                     if reason == Reject::Protocol {
-                        return Err(Ended::Protocol);
+                        return Err(ReadError::Protocol);
                     }
                 }
             }
@@ -121,21 +121,21 @@ impl<S: Seam> Session<S> {
                 }
             }
             RequestBody::Logout { reason: 2, .. } => {
-                // Nothing is kept for recovery.
+                // Connection recovery is not supported.
                 self.queue(request.task_tag, ResponseBody::Logout { response: 2 }, &[]);
             }
             RequestBody::Logout { reason: 1, connection } if connection != self.connection() => {
                 self.queue(request.task_tag, ResponseBody::Logout { response: 1 }, &[]);
             }
-            RequestBody::Logout { reason: 0 | 1, .. } => return Ok(Then::LogOut { task_tag: request.task_tag }),
+            RequestBody::Logout { reason: 0 | 1, .. } => return Ok(Next::LogOut { task_tag: request.task_tag }),
             RequestBody::Logout { .. } => self.reject(Reject::InvalidField, frame),
             RequestBody::Snack => self.reject(Reject::Snack, frame),
             RequestBody::Login(_) => {
                 self.reject(Reject::Protocol, frame);
-                return Err(Ended::Protocol);
+                return Err(ReadError::Protocol);
             }
         }
-        Ok(Then::GoOn)
+        Ok(Next::Continue)
     }
 
     fn reject(&self, reason: Reject, frame: &Frame<'_>) {

@@ -1,5 +1,4 @@
-//! Task management (section 11.5): commands are ended before their time. One that is answered was not aborted, and one that was is
-//! not answered.
+//! Task management (section 11.5). A command is either answered or aborted, never both.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -17,7 +16,8 @@ use super::task::Task;
 use crate::options::IMMEDIATE_MAX;
 
 impl<S: Seam> Session<S> {
-    /// Does what was asked for. What is aborted is gone at once; the answer waits for commands that might still change something.
+    /// Executes a task management function. Aborted commands end at once; the response waits for commands that may
+    /// still change the medium.
     pub(super) fn manage(self: &Rc<Self>, tag: u32, asked: &TaskManagement) -> Result<(), Reject> {
         let Some(nexus) = &self.spec.nexus else { return Err(Reject::Protocol) };
         if self.immediate.get() >= IMMEDIATE_MAX {
@@ -48,7 +48,7 @@ impl<S: Seam> Session<S> {
         }
         let (session, nexus) = (Rc::clone(self), nexus.clone());
         let mut at_target = Box::pin(async move { session.manage_target(&nexus, function, lun).await });
-        // Begun at once, so that what comes after it is not taken for what was there before.
+        // The first poll cancels the unit's commands now, so that later commands are not affected.
         let is_over = at_target.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         let unit = Lun::decode(lun);
         let waited_for = match function {
@@ -66,19 +66,19 @@ impl<S: Seam> Session<S> {
                 at_target.await;
             }
             for task in waited_for {
-                task.until_ended().await;
+                task.wait_until_ended().await;
             }
             session.immediate.set(session.immediate.get() - 1);
             session.queue(tag, ResponseBody::TaskManagement(TaskResponse::Complete), &[]);
             session.control().wake();
             if function == TaskFunction::TargetColdReset {
-                session.begin_anew();
+                session.end_sharing_sessions();
             }
         });
         Ok(())
     }
 
-    /// What the target does for it, besides ending what sessions have under way.
+    /// The target's part of a function, besides the abort of the sessions' tasks.
     async fn manage_target(&self, nexus: &Nexus, function: TaskFunction, lun: [u8; 8]) {
         let target = &self.spec.shared.target;
         match function {
@@ -89,8 +89,8 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// Ends the sessions of all that share a unit with this one's initiator.
-    fn begin_anew(&self) {
+    /// Ends the sessions of all initiators that share a unit with this session's initiator.
+    fn end_sharing_sessions(&self) {
         let target = &self.spec.shared.target;
         let Some(nexus) = self.nexus() else { return };
         let luns = target.luns().into_iter().map(Lun::encode).filter(|lun| target.sees(nexus, *lun));
@@ -101,7 +101,7 @@ impl<S: Seam> Session<S> {
         ended.for_each(|session| session.control().ask(Stop::Drain));
     }
 
-    /// Aborts the commands of all sessions to those units that `which` means.
+    /// Aborts the commands of all sessions to the units that match `which`.
     fn abort_everywhere(&self, which: impl Fn([u8; 8]) -> bool) -> Vec<Rc<Task>> {
         let sessions = self.spec.shared.sessions();
         sessions.iter().flat_map(|session| session.abort(|task| which(task.lun))).collect()

@@ -1,8 +1,9 @@
-//! One initiator in the full-feature phase: takes PDUs and sends replies, both at once, in one task.
+//! A session in the full-feature phase: one task polls a reading and a writing half.
 //!
-//! The reading half answers what can be answered at once and queues the replies; when it has nothing more to decode, the
-//! writing half, polled right after it, sends them all in one call. A command that has to wait is a task of its own (`command`), which
-//! queues its reply and wakes this one. The reading half waits for nothing but its socket and for queued replies to leave.
+//! The reading half answers commands that need no waiting and queues the replies. Once it has nothing to decode, the
+//! writing half, polled right after it, sends all of them in one call. A command that has to wait is a task of its own
+//! (`command`), which queues its reply and wakes the session. The reading half waits only for its socket and for queued
+//! replies to leave.
 
 mod command;
 mod incoming;
@@ -29,25 +30,25 @@ use scsi::{Cancel, Lun, Nexus};
 use seam::{Gather, Incoming, Nanos, Piece, Seam, StreamReader, StreamWriter};
 
 pub use self::slowest::SlowCommand;
-use self::slowest::Slowest;
+use self::slowest::SlowestCommands;
 pub(crate) use self::task::Task;
-use self::text::Texts;
+use self::text::TextExchange;
 use self::writes::Writes;
 use crate::SessionStats;
 use crate::shared::Shared;
 
-/// Rounds of reading and sending before other tasks of the core get their turn.
+/// Rounds of reading and sending before other tasks of the core run.
 const ROUNDS_MAX: usize = 16;
-/// Time for asking which targets there are.
+/// Time limit of a discovery session.
 const DISCOVERY_TIME: Nanos = Nanos::from_secs(60);
-/// How often it is looked whether the last commands have ended.
+/// Poll interval for the end of the last commands.
 const END_POLL: Nanos = Nanos::from_millis(5);
 
-/// What a session begins with.
+/// Specification of a session.
 pub(crate) struct SessionSpec<S: Seam> {
     pub(crate) shared: Rc<Shared<S>>,
     pub(crate) tsih: u16,
-    /// None in a session that only asks which targets there are.
+    /// `None` in a discovery session.
     pub(crate) nexus: Option<Nexus>,
     pub(crate) portal: Option<String>,
     pub(crate) agreed: Agreed,
@@ -56,18 +57,18 @@ pub(crate) struct SessionSpec<S: Seam> {
     pub(crate) control: Rc<Control>,
 }
 
-/// What the reading half waits for, besides its socket.
+/// The event that the reading half waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
-    /// Nothing else.
+enum ReadWait {
+    /// Data from the socket.
     Socket,
-    /// That the writing half was polled once.
+    /// One poll of the writing half.
     Sent,
-    /// That less is queued.
+    /// Room in the reply queue.
     Room,
 }
 
-/// What a session has done.
+/// Counters of a session.
 #[derive(Default)]
 struct Counters {
     commands: Cell<u64>,
@@ -76,51 +77,52 @@ struct Counters {
     write_bytes: Cell<u64>,
 }
 
-/// The state that a session's halves and the tasks of its commands share.
+/// State shared by a session's halves and the tasks of its commands.
 pub(crate) struct Session<S: Seam> {
     spec: SessionSpec<S>,
-    /// The form of what we send.
+    /// Format of sent PDUs.
     framing: Framing,
     window: Cell<Window>,
     stat_sn: Cell<u32>,
     account: Account,
     out: RefCell<Gather<S>>,
-    /// Bytes that are being sent.
+    /// Bytes in the current send call.
     sending: Cell<usize>,
-    /// Room to make a PDU in, and for the pieces of an answer.
+    /// Scratch buffers for a PDU and for the pieces of an answer.
     scratch: RefCell<Vec<u8>>,
     pieces: RefCell<Vec<Piece<S::Block>>>,
-    /// Calls off what is answered at once: never.
-    nobody: Cancel,
-    /// Commands that an answer is waited for, by the initiator's names for them.
+    /// Cancellation of commands that are answered at once; never used.
+    never_cancelled: Cancel,
+    /// Commands to be answered, by initiator task tag.
     tasks: RefCell<BTreeMap<u32, Rc<Task>>>,
-    /// Commands that were aborted and may still change something.
+    /// Aborted commands that may still change the medium.
     ending: RefCell<Vec<Rc<Task>>>,
-    /// Commands under way, also those that nobody waits for any more.
+    /// Number of commands in flight, including aborted ones.
     running: Cell<usize>,
-    /// Those of them that were immediate, and task management functions.
+    /// Number of immediate commands and task management functions in flight.
     immediate: Cell<usize>,
-    /// The number of the next command or R2T, for us.
+    /// Next target transfer tag.
     next: Cell<u32>,
     writes: Writes,
-    texts: RefCell<Texts>,
+    texts: RefCell<TextExchange>,
     counters: Counters,
-    slowest: Slowest,
-    waits: Cell<Waits>,
-    /// The reading half has ended.
+    slowest: SlowestCommands,
+    waits: Cell<ReadWait>,
+    /// True once the reading half has ended.
     draining: Cell<bool>,
-    /// The highest command number that the initiator was told.
-    told_max: Cell<u32>,
-    /// When something was last heard, and whether the initiator was asked since.
-    heard: Cell<Nanos>,
-    /// When it began, and when the initiator last took something.
+    /// MaxCmdSN as last sent to the initiator.
+    announced_max_cmd_sn: Cell<u32>,
+    /// When the last data were received.
+    last_received_at: Cell<Nanos>,
+    /// When the session began, and when the last reply was sent.
     begun: Nanos,
-    sent: Cell<Nanos>,
-    asked: Cell<bool>,
+    last_sent_at: Cell<Nanos>,
+    /// True if a ping was sent since the last data were received.
+    ping_sent: Cell<bool>,
 }
 
 impl<S: Seam> Session<S> {
-    /// A session that was agreed on.
+    /// A session with negotiated parameters.
     pub(crate) fn new(spec: SessionSpec<S>) -> Rc<Self> {
         let parameters = &spec.agreed.parameters;
         let framing = Framing {
@@ -138,7 +140,7 @@ impl<S: Seam> Session<S> {
             sending: Cell::new(0),
             scratch: RefCell::default(),
             pieces: RefCell::default(),
-            nobody: Cancel::default(),
+            never_cancelled: Cancel::default(),
             tasks: RefCell::default(),
             ending: RefCell::default(),
             running: Cell::new(0),
@@ -147,24 +149,24 @@ impl<S: Seam> Session<S> {
             writes: Writes::default(),
             texts: RefCell::default(),
             counters: Counters::default(),
-            slowest: Slowest::default(),
-            waits: Cell::new(Waits::Socket),
+            slowest: SlowestCommands::default(),
+            waits: Cell::new(ReadWait::Socket),
             draining: Cell::new(false),
-            told_max: Cell::new(window.max()),
-            heard: Cell::new(spec.shared.seam.now()),
+            announced_max_cmd_sn: Cell::new(window.max()),
+            last_received_at: Cell::new(spec.shared.seam.now()),
             begun: spec.shared.seam.now(),
-            sent: Cell::new(spec.shared.seam.now()),
-            asked: Cell::new(false),
+            last_sent_at: Cell::new(spec.shared.seam.now()),
+            ping_sent: Cell::new(false),
             spec,
         })
     }
 
-    /// Our name for it.
+    /// Target session identifying handle.
     pub(crate) fn tsih(&self) -> u16 {
         self.spec.tsih
     }
 
-    /// The initiator's name for its connection.
+    /// Connection identifier.
     pub(crate) fn connection(&self) -> u16 {
         self.spec.agreed.connection
     }
@@ -173,18 +175,18 @@ impl<S: Seam> Session<S> {
         &self.spec.control
     }
 
-    /// Who it is to SCSI; nobody in a session that only asks which targets there are.
+    /// The SCSI nexus; `None` in a discovery session.
     pub(crate) fn nexus(&self) -> Option<&Nexus> {
         self.spec.nexus.as_ref()
     }
 
-    /// True when it is the session for commands of that initiator's port.
-    pub(crate) fn is_of(&self, initiator: &str, isid: [u8; 6]) -> bool {
+    /// True for the normal session of this initiator port.
+    pub(crate) fn belongs_to(&self, initiator: &str, isid: [u8; 6]) -> bool {
         let agreed = &self.spec.agreed;
         agreed.session == SessionType::Normal && agreed.initiator == initiator && agreed.isid == isid
     }
 
-    /// What it is and has done.
+    /// State and counters.
     pub(crate) fn stats(&self) -> SessionStats {
         let agreed = &self.spec.agreed;
         SessionStats {
@@ -204,17 +206,17 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// True while nothing is under way.
+    /// True if no command is in flight and no reply is queued.
     pub(crate) fn is_idle(&self) -> bool {
         self.running.get() == 0 && self.out.borrow().is_empty()
     }
 
-    /// True while a command to that unit is under way.
+    /// True while a command to the unit is in flight.
     pub(crate) fn is_busy_with(&self, lun: Lun) -> bool {
         self.tasks.borrow().values().any(|task| Lun::decode(task.lun) == Some(lun))
     }
 
-    /// Serves until the initiator logs out, is lost, breaks the protocol, or the session is asked to end.
+    /// Serves until a logout, a lost connection, a protocol error, or a request to stop.
     pub(crate) async fn run<R: StreamReader<S>, W: StreamWriter<S>>(
         self: &Rc<Self>,
         incoming: &mut Incoming<S, R>,
@@ -236,10 +238,10 @@ impl<S: Seam> Session<S> {
                 {
                     match ended {
                         Ok(()) => self.drain(),
-                        // A connection is lost with all that was under way on it.
+                        // A lost connection aborts all of its commands.
                         Err(_) if self.out.borrow().is_empty() => return Poll::Ready(()),
-                        // What was wrong is said first.
-                        Err(_) => self.end_after_last_words(),
+                        // Queued replies, such as a reject, are sent first.
+                        Err(_) => self.end_after_replies(),
                     }
                 }
                 if self.draining.get() {
@@ -249,9 +251,9 @@ impl<S: Seam> Session<S> {
                     return Poll::Ready(());
                 }
                 let again = match self.waits.get() {
-                    Waits::Socket => false,
-                    Waits::Sent => true,
-                    Waits::Room => !self.is_full(),
+                    ReadWait::Socket => false,
+                    ReadWait::Sent => true,
+                    ReadWait::Room => !self.is_full(),
                 };
                 if self.draining.get() || !again {
                     return Poll::Pending;
@@ -267,19 +269,19 @@ impl<S: Seam> Session<S> {
         self.account.end();
     }
 
-    /// Nothing more is read. Writes whose data have not all come get no more.
+    /// Stops reading. Writes whose data are incomplete fail.
     fn drain(&self) {
         if !self.draining.replace(true) {
             self.tasks.borrow().values().for_each(|task| task.wake());
         }
     }
 
-    fn end_after_last_words(&self) {
+    fn end_after_replies(&self) {
         self.drain();
         drop(self.abort(|_| true));
     }
 
-    /// Aborts all commands and waits until the last of them has ended: from then on nothing of the session happens any more.
+    /// Aborts all commands and waits until none of them can have an effect.
     pub(crate) async fn end_tasks(&self) {
         drop(self.abort(|_| true));
         while self.running.get() > 0 {
@@ -287,40 +289,41 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// True while nothing more is read: the initiator does not take what was sent to it.
+    /// True if the reply queue is full and the socket is not read.
     fn is_full(&self) -> bool {
         self.out.borrow().len() + self.sending.get() >= self.spec.shared.held_bytes()
     }
 
-    /// Has the writing half polled once, if there is anything to send.
-    async fn let_replies_go(&self) {
+    /// Waits for one poll of the writing half if replies are queued.
+    async fn wait_until_sent(&self) {
         if self.out.borrow().is_empty() {
             return;
         }
-        self.waits.set(Waits::Sent);
+        self.waits.set(ReadWait::Sent);
         let mut polled = false;
         poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }).await;
-        self.waits.set(Waits::Socket);
+        self.waits.set(ReadWait::Socket);
     }
 
-    /// Waits for queued replies to leave while there are too many.
+    /// Waits for room in the reply queue.
     async fn wait_for_room(&self) {
         if !self.is_full() {
             return;
         }
-        self.waits.set(Waits::Room);
+        self.waits.set(ReadWait::Room);
         poll_fn(|_| if self.is_full() { Poll::Pending } else { Poll::Ready(()) }).await;
-        self.waits.set(Waits::Socket);
+        self.waits.set(ReadWait::Socket);
     }
 
-    /// Asks the initiator to log out within so many seconds.
+    /// Asks the initiator to log out within `seconds`.
     pub(crate) fn ask_to_log_out(&self, seconds: u16) {
         self.queue(NO_TAG, ResponseBody::Async(AsyncEvent::LogOutWithin(seconds)), &[]);
         self.control().wake();
     }
 
-    /// Tells the initiator at once what its next command to that unit would tell it. One that does not take what it was sent is left to that.
-    pub(crate) fn tell(&self, lun: Lun, sense: &[u8]) {
+    /// Sends an asynchronous SCSI event. It is left out if the reply queue is full: the next command reports the
+    /// attention.
+    pub(crate) fn send_scsi_event(&self, lun: Lun, sense: &[u8]) {
         if self.is_full() || self.draining.get() {
             return;
         }
@@ -329,21 +332,22 @@ impl<S: Seam> Session<S> {
         self.control().wake();
     }
 
-    /// Asks an initiator that has been silent for long whether it is there, and ends its session when it does not answer.
-    pub(crate) fn look_alive(&self) {
+    /// Pings a silent initiator, and ends the session of one that does not answer.
+    pub(crate) fn check_alive(&self) {
         let now = self.spec.shared.seam.now();
         let after = self.spec.shared.options.ping_after;
-        // Who is not listened to cannot be heard: it has to take what was sent to it.
-        let is_stuck = self.is_full() && now.since(self.heard.get().max(self.sent.get())) >= after + after;
+        // While the socket is not read, progress is that the initiator receives replies.
+        let is_stuck =
+            self.is_full() && now.since(self.last_received_at.get().max(self.last_sent_at.get())) >= after + after;
         let is_done = self.nexus().is_none() && now.since(self.begun) >= DISCOVERY_TIME;
         if is_stuck || is_done {
             return self.control().ask(Stop::Now);
         }
-        let silent = now.since(self.heard.get());
+        let silent = now.since(self.last_received_at.get());
         if silent < after || self.is_full() || self.draining.get() {
             return;
         }
-        if !self.asked.replace(true) {
+        if !self.ping_sent.replace(true) {
             let target_tag = self.next_number();
             self.queue(NO_TAG, ResponseBody::NopIn { lun: [0; 8], target_tag }, &[]);
             self.control().wake();
@@ -352,7 +356,7 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// A number for a command or an R2T, never [`NO_TAG`].
+    /// A target transfer tag, never [`NO_TAG`].
     fn next_number(&self) -> u32 {
         let number = self.next.get();
         self.next.set(if number == NO_TAG - 1 { 1 } else { number + 1 });

@@ -1,4 +1,4 @@
-//! Replies on their way: how they are numbered and queued, and the half of the session that sends them.
+//! The writing half of a session: numbering, queueing and sending of replies.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -11,17 +11,17 @@ use seam::{BLOCK_BYTES, Block, Gather, Piece, Seam, StreamWriter};
 
 use super::Session;
 
-/// Where the next data of a read go.
+/// Position in the data of a read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DataAt {
-    /// In the command's data.
+    /// Offset in the command's data.
     pub(super) offset: u32,
-    /// Number of the next PDU.
+    /// DataSN of the next PDU.
     pub(super) data_sn: u32,
 }
 
 impl<S: Seam> Session<S> {
-    /// Sends what is queued, until the session has nothing left to answer or its socket fails.
+    /// Sends queued replies until the session has nothing left to answer or its socket fails.
     pub(super) async fn send_replies<W: StreamWriter<S>>(self: &Rc<Self>, mut writer: W) {
         let mut gather = Gather::default();
         loop {
@@ -41,7 +41,7 @@ impl<S: Seam> Session<S> {
             gather = sent;
             gather.clear();
             self.sending.set(0);
-            self.sent.set(self.spec.shared.seam.now());
+            self.last_sent_at.set(self.spec.shared.seam.now());
             self.control().sends(false);
             self.account.sent(lent_bytes, result.is_ok());
             if result.is_err() {
@@ -50,7 +50,7 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// Queues a PDU with a little data, or none; drops it when nothing is sent any more.
+    /// Queues a PDU with a short data segment or none; drops the PDU once the session has ended.
     pub(super) fn queue(&self, task_tag: u32, body: ResponseBody, data: &[u8]) {
         if self.account.has_ended() {
             return;
@@ -62,16 +62,16 @@ impl<S: Seam> Session<S> {
         self.out.borrow_mut().push_bytes(&scratch);
     }
 
-    /// Lets the initiator know that more commands may come, if the last that it was told is that none may and nothing else tells it.
-    pub(super) fn tell_window(&self) {
+    /// Sends the command window in a NOP-In if the last one was closed and is open now.
+    pub(super) fn announce_window(&self) {
         let window = self.open_window();
-        let was_closed = self.told_max.get().wrapping_add(1) == window.expected();
+        let was_closed = self.announced_max_cmd_sn.get().wrapping_add(1) == window.expected();
         if was_closed && window.room() > 0 && !self.draining.get() {
             self.queue(NO_TAG, ResponseBody::NopIn { lun: [0; 8], target_tag: NO_TAG }, &[]);
         }
     }
 
-    /// As many more commands as there is room for. None while the session holds more of writes than its share.
+    /// The command window for the free command slots; closed while write data exceed the session's share.
     fn open_window(&self) -> iscsi_protocol::Window {
         let mut window = self.window.get();
         let max = self.spec.shared.options.commands_max;
@@ -86,7 +86,7 @@ impl<S: Seam> Session<S> {
 
     fn header(&self, task_tag: u32, body: ResponseBody) -> Header {
         let window = self.open_window();
-        self.told_max.set(window.max());
+        self.announced_max_cmd_sn.set(window.max());
         let stat_sn = self.stat_sn.get();
         let counts = match &body {
             ResponseBody::DataIn(data) => data.status.is_some(),
@@ -100,8 +100,8 @@ impl<S: Seam> Session<S> {
         Response { task_tag, stat_sn, exp_cmd_sn: window.expected(), max_cmd_sn: window.max(), body }.encode()
     }
 
-    /// Queues data of a read in as many PDUs as they need; with a status the last of them ends the command. Their buffers were
-    /// borrowed, `lent_bytes` of them.
+    /// Queues the data of a read in as many PDUs as needed. With `status` the last PDU ends the command. The buffers
+    /// were borrowed as `lent_bytes`.
     pub(super) fn queue_pieces(
         &self,
         task_tag: u32,
@@ -187,7 +187,7 @@ impl<S: Seam> Session<S> {
     }
 }
 
-/// How data are cut into PDUs and sequences of them.
+/// Splits data into PDUs and sequences.
 struct Parts {
     pdu_bytes_max: usize,
     burst_bytes: usize,
@@ -210,7 +210,7 @@ impl Parts {
     }
 }
 
-/// The first `len` bytes of a piece, or all of it, and the rest.
+/// Splits a piece after `len` bytes.
 fn split<B: Clone>(piece: Piece<B>, len: usize) -> (Piece<B>, Option<Piece<B>>) {
     if piece.len() <= len {
         return (piece, None);
@@ -220,7 +220,7 @@ fn split<B: Clone>(piece: Piece<B>, len: usize) -> (Piece<B>, Option<Piece<B>>) 
     (Piece::new(piece.block, start, len), Some(rest))
 }
 
-/// CRC32C of a piece's bytes, continued.
+/// Continues a CRC32C with a piece's bytes.
 fn checksum<S: Seam>(crc: u32, piece: &Piece<S::Block>) -> u32 {
     match piece.block.as_bytes() {
         Some(bytes) => crc32c::crc32c_append(crc, &bytes[piece.start()..][..piece.len()]),

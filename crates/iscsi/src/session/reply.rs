@@ -1,4 +1,4 @@
-//! The data of a read on their way out: the last of them are kept until the command's end is known, which leaves with them.
+//! The data of a read. The last data are held back until the command ends, so that they carry its status.
 
 use std::rc::Rc;
 
@@ -13,24 +13,24 @@ use super::Session;
 use super::outgoing::DataAt;
 use super::task::Task;
 
-/// A unit's way to whoever sent the command.
+/// Transport of a unit's answer to the initiator.
 pub(super) struct Reply<S: Seam> {
     session: Rc<Session<S>>,
     task: Rc<Task>,
-    /// Bytes that the initiator has room for.
+    /// Expected length of the answer.
     expected: u64,
     at: DataAt,
-    /// The last data: blocks, or bytes.
+    /// Data held back: blocks or bytes.
     pieces: Vec<Piece<S::Block>>,
     bytes: Vec<u8>,
-    /// Buffers borrowed for what comes next, and those that hold `pieces`.
+    /// Buffers borrowed for the next data, and buffers of `pieces`.
     lent_bytes: usize,
     held_bytes: usize,
 }
 
-/// Buffers that `len` bytes may lie in.
+/// Most bytes of buffers that `len` bytes occupy.
 pub(super) fn borrowed_bytes(len: usize) -> usize {
-    // Where they begin in their first block is the unit's to know.
+    // The offset in the first block is unknown.
     buffer_bytes(BLOCK_BYTES as u64 - 1, len)
 }
 
@@ -41,13 +41,13 @@ impl<S: Seam> Reply<S> {
         Reply { session, task, expected, at, pieces, bytes, lent_bytes, held_bytes }
     }
 
-    fn check_wanted(&self) -> Result<(), Gone> {
+    fn check_cancelled(&self) -> Result<(), Gone> {
         let gone = self.task.cancel.is_cancelled() || self.session.account.has_ended();
         if gone { Err(Gone) } else { Ok(()) }
     }
 
-    /// Queues what was kept.
-    fn let_go(&mut self, status: Option<Residual>) {
+    /// Queues the data held back.
+    fn flush(&mut self, status: Option<Residual>) {
         let tag = self.task.tag;
         if !self.pieces.is_empty() {
             let held_bytes = std::mem::take(&mut self.held_bytes);
@@ -60,11 +60,11 @@ impl<S: Seam> Reply<S> {
         self.session.control().wake();
     }
 
-    /// Queues the command's end.
+    /// Queues the end of the command.
     pub(super) fn end(mut self, outcome: &Outcome, expected: u64) {
         let residual = residual(expected, outcome.transfer_bytes);
         let carries_status = outcome.status == Status::Good && !(self.pieces.is_empty() && self.bytes.is_empty());
-        self.let_go(carries_status.then_some(residual));
+        self.flush(carries_status.then_some(residual));
         if !carries_status {
             let exp_data_sn = self.at.data_sn + self.task.data.borrow().r2ts();
             self.session.queue_status(
@@ -88,10 +88,10 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
     async fn room(&mut self, len: usize) -> Result<(), Gone> {
         let bytes = borrowed_bytes(len);
         if self.lent_bytes >= bytes {
-            return self.check_wanted();
+            return self.check_cancelled();
         }
-        // What is kept would be waited for if it stayed.
-        self.let_go(None);
+        // Data held back would occupy the buffers that this call waits for.
+        self.flush(None);
         let (session, task) = (Rc::clone(&self.session), Rc::clone(&self.task));
         let wants = || !task.cancel.is_cancelled();
         let more = bytes - self.lent_bytes;
@@ -101,29 +101,29 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
     }
 
     async fn send(&mut self, pieces: &mut Vec<Piece<S::Block>>) -> Result<(), Gone> {
-        if let Err(gone) = self.check_wanted() {
+        if let Err(gone) = self.check_cancelled() {
             pieces.clear();
             return Err(gone);
         }
-        self.let_go(None);
+        self.flush(None);
         self.held_bytes = std::mem::take(&mut self.lent_bytes);
         self.pieces.append(pieces);
         let end = u64::from(self.at.offset) + pieces_len(&self.pieces) as u64;
         if end < self.expected {
-            self.let_go(None);
+            self.flush(None);
         }
         Ok(())
     }
 
     async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Gone> {
-        self.check_wanted()?;
-        self.let_go(None);
+        self.check_cancelled()?;
+        self.flush(None);
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }
 }
 
-/// What was moved less or more than the initiator expected.
+/// Difference between the expected and the full transfer length.
 pub(super) fn residual(expected: u64, wanted: u64) -> Residual {
     let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
     match () {
@@ -134,7 +134,7 @@ pub(super) fn residual(expected: u64, wanted: u64) -> Residual {
 }
 
 impl<S: Seam> Session<S> {
-    /// Queues the end of a command that no data carry.
+    /// Queues a SCSI response.
     pub(super) fn queue_status(&self, task_tag: u32, status: u8, sense: &[u8], residual: Residual, exp_data_sn: u32) {
         let read_residual = Residual::None;
         let body = ResponseBody::Command { response: 0, status, exp_data_sn, residual, read_residual };

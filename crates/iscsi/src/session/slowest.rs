@@ -4,30 +4,30 @@ use std::cell::RefCell;
 
 use seam::Nanos;
 
-/// Commands that are remembered.
+/// Number of remembered commands.
 const REMEMBERED: usize = 8;
-/// For how long.
+/// Age at which a command is dropped.
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
-/// A command that was slow.
+/// A slow command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowCommand {
-    /// Its name in the standards.
+    /// Name in the standards.
     pub name: &'static str,
-    /// The number of its unit; none where its address is no unit's.
+    /// The unit's number; `None` for an invalid address.
     pub lun: Option<u16>,
     /// When it ended.
     pub ended: Nanos,
-    /// From when it was read until its answer was queued.
+    /// Time from reading the command to queueing its answer.
     pub took: Nanos,
 }
 
 /// The slowest commands of one session.
 #[derive(Default)]
-pub(super) struct Slowest(RefCell<Vec<SlowCommand>>);
+pub(super) struct SlowestCommands(RefCell<Vec<SlowCommand>>);
 
-impl Slowest {
-    /// A command has ended.
+impl SlowestCommands {
+    /// Records the end of a command.
     pub(super) fn ended(&self, command: SlowCommand) {
         let mut found = self.0.borrow_mut();
         found.retain(|slow| slow.ended + HOUR > command.ended);
@@ -36,7 +36,7 @@ impl Slowest {
         found.truncate(REMEMBERED);
     }
 
-    /// Those of the hour before `now`, the slowest first.
+    /// The slowest commands of the hour before `now`, slowest first.
     pub(super) fn list(&self, now: Nanos) -> Vec<SlowCommand> {
         self.0.borrow().iter().filter(|slow| slow.ended + HOUR > now).copied().collect()
     }
@@ -47,9 +47,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_of_an_hour_are_kept_in_order() {
-        let slowest = Slowest::default();
-        let took = |slowest: &Slowest, at| slowest.list(at).iter().map(|slow| slow.took.0).collect::<Vec<_>>();
+    fn slowest_commands_of_an_hour_are_kept_in_order() {
+        let slowest = SlowestCommands::default();
+        let took = |slowest: &SlowestCommands, at| slowest.list(at).iter().map(|slow| slow.took.0).collect::<Vec<_>>();
         for number in 1..=100 {
             let ended = Nanos::from_secs(number);
             slowest.ended(SlowCommand { name: "READ", lun: Some(0), ended, took: Nanos(number * 7 % 101) });

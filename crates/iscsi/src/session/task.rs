@@ -1,4 +1,4 @@
-//! A command under way, as its session sees it: how it is ended before its time, and what has come of its data.
+//! A command in flight: its cancellation and the state of its write data.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,28 +9,28 @@ use iscsi_protocol::NO_TAG;
 use iscsi_protocol::request::DataOut;
 use scsi::Cancel;
 
-/// A command under way.
+/// A command in flight.
 pub(crate) struct Task {
-    /// The initiator's name for it.
+    /// Initiator task tag.
     pub(crate) tag: u32,
-    /// The address of its unit.
+    /// Address of the unit.
     pub(crate) lun: [u8; 8],
-    /// Its place among the session's commands.
+    /// Sequence number among the session's commands.
     pub(super) number: u64,
-    /// It changes nothing: whether it has ended makes no difference to whoever has aborted it.
+    /// True if the command changes nothing, so that an abort need not wait for it.
     pub(super) is_harmless: bool,
-    /// It came without a number.
+    /// True for an immediate command.
     pub(super) is_immediate: bool,
-    /// Its data did not come as they should.
+    /// True if the data came out of order.
     pub(super) is_broken: Cell<bool>,
-    /// Tells the unit that nobody waits for it any more.
+    /// Cancellation of the unit's work.
     pub(super) cancel: Cancel,
-    /// Nothing of it happens any more.
+    /// True once the command can have no effect.
     ended: Cell<bool>,
-    /// What has come of its data.
-    pub(super) data: RefCell<Arriving>,
+    /// State of the write data.
+    pub(super) data: RefCell<WriteData>,
     waker: RefCell<Option<Waker>>,
-    /// Who waits for its end.
+    /// Wakers of tasks that wait for the command's end.
     watchers: RefCell<Vec<Waker>>,
 }
 
@@ -41,7 +41,7 @@ impl Task {
         number: u64,
         is_harmless: bool,
         is_immediate: bool,
-        data: Arriving,
+        data: WriteData,
     ) -> Self {
         let (is_broken, cancel, ended, waker, watchers) = Default::default();
         Task {
@@ -59,27 +59,27 @@ impl Task {
         }
     }
 
-    /// Has it look again whether its data have come, or whether it is cancelled.
+    /// Wakes the task to check its data and its cancellation.
     pub(super) fn wake(&self) {
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
     }
 
-    /// Nobody waits for its answer any more.
+    /// Cancels the command.
     pub(super) fn cancel(&self) {
         self.cancel.cancel();
         self.wake();
     }
 
-    /// Nothing of it happens any more.
+    /// Records that the command can have no effect any more.
     pub(super) fn end(&self) {
         self.ended.set(true);
         self.watchers.borrow_mut().drain(..).for_each(Waker::wake);
     }
 
-    /// Waits for its end.
-    pub(crate) async fn until_ended(&self) {
+    /// Waits for the command's end.
+    pub(crate) async fn wait_until_ended(&self) {
         poll_fn(|context| {
             if self.ended.get() {
                 return Poll::Ready(());
@@ -90,101 +90,102 @@ impl Task {
         .await;
     }
 
-    /// Remembers whom to wake, also when another initiator ends the command.
+    /// Registers a waker for data and for a cancellation by any initiator.
     pub(super) fn register(&self, context: &Context<'_>) {
         self.cancel.wake_when_cancelled(context.waker());
         *self.waker.borrow_mut() = Some(context.waker().clone());
     }
 }
 
-/// What was asked for of a write.
+/// An outstanding R2T.
 #[derive(Debug)]
-struct Asked {
+struct OutstandingR2t {
     tag: u32,
-    /// Where it ends in the command's data.
+    /// End offset in the command's data.
     end: u32,
-    /// Number of its next PDU.
+    /// Expected DataSN.
     data_sn: u32,
 }
 
-/// The data of a write, as they arrive. They come in order: what was not asked for first, then what was, R2T by R2T.
+/// Received data of a write. Data arrive in order: unsolicited data first, then solicited data, R2T by R2T.
 #[derive(Debug, Default)]
-pub(super) struct Arriving {
-    /// Bytes that the initiator has.
+pub(super) struct WriteData {
+    /// Length of the command's data.
     expected: u32,
-    /// Most that may come without being asked for.
-    unasked_max: u32,
-    /// More comes without being asked for, for which room was made; and the number of its next PDU.
-    unasked: Option<u32>,
-    /// What has come and was not taken. Has room for at most twice as much as that and what is to come, which is what its session counts.
+    /// Most bytes of unsolicited data.
+    unsolicited_max: u32,
+    /// Expected DataSN of unsolicited data; `None` once they are complete. Room is reserved for all of them.
+    unsolicited: Option<u32>,
+    /// Data received and not yet taken. The capacity is at most twice the counted bytes (these and awaited ones).
     bytes: VecDeque<u8>,
-    /// Bytes that have come.
+    /// Bytes received.
     received: u32,
-    /// Bytes that have come or were asked for.
+    /// Bytes received, requested or announced.
     requested: u32,
-    asked: VecDeque<Asked>,
-    /// R2Ts so far.
+    outstanding_r2ts: VecDeque<OutstandingR2t>,
+    /// Number of R2Ts sent.
     r2ts: u32,
-    /// Nobody takes anything any more: what still comes is dropped.
+    /// True once no data are wanted: further data are dropped.
     is_over: bool,
 }
 
-/// What a piece of data meant.
+/// Classification of a data PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrived {
-    /// It was asked for, and room was made for it then.
-    Asked,
-    /// It came by itself; so much less than there was room for comes.
-    Unasked { spare: u32 },
-    /// It does not belong there: the initiator does not keep to the protocol.
+pub(super) enum DataClass {
+    /// Solicited data, for which room was reserved.
+    Solicited,
+    /// Unsolicited data; `spare` bytes of the reserved room stay unused.
+    Unsolicited { spare: u32 },
+    /// Data out of order: a protocol error.
     Wrong,
 }
 
-impl Arriving {
-    /// The data of a command that writes `expected` bytes, the first of which came with it. `goes_on`: more comes without being asked for,
-    /// up to `unasked_max` bytes in all.
-    pub(super) fn new(expected: u32, unasked_max: u32, first: &[u8], goes_on: bool) -> Self {
-        let (received, unasked_max) = (first.len() as u32, unasked_max.min(expected));
-        Arriving {
+impl WriteData {
+    /// Data of a command that writes `expected` bytes and came with the data `first`. `continues_unsolicited`: further
+    /// unsolicited data follow, up to `unsolicited_max` bytes in total.
+    pub(super) fn new(expected: u32, unsolicited_max: u32, first: &[u8], continues_unsolicited: bool) -> Self {
+        let (received, unsolicited_max) = (first.len() as u32, unsolicited_max.min(expected));
+        WriteData {
             expected,
-            unasked_max,
-            unasked: goes_on.then_some(0),
+            unsolicited_max,
+            unsolicited: continues_unsolicited.then_some(0),
             bytes: first.to_vec().into(),
             received,
-            requested: if goes_on { unasked_max } else { received },
-            ..Arriving::default()
+            requested: if continues_unsolicited { unsolicited_max } else { received },
+            ..WriteData::default()
         }
     }
 
-    /// Takes in what one PDU brings.
-    pub(super) fn arrive(&mut self, pdu: &DataOut, data: &[u8]) -> Arrived {
+    /// Accepts the data of one PDU.
+    pub(super) fn arrive(&mut self, pdu: &DataOut, data: &[u8]) -> DataClass {
         let Some(end) = self.received.checked_add(data.len() as u32).filter(|_| pdu.offset == self.received) else {
-            return Arrived::Wrong;
+            return DataClass::Wrong;
         };
         let kind = if pdu.target_tag == NO_TAG {
-            let Some(data_sn) = self.unasked.filter(|_| end <= self.unasked_max) else { return Arrived::Wrong };
+            let Some(data_sn) = self.unsolicited.filter(|_| end <= self.unsolicited_max) else {
+                return DataClass::Wrong;
+            };
             if pdu.data_sn != data_sn {
-                return Arrived::Wrong;
+                return DataClass::Wrong;
             }
-            self.unasked = (!pdu.is_final).then_some(data_sn + 1);
-            let spare = if pdu.is_final { self.unasked_max - end } else { 0 };
+            self.unsolicited = (!pdu.is_final).then_some(data_sn + 1);
+            let spare = if pdu.is_final { self.unsolicited_max - end } else { 0 };
             self.requested -= spare;
-            Arrived::Unasked { spare }
+            DataClass::Unsolicited { spare }
         } else {
-            let Some(asked) = self.asked.front_mut() else { return Arrived::Wrong };
-            let is_last = end == asked.end;
-            if asked.tag != pdu.target_tag || pdu.data_sn != asked.data_sn || end > asked.end || pdu.is_final != is_last
-            {
-                return Arrived::Wrong;
+            let Some(r2t) = self.outstanding_r2ts.front_mut() else { return DataClass::Wrong };
+            let is_last = end == r2t.end;
+            if r2t.tag != pdu.target_tag || pdu.data_sn != r2t.data_sn || end > r2t.end || pdu.is_final != is_last {
+                return DataClass::Wrong;
             }
-            asked.data_sn += 1;
+            r2t.data_sn += 1;
             if is_last {
-                self.asked.pop_front();
+                self.outstanding_r2ts.pop_front();
             }
-            Arrived::Asked
+            DataClass::Solicited
         };
         if !self.is_over {
-            // For all that is to come at once: to grow step by step takes up to twice as much.
+            // Reserving for all awaited data at once avoids growth by doubling.
             self.bytes.reserve_exact(self.awaited());
             self.bytes.extend(data);
         }
@@ -193,17 +194,17 @@ impl Arriving {
         kind
     }
 
-    /// Bytes that room was made for and that have not come.
+    /// Bytes with reserved room that have not arrived.
     fn awaited(&self) -> usize {
         (self.requested - self.received) as usize
     }
 
-    /// Bytes that could be taken now.
+    /// Bytes that can be taken now.
     pub(super) fn here(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Moves at most `len` bytes to `into`; how many.
+    /// Moves at most `len` bytes to `into`; returns their number.
     pub(super) fn take(&mut self, len: usize, into: &mut Vec<u8>) -> usize {
         let len = len.min(self.here());
         if into.is_empty() && into.capacity() > 2 * len {
@@ -224,7 +225,7 @@ impl Arriving {
         len
     }
 
-    /// Gives back the room that what was taken has had, or what does not come, unless there is use for half of it.
+    /// Releases spare capacity beyond twice the counted bytes.
     fn trim(&mut self) {
         let counted = self.here() + self.awaited();
         if self.bytes.capacity() > 2 * counted {
@@ -232,43 +233,43 @@ impl Arriving {
         }
     }
 
-    /// Where the next bytes to be taken lie in the command's data.
+    /// Offset of the next byte to take, in the command's data.
     pub(super) fn position(&self) -> u32 {
         self.received - self.here() as u32
     }
 
-    /// The end of what has come or was asked for.
+    /// End offset of the data received or requested.
     pub(super) fn requested(&self) -> u32 {
         self.requested
     }
 
-    /// True while an R2T may be sent: what comes by itself has come, and there is something left to ask for.
+    /// True if an R2T may be sent: unsolicited data are complete and data remain to be requested.
     pub(super) fn may_ask(&self) -> bool {
-        self.unasked.is_none() && self.requested < self.expected && !self.is_over
+        self.unsolicited.is_none() && self.requested < self.expected && !self.is_over
     }
 
-    /// R2Ts outstanding.
+    /// Number of outstanding R2Ts.
     pub(super) fn outstanding(&self) -> usize {
-        self.asked.len()
+        self.outstanding_r2ts.len()
     }
 
-    /// Asks for at most `len` bytes more under the name `tag`: number of the R2T, where they begin, how many.
+    /// Requests at most `len` further bytes with the transfer tag `tag`; returns R2TSN, offset and length.
     pub(super) fn ask(&mut self, tag: u32, len: u32) -> (u32, u32, u32) {
-        assert!(self.may_ask(), "nothing is asked for twice, or while it may come by itself");
+        assert!(self.may_ask(), "an R2T needs complete unsolicited data and data left to request");
         let (offset, number) = (self.requested, self.r2ts);
         let len = len.min(self.expected - offset);
         self.requested += len;
         self.r2ts += 1;
-        self.asked.push_back(Asked { tag, end: self.requested, data_sn: 0 });
+        self.outstanding_r2ts.push_back(OutstandingR2t { tag, end: self.requested, data_sn: 0 });
         (number, offset, len)
     }
 
-    /// R2Ts that were sent.
+    /// Number of R2Ts sent.
     pub(super) fn r2ts(&self) -> u32 {
         self.r2ts
     }
 
-    /// Nobody takes anything any more. Bytes that had come or room was made for; the second time there are none.
+    /// Ends the reception; returns the bytes that were counted, and zero at a repeated call.
     pub(super) fn end(&mut self) -> usize {
         if std::mem::replace(&mut self.is_over, true) {
             return 0;
@@ -278,14 +279,14 @@ impl Arriving {
         held
     }
 
-    /// True when nobody takes anything any more.
+    /// True once the reception has ended.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// True when nothing more is on its way: an answer may be sent.
+    /// True if no data are outstanding, so that the command can be answered.
     pub(super) fn is_settled(&self) -> bool {
-        self.unasked.is_none() && self.asked.is_empty()
+        self.unsolicited.is_none() && self.outstanding_r2ts.is_empty()
     }
 }
 
@@ -301,14 +302,14 @@ mod tests {
         DataOut { is_final, lun: [0; 8], target_tag, data_sn, offset }
     }
 
-    fn taken(data: &mut Arriving, len: usize) -> Vec<u8> {
+    fn taken(data: &mut WriteData, len: usize) -> Vec<u8> {
         let mut into = Vec::new();
         data.take(len, &mut into);
         into
     }
 
     #[test]
-    fn who_waits_for_data_is_woken_when_another_initiator_ends_the_command() {
+    fn data_waiter_is_woken_when_another_initiator_ends_the_command() {
         #[derive(Default)]
         struct Bell(AtomicU32);
         impl Wake for Bell {
@@ -317,62 +318,62 @@ mod tests {
             }
         }
         let bell = Arc::<Bell>::default();
-        let task = Task::new(1, [0; 8], 1, false, false, Arriving::new(8, 0, b"", false));
+        let task = Task::new(1, [0; 8], 1, false, false, WriteData::new(8, 0, b"", false));
         task.register(&Context::from_waker(&Arc::clone(&bell).into()));
-        // As the target does for PREEMPT AND ABORT, which knows nothing of tasks.
+        // PREEMPT AND ABORT at the target cancels this way, without access to the task.
         task.cancel.clone().cancel();
         assert_eq!(bell.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]
-    fn data_come_by_themselves_and_then_as_they_are_asked_for() {
-        let mut data = Arriving::new(16, 8, b"ab", true);
+    fn unsolicited_data_come_first_and_solicited_data_follow() {
+        let mut data = WriteData::new(16, 8, b"ab", true);
         assert!(!data.may_ask());
-        assert_eq!(data.arrive(&pdu(NO_TAG, 0, 2, false), b"cdef"), Arrived::Unasked { spare: 0 });
-        assert_eq!(data.arrive(&pdu(NO_TAG, 1, 6, true), b"gh"), Arrived::Unasked { spare: 0 });
+        assert_eq!(data.arrive(&pdu(NO_TAG, 0, 2, false), b"cdef"), DataClass::Unsolicited { spare: 0 });
+        assert_eq!(data.arrive(&pdu(NO_TAG, 1, 6, true), b"gh"), DataClass::Unsolicited { spare: 0 });
         assert_eq!((data.here(), data.may_ask()), (8, true));
         assert_eq!((data.ask(7, 5), data.ask(8, 5)), ((0, 8, 5), (1, 13, 3)));
         assert!(!data.may_ask() && data.outstanding() == 2);
-        assert_eq!(data.arrive(&pdu(7, 0, 8, false), b"ij"), Arrived::Asked);
+        assert_eq!(data.arrive(&pdu(7, 0, 8, false), b"ij"), DataClass::Solicited);
         assert_eq!(taken(&mut data, 9), b"abcdefghi");
-        assert_eq!(data.arrive(&pdu(7, 1, 10, true), b"klm"), Arrived::Asked);
-        assert_eq!(data.arrive(&pdu(8, 0, 13, true), b"nop"), Arrived::Asked);
+        assert_eq!(data.arrive(&pdu(7, 1, 10, true), b"klm"), DataClass::Solicited);
+        assert_eq!(data.arrive(&pdu(8, 0, 13, true), b"nop"), DataClass::Solicited);
         assert_eq!((taken(&mut data, 99), data.is_settled(), data.position()), (b"jklmnop".to_vec(), true, 16));
     }
 
     #[test]
-    fn what_does_not_belong_there_is_wrong() {
+    fn data_out_of_order_are_rejected() {
         let new = || {
-            let mut data = Arriving::new(16, 8, b"", true);
-            assert_eq!(data.arrive(&pdu(NO_TAG, 0, 0, true), b"abcd"), Arrived::Unasked { spare: 4 });
+            let mut data = WriteData::new(16, 8, b"", true);
+            assert_eq!(data.arrive(&pdu(NO_TAG, 0, 0, true), b"abcd"), DataClass::Unsolicited { spare: 4 });
             data.ask(7, 8);
             data
         };
         for (what, wrong, bytes) in [
-            ("unasked", pdu(NO_TAG, 1, 4, true), &b"efgh"[..]),
-            ("another's", pdu(9, 0, 4, false), b"efgh"),
+            ("unsolicited data after their end", pdu(NO_TAG, 1, 4, true), &b"efgh"[..]),
+            ("another R2T's tag", pdu(9, 0, 4, false), b"efgh"),
             ("a gap", pdu(7, 0, 5, false), b"efgh"),
-            ("a number left out", pdu(7, 1, 4, false), b"efgh"),
+            ("a skipped DataSN", pdu(7, 1, 4, false), b"efgh"),
             ("too long", pdu(7, 0, 4, true), b"efghijklm"),
-            ("an end too early", pdu(7, 0, 4, true), b"efgh"),
-            ("no end", pdu(7, 0, 4, false), b"efghijkl"),
+            ("a final PDU too early", pdu(7, 0, 4, true), b"efgh"),
+            ("a missing final bit", pdu(7, 0, 4, false), b"efghijkl"),
         ] {
-            assert_eq!(new().arrive(&wrong, bytes), Arrived::Wrong, "{what}");
+            assert_eq!(new().arrive(&wrong, bytes), DataClass::Wrong, "{what}");
         }
-        let mut early = Arriving::new(16, 8, b"", true);
-        assert_eq!(early.arrive(&pdu(NO_TAG, 0, 0, true), b"abcdefghi"), Arrived::Wrong, "past the first burst");
+        let mut early = WriteData::new(16, 8, b"", true);
+        assert_eq!(early.arrive(&pdu(NO_TAG, 0, 0, true), b"abcdefghi"), DataClass::Wrong, "past the first burst");
     }
 
     #[test]
-    fn no_more_room_is_held_than_twice_what_is_counted() {
-        let check = |data: &Arriving, into: &Vec<u8>| {
+    fn buffer_capacity_is_at_most_twice_the_counted_bytes() {
+        let check = |data: &WriteData, into: &Vec<u8>| {
             let counted = data.here() + data.awaited();
             for (room, counted) in [(data.bytes.capacity(), counted), (into.capacity(), into.len())] {
-                assert!(room <= 2 * counted, "room for {room} bytes, {counted} are counted");
+                assert!(room <= 2 * counted, "capacity of {room} bytes, {counted} are counted");
             }
         };
-        // Parts that end elsewhere than what comes: something is left of each.
-        let (mut data, mut into, mut taken) = (Arriving::new(64 << 20, 256 << 10, &[7; 4096], true), Vec::new(), 0);
+        // Parts that are not aligned to PDUs leave a remainder of each.
+        let (mut data, mut into, mut taken) = (WriteData::new(64 << 20, 256 << 10, &[7; 4096], true), Vec::new(), 0);
         data.arrive(&pdu(NO_TAG, 0, 4096, true), &[7; 252 << 10]);
         for tag in 0..255 {
             into.clear();
@@ -382,7 +383,7 @@ mod tests {
             for (data_sn, part) in (0..).zip([100 << 10, 156 << 10]) {
                 let offset = offset + if data_sn == 0 { 0 } else { len - part };
                 let pdu = pdu(tag, data_sn, offset, data_sn == 1);
-                assert_eq!(data.arrive(&pdu, &[7; 156 << 10][..part as usize]), Arrived::Asked);
+                assert_eq!(data.arrive(&pdu, &[7; 156 << 10][..part as usize]), DataClass::Solicited);
                 check(&data, &into);
             }
         }
@@ -390,19 +391,19 @@ mod tests {
         into.clear();
         data.take(512, &mut into);
         check(&data, &into);
-        // Room was made for more than comes.
-        let mut short = Arriving::new(1 << 20, 256 << 10, &[], true);
+        // Reserved room exceeds the unsolicited data.
+        let mut short = WriteData::new(1 << 20, 256 << 10, &[], true);
         short.arrive(&pdu(NO_TAG, 0, 0, false), &[7; 512]);
-        assert_eq!(short.arrive(&pdu(NO_TAG, 1, 512, true), &[7; 512]), Arrived::Unasked { spare: 255 << 10 });
+        assert_eq!(short.arrive(&pdu(NO_TAG, 1, 512, true), &[7; 512]), DataClass::Unsolicited { spare: 255 << 10 });
         check(&short, &Vec::new());
     }
 
     #[test]
-    fn what_comes_after_the_end_is_dropped() {
-        let mut data = Arriving::new(16, 8, b"abcd", false);
+    fn data_after_the_end_are_dropped() {
+        let mut data = WriteData::new(16, 8, b"abcd", false);
         data.ask(7, 12);
         assert_eq!(data.end(), 16);
-        assert_eq!(data.arrive(&pdu(7, 0, 4, true), b"efghijklmnop"), Arrived::Asked);
+        assert_eq!(data.arrive(&pdu(7, 0, 4, true), b"efghijklmnop"), DataClass::Solicited);
         assert_eq!((data.here(), data.is_settled(), data.may_ask()), (0, true, false));
     }
 }

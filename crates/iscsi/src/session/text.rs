@@ -1,4 +1,4 @@
-//! Questions in text: which targets there are, and where (section 11.10, appendix C).
+//! Text requests: SendTargets (section 11.10, appendix C).
 
 use iscsi_protocol::request::Reject;
 use iscsi_protocol::text::{self, Collector};
@@ -8,18 +8,18 @@ use seam::Seam;
 use super::Session;
 use crate::options::PORTAL_GROUP;
 
-/// The tag with which an initiator goes on with its question or our answer: there is one of either at a time.
-const GO_ON: u32 = 1;
+/// Target transfer tag of a text exchange over several PDUs; a session has at most one.
+const CONTINUE_TAG: u32 = 1;
 
-/// A question or an answer that takes several PDUs.
+/// A text exchange over several PDUs.
 #[derive(Default)]
-pub(super) struct Texts {
-    question: Collector,
+pub(super) struct TextExchange {
+    request: Collector,
     answer: Vec<u8>,
 }
 
 impl<S: Seam> Session<S> {
-    /// Takes one PDU of a question.
+    /// Serves one text request PDU.
     pub(super) fn text(
         &self,
         task_tag: u32,
@@ -30,28 +30,28 @@ impl<S: Seam> Session<S> {
     ) -> Result<(), Reject> {
         let mut texts = self.texts.borrow_mut();
         if target_tag == NO_TAG {
-            *texts = Texts::default();
-        } else if target_tag != GO_ON {
+            *texts = TextExchange::default();
+        } else if target_tag != CONTINUE_TAG {
             return Err(Reject::Protocol);
         }
-        texts.question.push(data).map_err(|_| Reject::Protocol)?;
+        texts.request.push(data).map_err(|_| Reject::Protocol)?;
         if !continues && texts.answer.is_empty() {
-            let question = texts.question.take();
-            texts.answer = self.answer(&question)?;
+            let request = texts.request.take();
+            texts.answer = self.answer(&request)?;
         }
         let len = texts.answer.len().min(self.framing.data_bytes_max as usize);
         let part: Vec<u8> = texts.answer.drain(..len).collect();
-        let goes_on = !texts.answer.is_empty();
-        let (is_final, target_tag) = match continues || goes_on {
-            true => (false, GO_ON),
+        let has_more = !texts.answer.is_empty();
+        let (is_final, target_tag) = match continues || has_more {
+            true => (false, CONTINUE_TAG),
             false => (true, NO_TAG),
         };
-        self.queue(task_tag, ResponseBody::Text { is_final, continues: goes_on, target_tag, lun }, &part);
+        self.queue(task_tag, ResponseBody::Text { is_final, continues: has_more, target_tag, lun }, &part);
         Ok(())
     }
 
-    fn answer(&self, question: &[u8]) -> Result<Vec<u8>, Reject> {
-        let pairs = text::pairs(question).map_err(|_| Reject::Protocol)?;
+    fn answer(&self, request: &[u8]) -> Result<Vec<u8>, Reject> {
+        let pairs = text::pairs(request).map_err(|_| Reject::Protocol)?;
         let mut out = Vec::new();
         for pair in pairs {
             match pair.key {
@@ -72,7 +72,7 @@ impl<S: Seam> Session<S> {
         };
         match wanted {
             true => text::push(out, "TargetName", target),
-            // What is asked for makes no sense in this kind of session; a target that is not there is no answer at all.
+            // "All" and "" are each valid in one session type only; an unknown target has an empty answer.
             false if matches!(which, "All" | "") => return text::push(out, "SendTargets", "Reject"),
             false => return,
         }

@@ -1,4 +1,4 @@
-//! The data of writes: what is held of them, when more is asked for, and how a unit gets them.
+//! Flow control of write data: counting, R2Ts, and the delivery to units.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,18 +12,17 @@ use scsi::Gone;
 use seam::Seam;
 
 use super::Session;
-use super::task::{Arrived, Task};
+use super::task::{DataClass, Task};
 use crate::options::{AHEAD_BYTES, R2T_BYTES};
 
-/// What a session holds of writes.
+/// Write data held by a session.
 #[derive(Default)]
 pub(super) struct Writes {
-    /// Bytes that have come, until their units have done with them, and bytes that were asked for.
+    /// Bytes requested or received, until their units are done with them.
     held_bytes: Cell<usize>,
-    /// The part of it that units are at work on.
+    /// Bytes that units are working on.
     at_units_bytes: Cell<usize>,
-    /// Commands whose units wait for data, by their numbers. The oldest always has room to ask for some, or they would all wait for each
-    /// other.
+    /// Commands whose units wait for data, by number. The oldest may always send an R2T, which prevents a deadlock.
     waiting: RefCell<BTreeMap<u64, Rc<Task>>>,
 }
 
@@ -36,7 +35,7 @@ impl Writes {
         self.waiting.borrow().first_key_value().is_none_or(|(number, _)| *number >= task.number)
     }
 
-    /// There is room again: the oldest that could not ask looks.
+    /// Wakes the oldest command that had no room for an R2T.
     fn wake_starved(&self) {
         let could_not_ask = |task: &&Rc<Task>| {
             let data = task.data.borrow();
@@ -47,13 +46,13 @@ impl Writes {
         }
     }
 
-    /// A unit waits for its command's data.
+    /// Records that a unit waits for its command's data.
     fn wait(&self, task: &Rc<Task>) {
         self.waiting.borrow_mut().entry(task.number).or_insert_with(|| Rc::clone(task));
     }
 
-    /// It waits no longer.
-    fn satisfied(&self, task: &Task) {
+    /// Records that the unit waits no longer.
+    fn stop_waiting(&self, task: &Task) {
         if self.waiting.borrow_mut().remove(&task.number).is_some() {
             self.wake_starved();
         }
@@ -61,50 +60,50 @@ impl Writes {
 }
 
 impl<S: Seam> Session<S> {
-    /// True when there is no room for `bytes` of data that nobody asked for: the session has more than its share, and all of them
-    /// together as much as they may.
+    /// True if there is no room for `bytes` of unsolicited data: both the session's share and the server's limit are
+    /// exceeded.
     pub(super) fn is_full_of_writes(&self, bytes: usize) -> bool {
         let shared = &self.spec.shared;
         self.writes.held_bytes.get() + bytes > shared.payload_share()
             && shared.payload_bytes.get() + bytes > shared.options.payload_bytes_max
     }
 
-    /// Holds so many more bytes.
+    /// Counts further bytes.
     pub(super) fn hold(&self, bytes: usize) {
         for held in [&self.writes.held_bytes, &self.spec.shared.payload_bytes] {
             held.set(held.get() + bytes);
         }
     }
 
-    fn let_go(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         if bytes > 0 {
             for held in [&self.writes.held_bytes, &self.spec.shared.payload_bytes] {
-                held.set(held.get().checked_sub(bytes).expect("what is let go was held"));
+                held.set(held.get().checked_sub(bytes).expect("released bytes were held"));
             }
             self.writes.wake_starved();
         }
     }
 
-    /// Takes a piece of data in. A command whose data do not come as they should fails, and nothing but it.
-    pub(super) fn take_data(&self, task_tag: u32, pdu: &DataOut, data: &[u8]) {
-        // The command may have ended before it wanted them all.
+    /// Accepts data of a command. Data out of order fail this command only.
+    pub(super) fn receive_data(&self, task_tag: u32, pdu: &DataOut, data: &[u8]) {
+        // The command may have ended before its data were complete.
         let Some(task) = self.tasks.borrow().get(&task_tag).cloned() else { return };
         let mut arriving = task.data.borrow_mut();
         let (arrived, is_over) = (arriving.arrive(pdu, data), arriving.is_over());
         drop(arriving);
         match arrived {
-            Arrived::Wrong if !task.is_broken.replace(true) => {
-                self.end_data(&task);
+            DataClass::Wrong if !task.is_broken.replace(true) => {
+                self.end_reception(&task);
                 task.cancel();
             }
-            Arrived::Unasked { spare } if !is_over => self.let_go(spare as usize),
-            Arrived::Unasked { .. } | Arrived::Asked | Arrived::Wrong => (),
+            DataClass::Unsolicited { spare } if !is_over => self.release(spare as usize),
+            DataClass::Unsolicited { .. } | DataClass::Solicited | DataClass::Wrong => (),
         }
         task.wake();
     }
 
-    /// Asks for data up to the `wanted`th byte of the command, and some more where there is room.
-    fn ask_for(&self, task: &Rc<Task>, wanted: u32) {
+    /// Sends R2Ts for data up to offset `wanted`, and for some data ahead if there is room.
+    fn send_r2ts(&self, task: &Rc<Task>, wanted: u32) {
         let parameters = &self.spec.agreed.parameters;
         let r2t_bytes = R2T_BYTES.min(parameters.burst_bytes);
         let mut data = task.data.borrow_mut();
@@ -113,7 +112,7 @@ impl<S: Seam> Session<S> {
             if !is_wanted && data.requested() >= wanted.saturating_add(AHEAD_BYTES) {
                 break;
             }
-            // The other half is for what comes without being asked for. Units at work make room without being given more.
+            // Half of the share is left for unsolicited data. While units work, their progress makes room.
             let fits = self.writes.held_bytes.get() + r2t_bytes as usize <= self.spec.shared.payload_share() / 2;
             let must = is_wanted
                 && data.outstanding() == 0
@@ -131,9 +130,9 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// Waits until nothing more of a command's data is on its way, so that its answer comes after all that it asked for.
-    pub(super) async fn settle(&self, task: &Rc<Task>) {
-        self.end_data(task);
+    /// Waits until a command's requested data have arrived: its answer follows the last of them.
+    pub(super) async fn wait_for_requested_data(&self, task: &Rc<Task>) {
+        self.end_reception(task);
         poll_fn(|context| {
             if task.cancel.is_cancelled() || self.draining.get() || task.data.borrow().is_settled() {
                 return Poll::Ready(());
@@ -144,19 +143,19 @@ impl<S: Seam> Session<S> {
         .await;
     }
 
-    /// Nobody takes a command's data any more.
-    pub(super) fn end_data(&self, task: &Task) {
+    /// Ends the reception of a command's data.
+    pub(super) fn end_reception(&self, task: &Task) {
         let held = task.data.borrow_mut().end();
-        self.let_go(held);
-        self.writes.satisfied(task);
+        self.release(held);
+        self.writes.stop_waiting(task);
     }
 }
 
-/// A unit's way to a command's data.
+/// Delivery of a command's data to its unit.
 pub(super) struct Data<S: Seam> {
     session: Rc<Session<S>>,
     task: Rc<Task>,
-    /// Bytes that the unit is at work on.
+    /// Bytes that the unit is working on.
     at_unit_bytes: usize,
 }
 
@@ -165,12 +164,12 @@ impl<S: Seam> Data<S> {
         Data { session: Rc::clone(session), task: Rc::clone(task), at_unit_bytes: 0 }
     }
 
-    /// The unit has done with what it was given.
+    /// Releases the bytes that the unit is done with.
     fn done(&mut self) {
         let bytes = std::mem::take(&mut self.at_unit_bytes);
         let at_units = &self.session.writes.at_units_bytes;
         at_units.set(at_units.get() - bytes);
-        self.session.let_go(bytes);
+        self.session.release(bytes);
     }
 
     fn poll_here(&self, len: usize, context: &Context<'_>) -> Poll<Result<(), Gone>> {
@@ -184,11 +183,11 @@ impl<S: Seam> Data<S> {
         }
         let is_here = here >= len;
         match is_here {
-            true => self.session.writes.satisfied(&self.task),
+            true => self.session.writes.stop_waiting(&self.task),
             false => self.session.writes.wait(&self.task),
         }
         let wanted = position.saturating_add(len.try_into().unwrap_or(u32::MAX));
-        self.session.ask_for(&self.task, wanted);
+        self.session.send_r2ts(&self.task, wanted);
         if is_here {
             return Poll::Ready(Ok(()));
         }
@@ -202,13 +201,13 @@ impl<S: Seam> scsi::DataOut for Data<S> {
         if into.is_empty() {
             self.done();
             if self.task.data.borrow().here() < len {
-                // What waits holds no more than what is counted.
+                // A waiting unit keeps no spare capacity.
                 *into = Vec::new();
             }
         }
         poll_fn(|context| self.poll_here(len, context)).await?;
         let taken = self.task.data.borrow_mut().take(len, into);
-        assert_eq!(taken, len, "as many were there");
+        assert_eq!(taken, len, "the data have arrived");
         self.at_unit_bytes += len;
         let at_units = &self.session.writes.at_units_bytes;
         at_units.set(at_units.get() + len);

@@ -1,19 +1,19 @@
-//! Bad initiators: what they do costs nobody else anything.
+//! Resource limits: a misbehaving initiator does not affect other initiators.
 
 use iscsi::Options;
 use iscsi_protocol::request::{Attribute, Command};
 use iscsi_protocol::{RequestBody, ResponseBody};
 use seam::{Nanos, Seam};
 
-use crate::client::{Client, Manner, counted, read_cdb, write_cdb};
-use crate::setting::with_server;
+use crate::client::{Client, LoginSpec, counted, read_cdb, write_cdb};
+use crate::fixture::with_server;
 
-fn other(isid: u8) -> Manner {
-    Manner { isid, ..Manner::default() }
+fn other(isid: u8) -> LoginSpec {
+    LoginSpec { isid, ..LoginSpec::default() }
 }
 
 #[test]
-fn who_does_not_log_in_makes_room_for_who_does() {
+fn silent_connections_make_room_for_a_login() {
     let options = Options { logins_max: 8, ..Options::default() };
     with_server(30, options, async |seam, server, _| {
         let mut silent = Vec::new();
@@ -22,17 +22,17 @@ fn who_does_not_log_in_makes_room_for_who_does() {
         }
         seam.sleep(Nanos::from_millis(5)).await;
         assert!(server.stats().half_open <= 8);
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         assert_eq!(client.read(0, 1).await.len(), 512);
         seam.sleep(Nanos::from_secs(20)).await;
-        assert_eq!((server.stats().half_open, server.stats().sessions), (0, 1), "in time, or not at all");
+        assert_eq!((server.stats().half_open, server.stats().sessions), (0, 1), "silent connections time out");
     });
 }
 
 #[test]
-fn garbage_ends_its_own_connection_alone() {
+fn garbage_ends_only_its_own_connection() {
     with_server(31, Options::default(), async |seam, server, _| {
-        let mut healthy = Client::ready(&seam, &Manner::default()).await;
+        let mut healthy = Client::ready(&seam, &LoginSpec::default()).await;
         for seed in 0..100_u64 {
             let mut client = match seed % 2 {
                 0 => Client::silent(&seam).await,
@@ -41,7 +41,7 @@ fn garbage_ends_its_own_connection_alone() {
             let mut random = seed;
             let garbage = std::iter::repeat_with(|| {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                // Opcodes that exist are more of a trial than others.
+                // Valid opcodes reach deeper code than invalid ones.
                 (random >> 56) as u8 & 0x47
             });
             client.send(&garbage.take(2000).collect::<Vec<_>>()).await;
@@ -54,9 +54,9 @@ fn garbage_ends_its_own_connection_alone() {
 }
 
 #[test]
-fn an_initiator_that_takes_no_replies_is_held_to_its_share() {
+fn initiator_that_receives_no_replies_is_held_to_its_share() {
     with_server(32, Options::default(), async |seam, _, _| {
-        let mut healthy = Client::ready(&seam, &Manner::default()).await;
+        let mut healthy = Client::ready(&seam, &LoginSpec::default()).await;
         healthy.write(0, &counted(1, 8)).await;
         let mut deaf = Vec::new();
         for isid in 2..6 {
@@ -74,10 +74,10 @@ fn an_initiator_that_takes_no_replies_is_held_to_its_share() {
 }
 
 #[test]
-fn writes_that_together_need_more_than_they_may_hold_are_asked_for_one_after_the_other() {
+fn writes_beyond_the_limit_get_their_r2ts_one_after_another() {
     let options = Options { payload_bytes_max: 2 << 20, ..Options::default() };
     with_server(33, options, async |seam, _, _| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         let mut left = std::collections::BTreeMap::new();
         for number in 0..16_u32 {
             let data = counted(u64::from(number) * 10_000 + 1, 4096);
@@ -97,7 +97,7 @@ fn writes_that_together_need_more_than_they_may_hold_are_asked_for_one_after_the
                 ResponseBody::NopIn { .. } => {
                     assert_eq!(response.task_tag, ping);
                     let (least, most) = (256 << 10, 1 << 20);
-                    assert!((least..=most).contains(&asked_bytes), "{asked_bytes} bytes were asked for at once");
+                    assert!((least..=most).contains(&asked_bytes), "{asked_bytes} bytes were requested at once");
                     is_counted = true;
                 }
                 ResponseBody::Command { status, .. } => {
@@ -118,11 +118,11 @@ fn writes_that_together_need_more_than_they_may_hold_are_asked_for_one_after_the
 }
 
 #[test]
-fn no_more_is_let_in_unasked_than_there_is_room_for_however_late_it_comes() {
+fn unsolicited_data_are_limited_even_if_they_come_late() {
     let options = Options { payload_bytes_max: 1 << 20, ..Options::default() };
     with_server(36, options, async |seam, _, _| {
         let text = "InitialR2T=No\0ImmediateData=No\0FirstBurstLength=262144\0";
-        let mut client = Client::ready(&seam, &Manner { text, ..Manner::default() }).await;
+        let mut client = Client::ready(&seam, &LoginSpec { text, ..LoginSpec::default() }).await;
         for number in 0..16 {
             let command = Command {
                 is_final: false,
@@ -149,14 +149,14 @@ fn no_more_is_let_in_unasked_than_there_is_room_for_however_late_it_comes() {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(refused, 12, "four MiB were promised, one of them fits");
+        assert_eq!(refused, 12, "4 MiB were announced, 1 MiB fits");
     });
 }
 
 #[test]
-fn commands_past_the_window_are_passed_over_and_those_within_it_are_all_served() {
+fn commands_outside_the_window_are_ignored_and_others_served() {
     with_server(34, Options { commands_max: 4, ..Options::default() }, async |seam, _, _| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         let first = client.cmd_sn;
         assert_eq!(client.max_cmd_sn.wrapping_sub(first).wrapping_add(1), 4);
         client.cmd_sn = client.max_cmd_sn.wrapping_add(1);
@@ -169,17 +169,17 @@ fn commands_past_the_window_are_passed_over_and_those_within_it_are_all_served()
         }
         client.cmd_sn = client.cmd_sn.wrapping_add(1);
         client.begin(&read_cdb(0, 1), 512, &[]).await;
-        assert!(client.is_closed().await, "one is missing, and nothing overtakes on one connection");
+        assert!(client.is_closed().await, "a command number is missing, and one connection delivers in order");
     });
 }
 
 #[test]
-fn too_many_immediate_ones_are_rejected() {
+fn too_many_immediate_commands_are_rejected() {
     with_server(35, Options::default(), async |seam, _, world| {
         use seam::sim::{Fault, Ops, Rule, When};
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         let stall = Fault::Stall(Nanos::from_secs(5));
-        crate::setting::disk(world).add_fault(Rule::new(stall, Ops::READ, When::Always));
+        crate::fixture::disk(world).add_fault(Rule::new(stall, Ops::READ, When::Always));
         for number in 0..40 {
             let (tag, cdb) = (client.tag(), read_cdb(number * 2048, 8));
             let command = Command {
@@ -207,13 +207,13 @@ fn too_many_immediate_ones_are_rejected() {
 }
 
 #[test]
-fn what_a_hanging_disk_has_not_taken_counts_as_held() {
+fn data_stuck_at_a_hanging_disk_count_as_held() {
     let options = Options { payload_bytes_max: 1 << 20, ..Options::default() };
     with_server(37, options, async |seam, _, world| {
         use seam::sim::{Fault, Ops, Rule, When};
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         let stall = Fault::Stall(Nanos::from_secs(5));
-        crate::setting::disk(world).add_fault(Rule::new(stall, Ops::WRITE, When::Always));
+        crate::fixture::disk(world).add_fault(Rule::new(stall, Ops::WRITE, When::Always));
         for number in 0..16 {
             client.begin(&write_cdb(number * 512, 512), 0, &counted(1, 512)).await;
         }
@@ -234,6 +234,6 @@ fn what_a_hanging_disk_has_not_taken_counts_as_held() {
             }
             seam.sleep(Nanos::from_millis(50)).await;
         }
-        assert!((256 << 10..=1 << 20).contains(&asked), "{asked} bytes were asked for");
+        assert!((256 << 10..=1 << 20).contains(&asked), "{asked} bytes were requested");
     });
 }

@@ -1,4 +1,4 @@
-//! An initiator that says exactly what a test wants, right or wrong.
+//! An initiator that sends any PDUs, valid or not.
 
 use iscsi_protocol::request::{Attribute, Command, DataOut, LoginRequest, TaskFunction, TaskManagement};
 use iscsi_protocol::response::{Residual, TaskResponse};
@@ -6,27 +6,27 @@ use iscsi_protocol::{Framing, NO_TAG, Request, RequestBody, Response, ResponseBo
 use seam::sim::{SimReader, SimSeam, SimWriter};
 use seam::{ByteStream, Gather, Incoming, Seam, StreamWriter};
 
-use crate::setting::{TARGET, address};
+use crate::fixture::{TARGET, address};
 
-/// How a client talks.
+/// Login parameters of a client.
 #[derive(Clone, Debug)]
-pub struct Manner {
+pub struct LoginSpec {
     pub name: &'static str,
     pub isid: u8,
-    /// What it wants of the parameters.
+    /// Operational parameters as text.
     pub text: &'static str,
     pub session: &'static str,
 }
 
-impl Default for Manner {
+impl Default for LoginSpec {
     fn default() -> Self {
         let text = "InitialR2T=No\0ImmediateData=Yes\0MaxRecvDataSegmentLength=16384\0MaxBurstLength=65536\0\
                     FirstBurstLength=16384\0MaxOutstandingR2T=4\0";
-        Manner { name: "iqn.2026-11.test:one", isid: 1, text, session: "Normal" }
+        LoginSpec { name: "iqn.2026-11.test:one", isid: 1, text, session: "Normal" }
     }
 }
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
     pub status: u8,
@@ -35,7 +35,7 @@ pub struct Done {
     pub residual: Residual,
 }
 
-/// A connection.
+/// A connection to the server.
 pub struct Client {
     incoming: Incoming<SimSeam, SimReader>,
     writer: SimWriter,
@@ -44,19 +44,19 @@ pub struct Client {
     pub stat_sn: u32,
     pub max_cmd_sn: u32,
     next_tag: u32,
-    /// Values that were agreed on.
+    /// Negotiated values.
     immediate_bytes: usize,
-    unasked_bytes: usize,
-    /// Longest data segment that it sends.
+    unsolicited_bytes: usize,
+    /// Longest data segment to send.
     pub send_bytes: usize,
 }
 
-/// A sector's bytes, as the simulated world keeps them: one tag over and over.
+/// Content of sectors in the simulated world: one repeated tag.
 pub fn sectors(tag: u64, count: usize) -> Vec<u8> {
     tag.to_le_bytes().repeat(64 * count)
 }
 
-/// Sectors with tags that count up.
+/// Sectors with ascending tags.
 pub fn counted(first: u64, count: usize) -> Vec<u8> {
     (first..first + count as u64).flat_map(|tag| sectors(tag, 1)).collect()
 }
@@ -80,7 +80,7 @@ fn cdb10(opcode: u8, sector: u32, count: u16) -> Vec<u8> {
 }
 
 impl Client {
-    /// Connects and says nothing.
+    /// Connects without sending anything.
     pub async fn silent(seam: &SimSeam) -> Client {
         let (reader, writer) = seam.connect(&address()).await.expect("the server listens").split();
         Client {
@@ -92,37 +92,37 @@ impl Client {
             max_cmd_sn: 0,
             next_tag: 1,
             immediate_bytes: 0,
-            unasked_bytes: 0,
+            unsolicited_bytes: 0,
             send_bytes: 8192,
         }
     }
 
-    /// Logs in and takes the first unit's attention.
-    pub async fn ready(seam: &SimSeam, manner: &Manner) -> Client {
-        let mut client = Client::log_in(seam, manner).await.expect("it may log in");
+    /// Logs in and consumes the power-on attention.
+    pub async fn ready(seam: &SimSeam, login_spec: &LoginSpec) -> Client {
+        let mut client = Client::log_in(seam, login_spec).await.expect("the login succeeds");
         assert_eq!(client.call(&[0; 16], 0, &[]).await.map(|done| done.status), Some(2), "power on");
         client
     }
 
-    /// Logs in; the status where that is refused, nothing where the server closed.
-    pub async fn log_in(seam: &SimSeam, manner: &Manner) -> Result<Client, Option<(u8, u8)>> {
+    /// Logs in. Error: the status of a refusal, or `None` if the server closed the connection.
+    pub async fn log_in(seam: &SimSeam, login_spec: &LoginSpec) -> Result<Client, Option<(u8, u8)>> {
         let mut client = Client::silent(seam).await;
         let text = format!(
             "InitiatorName={}\0TargetName={TARGET}\0SessionType={}\0{}",
-            manner.name, manner.session, manner.text
+            login_spec.name, login_spec.session, login_spec.text
         );
-        client.say_login(manner.isid, 0, &text).await;
+        client.say_login(login_spec.isid, 0, &text).await;
         let (response, data) = client.take().await.ok_or(None)?;
         let ResponseBody::Login(login) = response.body else { panic!("no answer to a log-in: {response:?}") };
         if login.status != (0, 0) {
             return Err(Some(login.status));
         }
         assert!(login.transit && login.tsih != 0);
-        client.agree(&data, manner.text);
+        client.agree(&data, login_spec.text);
         Ok(client)
     }
 
-    /// Sends the one request that a log-in takes.
+    /// Sends a login request that completes the login at once.
     pub async fn say_login(&mut self, isid: u8, tsih: u16, text: &str) {
         let login = LoginRequest {
             transit: true,
@@ -145,20 +145,20 @@ impl Client {
         let first_burst = len("FirstBurstLength", 65_536).min(len("MaxBurstLength", 262_144));
         self.send_bytes = len("MaxRecvDataSegmentLength", 8192);
         self.immediate_bytes = if value("ImmediateData") == Some("No") { 0 } else { first_burst.min(self.send_bytes) };
-        self.unasked_bytes = if value("InitialR2T") == Some("No") { first_burst } else { 0 };
+        self.unsolicited_bytes = if value("InitialR2T") == Some("No") { first_burst } else { 0 };
         self.framing.header_digest = value("HeaderDigest") == Some("CRC32C");
         self.framing.data_digest = value("DataDigest") == Some("CRC32C");
         assert!(value("InitialR2T").is_some() || !asked.contains("InitialR2T"));
     }
 
-    /// Sends bytes; what a closed connection says to that does not matter here.
+    /// Sends bytes; errors of a closed connection are ignored.
     pub async fn send(&mut self, bytes: &[u8]) {
         let mut gather = Gather::default();
         gather.push_bytes(bytes);
         let (Ok(()) | Err(_), _) = self.writer.send(gather).await;
     }
 
-    /// The bytes of a PDU.
+    /// Encodes a PDU.
     pub fn pdu(&self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) -> Vec<u8> {
         let ahs = match &body {
             RequestBody::Command(command) => command.encode_ahs(),
@@ -178,12 +178,12 @@ impl Client {
         self.send(&bytes).await;
     }
 
-    /// The next PDU and its data; nothing when the server has closed.
+    /// Receives a PDU and its data; `None` if the server has closed the connection.
     pub async fn take(&mut self) -> Option<(Response, Vec<u8>)> {
         loop {
-            let step = match self.framing.decode(self.incoming.bytes()).expect("the server speaks iSCSI") {
+            let step = match self.framing.decode(self.incoming.bytes()).expect("the PDU is valid") {
                 Step::Got(frame, used) => {
-                    let response = Response::decode(frame.header).expect("a target's PDU");
+                    let response = Response::decode(frame.header).expect("the PDU is a response");
                     Some((response, frame.data.to_vec(), used))
                 }
                 Step::More(_) => None,
@@ -208,24 +208,24 @@ impl Client {
         }
     }
 
-    /// True when the server has closed and all it sent was taken.
+    /// True if the server has closed the connection and all data were received.
     pub async fn is_closed(&mut self) -> bool {
         self.incoming.bytes().is_empty() && self.incoming.more().await.is_err()
     }
 
-    /// A name for a task.
+    /// A new initiator task tag.
     pub fn tag(&mut self) -> u32 {
         self.next_tag += 1;
         self.next_tag
     }
 
-    /// Begins a command that reads `read` bytes or writes `data`, with as much of them as may come unasked; its name.
+    /// Starts a command that reads `read` bytes or writes `data`, with its unsolicited data; returns its tag.
     pub async fn begin(&mut self, cdb: &[u8], read: u32, data: &[u8]) -> u32 {
         let tag = self.tag();
         let first = data.len().min(self.immediate_bytes);
-        let unasked = data.len().min(self.unasked_bytes);
+        let unsolicited = data.len().min(self.unsolicited_bytes);
         let command = Command {
-            is_final: unasked <= first,
+            is_final: unsolicited <= first,
             reads: read > 0,
             writes: !data.is_empty(),
             attribute: Attribute::Simple,
@@ -235,13 +235,13 @@ impl Client {
             cdb: cdb.to_vec(),
         };
         self.say(tag, false, RequestBody::Command(command), &data[..first]).await;
-        if unasked > first {
-            self.send_data(tag, NO_TAG, first, &data[first..unasked]).await;
+        if unsolicited > first {
+            self.send_data(tag, NO_TAG, first, &data[first..unsolicited]).await;
         }
         tag
     }
 
-    /// Sends a sequence of data.
+    /// Sends a sequence of data PDUs.
     pub async fn send_data(&mut self, tag: u32, target_tag: u32, offset: usize, data: &[u8]) {
         let count = data.len().div_ceil(self.send_bytes);
         for (number, part) in data.chunks(self.send_bytes).enumerate() {
@@ -252,15 +252,15 @@ impl Client {
         }
     }
 
-    /// Waits for a command's end, and sends what it is asked for meanwhile; nothing when the server has closed.
+    /// Waits for a command's end and answers its R2Ts; `None` if the server has closed the connection.
     pub async fn end(&mut self, tag: u32, data: &[u8]) -> Option<Done> {
         let (mut read, mut data_sn, mut r2t_sn) = (Vec::new(), 0, 0);
         loop {
             let (response, part) = self.take().await?;
-            assert_eq!(response.task_tag, tag, "nothing else is under way: {response:?}");
+            assert_eq!(response.task_tag, tag, "no other command is in flight: {response:?}");
             match response.body {
                 ResponseBody::DataIn(head) => {
-                    assert_eq!((head.data_sn, head.offset as usize), (data_sn, read.len()), "in order");
+                    assert_eq!((head.data_sn, head.offset as usize), (data_sn, read.len()), "data come in order");
                     data_sn += 1;
                     read.extend(part);
                     if let Some(residual) = head.status {
@@ -278,12 +278,12 @@ impl Client {
                     let sense = part.get(2..).unwrap_or_default().to_vec();
                     return Some(Done { status, data: read, sense, residual });
                 }
-                other => panic!("not a part of an answer: {other:?}"),
+                other => panic!("unexpected response: {other:?}"),
             }
         }
     }
 
-    /// Does a command, while nothing else is under way.
+    /// Executes a command while no other command is in flight.
     pub async fn call(&mut self, cdb: &[u8], read: u32, data: &[u8]) -> Option<Done> {
         let tag = self.begin(cdb, read, data).await;
         self.end(tag, data).await
@@ -302,7 +302,7 @@ impl Client {
         done.data
     }
 
-    /// Asks for a task management function; its name.
+    /// Sends a task management request; returns its tag.
     pub async fn manage(&mut self, function: TaskFunction, referenced_tag: u32) -> u32 {
         let tag = self.tag();
         let task = TaskManagement { function, lun: [0; 8], referenced_tag, referenced_cmd_sn: 0 };
@@ -310,23 +310,23 @@ impl Client {
         tag
     }
 
-    /// The next PDU has to be the answer to that.
+    /// Receives the response to the task management request `tag`.
     pub async fn managed(&mut self, tag: u32) -> TaskResponse {
         let (response, _) = self.take().await.expect("an answer");
         match response.body {
             ResponseBody::TaskManagement(answer) if response.task_tag == tag => answer,
-            other => panic!("not the answer to {tag}: {other:?} to {}", response.task_tag),
+            other => panic!("no response to {tag}: {other:?} to {}", response.task_tag),
         }
     }
 
-    /// Asks whether the server is there; the data come back.
+    /// Sends a NOP-Out whose data the server returns.
     pub async fn ping(&mut self, data: &[u8]) -> u32 {
         let tag = self.tag();
         self.say(tag, true, RequestBody::NopOut { lun: [0; 8], target_tag: NO_TAG }, data).await;
         tag
     }
 
-    /// Logs out and waits for the end.
+    /// Logs out and waits for the end of the connection.
     pub async fn log_out(&mut self) {
         let tag = self.tag();
         self.say(tag, true, RequestBody::Logout { reason: 0, connection: 0 }, &[]).await;

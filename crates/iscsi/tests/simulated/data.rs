@@ -1,15 +1,15 @@
-//! Data on their ways: whatever was agreed on, what is written reads back.
+//! Data transfers under all negotiated parameters.
 
 use iscsi::Options;
 use iscsi_protocol::request::{Attribute, Command, DataOut};
 use iscsi_protocol::response::Residual;
 use iscsi_protocol::{NO_TAG, RequestBody, ResponseBody};
 
-use crate::client::{Client, Manner, counted, read_cdb, write_cdb};
-use crate::setting::with_server;
+use crate::client::{Client, LoginSpec, counted, read_cdb, write_cdb};
+use crate::fixture::with_server;
 
 #[test]
-fn what_is_written_reads_back_whatever_was_agreed_on() {
+fn written_data_read_back_under_any_parameters() {
     const TEXTS: [&str; 6] = [
         "",
         "InitialR2T=Yes\0ImmediateData=No\0MaxBurstLength=512\0MaxRecvDataSegmentLength=512\0",
@@ -20,7 +20,7 @@ fn what_is_written_reads_back_whatever_was_agreed_on() {
     ];
     for (seed, text) in (10..).zip(TEXTS) {
         with_server(seed, Options::default(), async |seam, _, _| {
-            let mut client = Client::ready(&seam, &Manner { text, ..Manner::default() }).await;
+            let mut client = Client::ready(&seam, &LoginSpec { text, ..LoginSpec::default() }).await;
             for (number, (sector, count)) in [(0, 1), (7, 8), (1, 100), (13, 2047), (8, 8)].into_iter().enumerate() {
                 let data = counted(number as u64 * 10_000 + 1, count);
                 client.write(sector, &data).await;
@@ -31,9 +31,9 @@ fn what_is_written_reads_back_whatever_was_agreed_on() {
 }
 
 #[test]
-fn commands_go_beside_each_other_and_answers_come_as_they_are_ready() {
+fn commands_run_concurrently() {
     with_server(20, Options::default(), async |seam, _, _| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         for number in 0..32 {
             client.write(number * 64, &counted(u64::from(number) * 100 + 1, 16)).await;
         }
@@ -56,9 +56,9 @@ fn commands_go_beside_each_other_and_answers_come_as_they_are_ready() {
 }
 
 #[test]
-fn an_initiator_that_expects_less_or_more_is_told_by_how_much() {
+fn residual_is_reported_for_other_expected_lengths() {
     with_server(21, Options::default(), async |seam, _, _| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         client.write(0, &counted(1, 4)).await;
         for (len, residual) in [(512, Residual::Overflow(512)), (4096, Residual::Underflow(3072))] {
             let done = client.call(&read_cdb(0, 2), len, &[]).await.expect("an answer");
@@ -69,9 +69,9 @@ fn an_initiator_that_expects_less_or_more_is_told_by_how_much() {
 }
 
 #[test]
-fn a_write_whose_data_come_out_of_order_fails_alone() {
+fn write_with_data_out_of_order_fails_alone() {
     with_server(22, Options::default(), async |seam, _, _| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         client.write(0, &counted(1, 8)).await;
         let tag = client.tag();
         let command = Command {
@@ -87,18 +87,18 @@ fn a_write_whose_data_come_out_of_order_fails_alone() {
         client.say(tag, false, RequestBody::Command(command), &[]).await;
         let pdu = DataOut { is_final: false, lun: [0; 8], target_tag: NO_TAG, data_sn: 1, offset: 0 };
         client.say(tag, false, RequestBody::DataOut(pdu), &counted(900, 4)).await;
-        let done = client.end(tag, &[]).await.expect("the connection lives");
+        let done = client.end(tag, &[]).await.expect("the connection stays open");
         assert_eq!((done.status, done.sense[2], done.sense[12]), (2, 0x0b, 0x4b));
-        // What still comes of it is nobody's.
+        // Further data of the command are ignored.
         client.say(tag, false, RequestBody::DataOut(DataOut { data_sn: 0, ..pdu }), &counted(900, 4)).await;
         assert_eq!(client.read(0, 8).await, counted(1, 8));
     });
 }
 
 #[test]
-fn a_write_whose_data_come_elsewhere_than_they_were_asked_for_fails_alone() {
+fn write_with_data_at_a_wrong_offset_fails_alone() {
     with_server(24, Options::default(), async |seam, _, _| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         let data = counted(1, 256);
         let tag = client.begin(&write_cdb(0, 256), 0, &data).await;
         let (response, _) = client.take().await.expect("an R2T");
@@ -108,7 +108,7 @@ fn a_write_whose_data_come_elsewhere_than_they_were_asked_for_fails_alone() {
         let (offset, len) = (offset as usize, len as usize);
         client.send_data(tag, target_tag, offset + 512, &data[offset..][..len]).await;
         let done = loop {
-            let (response, part) = client.take().await.expect("the connection lives");
+            let (response, part) = client.take().await.expect("the connection stays open");
             match response.body {
                 ResponseBody::ReadyToTransfer { .. } => (),
                 ResponseBody::Command { status, .. } => break (status, part),
@@ -122,11 +122,11 @@ fn a_write_whose_data_come_elsewhere_than_they_were_asked_for_fails_alone() {
 }
 
 #[test]
-fn a_damaged_pdu_ends_the_session_and_changes_nothing() {
+fn damaged_pdu_ends_the_session_without_effect() {
     with_server(23, Options::default(), async |seam, server, world| {
         let text = "InitialR2T=No\0HeaderDigest=CRC32C\0DataDigest=CRC32C\0";
         for bit in [3, 400, 48 * 8 + 40, 3000] {
-            let mut client = Client::ready(&seam, &Manner { text, ..Manner::default() }).await;
+            let mut client = Client::ready(&seam, &LoginSpec { text, ..LoginSpec::default() }).await;
             client.write(0, &counted(1, 8)).await;
             let (data, tag) = (counted(900, 8), client.tag());
             let command = Command {
@@ -145,7 +145,7 @@ fn a_damaged_pdu_ends_the_session_and_changes_nothing() {
             while let Some((response, _)) = client.take().await {
                 assert!(matches!(response.body, ResponseBody::Reject(_)), "{response:?}");
             }
-            assert_eq!(crate::setting::disk(world).tag(0), 1, "bit {bit}");
+            assert_eq!(crate::fixture::disk(world).tag(0), 1, "bit {bit}");
         }
         assert_eq!(server.stats().sessions, 0);
     });

@@ -1,4 +1,4 @@
-//! How sessions end: by log-out, by silence, by a lost connection, by a stop.
+//! Ends of sessions: logout, silence, a lost connection, a stop.
 
 use iscsi::Options;
 use iscsi_protocol::response::AsyncEvent;
@@ -6,13 +6,13 @@ use iscsi_protocol::{NO_TAG, RequestBody, ResponseBody};
 use seam::sim::{Fault, Ops, Rule, When};
 use seam::{Nanos, Seam};
 
-use crate::client::{Client, Manner, counted, read_cdb, write_cdb};
-use crate::setting::{address, disk, with_server};
+use crate::client::{Client, LoginSpec, counted, read_cdb, write_cdb};
+use crate::fixture::{address, disk, with_server};
 
 #[test]
-fn a_log_out_comes_after_all_that_was_under_way() {
+fn logout_is_answered_after_all_commands() {
     with_server(60, Options::default(), async |seam, server, world| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(3)), Ops::WRITE, When::Always));
         client.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await;
         seam.sleep(Nanos::from_millis(5)).await;
@@ -25,14 +25,14 @@ fn a_log_out_comes_after_all_that_was_under_way() {
 }
 
 #[test]
-fn a_new_session_begins_when_nothing_of_the_old_one_can_happen_any_more() {
+fn session_reinstatement_waits_for_effects_of_the_old_session() {
     with_server(61, Options::default(), async |seam, _, world| {
-        let mut old = Client::ready(&seam, &Manner::default()).await;
+        let mut old = Client::ready(&seam, &LoginSpec::default()).await;
         disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(8)), Ops::WRITE, When::Nth(0)));
         old.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await;
         seam.sleep(Nanos::from_millis(5)).await;
         world.cut(&address());
-        let mut fresh = Client::ready(&seam, &Manner::default()).await;
+        let mut fresh = Client::ready(&seam, &LoginSpec::default()).await;
         fresh.write(0, &counted(100, 8)).await;
         seam.sleep(Nanos::from_secs(20)).await;
         assert_eq!((fresh.read(0, 8).await, disk(world).tag(0)), (counted(100, 8), 100));
@@ -40,33 +40,33 @@ fn a_new_session_begins_when_nothing_of_the_old_one_can_happen_any_more() {
 }
 
 #[test]
-fn a_stopping_server_asks_initiators_to_log_out_and_lets_them() {
+fn stopping_server_asks_for_logouts_and_waits_for_them() {
     with_server(62, Options::default(), async |seam, server, _| {
-        let mut polite = Client::ready(&seam, &Manner::default()).await;
-        let mut deaf = Client::ready(&seam, &Manner { isid: 2, ..Manner::default() }).await;
+        let mut polite = Client::ready(&seam, &LoginSpec::default()).await;
+        let mut deaf = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
         let (stopping, before) = (server.clone(), seam.now());
         seam.spawn(async move { stopping.stop(Nanos::from_secs(5)).await });
-        let (response, _) = polite.take().await.expect("it is told");
+        let (response, _) = polite.take().await.expect("a logout request");
         assert_eq!(response.body, ResponseBody::Async(AsyncEvent::LogOutWithin(5)));
         polite.write(0, &counted(1, 8)).await;
         polite.log_out().await;
         assert!(seam.now().since(before) < Nanos::from_secs(1));
-        assert!(seam.connect(&address()).await.is_err(), "nobody listens");
-        assert!(matches!(deaf.take().await.expect("it is told").0.body, ResponseBody::Async(_)));
+        assert!(seam.connect(&address()).await.is_err(), "the server does not listen");
+        assert!(matches!(deaf.take().await.expect("a logout request").0.body, ResponseBody::Async(_)));
         assert!(deaf.is_closed().await);
         let waited = seam.now().since(before);
-        assert!(waited >= Nanos::from_secs(2) && waited < Nanos::from_secs(3), "it had nothing under way: {waited}");
+        assert!(waited >= Nanos::from_secs(2) && waited < Nanos::from_secs(3), "the client was idle: {waited}");
     });
 }
 
 #[test]
-fn whoever_is_silent_is_asked_and_then_let_go_and_whoever_answers_stays() {
+fn silent_initiator_is_pinged_and_disconnected() {
     with_server(63, Options::default(), async |seam, server, _| {
-        let mut alive = Client::ready(&seam, &Manner::default()).await;
-        let _dead = Client::ready(&seam, &Manner { isid: 2, ..Manner::default() }).await;
+        let mut alive = Client::ready(&seam, &LoginSpec::default()).await;
+        let _dead = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
         let until = seam.now() + Nanos::from_secs(300);
         while seam.now() < until {
-            let (response, _) = alive.take().await.expect("the session lives");
+            let (response, _) = alive.take().await.expect("the session stays open");
             let ResponseBody::NopIn { target_tag, lun } = response.body else { panic!("{response:?}") };
             assert!(response.task_tag == NO_TAG && target_tag != NO_TAG);
             alive.say(NO_TAG, true, RequestBody::NopOut { lun, target_tag }, &[]).await;
@@ -76,11 +76,11 @@ fn whoever_is_silent_is_asked_and_then_let_go_and_whoever_answers_stays() {
 }
 
 #[test]
-fn an_initiator_that_vanishes_with_commands_under_way_leaves_nothing_behind() {
+fn vanished_initiator_leaves_no_commands_or_buffers_behind() {
     with_server(64, Options::default(), async |seam, server, world| {
         let before = seam.blocks_free();
         for round in 0..20 {
-            let mut client = Client::ready(&seam, &Manner::default()).await;
+            let mut client = Client::ready(&seam, &LoginSpec::default()).await;
             for number in 0..30 {
                 client.begin(&read_cdb(number * 2048, 2048), 1 << 20, &[]).await;
                 client.begin(&write_cdb(number * 64, 2048), 0, &counted(1, 2048)).await;

@@ -1,10 +1,10 @@
-//! The front end in the simulated world: its promises to initiators, and to bad initiators' neighbours.
+//! The front end in the simulated world: service, and isolation from misbehaving initiators.
 
 mod bounds;
 mod client;
 mod data;
 mod ends;
+mod fixture;
 mod management;
 mod notices;
 mod sessions;
-mod setting;

@@ -1,4 +1,4 @@
-//! Commands that are ended before their time: answered or gone, never both, and never later.
+//! Task management: a command is answered or aborted, never both, and never has a late effect.
 
 use iscsi::Options;
 use iscsi_protocol::ResponseBody;
@@ -7,16 +7,16 @@ use iscsi_protocol::response::TaskResponse;
 use seam::sim::{Fault, Ops, Rule, When};
 use seam::{Nanos, Seam};
 
-use crate::client::{Client, Manner, counted, read_cdb, write_cdb};
-use crate::setting::{disk, with_server};
+use crate::client::{Client, LoginSpec, counted, read_cdb, write_cdb};
+use crate::fixture::{disk, with_server};
 
 const STALL: Nanos = Nanos::from_secs(60);
 
 #[test]
-fn pings_are_answered_and_reads_aborted_at_once_while_the_disk_hangs() {
+fn pings_and_aborted_reads_are_answered_while_the_disk_hangs() {
     let options = Options { ping_after: STALL + STALL, ..Options::default() };
     with_server(50, options, async |seam, _, world| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         disk(world).add_fault(Rule::new(Fault::Stall(STALL), Ops::ALL, When::Always));
         let read = client.begin(&read_cdb(0, 8), 4096, &[]).await;
         let write = client.begin(&write_cdb(64, 8), 0, &counted(1, 8)).await;
@@ -29,11 +29,11 @@ fn pings_are_answered_and_reads_aborted_at_once_while_the_disk_hangs() {
         }
         let abort = client.manage(TaskFunction::AbortTask, read).await;
         assert_eq!(client.managed(abort).await, TaskResponse::Complete);
-        assert!(seam.now().since(began) < Nanos::from_secs(1), "virtual time, the same on every machine");
+        assert!(seam.now().since(began) < Nanos::from_secs(1), "simulated time, equal on every machine");
 
         let abort = client.manage(TaskFunction::AbortTask, write).await;
         assert_eq!(client.managed(abort).await, TaskResponse::Complete);
-        assert!(seam.now().since(began) >= STALL, "the write might have had an effect until then");
+        assert!(seam.now().since(began) >= STALL, "the write could have an effect until then");
         disk(world).clear_faults();
         client.write(64, &counted(100, 8)).await;
         seam.sleep(STALL).await;
@@ -42,11 +42,11 @@ fn pings_are_answered_and_reads_aborted_at_once_while_the_disk_hangs() {
 }
 
 #[test]
-fn a_command_is_answered_or_aborted_and_never_both() {
+fn command_is_answered_or_aborted_never_both() {
     let (mut answered, mut aborted) = (0, 0);
     for seed in 0..60 {
         with_server(1000 + seed, Options::default(), async |seam, _, _| {
-            let mut client = Client::ready(&seam, &Manner::default()).await;
+            let mut client = Client::ready(&seam, &LoginSpec::default()).await;
             let read = seed % 2 == 0;
             let tag = match read {
                 true => client.begin(&read_cdb(0, 8), 4096, &[]).await,
@@ -59,7 +59,7 @@ fn a_command_is_answered_or_aborted_and_never_both() {
                 let (response, _) = client.take().await.expect("an answer");
                 match response.body {
                     ResponseBody::TaskManagement(TaskResponse::Complete) => {
-                        assert!(!ended, "it was answered before");
+                        assert!(!ended, "the command was answered already");
                         aborted += 1;
                         break;
                     }
@@ -73,7 +73,7 @@ fn a_command_is_answered_or_aborted_and_never_both() {
                     other => panic!("{other:?}"),
                 }
             }
-            // And nothing comes after it.
+            // The command sends nothing afterwards.
             let ping = client.ping(b"").await;
             assert_eq!(client.take().await.expect("an answer").0.task_tag, ping);
         });
@@ -82,10 +82,10 @@ fn a_command_is_answered_or_aborted_and_never_both() {
 }
 
 #[test]
-fn a_reset_ends_the_commands_of_all_and_all_are_told() {
+fn reset_ends_commands_of_all_initiators_with_an_attention() {
     with_server(51, Options::default(), async |seam, _, world| {
-        let mut one = Client::ready(&seam, &Manner::default()).await;
-        let mut other = Client::ready(&seam, &Manner { isid: 2, ..Manner::default() }).await;
+        let mut one = Client::ready(&seam, &LoginSpec::default()).await;
+        let mut other = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
         disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::ALL, When::Always));
         other.begin(&read_cdb(0, 8), 4096, &[]).await;
         one.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await;
@@ -102,9 +102,9 @@ fn a_reset_ends_the_commands_of_all_and_all_are_told() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn unsupported_functions_get_their_response_codes() {
     with_server(52, Options::default(), async |seam, _, _| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         for (function, wanted) in [
             (TaskFunction::AbortTask, TaskResponse::NoSuchTask),
             (TaskFunction::ClearAca, TaskResponse::NotSupported),
@@ -123,10 +123,10 @@ fn what_cannot_be_done_is_said() {
 }
 
 #[test]
-fn who_aborts_a_write_again_or_all_of_a_unit_waits_for_it_like_the_first() {
+fn repeated_abort_of_a_write_waits_like_the_first() {
     let options = Options { ping_after: STALL + STALL, ..Options::default() };
     with_server(60, options, async |seam, _, world| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         disk(world).add_fault(Rule::new(Fault::Stall(STALL), Ops::WRITE, When::Nth(0)));
         let write = client.begin(&write_cdb(64, 8), 0, &counted(1, 8)).await;
         seam.sleep(Nanos::from_secs(1)).await;
@@ -142,7 +142,7 @@ fn who_aborts_a_write_again_or_all_of_a_unit_waits_for_it_like_the_first() {
             assert!(waiting.contains(&response.task_tag));
             assert!(
                 seam.now().since(began) >= STALL - Nanos::from_secs(2),
-                "the write might have had an effect until then"
+                "the write could have an effect until then"
             );
         }
         let again = client.manage(TaskFunction::AbortTask, write).await;

@@ -1,4 +1,4 @@
-//! What initiators are told without having asked, and what is told of them.
+//! Asynchronous events, and the list of slow commands.
 
 use iscsi::Options;
 use iscsi_protocol::ResponseBody;
@@ -7,10 +7,10 @@ use scsi::Lun;
 use seam::Nanos;
 use seam::sim::{Fault, Ops, Rule, When};
 
-use crate::client::{Client, Manner};
-use crate::setting::{disk, with_server};
+use crate::client::{Client, LoginSpec};
+use crate::fixture::{disk, with_server};
 
-/// The next PDU has to be an event of a unit: its number, and the additional sense code.
+/// Receives an asynchronous SCSI event: its unit and additional sense code.
 async fn event(client: &mut Client) -> (Option<Lun>, [u8; 2]) {
     let (response, data) = client.take().await.expect("an event");
     let ResponseBody::Async(AsyncEvent::Scsi { lun }) = response.body else { panic!("{response:?}") };
@@ -20,14 +20,14 @@ async fn event(client: &mut Client) -> (Option<Lun>, [u8; 2]) {
 }
 
 #[test]
-fn another_size_and_units_that_come_and_go_are_told_at_once_and_with_the_next_command() {
+fn size_and_unit_changes_are_sent_as_events_and_attentions() {
     with_server(11, Options::default(), async |seam, server, _| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         server.target().resized(Lun::ZERO);
         assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x2a, 0x09]));
         let done = client.call(&[0; 16], 0, &[]).await.expect("an answer");
         assert_eq!((done.status, &done.sense[12..14]), (2, &[0x2a, 0x09][..]));
-        let removed = server.target().remove(Lun::ZERO).expect("it was there");
+        let removed = server.target().remove(Lun::ZERO).expect("the unit exists");
         assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
         server.target().put_back(removed);
         assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
@@ -41,9 +41,9 @@ fn another_size_and_units_that_come_and_go_are_told_at_once_and_with_the_next_co
 }
 
 #[test]
-fn the_slowest_commands_of_a_session_are_told() {
+fn slowest_commands_of_a_session_are_reported() {
     with_server(12, Options::default(), async |seam, server, world| {
-        let mut client = Client::ready(&seam, &Manner::default()).await;
+        let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(3)), Ops::READ, When::Nth(0)));
         client.read(9, 1).await;
         client.read(900, 1).await;

@@ -1,12 +1,14 @@
-//! One client in transmission: reads requests and sends replies, both at once, in one task.
+//! A connection in the transmission phase: one task polls a reading and a writing half.
 //!
-//! The reading half serves what can be served at once and queues the replies; when it has nothing more to decode, the
-//! writing half, polled right after it, sends them all in one call. What has to wait is a task of its own (`slow`), which
-//! queues its reply and wakes this one. So a request at depth one costs a receive and a send, and neither task nor wake-up.
+//! The reading half serves requests that need no waiting and queues the replies. Once it has nothing to decode, the
+//! writing half, polled right after it, sends all of them in one call. A request that has to wait is a task of its own
+//! (`tasks`), which queues its reply and wakes the connection. A request at depth one thus costs a receive and a send,
+//! without a task or a wake-up.
 
 mod outgoing;
+mod request_guard;
 mod requests;
-mod slow;
+mod tasks;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -18,62 +20,62 @@ use engine::Volume;
 use front::{Account, Control, Stop};
 use seam::{Gather, Incoming, Seam, StreamReader, StreamWriter};
 
-use self::requests::Last;
+use self::requests::Ending;
 use crate::negotiation::Agreed;
-use crate::shares::Shares;
+use crate::shared_limits::SharedLimits;
 
-/// Rounds of reading and sending before other tasks of the core get their turn.
+/// Rounds of reading and sending before other tasks of the core run.
 const ROUNDS_MAX: usize = 16;
 
-/// What the reading half waits for, besides its socket.
+/// The event that the reading half waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
-    /// Nothing else.
+enum ReadWait {
+    /// Data from the socket.
     Socket,
-    /// That the writing half was polled once.
+    /// One poll of the writing half.
     Sent,
-    /// That less is held.
+    /// Room for further requests.
     Room,
 }
 
-/// The state that a connection's halves and the tasks of its requests share.
+/// State shared by a connection's halves and the tasks of its requests.
 pub(crate) struct Connection<S: Seam> {
     seam: S,
     volume: Volume<S>,
     structured: bool,
     allocation: bool,
     control: Rc<Control>,
-    shares: Rc<Shares>,
+    limits: Rc<SharedLimits>,
     out: RefCell<Gather<S>>,
-    /// Bytes that are being sent.
+    /// Bytes in the current send call.
     sending: Cell<usize>,
     /// Buffers borrowed for replies, until they are sent.
     account: Account,
-    /// Tasks under way.
+    /// Number of requests in flight.
     requests: Cell<usize>,
-    /// A long simple reply is being made: no further request is taken before its end.
+    /// True while a long simple reply is sent; no request is accepted before its end.
     is_streaming: Cell<bool>,
-    /// Wakes a task that waits to be the last one under way.
+    /// Waker of a task that waits to be the only request in flight.
     last_one: RefCell<Option<Waker>>,
-    /// Bytes that those will need for their replies.
+    /// Bytes that replies of requests in flight will need.
     held_bytes: Cell<usize>,
-    /// Bytes that those write.
+    /// Bytes of write data of requests in flight.
     payload_bytes: Cell<usize>,
-    waits: Cell<Waits>,
-    /// The reading half has ended.
+    waits: Cell<ReadWait>,
+    /// True once the reading half has ended.
     draining: Cell<bool>,
-    /// Its next flush fails: acknowledged writes ended with an earlier daemon.
-    untold_loss: Cell<bool>,
+    /// True if the next flush must fail, because acknowledged writes were lost with an earlier daemon.
+    unreported_loss: Cell<bool>,
 }
 
 impl<S: Seam> Connection<S> {
-    /// A connection that was agreed on.
+    /// A connection after negotiation.
     pub(crate) fn new(
         seam: S,
         agreed: Agreed<S>,
         control: Rc<Control>,
-        shares: Rc<Shares>,
-        untold_loss: bool,
+        limits: Rc<SharedLimits>,
+        unreported_loss: bool,
     ) -> Rc<Self> {
         Rc::new(Connection {
             seam,
@@ -81,8 +83,8 @@ impl<S: Seam> Connection<S> {
             structured: agreed.structured,
             allocation: agreed.allocation,
             control,
-            account: Account::new(&shares.clients),
-            shares,
+            account: Account::new(&limits.clients),
+            limits,
             out: RefCell::default(),
             sending: Cell::new(0),
             requests: Cell::new(0),
@@ -90,19 +92,19 @@ impl<S: Seam> Connection<S> {
             last_one: RefCell::default(),
             held_bytes: Cell::new(0),
             payload_bytes: Cell::new(0),
-            waits: Cell::new(Waits::Socket),
+            waits: Cell::new(ReadWait::Socket),
             draining: Cell::new(false),
-            untold_loss: Cell::new(untold_loss),
+            unreported_loss: Cell::new(unreported_loss),
         })
     }
 
-    /// True while its client has yet to hear of a loss.
-    pub(crate) fn has_untold_loss(&self) -> bool {
-        self.untold_loss.get()
+    /// True if the client has not yet received the error that reports lost writes.
+    pub(crate) fn has_unreported_loss(&self) -> bool {
+        self.unreported_loss.get()
     }
 
-    /// Serves until the client leaves, breaks the protocol, or the connection is asked to end. Where it is to be handed over and stands
-    /// between two requests with nothing left to answer, its two directions come back.
+    /// Serves until the client disconnects, breaks the protocol, or the connection is asked to end. Returns both halves
+    /// of the stream for a handover, if the client stands between two requests and all requests are answered.
     pub(crate) async fn run<R: StreamReader<S>, W: StreamWriter<S>>(
         self: Rc<Self>,
         mut incoming: Incoming<S, R>,
@@ -129,20 +131,20 @@ impl<S: Seam> Connection<S> {
                     && let Some(reading) = reading.as_mut().as_pin_mut()
                     && let Poll::Ready(ended) = Future::poll(reading, context)
                 {
-                    is_between = matches!(ended, Ok(Last::Whole));
+                    is_between = matches!(ended, Ok(Ending::HandOver));
                     self.draining.set(true);
                 }
                 if self.draining.get() {
-                    // A write of which only a part has come is none.
+                    // An incomplete write is dropped.
                     reading.set(None);
                 }
                 if let Poll::Ready(writer) = writing.as_mut().poll(context) {
                     return Poll::Ready(writer);
                 }
                 let again = match self.waits.get() {
-                    Waits::Socket => false,
-                    Waits::Sent => true,
-                    Waits::Room => !self.is_full(),
+                    ReadWait::Socket => false,
+                    ReadWait::Sent => true,
+                    ReadWait::Room => !self.is_full(),
                 };
                 if self.draining.get() || !again {
                     return Poll::Pending;
@@ -159,42 +161,42 @@ impl<S: Seam> Connection<S> {
         if is_between { incoming.into_reader().zip(writer) } else { None }
     }
 
-    /// True when nothing is taken any more but the rest of what the client has begun to send.
+    /// True during a handover: only the rest of a request that the client has begun to send is read.
     fn is_leaving(&self) -> bool {
         self.control.stop() == Stop::HandOver
     }
 
-    /// True while no further request is taken.
+    /// True while no further request is accepted.
     fn is_full(&self) -> bool {
         self.is_streaming.get()
-            || self.requests.get() >= self.shares.options.requests_max
-            || self.queued_bytes() + self.held_bytes.get() >= self.shares.held_bytes()
+            || self.requests.get() >= self.limits.options.requests_max
+            || self.queued_bytes() + self.held_bytes.get() >= self.limits.held_bytes()
             || self.is_full_of_payload()
     }
 
-    /// True while no further data of a write is taken; then [`Connection::is_full`] is true too.
+    /// True while no further write data are accepted; implies [`Connection::is_full`].
     fn is_full_of_payload(&self) -> bool {
-        self.payload_bytes.get() >= self.shares.payload_bytes()
+        self.payload_bytes.get() >= self.limits.payload_bytes()
     }
 
-    /// Has the writing half polled once, if there is anything to send.
-    async fn let_replies_go(&self) {
+    /// Waits for one poll of the writing half if replies are queued.
+    async fn wait_until_sent(&self) {
         if self.out.borrow().is_empty() {
             return;
         }
-        self.waits.set(Waits::Sent);
+        self.waits.set(ReadWait::Sent);
         let mut polled = false;
         poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }).await;
-        self.waits.set(Waits::Socket);
+        self.waits.set(ReadWait::Socket);
     }
 
-    /// Waits for `full` to end: for replies to be sent, or for requests under way to end.
+    /// Waits until `full` is false: until replies are sent or requests end.
     async fn wait_while(&self, full: impl Fn(&Self) -> bool) {
         if !full(self) {
             return;
         }
-        self.waits.set(Waits::Room);
+        self.waits.set(ReadWait::Room);
         poll_fn(|_| if full(self) { Poll::Pending } else { Poll::Ready(()) }).await;
-        self.waits.set(Waits::Socket);
+        self.waits.set(ReadWait::Socket);
     }
 }

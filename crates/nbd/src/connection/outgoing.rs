@@ -1,4 +1,4 @@
-//! Replies on their way: how they are queued, and the half of the connection that sends them.
+//! The writing half of a connection: queueing and sending of replies.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -10,11 +10,11 @@ use seam::{Block, Gather, Piece, Seam, StreamWriter, block::pieces_len};
 
 use super::Connection;
 
-/// A read at least this long is looked at for zeroes, which travel as a hole.
+/// Shortest read that is checked for zeroes, which are sent as a hole.
 const HOLE_BYTES_MIN: usize = 32 << 10;
 
 impl<S: Seam> Connection<S> {
-    /// Sends what is queued, until the connection has nothing left to answer; nothing comes back when its socket fails.
+    /// Sends queued replies until the connection has nothing left to answer; returns `None` if the socket fails.
     pub(super) async fn send_replies<W: StreamWriter<S>>(self: &Rc<Self>, mut writer: W) -> Option<W> {
         let mut gather = Gather::default();
         loop {
@@ -42,12 +42,12 @@ impl<S: Seam> Connection<S> {
         }
     }
 
-    /// Bytes that wait to be sent or are being sent.
+    /// Bytes queued or being sent.
     pub(super) fn queued_bytes(&self) -> usize {
         self.out.borrow().len() + self.sending.get()
     }
 
-    /// Queues the answer to anything that carries no data.
+    /// Queues a reply without data.
     pub(super) fn answer(&self, request: &Request, error: Option<Errno>) {
         match error {
             Some(error) if self.needs_chunks(request) => {
@@ -59,8 +59,8 @@ impl<S: Seam> Connection<S> {
         }
     }
 
-    /// Queues the data of a read's part from `offset` on, as a chunk if the client wants chunks, else as the whole reply. Their
-    /// buffers were borrowed, `lent_bytes` of them.
+    /// Queues data of a read from `offset` on: as a chunk of a structured reply, or as the whole simple reply. The
+    /// buffers were borrowed as `lent_bytes`.
     pub(super) fn answer_data(
         &self,
         request: &Request,
@@ -91,8 +91,8 @@ impl<S: Seam> Connection<S> {
         self.account.queue(lent_bytes);
     }
 
-    /// Queues a part of the data of a simple reply that is too long to be held, with the reply's head before the first part. Their
-    /// buffers were borrowed, `lent_bytes` of them.
+    /// Queues a part of a simple reply that is too long to be held, with the header before the first part. The buffers
+    /// were borrowed as `lent_bytes`.
     pub(super) fn answer_part(
         &self,
         request: &Request,
@@ -112,7 +112,7 @@ impl<S: Seam> Connection<S> {
         self.account.queue(lent_bytes);
     }
 
-    /// Queues bytes; drops them when nothing is sent any more.
+    /// Queues bytes; drops them once the connection has ended.
     pub(super) fn queue(&self, bytes: &[u8]) {
         if !self.account.has_ended() {
             self.out.borrow_mut().push_bytes(bytes);

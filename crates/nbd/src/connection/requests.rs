@@ -1,4 +1,4 @@
-//! The reading half: decodes requests, serves what can be served at once, hands the others to tasks.
+//! The reading half of a connection: decodes requests, serves those that need no waiting, and starts tasks for others.
 
 use std::io;
 use std::rc::Rc;
@@ -10,63 +10,64 @@ use nbd_protocol::{Broken, Command, Errno, Request, Step, command};
 use seam::{BLOCK_BYTES, Incoming, Piece, Seam, StreamReader};
 
 use super::Connection;
-use super::slow::{LargeWrite, UnderWay};
+use super::request_guard::RequestGuard;
+use super::tasks::LargeWrite;
 use crate::options::{
     READ_PIECE_BYTES, REQUEST_BYTES_MAX, REQUEST_COST, STRAIGHT_BYTES_MIN, WHOLE_READ_BYTES_MAX, WRITE_PIECE_BYTES,
 };
 
-/// What came last, when nothing was wrong.
+/// Regular end of the reading half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Last {
-    /// The client's good-bye.
-    GoodBye,
-    /// A whole request, of a connection that is to be handed over.
-    Whole,
+pub(super) enum Ending {
+    /// The client disconnects.
+    Disconnect,
+    /// The connection is handed over and stands between two requests.
+    HandOver,
 }
 
-/// Why the reading half ended before that.
+/// Error that ended the reading half.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Ended {
+pub(super) enum ReadError {
     /// The socket failed or was closed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The client does not speak the protocol.
+    /// Malformed request.
     #[error(transparent)]
     Broken(#[from] Broken),
 }
 
-/// Most bytes that a connection which is to be handed over takes at once.
+/// Most bytes received at once during a handover.
 const LEAVING_BYTES: usize = 16 << 10;
 
 impl<S: Seam> Connection<S> {
-    /// Serves requests until there are no more.
+    /// Reads requests until the connection ends.
     pub(super) async fn read_requests<R: StreamReader<S>>(
         self: &Rc<Self>,
         incoming: &mut Incoming<S, R>,
-    ) -> Result<Last, Ended> {
+    ) -> Result<Ending, ReadError> {
         let mut pieces = Vec::new();
-        // After a write that went straight to blocks another such is likely, so nothing but its head is taken.
-        let mut head_alone = false;
+        // A write received directly into blocks is likely followed by another, so only the next header is received.
+        let mut header_only = false;
         loop {
             self.wait_while(Self::is_full).await;
             let Step::Got(request, used) = Request::decode(incoming.bytes())? else {
-                self.let_replies_go().await;
+                self.wait_until_sent().await;
                 if self.is_leaving() && incoming.bytes().is_empty() {
-                    return Ok(Last::Whole);
+                    return Ok(Ending::HandOver);
                 }
-                if head_alone || self.is_leaving() {
-                    uninterrupted(incoming.more_of(Request::BYTES - incoming.bytes().len()).await)?;
+                if header_only || self.is_leaving() {
+                    ignore_interrupt(incoming.more_of(Request::BYTES - incoming.bytes().len()).await)?;
                 } else {
-                    uninterrupted(incoming.more().await)?;
+                    ignore_interrupt(incoming.more().await)?;
                     self.hint(incoming.bytes());
                 }
                 continue;
             };
             self.seam.spend(REQUEST_COST);
-            head_alone = false;
+            header_only = false;
             match request.command {
-                Command::Disconnect => return Ok(Last::GoodBye),
-                Command::Write => head_alone = self.write(incoming, &request).await?,
+                Command::Disconnect => return Ok(Ending::Disconnect),
+                Command::Write => header_only = self.write(incoming, &request).await?,
                 _ => {
                     incoming.consume(used);
                     self.serve(&request, &mut pieces);
@@ -75,8 +76,8 @@ impl<S: Seam> Connection<S> {
         }
     }
 
-    /// Brings near what the requests that have just arrived will touch. One after the other, with a reply made in between, each
-    /// look-up would wait for memory anew.
+    /// Prefetches the index entries of all received requests into the processor cache. Served one by one, each look-up
+    /// would wait for memory.
     fn hint(&self, mut bytes: &[u8]) {
         if bytes.len() < 2 * Request::BYTES {
             return;
@@ -96,7 +97,7 @@ impl<S: Seam> Connection<S> {
         self.volume.hint(&offsets[..count]);
     }
 
-    /// Serves a request that no data follows.
+    /// Serves a request without data.
     fn serve(self: &Rc<Self>, request: &Request, pieces: &mut Vec<Piece<S::Block>>) {
         if request.flags & !request.command.flags_allowed() != 0 {
             return self.answer(request, Some(Errno::Inval));
@@ -114,10 +115,10 @@ impl<S: Seam> Connection<S> {
         }
         if request.command == Command::Flush {
             self.volume.asked(Asked::Flush, 0, 0);
-            if self.untold_loss.take() {
+            if self.unreported_loss.take() {
                 return self.answer(request, Some(Errno::Io));
             }
-            return self.flush_later(request);
+            return self.spawn_flush(request);
         }
         if let Err(error) = self.check(request) {
             return self.answer(request, Some(error));
@@ -126,25 +127,25 @@ impl<S: Seam> Connection<S> {
         match request.command {
             Command::Read => {
                 asked(Asked::Read);
-                self.read_later(request);
+                self.spawn_read(request);
             }
             Command::Trim => {
                 asked(Asked::Zero);
-                self.trim_later(request);
+                self.spawn_trim(request);
             }
             Command::WriteZeroes => {
                 asked(Asked::Zero);
-                self.zero_later(request);
+                self.spawn_zero(request);
             }
-            Command::Cache => self.prefetch_later(request),
-            Command::BlockStatus => self.status_later(request),
+            Command::Cache => self.spawn_prefetch(request),
+            Command::BlockStatus => self.spawn_block_status(request),
             Command::Write | Command::Flush | Command::Disconnect | Command::Unknown(_) => {
                 self.answer(request, Some(Errno::Inval));
             }
         }
     }
 
-    /// Serves a write, whose head is the first of what has arrived; true if its data went straight to blocks.
+    /// Serves a write whose header has been received; returns true if its data were received directly into blocks.
     async fn write<R: StreamReader<S>>(
         self: &Rc<Self>,
         incoming: &mut Incoming<S, R>,
@@ -163,52 +164,52 @@ impl<S: Seam> Connection<S> {
             self.write_in_pieces(incoming, request).await?;
             return Ok(false);
         }
-        if let Some((blocks, under_way)) = self.buffers_for(request) {
+        if let Some((blocks, guard)) = self.buffers_for(request) {
             incoming.consume(Request::BYTES);
-            self.write_straight(incoming, request, blocks, under_way).await?;
+            self.write_into_blocks(incoming, request, blocks, guard).await?;
             return Ok(true);
         }
         let whole = Request::BYTES + len;
         while incoming.bytes().len() < whole {
-            self.more(incoming, whole - incoming.bytes().len()).await?;
+            self.receive_more(incoming, whole - incoming.bytes().len()).await?;
         }
         let payload = &incoming.bytes()[Request::BYTES..whole];
         if request.flags == 0 && self.volume.write_now(request.offset, len, &mut &payload[..]) {
             self.answer(request, None);
         } else {
-            self.write_later(request, payload);
+            self.spawn_write(request, payload);
         }
         incoming.consume(whole);
         Ok(false)
     }
 
-    /// Buffers for a long write of whole blocks, if the connection's share of the pool has room for them: a client may take its
-    /// time to fill them.
-    fn buffers_for(self: &Rc<Self>, request: &Request) -> Option<(Vec<S::BlockMut>, UnderWay<S>)> {
+    /// Buffers for a long write of whole blocks. They come from the connection's share of the pool, because a client
+    /// may take long to fill them.
+    fn buffers_for(self: &Rc<Self>, request: &Request) -> Option<(Vec<S::BlockMut>, RequestGuard<S>)> {
         let (len, block) = (request.len as usize, BLOCK_BYTES as u64);
         let whole = len.is_multiple_of(BLOCK_BYTES) && request.offset.is_multiple_of(block);
         if len < STRAIGHT_BYTES_MIN || !whole || request.flags != 0 || !self.account.borrow_of_share(len) {
             return None;
         }
-        let under_way = UnderWay::new(self, len, 0).with_loan(len);
-        self.volume.buffers(len / BLOCK_BYTES).map(|blocks| (blocks, under_way))
+        let guard = RequestGuard::new(self, len, 0).with_loan(len);
+        self.volume.buffers(len / BLOCK_BYTES).map(|blocks| (blocks, guard))
     }
 
-    /// Serves a write whose data is taken from the socket into the blocks that keep it.
-    async fn write_straight<R: StreamReader<S>>(
+    /// Serves a write whose data are received directly into the blocks that keep them.
+    async fn write_into_blocks<R: StreamReader<S>>(
         self: &Rc<Self>,
         incoming: &mut Incoming<S, R>,
         request: &Request,
         mut blocks: Vec<S::BlockMut>,
-        under_way: UnderWay<S>,
+        guard: RequestGuard<S>,
     ) -> io::Result<()> {
-        self.let_replies_go().await;
+        self.wait_until_sent().await;
         incoming.read_blocks(&mut blocks).await?;
         let mut source = GivenBlocks::new(blocks);
         if self.volume.write_now(request.offset, request.len as usize, &mut source) {
             self.answer(request, None);
         } else {
-            self.write_given_later(request, source, under_way);
+            self.spawn_write_of_blocks(request, source, guard);
         }
         Ok(())
     }
@@ -226,23 +227,23 @@ impl<S: Seam> Connection<S> {
             let piece = WRITE_PIECE_BYTES - (at % WRITE_PIECE_BYTES as u64) as usize;
             let len = piece.min((end - at) as usize);
             while incoming.bytes().len() < len {
-                self.more(incoming, len - incoming.bytes().len()).await?;
+                self.receive_more(incoming, len - incoming.bytes().len()).await?;
             }
             self.wait_while(Self::is_full_of_payload).await;
             let payload = &incoming.bytes()[..len];
             if write.has_failed() {
-                // Nothing is gained by writing the rest.
+                // The rest of a failed write is skipped.
             } else if request.flags != 0 || !self.volume.write_now(at, len, &mut &payload[..]) {
-                write.piece_later(at, payload);
+                write.spawn_piece(at, payload);
             }
             incoming.consume(len);
             at += len as u64;
         }
-        write.taken();
+        write.part_done();
         Ok(())
     }
 
-    /// What is wrong with a request on a range, before the engine sees it.
+    /// Checks a request before the engine gets it.
     fn check(&self, request: &Request) -> Result<(), Errno> {
         let len = u64::from(request.len);
         let changes = matches!(request.command, Command::Write | Command::Trim | Command::WriteZeroes);
@@ -266,18 +267,18 @@ impl<S: Seam> Connection<S> {
         if request.command == Command::BlockStatus && !self.allocation {
             return Err(Errno::Inval);
         }
-        // Last, so that only a request that would be done tells it.
-        if changes && request.flags & command::FUA != 0 && self.untold_loss.take() {
+        // The loss is reported last, by a request that would otherwise succeed.
+        if changes && request.flags & command::FUA != 0 && self.unreported_loss.take() {
             return Err(Errno::Io);
         }
         Ok(())
     }
 
-    /// Waits for more of the client's bytes, after the replies so far are on their way, or comes back for nothing. Who leaves takes no more
-    /// than `wanted`.
-    async fn more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, wanted: usize) -> io::Result<()> {
-        self.let_replies_go().await;
-        uninterrupted(match self.is_leaving() {
+    /// Sends the queued replies, then waits for more data from the client; may return without data. During a handover
+    /// at most `wanted` bytes are received.
+    async fn receive_more<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, wanted: usize) -> io::Result<()> {
+        self.wait_until_sent().await;
+        ignore_interrupt(match self.is_leaving() {
             true => incoming.more_of(wanted.min(LEAVING_BYTES)).await,
             false => incoming.more().await,
         })
@@ -286,7 +287,7 @@ impl<S: Seam> Connection<S> {
     async fn skip<R: StreamReader<S>>(&self, incoming: &mut Incoming<S, R>, mut len: usize) -> io::Result<()> {
         while len > 0 {
             if incoming.bytes().is_empty() {
-                self.more(incoming, len).await?;
+                self.receive_more(incoming, len).await?;
             }
             let part = incoming.bytes().len().min(len);
             incoming.consume(part);
@@ -296,8 +297,8 @@ impl<S: Seam> Connection<S> {
     }
 }
 
-/// Whoever waited looks again.
-fn uninterrupted(arrived: io::Result<()>) -> io::Result<()> {
+/// Ignores an interrupted wait: the caller checks its conditions again.
+fn ignore_interrupt(arrived: io::Result<()>) -> io::Result<()> {
     match arrived {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
         arrived => arrived,

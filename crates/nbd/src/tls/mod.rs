@@ -1,4 +1,4 @@
-//! Encryption on request (`STARTTLS`): the configuration, and the TLS handshake over a stream.
+//! TLS (`STARTTLS`): the configuration, and the TLS handshake over a stream.
 
 mod stream;
 
@@ -12,7 +12,7 @@ use seam::{Seam, StreamReader, StreamWriter};
 
 pub(crate) use stream::{TlsReader, TlsWriter};
 
-/// How clients are encrypted. Clones share it, so that one is renewed for all cores.
+/// TLS configuration. Clones share it, so that a renewal applies to all cores.
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: Arc<Mutex<Arc<ServerConfig>>>,
@@ -20,17 +20,17 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// TLS as `config` has it. If `required`, clients without TLS see nothing.
+    /// TLS with `config`. If `required`, clients without TLS are refused.
     pub fn new(config: ServerConfig, required: bool) -> Self {
         Tls { config: Arc::new(Mutex::new(Arc::new(config))), required }
     }
 
-    /// Connections to come are encrypted as `config` has it; those that are open go on.
+    /// Replaces the configuration of future connections; open connections keep theirs.
     pub fn renew(&self, config: ServerConfig) {
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
-    /// Held for as long as it takes to copy a pointer, here and where it is renewed: no core waits for another.
+    /// The lock is held only to copy or replace a pointer, so cores do not wait for each other.
     fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -39,7 +39,7 @@ impl Tls {
         self.required
     }
 
-    /// The TLS handshake as server, and the two encrypted halves.
+    /// Performs the TLS handshake as server; returns the two encrypted halves.
     pub(crate) async fn accept<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
         &self,
         reader: R,
@@ -51,7 +51,7 @@ impl Tls {
         let (mut reader, mut writer) = (TlsReader::new(reader, Rc::clone(&session)), TlsWriter::new(writer, session));
         while writer.is_handshaking() {
             let received = reader.receive().await;
-            // An alert about what is wrong leaves before the connection ends over it.
+            // An alert about the error is sent before the connection ends.
             writer.flush().await?;
             received?;
         }

@@ -1,4 +1,4 @@
-//! The two halves of an encrypted stream, in the shape of the seam's own.
+//! The two halves of a TLS stream, as implementations of the seam's stream traits.
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, Write};
@@ -8,18 +8,18 @@ use std::rc::Rc;
 use rustls::ServerConnection;
 use seam::{Block, BlockMut, Gather, Part, PieceMut, Seam, StreamReader, StreamWriter};
 
-/// Cipher text taken from the socket at once: two records of the longest kind.
+/// Bytes of cipher text received at once: two records of maximum length.
 const RECEIVE_BYTES: usize = 2 * (16 << 10) + 1024;
-/// Plain text that is encrypted before it is sent.
+/// Bytes of plain text that are encrypted before a send.
 const SEND_BYTES: usize = 128 << 10;
 
-/// Decrypts what arrives.
+/// Decrypting half of a stream.
 pub(crate) struct TlsReader<S: Seam, R: StreamReader<S>> {
     inner: R,
     session: Rc<RefCell<ServerConnection>>,
-    /// What was received; the session takes it record by record, and none while it holds plain text.
+    /// Received cipher text; the session consumes it record by record, once all plain text is taken.
     cipher: Vec<u8>,
-    /// Bytes of `cipher` that the session has taken.
+    /// Bytes of `cipher` that the session has consumed.
     taken: usize,
     seam: PhantomData<S>,
 }
@@ -29,7 +29,7 @@ impl<S: Seam, R: StreamReader<S>> TlsReader<S, R> {
         TlsReader { inner, session, cipher: Vec::with_capacity(RECEIVE_BYTES), taken: 0, seam: PhantomData }
     }
 
-    /// Decrypts some of the cipher text that is there, waiting for more where there is none. All plain text was taken.
+    /// Decrypts received cipher text, waiting for more if there is none. All plain text has been taken before.
     pub(super) async fn receive(&mut self) -> io::Result<()> {
         if self.taken == self.cipher.len() {
             self.cipher.clear();
@@ -46,7 +46,7 @@ impl<S: Seam, R: StreamReader<S>> TlsReader<S, R> {
         Ok(())
     }
 
-    /// Appends plain text that is there, at most `room` bytes; `None` when there is none yet, 0 at the end.
+    /// Appends available plain text, at most `room` bytes; returns `None` if there is none yet, 0 at the end.
     fn take(&self, buffer: &mut Vec<u8>, room: usize) -> io::Result<Option<usize>> {
         let mut session = self.session.borrow_mut();
         let mut reader = session.reader();
@@ -105,7 +105,7 @@ impl<S: Seam, R: StreamReader<S>> StreamReader<S> for TlsReader<S, R> {
     }
 }
 
-/// Encrypts what is sent.
+/// Encrypting half of a stream.
 pub(crate) struct TlsWriter<S: Seam, W: StreamWriter<S>> {
     inner: W,
     session: Rc<RefCell<ServerConnection>>,
@@ -122,7 +122,7 @@ impl<S: Seam, W: StreamWriter<S>> TlsWriter<S, W> {
         self.session.borrow().is_handshaking()
     }
 
-    /// Sends the cipher text that waits.
+    /// Sends pending cipher text.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         self.cipher.clear();
         while self.session.borrow().wants_write() {

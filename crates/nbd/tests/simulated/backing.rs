@@ -1,4 +1,4 @@
-//! The NBD client as a disk, against the front end: connections that break, servers that forget what was not flushed.
+//! The NBD client as a disk, against the front end: lost connections and servers that lose unflushed writes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use nbd::{Options, Server};
 use seam::sim::{SimSeam, World};
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, PieceMut, Seam};
 
-use crate::setting::{SIZE, address, core, disk, listen, plain, serve, world};
+use crate::fixture::{SIZE, address, core, disk, listen, plain, serve, world};
 
 fn target() -> NbdTarget {
-    "nbd+unix:///vm1?socket=/run/nbd".parse().expect("a URI")
+    "nbd+unix:///vm1?socket=/run/nbd".parse().expect("a valid URI")
 }
 
 async fn open(seam: &SimSeam) -> NbdDisk<SimSeam> {
@@ -30,7 +30,7 @@ fn empty(seam: &SimSeam, count: usize) -> Vec<PieceMut<<SimSeam as Seam>::BlockM
 }
 
 #[test]
-fn an_export_is_a_disk_like_any_other() {
+fn export_behaves_as_a_disk() {
     let world = world(51);
     let seam = world.seam();
     world.block_on(async {
@@ -65,25 +65,25 @@ fn an_export_is_a_disk_like_any_other() {
 }
 
 #[test]
-fn an_export_that_is_not_there_is_named() {
+fn missing_server_and_unknown_export_are_named() {
     let world = world(52);
     let seam = world.seam();
     world.block_on(async {
         let Err(DiskError::Open(text)) = NbdDisk::open(&seam, target(), NbdOptions::default()).await else {
-            panic!("nobody listens")
+            panic!("the server does not listen yet")
         };
         assert!(text.starts_with("cannot connect to nbd+unix:///vm1?socket=/run/nbd: "), "{text}");
         serve(&seam, plain(), Options::default()).await;
         let other = NbdTarget { export: "vm2".into(), ..target() };
         let Err(DiskError::Open(text)) = NbdDisk::open(&seam, other, NbdOptions::default()).await else {
-            panic!("no such export")
+            panic!("the export does not exist")
         };
         assert!(text.contains("no export is named \"vm2\""), "{text}");
     });
 }
 
 #[test]
-fn requests_wait_for_a_server_that_comes_back_and_fail_when_it_stays_away() {
+fn requests_wait_for_a_returning_server_and_fail_after_a_time_out() {
     let world = world(53);
     let seam = world.seam();
     world.block_on(async {
@@ -103,19 +103,19 @@ fn requests_wait_for_a_server_that_comes_back_and_fail_when_it_stays_away() {
         assert!(!read.get());
         let server = serve_again(&seam, &core).await;
         seam.sleep(Nanos::from_secs(3)).await;
-        assert!(read.get(), "back in less than the longest pause");
+        assert!(read.get(), "the client reconnects within its longest pause");
 
         server.stop(Nanos::ZERO).await;
         let (result, pieces) = export.read(0, empty(&seam, 3)).await;
         assert_eq!((result, pieces.len()), (Err(DiskError::Gone), 3));
-        assert_eq!(export.write(0, vec![block(&world, 1)]).await, Err(DiskError::Gone), "at once from then on");
+        assert_eq!(export.write(0, vec![block(&world, 1)]).await, Err(DiskError::Gone), "later requests fail at once");
         serve_again(&seam, &core).await;
         seam.sleep(Nanos::from_secs(3)).await;
         assert_eq!(export.write(0, vec![block(&world, 1)]).await, Ok(()));
     });
 }
 
-/// A new server of the same volume, which holds nothing that its disk does not.
+/// A new server of the same volume without state of its own.
 async fn serve_again(seam: &SimSeam, core: &Core<SimSeam>) -> Server<SimSeam> {
     let server = Server::new(seam.clone(), core.clone(), Options::default());
     listen(seam, &server).await;
@@ -123,7 +123,7 @@ async fn serve_again(seam: &SimSeam, core: &Core<SimSeam>) -> Server<SimSeam> {
 }
 
 #[test]
-fn a_flush_that_spans_a_reconnect_claims_nothing() {
+fn flush_across_a_reconnect_fails() {
     let world = world(54);
     let seam = world.seam();
     world.block_on(async {
@@ -138,12 +138,12 @@ fn a_flush_that_spans_a_reconnect_claims_nothing() {
         let (flushed, ()) = both(export.flush(), cutter).await;
         assert_eq!(flushed, Err(DiskError::Io("connection lost during flush".into())));
         assert_ne!(export.incarnation(), before);
-        export.flush().await.expect("the next one stands alone");
+        export.flush().await.expect("the next flush succeeds");
     });
 }
 
 #[test]
-fn a_server_that_falls_silent_is_left() {
+fn silent_server_is_replaced_by_a_new_connection() {
     let world = world(55);
     let seam = world.seam();
     world.block_on(async {
@@ -155,7 +155,7 @@ fn a_server_that_falls_silent_is_left() {
             let server = Server::new(mute.clone(), core(&mute, plain()).await, Options::default());
             loop {
                 use seam::{ByteStream, Listener, StreamReader};
-                let stream = listener.accept().await.expect("a client");
+                let stream = listener.accept().await.expect("a client connects");
                 counted.set(counted.get() + 1);
                 if counted.get() > 1 {
                     let server = server.clone();
@@ -175,7 +175,7 @@ fn a_server_that_falls_silent_is_left() {
     });
 }
 
-/// Both of two futures.
+/// Runs two futures to their ends.
 async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
     use std::task::Poll;
     let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
@@ -197,24 +197,24 @@ async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output =
     (one.expect("ready"), other.expect("ready"))
 }
 
-/// What one of the test's writers knows of a block: what was written last, and whether a flush has made that durable.
+/// A writer's knowledge of a block: the last write, and the last write that a flush made durable.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     sequence: u64,
-    /// The disk's incarnation when the write was submitted.
+    /// Incarnation of the disk when the write was submitted.
     incarnation: u64,
     acknowledged: bool,
     durable: u64,
 }
 
-/// The server's machine has lost what its disk had not flushed, and its engine knows nothing of that.
+/// The server's machine loses unflushed writes; its engine does not notice.
 fn forget_unflushed(world: &World, blocks: u64) {
     let disk = disk(world);
     (0..blocks * 8).for_each(|sector| disk.set_tags(sector, &[disk.durable_tag(sector)]));
 }
 
-/// Writes, flushes, breaks connections and crashes the server, and counts how often what a flush had promised was gone.
-/// `believes_incarnation`: whether the writer takes a new incarnation as word that unflushed data may be lost, as it must.
+/// Writes, flushes, cuts connections and crashes the server; returns the number of flushed blocks that were lost.
+/// `believes_incarnation`: the writer treats a new incarnation as a loss of unflushed data, as it must.
 fn broken_promises(seed: u64, believes_incarnation: bool) -> usize {
     const BLOCKS: u64 = 64;
     let world = world(seed);
@@ -257,10 +257,10 @@ fn broken_promises(seed: u64, believes_incarnation: bool) -> usize {
             let spawner = seam.clone();
             spawner.spawn(async move {
                 for (sequence, piece) in pieces {
-                    // Each writer has blocks of its own, so that no two writes of one block are under way.
+                    // Writers have separate blocks, so that a block has at most one write in flight.
                     let number = writer + 8 * rng.below(BLOCKS / 8);
                     known.borrow_mut().entry(number).or_default().acknowledged = false;
-                    // Asked before the write: afterwards the connection that carried it may be lost already.
+                    // Read before the write: afterwards its connection may be lost already.
                     let incarnation = export.incarnation();
                     export.write(number * BLOCK_BYTES as u64, vec![piece]).await.expect("the server comes back");
                     let mut known = known.borrow_mut();
@@ -283,7 +283,7 @@ fn broken_promises(seed: u64, believes_incarnation: bool) -> usize {
                 _ => flush(known.clone(), export.clone()).await,
             }
         }
-        // Whatever was not flushed goes now, and what was promised has to be there.
+        // Unflushed writes are lost now; flushed ones must remain.
         server.stop(Nanos::ZERO).await;
         forget_unflushed(&world, BLOCKS);
         let known = known.borrow();
@@ -293,19 +293,19 @@ fn broken_promises(seed: u64, believes_incarnation: bool) -> usize {
 }
 
 #[test]
-fn what_a_flush_has_acknowledged_outlives_reconnects_and_crashes_of_the_server() {
+fn flushed_writes_survive_reconnects_and_server_crashes() {
     let broken: usize = (0..60).map(|seed| broken_promises(1000 + seed, true)).sum();
     assert_eq!(broken, 0);
 }
 
 #[test]
-fn the_same_check_notices_a_writer_that_ignores_the_incarnation() {
+fn check_finds_a_writer_that_ignores_the_incarnation() {
     let broken: usize = (0..60).map(|seed| broken_promises(1000 + seed, false)).sum();
     assert!(broken > 0);
 }
 
 #[test]
-fn an_answered_request_is_never_repeated_and_none_is_forgotten() {
+fn answered_requests_are_not_repeated_and_none_is_lost() {
     let world = world(56);
     let seam = world.seam();
     world.block_on(async {
@@ -315,7 +315,10 @@ fn an_answered_request_is_never_repeated_and_none_is_forgotten() {
         for number in 0..200_u64 {
             let (export, done, piece) = (export.clone(), Rc::clone(&done), block(&world, number + 1));
             seam.spawn(async move {
-                export.write(number * BLOCK_BYTES as u64, vec![piece]).await.expect("written in the end");
+                export
+                    .write(number * BLOCK_BYTES as u64, vec![piece])
+                    .await
+                    .expect("the write succeeds after reconnects");
                 done.set(done.get() + 1);
             });
         }
@@ -330,6 +333,6 @@ fn an_answered_request_is_never_repeated_and_none_is_forgotten() {
         assert!(pieces.iter().zip(1..).all(|(piece, tag)| piece.block.tags() == [tag; 8]));
         drop((export, pieces));
         seam.sleep(Nanos::from_millis(10)).await;
-        assert_eq!(server.stats().connections, 0, "the last handle takes the connection with it");
+        assert_eq!(server.stats().connections, 0, "the last handle closes the connection");
     });
 }

@@ -1,4 +1,4 @@
-//! Bad clients: what they do costs nobody else anything.
+//! Resource limits: a misbehaving client does not affect other clients.
 
 use nbd::Options;
 use nbd_protocol::{Command, Request};
@@ -6,14 +6,14 @@ use seam::sim::SimSeam;
 use seam::{Nanos, Seam};
 
 use crate::client::{Client, Part, sectors};
-use crate::setting::{SIZE, connect, listen, plain, serve, with_server, world};
+use crate::fixture::{SIZE, connect, listen, plain, serve, with_server, world};
 
 fn write_of(len: u32) -> [u8; 28] {
     Request { flags: 0, command: Command::Write, cookie: 1, offset: 0, len }.encode()
 }
 
 #[test]
-fn a_healthy_client_does_not_notice_two_hundred_that_stall_half_way_through_a_request() {
+fn two_hundred_stalled_clients_do_not_slow_a_healthy_one() {
     with_server(31, Options::default(), async |seam, server| {
         let mut stalled = Vec::new();
         for number in 0..200 {
@@ -33,13 +33,13 @@ fn a_healthy_client_does_not_notice_two_hundred_that_stall_half_way_through_a_re
             client.write(number * 4096, &sectors(number + 1, 8)).await.expect("written");
             assert_eq!(client.read(number * 4096, 4096).await, Ok(sectors(number + 1, 8)));
         }
-        assert!(seam.now().since(before) < Nanos::from_millis(200), "virtual time, the same on every machine");
+        assert!(seam.now().since(before) < Nanos::from_millis(200), "simulated time, equal on every machine");
         assert_eq!(server.stats().connections, 201);
     });
 }
 
 #[test]
-fn a_client_that_does_not_read_its_replies_is_held_to_its_share() {
+fn client_that_reads_no_replies_is_held_to_its_share() {
     let world = world(32);
     let seam = world.seam();
     world.block_on(async {
@@ -55,33 +55,33 @@ fn a_client_that_does_not_read_its_replies_is_held_to_its_share() {
             client.send(&reads.collect::<Vec<_>>()).await;
             deaf.push(client);
         }
-        // Data, so that no chunk shrinks to a hole.
+        // Data other than zeroes, which would be sent as a hole.
         let mut client = connect(&seam).await;
         client.go("vm1").await;
         client.write(0, &sectors(1, 8)).await.expect("written");
         seam.sleep(Nanos::from_secs(5)).await;
-        assert_eq!(client.read(0, 4096).await, Ok(sectors(1, 8)), "somebody else is served");
+        assert_eq!(client.read(0, 4096).await, Ok(sectors(1, 8)), "another client is served");
         let held = seam.blocks_total() - seam.blocks_free();
         assert!(held <= seam.blocks_total() / 2, "{held} of {} buffers are held", seam.blocks_total());
 
-        // And once they read, they get all they asked for.
-        let mut client = deaf.pop().expect("four of them");
+        // A client that reads again gets all of its replies.
+        let mut client = deaf.pop().expect("there are four clients");
         let mut answered = 0;
         while answered < 1000 {
-            let (_, _, last) = client.part(0).await.expect("the connection lives");
+            let (_, _, last) = client.part(0).await.expect("the connection stays open");
             answered += u32::from(last);
         }
     });
 }
 
-/// A client that wants simple replies, each of which has to be held whole.
+/// A client with simple replies, each of which is held whole.
 async fn simple_client(seam: &SimSeam) -> Client {
     let mut client = connect(seam).await;
     client.go_simple("vm1").await;
     client
 }
 
-/// Clients that ask for a whole read each and never take the answer.
+/// Clients that each request a whole read and never receive the reply.
 async fn deaf_clients(seam: &SimSeam, count: u64) -> Vec<Client> {
     let mut deaf = Vec::new();
     for number in 0..count {
@@ -92,13 +92,13 @@ async fn deaf_clients(seam: &SimSeam, count: u64) -> Vec<Client> {
     deaf
 }
 
-/// The longest read that is answered whole.
+/// Longest read that is answered whole.
 const WHOLE: u32 = 4 << 20;
 
 #[test]
-fn whole_reads_whose_answers_nobody_takes_leave_three_quarters_of_the_memory_to_others() {
+fn unreceived_whole_reads_leave_three_quarters_of_memory_free() {
     with_server(38, Options::default(), async |seam, _| {
-        // Together they ask for more than the pool has.
+        // The reads together exceed the pool.
         let deaf = deaf_clients(&seam, 20).await;
         seam.sleep(Nanos::from_secs(1)).await;
         let (total, free) = (seam.blocks_total(), seam.blocks_free());
@@ -109,13 +109,13 @@ fn whole_reads_whose_answers_nobody_takes_leave_three_quarters_of_the_memory_to_
         assert_eq!(client.part(0).await, Some((1, Part::Done, true)));
         client.ask(Command::Read, 0, 0, 65_536, b"").await;
         assert!(matches!(client.part(65_536).await, Some((2, Part::Data(..), true))));
-        assert!(seam.now().since(before) < Nanos::from_millis(200), "virtual time, the same on every machine");
+        assert!(seam.now().since(before) < Nanos::from_millis(200), "simulated time, equal on every machine");
         drop(deaf);
     });
 }
 
 #[test]
-fn whole_reads_that_together_need_more_than_the_memory_wait_for_each_other_and_all_end() {
+fn whole_reads_beyond_the_memory_wait_and_all_complete() {
     with_server(39, Options::default(), async |seam, _| {
         let mut clients = deaf_clients(&seam, 20).await;
         for client in &mut clients {
@@ -126,12 +126,12 @@ fn whole_reads_that_together_need_more_than_the_memory_wait_for_each_other_and_a
 }
 
 #[test]
-fn who_keeps_others_waiting_is_sent_away_and_who_is_merely_slow_stays() {
+fn slow_client_is_disconnected_only_if_others_wait() {
     with_server(40, Options::default(), async |seam, server| {
         let mut slow = deaf_clients(&seam, 1).await;
         seam.sleep(Nanos::from_secs(600)).await;
-        assert_eq!(server.stats().connections, 1, "nobody waits for what it holds");
-        let mut taken = slow.pop().expect("there is one");
+        assert_eq!(server.stats().connections, 1, "no other client waits for its buffers");
+        let mut taken = slow.pop().expect("there is one client");
         assert!(matches!(taken.part(WHOLE as usize).await, Some((1, Part::Data(..), true))));
 
         let _deaf = deaf_clients(&seam, 20).await;
@@ -139,12 +139,12 @@ fn who_keeps_others_waiting_is_sent_away_and_who_is_merely_slow_stays() {
         let before = seam.now();
         client.ask(Command::Read, 0, 0, WHOLE, b"").await;
         assert!(matches!(client.part(WHOLE as usize).await, Some((1, Part::Data(..), true))));
-        assert!(seam.now().since(before) < Nanos::from_secs(600), "as many rounds of patience as the line is long");
+        assert!(seam.now().since(before) < Nanos::from_secs(600), "at most one stall time-out per waiting client");
     });
 }
 
 #[test]
-fn garbage_ends_its_own_connection_alone() {
+fn garbage_ends_only_its_own_connection() {
     with_server(33, Options::default(), async |seam, server| {
         let mut healthy = connect(&seam).await;
         healthy.go("vm1").await;
@@ -168,7 +168,7 @@ fn garbage_ends_its_own_connection_alone() {
 }
 
 #[test]
-fn a_client_that_vanishes_with_requests_under_way_leaves_nothing_behind() {
+fn vanished_client_leaves_no_connections_or_buffers_behind() {
     let world = world(34);
     let seam = world.seam();
     world.block_on(async {
@@ -184,7 +184,7 @@ fn a_client_that_vanishes_with_requests_under_way_leaves_nothing_behind() {
             seam.sleep(Nanos::from_micros(round * 100)).await;
             match round % 2 {
                 0 => drop(client),
-                _ => world.cut(&crate::setting::address()),
+                _ => world.cut(&crate::fixture::address()),
             }
         }
         seam.sleep(Nanos::from_secs(1)).await;
@@ -193,7 +193,7 @@ fn a_client_that_vanishes_with_requests_under_way_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_client_that_has_said_all_still_gets_its_answers() {
+fn disconnecting_client_still_gets_its_replies() {
     with_server(35, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
@@ -209,7 +209,7 @@ fn a_client_that_has_said_all_still_gets_its_answers() {
 }
 
 #[test]
-fn a_stopping_server_answers_what_is_under_way_and_leaves_a_stalled_client_at_the_end_of_its_patience() {
+fn stop_answers_requests_in_flight_and_drops_stalled_clients_in_time() {
     with_server(36, Options::default(), async |seam, server| {
         let (mut busy, mut deaf) = (connect(&seam).await, connect(&seam).await);
         busy.go("vm1").await;
@@ -225,13 +225,13 @@ fn a_stopping_server_answers_what_is_under_way_and_leaves_a_stalled_client_at_th
         assert_eq!(busy.part(0).await, Some((1, Part::Done, true)));
         assert_eq!(busy.part(0).await, Some((2, Part::Done, true)));
         assert!(busy.is_closed().await);
-        assert!(seam.connect(&crate::setting::address()).await.is_err(), "nobody listens");
+        assert!(seam.connect(&crate::fixture::address()).await.is_err(), "the server does not listen");
         listen(&seam, &server).await;
     });
 }
 
 #[test]
-fn clients_of_a_volume_that_goes_leave_with_half_a_write_sent_and_with_replies_not_taken() {
+fn disconnect_does_not_wait_for_half_sent_writes_or_unread_replies() {
     with_server(41, Options::default(), async |seam, server| {
         let (mut half, mut other) = (connect(&seam).await, connect(&seam).await);
         half.go("vm1").await;
@@ -242,7 +242,7 @@ fn clients_of_a_volume_that_goes_leave_with_half_a_write_sent_and_with_replies_n
         let before = seam.now();
         server.disconnect("vm1", Nanos::from_secs(5)).await;
         assert_eq!(server.clients_of("vm1"), 0);
-        assert!(seam.now().since(before) < Nanos::from_secs(1), "what is not whole is not waited for");
+        assert!(seam.now().since(before) < Nanos::from_secs(1), "an incomplete request is not waited for");
 
         let _deaf = deaf_clients(&seam, 3).await;
         seam.sleep(Nanos::from_millis(100)).await;
@@ -254,7 +254,7 @@ fn clients_of_a_volume_that_goes_leave_with_half_a_write_sent_and_with_replies_n
 }
 
 #[test]
-fn clients_of_a_volume_that_goes_are_sent_away_and_others_stay() {
+fn disconnect_ends_clients_of_the_export_and_leaves_others() {
     with_server(37, Options::default(), async |seam, server| {
         let (mut client, mut idle) = (connect(&seam).await, connect(&seam).await);
         client.go("vm1").await;

@@ -1,4 +1,4 @@
-//! A client that says exactly what a test wants, right or wrong.
+//! A client that sends any messages, valid or not.
 
 use nbd_protocol::greeting::{client_flags, decode_greeting};
 use nbd_protocol::info::{Info, InfoRequest};
@@ -21,20 +21,20 @@ pub enum Part {
     Status(Vec<(u32, u32)>),
 }
 
-/// A connection.
+/// A connection to the server.
 pub struct Client {
     incoming: Incoming<SimSeam, SimReader>,
     writer: SimWriter,
     next: u64,
 }
 
-/// A sector's bytes, as the simulated world keeps them: one tag over and over.
+/// Content of sectors in the simulated world: one repeated tag.
 pub fn sectors(tag: u64, count: usize) -> Vec<u8> {
     tag.to_le_bytes().repeat(64 * count)
 }
 
 impl Client {
-    /// Connects and takes the greeting.
+    /// Connects and receives the greeting.
     pub async fn connect(seam: &SimSeam, to: &Address) -> Client {
         let mut client = Client::silent(seam, to).await;
         let flags = client.take(decode_greeting).await.expect("a greeting");
@@ -42,23 +42,23 @@ impl Client {
         client
     }
 
-    /// Connects and says nothing.
+    /// Connects without sending anything.
     pub async fn silent(seam: &SimSeam, to: &Address) -> Client {
         let (reader, writer) = seam.connect(to).await.expect("the server listens").split();
         Client { incoming: Incoming::new(reader, 1 << 20), writer, next: 1 }
     }
 
-    /// Sends bytes; what a closed connection says to that does not matter here.
+    /// Sends bytes; errors of a closed connection are ignored.
     pub async fn send(&mut self, bytes: &[u8]) {
         let mut gather = Gather::default();
         gather.push_bytes(bytes);
         let (Ok(()) | Err(_), _) = self.writer.send(gather).await;
     }
 
-    /// Waits for what `decode` wants; `None` when the server has closed.
+    /// Receives a value; `None` if the server has closed the connection.
     pub async fn take<T>(&mut self, decode: impl Fn(&[u8]) -> Decoded<T>) -> Option<T> {
         loop {
-            match decode(self.incoming.bytes()).expect("the server speaks NBD") {
+            match decode(self.incoming.bytes()).expect("the message is valid") {
                 Step::Got(value, used) => {
                     self.incoming.consume(used);
                     return Some(value);
@@ -78,12 +78,12 @@ impl Client {
         Some(payload)
     }
 
-    /// True when the server has closed and all it sent was taken.
+    /// True if the server has closed the connection and all data were received.
     pub async fn is_closed(&mut self) -> bool {
         self.incoming.bytes().is_empty() && self.incoming.more().await.is_err()
     }
 
-    /// Sends an option and takes its replies; an empty list when the server has closed.
+    /// Sends an option and receives its replies; an empty list if the server has closed the connection.
     pub async fn option(&mut self, kind: OptionKind, payload: &[u8]) -> Vec<(OptionReplyKind, Vec<u8>)> {
         let mut bytes = Vec::new();
         push_option(&mut bytes, kind, payload);
@@ -100,14 +100,14 @@ impl Client {
         replies
     }
 
-    /// Asks for structured replies and `base:allocation`, and takes the export.
+    /// Negotiates structured replies and `base:allocation`, and selects the export.
     pub async fn go(&mut self, name: &str) {
         assert_eq!(self.option(OptionKind::StructuredReply, b"").await[0].0, OptionReplyKind::Ack);
         self.option(OptionKind::SetMetaContext, &MetaRequest::encode_base_allocation(name)).await;
         self.go_simple(name).await;
     }
 
-    /// Takes the export as it is, and returns its flags.
+    /// Selects the export without further options; returns its flags.
     pub async fn go_simple(&mut self, name: &str) -> u16 {
         let request = InfoRequest { name, wants_block_size: true, wants_name: true, wants_description: true };
         let replies = self.option(OptionKind::Go, &request.encode()).await;
@@ -116,10 +116,10 @@ impl Client {
             Ok(Info::Export { flags, .. }) => Some(flags),
             _ => None,
         });
-        flags.expect("flags are always told")
+        flags.expect("the server always sends flags")
     }
 
-    /// Sends a request (a write's data follow from `data`) and returns its cookie.
+    /// Sends a request with the data of a write; returns its cookie.
     pub async fn ask(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> u64 {
         let cookie = self.next;
         self.next += 1;
@@ -128,8 +128,8 @@ impl Client {
         cookie
     }
 
-    /// The next part of a reply: its cookie, the part, and whether it is the last. `None` when the server has closed. `read_len`
-    /// is the length of reads that are answered simply.
+    /// Receives the next part of a reply: cookie, part, and whether it is the last. `None` if the server has closed the
+    /// connection. `read_len`: length of reads with simple replies.
     pub async fn part(&mut self, read_len: usize) -> Option<(u64, Part, bool)> {
         match self.take(ReplyHeader::decode).await? {
             ReplyHeader::Simple { cookie, error: Some(error) } => Some((cookie, Part::Failed(error), true)),
@@ -156,7 +156,7 @@ impl Client {
         }
     }
 
-    /// Asks and waits for the whole answer, while nothing else is under way.
+    /// Sends a request and receives the whole reply while no other request is in flight.
     pub async fn call(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> Vec<Part> {
         let cookie = self.ask(command, flags, offset, len, data).await;
         let mut parts = Vec::new();
@@ -170,7 +170,7 @@ impl Client {
         panic!("the server closed instead of answering {command:?}");
     }
 
-    /// The bytes of a read, put together from its chunks.
+    /// Reads, assembling the data from their chunks.
     pub async fn read(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0xee; len as usize];
         for part in self.call(Command::Read, 0, offset, len, b"").await {
@@ -178,24 +178,24 @@ impl Client {
                 Part::Data(at, data) => bytes[(at - offset) as usize..][..data.len()].copy_from_slice(&data),
                 Part::Hole(at, len) => bytes[(at - offset) as usize..][..len as usize].fill(0),
                 Part::Failed(error) => return Err(error),
-                other => panic!("not an answer to a read: {other:?}"),
+                other => panic!("unexpected reply to a read: {other:?}"),
             }
         }
         Ok(bytes)
     }
 
-    /// Writes and waits.
+    /// Writes and waits for the reply.
     pub async fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Errno> {
         match &self.call(Command::Write, 0, offset, data.len() as u32, data).await[..] {
             [Part::Done] => Ok(()),
             [Part::Failed(error)] => Err(*error),
-            other => panic!("not an answer to a write: {other:?}"),
+            other => panic!("unexpected reply to a write: {other:?}"),
         }
     }
 }
 
-/// The server's half of a handshake with a client that asks for structured replies, allocation and `GO`, in one breath: all
-/// answers are known before the questions. Simple replies, no contexts.
+/// The server's side of a handshake with structured replies, allocation and `GO`, sent at once because all replies are
+/// known in advance. It offers simple replies and no contexts.
 pub async fn mute_server(writer: &mut SimWriter, size_bytes: u64) {
     use nbd_protocol::option::push_option_reply;
     let mut bytes = nbd_protocol::greeting::greeting().to_vec();
@@ -205,5 +205,5 @@ pub async fn mute_server(writer: &mut SimWriter, size_bytes: u64) {
     push_option_reply(&mut bytes, OptionKind::Go, OptionReplyKind::Ack, b"");
     let mut gather = Gather::default();
     gather.push_bytes(&bytes);
-    writer.send(gather).await.0.expect("the client listens");
+    writer.send(gather).await.0.expect("the client is connected");
 }

@@ -1,16 +1,16 @@
-//! Crowds of connections: what keeps one client out, and what does not.
+//! Large numbers of connections: which of them lock out further clients.
 
 use nbd::{Options, Server};
 use seam::sim::SimSeam;
 use seam::{Address, Nanos, Seam};
 
 use crate::client::{Client, sectors};
-use crate::setting::{connect, with_server};
+use crate::fixture::{connect, with_server};
 
-/// Connections of a crowd: more than a server lets in.
+/// Number of connections; more than a server accepts.
 const CROWD: usize = 1100;
 
-/// Lets the server listen on a network, too.
+/// Makes the server listen on a network as well.
 async fn listen_on_a_network(seam: &SimSeam, server: &Server<SimSeam>) -> Address {
     let address = Address::Tcp("10.0.0.1".to_owned(), 10_809);
     let (listener, server) = (seam.listen(&address).await.expect("the address is free"), server.clone());
@@ -25,7 +25,7 @@ async fn is_served(client: &mut Client) {
 }
 
 #[test]
-fn silent_network_connections_keep_no_client_out() {
+fn silent_network_connections_lock_no_client_out() {
     with_server(91, Options::default(), async |seam, server| {
         let address = listen_on_a_network(&seam, &server).await;
         let mut silent = Vec::new();
@@ -35,23 +35,23 @@ fn silent_network_connections_keep_no_client_out() {
         let before = seam.now();
         is_served(&mut connect(&seam).await).await;
         is_served(&mut Client::connect(&seam, &address).await).await;
-        assert!(seam.now().since(before) < Nanos::from_millis(200), "virtual time, the same on every machine");
+        assert!(seam.now().since(before) < Nanos::from_millis(200), "simulated time, equal on every machine");
         assert!(silent[0].take(nbd_protocol::greeting::decode_greeting).await.is_some());
-        assert!(silent[0].is_closed().await, "the oldest silent one made room");
-        let last = silent.last_mut().expect("a crowd");
+        assert!(silent[0].is_closed().await, "the oldest silent connection is closed");
+        let last = silent.last_mut().expect("there are connections");
         assert!(last.take(nbd_protocol::greeting::decode_greeting).await.is_some());
         is_served_after_greeting(last).await;
     });
 }
 
-/// As [`is_served`], for a client that has taken its greeting and said nothing.
+/// As [`is_served`], for a client that has received its greeting and sent nothing.
 async fn is_served_after_greeting(client: &mut Client) {
     client.send(&[0, 0, 0, 3]).await;
     is_served(client).await;
 }
 
 #[test]
-fn sessions_from_a_network_leave_places_for_clients_on_this_machine() {
+fn network_clients_leave_places_for_local_clients() {
     with_server(92, Options { connections_max: 40, ..Options::default() }, async |seam, server| {
         let address = listen_on_a_network(&seam, &server).await;
         let mut remote = Vec::new();
@@ -68,26 +68,26 @@ fn sessions_from_a_network_leave_places_for_clients_on_this_machine() {
             is_served(&mut client).await;
             local.push(client);
         }
-        let address = crate::setting::address();
-        assert!(Client::silent(&seam, &address).await.is_closed().await, "forty are forty");
+        let address = crate::fixture::address();
+        assert!(Client::silent(&seam, &address).await.is_closed().await, "the limit is forty");
         assert_eq!((server.stats().connections, server.stats().refused), (40, 2));
     });
 }
 
 #[test]
-fn silent_connections_are_counted_and_hold_up_no_stop() {
+fn silent_connections_are_counted_and_do_not_delay_a_stop() {
     with_server(93, Options::default(), async |seam, server| {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
         let mut silent = Vec::new();
         for _ in 0..100 {
-            silent.push(Client::silent(&seam, &crate::setting::address()).await);
+            silent.push(Client::silent(&seam, &crate::fixture::address()).await);
         }
-        // Until all are accepted.
+        // Time to accept all connections.
         seam.sleep(Nanos::from_millis(10)).await;
         assert_eq!((server.stats().connections, server.clients_of("vm1")), (101, 1));
         server.stop(Nanos::from_secs(5)).await;
-        assert_eq!(server.stats().connections, 0, "none is waited for");
+        assert_eq!(server.stats().connections, 0, "silent connections are not waited for");
         drop(silent);
     });
 }

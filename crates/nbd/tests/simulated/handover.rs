@@ -1,4 +1,4 @@
-//! Promises of a hand-over: who is between two requests, or soon will be, does not notice that another server answers.
+//! Handover: a client between two requests does not notice that another server answers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,13 +10,13 @@ use seam::sim::SimSeam;
 use seam::{Nanos, Seam};
 
 use crate::client::{Client, Part, sectors};
-use crate::setting::{SIZE, connect, core, listen, plain, world};
+use crate::fixture::{SIZE, connect, core, listen, plain, world};
 
-/// Time that clients have.
+/// Time limit of a handover.
 const PATIENCE: Nanos = Nanos::from_secs(5);
-/// Requests that the client has under way.
+/// Requests of the client in flight.
 const DEPTH: u64 = 8;
-/// First byte and sectors of its writes: short, inside a block, straight into blocks, in pieces.
+/// Offset in bytes and sectors of writes: short, inside a block, directly into blocks, in pieces.
 const SHAPES: [(u64, usize); 8] = [
     (0, 8),
     (1 << 20, 64),
@@ -32,7 +32,7 @@ fn server_of(seam: &SimSeam, core: &Core<SimSeam>) -> Server<SimSeam> {
     Server::new(seam.clone(), core.clone(), Options::default())
 }
 
-/// Runs `test` with a server of a volume, and a client of it.
+/// Runs `test` with a server of a volume and a client.
 fn with_client<F: Future<Output = ()>>(
     seed: u64,
     test: impl FnOnce(SimSeam, Core<SimSeam>, Server<SimSeam>, Client) -> F,
@@ -51,7 +51,7 @@ fn with_client<F: Future<Output = ()>>(
 }
 
 #[test]
-fn a_busy_client_is_answered_once_and_rightly_whoever_serves_it() {
+fn busy_client_gets_each_reply_once_across_handovers() {
     for seed in 600..620 {
         with_client(seed, async |seam, core, first, mut client| {
             let (busy, changes) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
@@ -61,7 +61,7 @@ fn a_busy_client_is_answered_once_and_rightly_whoever_serves_it() {
                 while is_busy.get() {
                     changing.sleep(Nanos::from_micros(changing.random() % 3_000)).await;
                     let mut handed = server.hand_over(PATIENCE).await;
-                    assert_eq!(handed.len(), 1, "it was hung up on");
+                    assert_eq!(handed.len(), 1, "the client was disconnected");
                     server = server_of(&changing, &core);
                     server.take_over(handed.remove(0)).expect("the volume is served");
                     count.set(count.get() + 1);
@@ -82,29 +82,29 @@ fn a_busy_client_is_answered_once_and_rightly_whoever_serves_it() {
                 }
             }
             busy.set(false);
-            assert!(changes.get() > 20, "only {} hand-overs", changes.get());
+            assert!(changes.get() > 20, "only {} handovers", changes.get());
         });
     }
 }
 
 #[test]
-fn an_idle_client_is_handed_over_at_once_with_what_was_agreed() {
+fn idle_client_is_handed_over_at_once_with_its_terms() {
     with_client(620, async |seam, core, first, mut client| {
         client.write(4096, &sectors(3, 8)).await.expect("written");
         let began = seam.now();
         let handed = first.hand_over(PATIENCE).await;
-        assert!(seam.now() < began + Nanos::from_millis(100), "it was waited for");
+        assert!(seam.now() < began + Nanos::from_millis(100), "the handover waited");
         let agreed = Terms {
             incarnation: 1,
             size_bytes: SIZE,
             read_only: false,
             structured: true,
             allocation: true,
-            untold_loss: false,
+            unreported_loss: false,
         };
         assert_eq!(handed.iter().map(|client| client.terms).collect::<Vec<_>>(), [agreed]);
         let second = server_of(&seam, &core);
-        // What it asks meanwhile is answered by whoever comes.
+        // The successor answers requests sent meanwhile.
         client.ask(Command::Read, 0, 4096, 4096, b"").await;
         seam.sleep(Nanos::from_secs(60)).await;
         handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
@@ -118,7 +118,7 @@ fn an_idle_client_is_handed_over_at_once_with_what_was_agreed() {
 }
 
 #[test]
-fn what_a_client_has_begun_to_send_is_finished_and_who_does_not_go_on_is_hung_up_on() {
+fn begun_request_is_finished_and_a_stalled_client_disconnected() {
     with_client(621, async |seam, core, first, mut slow| {
         let mut silent = connect(&seam).await;
         silent.go("vm1").await;
@@ -127,7 +127,7 @@ fn what_a_client_has_begun_to_send_is_finished_and_who_does_not_go_on_is_hung_up
         let bytes = [&request.encode()[..], &data].concat();
         slow.send(&bytes[..10]).await;
         silent.send(&bytes[..500]).await;
-        // Until that is there, they are between two requests.
+        // Before this data arrive, the clients are between two requests.
         seam.sleep(Nanos::from_millis(1)).await;
         let handed = Rc::new(Cell::new(None));
         let hands = handed.clone();
@@ -135,11 +135,11 @@ fn what_a_client_has_begun_to_send_is_finished_and_who_does_not_go_on_is_hung_up
         seam.sleep(Nanos::from_secs(1)).await;
         slow.send(&bytes[10..5_000]).await;
         seam.sleep(Nanos::from_secs(1)).await;
-        // The first byte of the next request is the successor's.
+        // The first byte of the next request is left to the successor.
         slow.send(&[&bytes[5_000..], &bytes[..1]].concat()).await;
         assert_eq!(slow.part(0).await, Some((77, Part::Done, true)));
         seam.sleep(PATIENCE).await;
-        let handed = handed.take().expect("the patience is over");
+        let handed = handed.take().expect("the handover has ended");
         assert_eq!(handed.len(), 1);
         assert!(silent.is_closed().await);
         let second = server_of(&seam, &core);
@@ -151,7 +151,7 @@ fn what_a_client_has_begun_to_send_is_finished_and_who_does_not_go_on_is_hung_up
 }
 
 #[test]
-fn answers_that_nobody_takes_hold_a_hand_over_up_for_no_longer_than_its_patience() {
+fn unreceived_replies_delay_a_handover_only_until_its_time_limit() {
     with_client(622, async |seam, _, first, mut client| {
         let data = sectors(1, 2048);
         client.write(0, &data).await.expect("written");
@@ -164,14 +164,14 @@ fn answers_that_nobody_takes_hold_a_hand_over_up_for_no_longer_than_its_patience
 }
 
 #[test]
-fn who_finds_something_else_than_was_agreed_is_hung_up_on() {
+fn client_with_other_terms_than_offered_is_disconnected() {
     let agreed = Terms {
         incarnation: 1,
         size_bytes: SIZE,
         read_only: false,
         structured: true,
         allocation: true,
-        untold_loss: false,
+        unreported_loss: false,
     };
     let others = [
         (Terms { incarnation: 2, ..agreed }, NoWay::NoVolume),
@@ -190,7 +190,7 @@ fn who_finds_something_else_than_was_agreed_is_hung_up_on() {
 }
 
 #[test]
-fn who_has_chosen_no_volume_yet_is_hung_up_on() {
+fn client_in_the_handshake_phase_is_disconnected() {
     with_client(624, async |seam, _, first, _client| {
         let mut undecided = connect(&seam).await;
         assert_eq!(first.hand_over(PATIENCE).await.len(), 1);
@@ -199,7 +199,7 @@ fn who_has_chosen_no_volume_yet_is_hung_up_on() {
 }
 
 #[test]
-fn a_loss_is_told_once_to_each_client_however_many_servers_it_meets() {
+fn loss_is_reported_once_to_each_client_across_servers() {
     let world = world(630);
     let seam = world.seam();
     world.block_on(async {
@@ -210,11 +210,11 @@ fn a_loss_is_told_once_to_each_client_however_many_servers_it_meets() {
         let (mut untold, mut told) = (connect(&seam).await, connect(&seam).await);
         untold.go("vm1").await;
         told.go("vm1").await;
-        untold.write(0, &sectors(1, 8)).await.expect("a write is no flush");
+        untold.write(0, &sectors(1, 8)).await.expect("a plain write does not report the loss");
         assert_eq!(told.call(Command::Flush, 0, 0, 0, b"").await, [Part::Failed(Errno::Io)]);
         assert_eq!(told.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
         let handed = first.hand_over(PATIENCE).await;
-        assert_eq!(handed.iter().filter(|client| client.terms.untold_loss).count(), 1);
+        assert_eq!(handed.iter().filter(|client| client.terms.unreported_loss).count(), 1);
         let second = server_of(&seam, &core);
         handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
         assert_eq!(told.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);

@@ -1,4 +1,4 @@
-//! Promises of the handshake.
+//! The handshake: options and their replies.
 
 use nbd::{Options, Server};
 use nbd_protocol::info::{Info, InfoRequest};
@@ -6,14 +6,14 @@ use nbd_protocol::meta::{MetaRequest, parse_context};
 use nbd_protocol::{Command, OptionKind, OptionReplyKind, flags};
 use seam::{Nanos, Seam};
 
-use crate::setting::{SIZE, connect, core, listen, plain, with_server, world};
+use crate::fixture::{SIZE, connect, core, listen, plain, with_server, world};
 
 fn info(name: &str) -> Vec<u8> {
     InfoRequest { name, wants_block_size: true, wants_name: true, wants_description: true }.encode()
 }
 
 #[test]
-fn a_client_learns_what_there_is_and_what_it_can_do() {
+fn client_learns_exports_and_their_features() {
     with_server(1, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         let listed = client.option(OptionKind::List, b"").await;
@@ -23,8 +23,8 @@ fn a_client_learns_what_there_is_and_what_it_can_do() {
         client.option(OptionKind::StructuredReply, b"").await;
         let answers = client.option(OptionKind::Info, &info("")).await;
         let facts: Vec<_> = answers.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info).collect();
-        let facts: Vec<Info<'_>> = facts.iter().map(|(_, payload)| Info::parse(payload).expect("a fact")).collect();
-        assert!(facts.contains(&Info::Name("vm1")), "the default export says its own name");
+        let facts: Vec<Info<'_>> = facts.iter().map(|(_, payload)| Info::parse(payload).expect("valid info")).collect();
+        assert!(facts.contains(&Info::Name("vm1")), "the default export reports its name");
         assert!(facts.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 }));
         let Some(Info::Export { size_bytes: SIZE, flags: can }) = facts.first() else { panic!("{facts:?}") };
         let wanted = flags::SEND_FLUSH | flags::SEND_FUA | flags::SEND_TRIM | flags::SEND_WRITE_ZEROES;
@@ -32,13 +32,13 @@ fn a_client_learns_what_there_is_and_what_it_can_do() {
         assert_eq!(*can, wanted | flags::HAS_FLAGS);
 
         let go = client.option(OptionKind::Go, &info("vm1")).await;
-        assert_eq!(go.last().expect("an answer").0, OptionReplyKind::Ack);
+        assert_eq!(go.last().expect("a reply").0, OptionReplyKind::Ack);
         assert!(client.read(0, 512).await.is_ok());
     });
 }
 
 #[test]
-fn the_name_of_no_export_is_refused_and_another_may_be_tried() {
+fn unknown_export_is_refused_and_another_may_be_selected() {
     with_server(2, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         let (kind, text) = &client.option(OptionKind::Go, &info("vm2")).await[0];
@@ -48,11 +48,11 @@ fn the_name_of_no_export_is_refused_and_another_may_be_tried() {
 }
 
 #[test]
-fn the_old_way_in_works_with_and_without_its_zeroes() {
+fn export_name_option_works_with_and_without_zeroes() {
     with_server(3, Options::default(), async |seam, _| {
         for (client_flags, zeroes) in [(3, 0), (1, 124)] {
-            let mut client = crate::client::Client::silent(&seam, &crate::setting::address()).await;
-            client.take(nbd_protocol::greeting::decode_greeting).await.expect("a greeting");
+            let mut client = crate::client::Client::silent(&seam, &crate::fixture::address()).await;
+            client.take(nbd_protocol::greeting::decode_greeting).await.expect("the greeting arrives");
             client.send(&[0, 0, 0, client_flags]).await;
             let mut bytes = Vec::new();
             nbd_protocol::option::push_option(&mut bytes, OptionKind::ExportName, b"vm1");
@@ -62,7 +62,7 @@ fn the_old_way_in_works_with_and_without_its_zeroes() {
                 None => Ok(nbd_protocol::Step::More(len)),
                 Some(answer) => Ok(nbd_protocol::Step::Got(answer.to_vec(), len)),
             };
-            let answer = client.take(answer).await.expect("size and flags");
+            let answer = client.take(answer).await.expect("size and flags arrive");
             assert_eq!(answer[..8], SIZE.to_be_bytes());
             client.ask(Command::Read, 0, 0, 512, b"").await;
             assert!(client.part(512).await.is_some());
@@ -71,7 +71,7 @@ fn the_old_way_in_works_with_and_without_its_zeroes() {
 }
 
 #[test]
-fn what_is_unknown_or_malformed_is_refused_and_the_handshake_goes_on() {
+fn unknown_and_malformed_options_are_refused_and_negotiation_continues() {
     with_server(4, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         let cases: [(OptionKind, &[u8], OptionReplyKind); 9] = [
@@ -94,7 +94,7 @@ fn what_is_unknown_or_malformed_is_refused_and_the_handshake_goes_on() {
 }
 
 #[test]
-fn metadata_contexts_are_listed_chosen_and_forgotten() {
+fn metadata_contexts_are_listed_selected_and_reset() {
     with_server(5, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         let wish = MetaRequest::encode_base_allocation("vm1");
@@ -112,23 +112,23 @@ fn metadata_contexts_are_listed_chosen_and_forgotten() {
 }
 
 #[test]
-fn a_read_only_export_says_so() {
+fn read_only_export_is_announced_and_refuses_writes() {
     let world = world(6);
     let seam = world.seam();
     world.block_on(async {
         let spec = engine::VolumeSpec { read_only: true, ..plain() };
-        crate::setting::serve(&seam, spec, Options::default()).await;
+        crate::fixture::serve(&seam, spec, Options::default()).await;
         let mut client = connect(&seam).await;
         let can = client.go_simple("vm1").await;
         assert_eq!(can & (flags::READ_ONLY | flags::SEND_TRIM), flags::READ_ONLY);
         assert_eq!(client.write(0, &[0; 512]).await, Err(nbd_protocol::Errno::Perm));
         client.ask(Command::Read, 0, 0, 512, b"").await;
-        assert!(client.part(512).await.is_some(), "the data of the refused write was taken");
+        assert!(client.part(512).await.is_some(), "the data of the refused write are skipped");
     });
 }
 
 #[test]
-fn a_client_that_stalls_half_way_is_sent_away_in_time() {
+fn stalled_handshake_ends_at_its_time_limit() {
     let options = Options { handshake_timeout: Nanos::from_secs(3), ..Options::default() };
     with_server(7, options, async |seam, server| {
         let mut client = connect(&seam).await;
@@ -141,13 +141,13 @@ fn a_client_that_stalls_half_way_is_sent_away_in_time() {
 }
 
 #[test]
-fn past_the_bound_clients_are_sent_away_and_come_back_later() {
+fn clients_beyond_the_limit_are_refused_until_one_leaves() {
     let options = Options { connections_max: 2, ..Options::default() };
     with_server(8, options, async |seam, server| {
         let (mut first, mut second) = (connect(&seam).await, connect(&seam).await);
         first.go("vm1").await;
         second.go("vm1").await;
-        let mut third = crate::client::Client::silent(&seam, &crate::setting::address()).await;
+        let mut third = crate::client::Client::silent(&seam, &crate::fixture::address()).await;
         assert!(third.is_closed().await);
         assert_eq!(server.stats().refused, 1);
         drop(second);
@@ -157,14 +157,14 @@ fn past_the_bound_clients_are_sent_away_and_come_back_later() {
 }
 
 #[test]
-fn two_exports_leave_no_default() {
+fn two_exports_have_no_default() {
     let world = world(9);
     let seam = world.seam();
     world.add_disk("/other", seam::sim::SimDiskSpec::new(1 << 20));
     world.block_on(async {
         let core = core(&seam, plain()).await;
         let what = seam::DiskOpen { path: "/other".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-        let disk = seam.open_disk(&what).await.expect("the disk is there");
+        let disk = seam.open_disk(&what).await.expect("the disk exists");
         core.attach(engine::VolumeSpec::new("vm2", 2), engine::Backing::plain(disk)).expect("the name is free");
         listen(&seam, &Server::new(seam.clone(), core, Options::default())).await;
         let mut client = connect(&seam).await;

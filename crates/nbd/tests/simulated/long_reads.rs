@@ -1,4 +1,4 @@
-//! Reads without structured replies that are too long to be held.
+//! Reads with simple replies that are too long to be held.
 
 use nbd::Options;
 use nbd_protocol::{Command, Errno};
@@ -6,12 +6,12 @@ use seam::BLOCK_BYTES;
 use seam::sim::{Rule, SimDiskSpec, WorldSpec};
 
 use crate::client::{Part, sectors};
-use crate::setting::{SIZE, connect, disk, plain, serve, with_server, world, world_with};
+use crate::fixture::{SIZE, connect, disk, plain, serve, with_server, world, world_with};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn simple_reads_of_any_length_are_served_inside_a_small_pool() {
+fn simple_reads_of_any_length_fit_a_small_pool() {
     let blocks = (8 * MIB) as usize / BLOCK_BYTES;
     let world = world_with(SimDiskSpec::new(SIZE), WorldSpec { blocks, ..WorldSpec::new(13) });
     let seam = world.seam();
@@ -38,7 +38,7 @@ fn simple_reads_of_any_length_are_served_inside_a_small_pool() {
 }
 
 #[test]
-fn replies_before_and_after_a_long_simple_read_do_not_mix_with_it() {
+fn other_replies_do_not_interrupt_a_long_simple_read() {
     with_server(14, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go_simple("vm1").await;
@@ -50,8 +50,8 @@ fn replies_before_and_after_a_long_simple_read_do_not_mix_with_it() {
         client.ask(Command::Flush, 0, 0, 0, b"").await;
         for cookie in 1..=6 {
             let len = [0, 0, 0, 20 << 20, 0, 18 << 20, 0][cookie as usize];
-            // What was asked before or after it is answered in any order there, but never inside.
-            let (of, part, _) = client.part(len).await.expect("an answer");
+            // Requests before the long read are answered in any order, but none inside its reply.
+            let (of, part, _) = client.part(len).await.expect("a reply");
             assert!(if cookie < 3 { of < 3 } else { of == cookie }, "{of} instead of {cookie}");
             if let Part::Data(_, data) = part {
                 assert_eq!(data[..1024], sectors(6, 2));
@@ -62,7 +62,7 @@ fn replies_before_and_after_a_long_simple_read_do_not_mix_with_it() {
 }
 
 #[test]
-fn error_inside_a_long_simple_read_ends_its_connection_alone() {
+fn error_inside_a_long_simple_read_ends_only_its_connection() {
     let world = world(19);
     let seam = world.seam();
     world.block_on(async {
@@ -72,9 +72,9 @@ fn error_inside_a_long_simple_read_ends_its_connection_alone() {
         other.go("vm1").await;
         disk(&world).add_fault(Rule::medium_error(9 * MIB..9 * MIB + 4096));
         client.ask(Command::Read, 0, 9 * MIB, 20 << 20, b"").await;
-        assert_eq!(client.part(0).await, Some((1, Part::Failed(Errno::Io), true)), "nothing was sent before it");
+        assert_eq!(client.part(0).await, Some((1, Part::Failed(Errno::Io), true)), "the error precedes all data");
         client.ask(Command::Read, 0, 0, 20 << 20, b"").await;
-        assert_eq!(client.part(20 << 20).await, None, "half an answer cannot be taken back");
+        assert_eq!(client.part(20 << 20).await, None, "a partial reply cannot be withdrawn");
         assert_eq!(other.read(0, 512).await, Ok(sectors(0, 1)));
     });
 }

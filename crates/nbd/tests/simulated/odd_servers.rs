@@ -1,23 +1,23 @@
-//! The NBD client as a disk, against servers that take their time or come back as something else.
+//! The NBD client as a disk, against slow servers and servers whose export changes.
 
 use engine::backing::nbd::{NbdDisk, NbdOptions};
 use nbd::{Options, Server};
 use seam::sim::{Latency, SimDiskSpec, Timing, World, WorldSpec};
 use seam::{BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
-use crate::setting::{SIZE, core, disk, listen, plain, serve, world};
+use crate::fixture::{SIZE, core, disk, listen, plain, serve, world};
 
 fn ones(world: &World) -> Vec<Piece<<seam::sim::SimSeam as Seam>::Block>> {
     vec![Piece::whole(world.block([1; 8]).expect("the pool is large enough").freeze())]
 }
 
 async fn open(seam: &seam::sim::SimSeam) -> NbdDisk<seam::sim::SimSeam> {
-    let target = "nbd+unix:///vm1?socket=/run/nbd".parse().expect("a URI");
+    let target = "nbd+unix:///vm1?socket=/run/nbd".parse().expect("a valid URI");
     NbdDisk::open(seam, target, NbdOptions::default()).await.expect("the server listens")
 }
 
 #[test]
-fn a_server_whose_flush_takes_minutes_is_not_called_lost() {
+fn flush_of_minutes_does_not_count_as_a_lost_server() {
     let world = world(61);
     let seam = world.seam();
     let slow = Timing { flush: Latency::fixed(Nanos::from_secs(150)), ..Timing::default() };
@@ -32,7 +32,7 @@ fn a_server_whose_flush_takes_minutes_is_not_called_lost() {
 }
 
 #[test]
-fn an_export_that_comes_back_smaller_is_refused_and_the_error_says_so() {
+fn export_that_returns_smaller_is_refused_with_its_size() {
     let world = world(62);
     let seam = world.seam();
     world.block_on(async {
@@ -41,16 +41,20 @@ fn an_export_that_comes_back_smaller_is_refused_and_the_error_says_so() {
         listen(&seam, &server).await;
         let export = open(&seam).await;
         server.stop(Nanos::ZERO).await;
-        core.find("vm1").expect("attached").resize(Some(SIZE / 2), false).await.expect("a disk that can shrink");
+        core.find("vm1")
+            .expect("the volume is attached")
+            .resize(Some(SIZE / 2), false)
+            .await
+            .expect("the disk can shrink");
         listen(&seam, &Server::new(seam.clone(), core, Options::default())).await;
-        let Err(DiskError::Open(text)) = export.write(0, ones(&world)).await else { panic!("half of it is missing") };
+        let Err(DiskError::Open(text)) = export.write(0, ones(&world)).await else { panic!("the export is smaller") };
         assert!(text.contains("has come back as something else (its size is 33554432 bytes"), "{text}");
-        assert_eq!(disk(&world).tag(0), 0, "nothing goes to what is not the same");
+        assert_eq!(disk(&world).tag(0), 0, "a changed export gets no writes");
     });
 }
 
 #[test]
-fn a_server_that_cannot_zero_fast_is_asked_once_and_zeroes_all_the_same() {
+fn server_without_fast_zero_is_asked_once_and_still_zeroes() {
     let world = World::new(WorldSpec::new(63));
     let seam = world.seam();
     let mut spec = SimDiskSpec::new(SIZE);
@@ -59,9 +63,9 @@ fn a_server_that_cannot_zero_fast_is_asked_once_and_zeroes_all_the_same() {
     world.block_on(async {
         serve(&seam, plain(), Options::default()).await;
         let export = open(&seam).await;
-        assert!(export.geometry().fast_zero, "it has not said otherwise");
+        assert!(export.geometry().fast_zero, "assumed until the server refuses");
         assert_eq!(export.write(0, ones(&world)).await, Ok(()));
         assert_eq!((export.zero(0, 4096, false).await, disk(&world).tag(0)), (Ok(()), 0));
-        assert!(!export.geometry().fast_zero, "now it has");
+        assert!(!export.geometry().fast_zero, "the server has refused");
     });
 }

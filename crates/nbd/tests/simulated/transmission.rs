@@ -1,4 +1,4 @@
-//! Promises of transmission: every command, right and wrong.
+//! The transmission phase: every command, valid and invalid.
 
 use engine::{CacheMode, VolumeSpec, WritePolicy};
 use nbd::Options;
@@ -7,10 +7,10 @@ use seam::sim::{Fault, Ops, Rule, When};
 use seam::{Nanos, Seam};
 
 use crate::client::{Part, sectors};
-use crate::setting::{SIZE, connect, disk, plain, serve, with_server, world};
+use crate::fixture::{SIZE, connect, disk, plain, serve, with_server, world};
 
 #[test]
-fn what_was_written_is_read_in_any_size() {
+fn written_data_read_back_in_any_size() {
     with_server(11, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
@@ -24,7 +24,7 @@ fn what_was_written_is_read_in_any_size() {
 }
 
 #[test]
-fn long_and_short_writes_that_were_sent_in_one_breath_land_where_they_belong() {
+fn pipelined_long_and_short_writes_reach_their_offsets() {
     for (seed, policy) in [(40, WritePolicy::WriteBack), (41, WritePolicy::WriteThrough), (42, WritePolicy::WriteBack)]
     {
         let world = world(seed);
@@ -33,7 +33,7 @@ fn long_and_short_writes_that_were_sent_in_one_breath_land_where_they_belong() {
             serve(&seam, VolumeSpec { policy, ..plain() }, Options::default()).await;
             let mut client = connect(&seam).await;
             client.go("vm1").await;
-            // Long ones of whole blocks, short ones, and long ones that begin or end inside a block.
+            // Long writes of whole blocks, short writes, and long writes with unaligned ends.
             let shapes = [(0, 128), (1 << 17, 256), (1 << 18, 8), (1 << 19, 64), (786_432 + 512, 128), (1 << 20, 129)];
             for round in 1..4 {
                 for (index, (offset, count)) in (0_u64..).zip(shapes) {
@@ -55,24 +55,24 @@ fn long_and_short_writes_that_were_sent_in_one_breath_land_where_they_belong() {
 }
 
 #[test]
-fn the_longest_requests_are_served_in_pieces_and_a_longer_one_costs_nothing_but_itself() {
+fn longest_requests_are_served_in_pieces_and_longer_ones_refused() {
     with_server(12, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
         let data = sectors(7, (32 << 20) / 512);
         assert_eq!(client.write(16 << 20, &data).await, Ok(()));
         let parts = client.call(Command::Read, 0, 0, SIZE as u32, b"").await;
-        assert!(parts.len() > 100, "a read of all comes in many chunks");
+        assert!(parts.len() > 100, "a read of the whole volume arrives in many chunks");
         assert!(client.read(16 << 20, 32 << 20).await == Ok(data));
 
         let too_long = sectors(8, (65 << 20) / 512);
         assert_eq!(client.write(0, &too_long).await, Err(Errno::Inval));
-        assert_eq!(client.read(0, 512).await, Ok(sectors(0, 1)), "the connection lives and nothing was written");
+        assert_eq!(client.read(0, 512).await, Ok(sectors(0, 1)), "the connection stays open and the disk unchanged");
     });
 }
 
 #[test]
-fn do_not_fragment_gives_one_chunk_or_says_that_it_cannot() {
+fn do_not_fragment_gives_one_chunk_or_an_error() {
     with_server(14, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
@@ -84,7 +84,7 @@ fn do_not_fragment_gives_one_chunk_or_says_that_it_cannot() {
 }
 
 #[test]
-fn wrong_requests_get_their_error_and_the_connection_lives() {
+fn invalid_requests_get_errors_and_the_connection_stays_open() {
     with_server(15, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
@@ -115,7 +115,7 @@ fn wrong_requests_get_their_error_and_the_connection_lives() {
 }
 
 #[test]
-fn zeroes_trims_caches_and_flushes_are_done() {
+fn zero_trim_cache_and_flush_commands_take_effect() {
     with_server(16, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
@@ -136,7 +136,7 @@ fn zeroes_trims_caches_and_flushes_are_done() {
 }
 
 #[test]
-fn what_fua_or_a_flush_on_another_connection_acknowledged_is_durable() {
+fn data_acknowledged_by_fua_or_any_flush_are_durable() {
     let world = world(17);
     let seam = world.seam();
     world.block_on(async {
@@ -146,7 +146,7 @@ fn what_fua_or_a_flush_on_another_connection_acknowledged_is_durable() {
         other.go("vm1").await;
         one.write(0, &sectors(1, 8)).await.expect("written");
         assert_eq!(other.call(Command::Flush, 0, 0, 0, b"").await, [Part::Done]);
-        assert_eq!(disk(&world).durable_tag(0), 1, "a flush on one connection covers all");
+        assert_eq!(disk(&world).durable_tag(0), 1, "a flush on one connection covers all connections");
         let fua = other.call(Command::Write, command::FUA, 4096, 4096, &sectors(2, 8)).await;
         assert_eq!((fua, disk(&world).durable_tag(8)), (vec![Part::Done], 2));
         let long = sectors(3, 1024);
@@ -156,13 +156,13 @@ fn what_fua_or_a_flush_on_another_connection_acknowledged_is_durable() {
 }
 
 #[test]
-fn block_status_tells_extents_that_differ_and_only_one_if_asked() {
+fn block_status_reports_distinct_extents_and_one_if_requested() {
     with_server(18, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
         client.write(1 << 20, &sectors(1, 2048)).await.expect("written");
         let [Part::Status(all)] = &client.call(Command::BlockStatus, 0, 0, 4 << 20, b"").await[..] else {
-            panic!("a status");
+            panic!("no block status");
         };
         assert_eq!(all.iter().map(|(len, _)| len).sum::<u32>(), 4 << 20);
         assert!(all.windows(2).all(|pair| pair[0].1 != pair[1].1), "{all:?}");
@@ -174,7 +174,7 @@ fn block_status_tells_extents_that_differ_and_only_one_if_asked() {
 }
 
 #[test]
-fn an_error_after_some_chunks_is_an_error_chunk_and_other_requests_go_on() {
+fn error_after_chunks_is_an_error_chunk_and_requests_continue() {
     let world = world(19);
     let seam = world.seam();
     world.block_on(async {
@@ -186,14 +186,14 @@ fn an_error_after_some_chunks_is_an_error_chunk_and_other_requests_go_on() {
         disk(&world).add_fault(Rule::medium_error(1 << 20..(1 << 20) + 4096));
         let parts = client.call(Command::Read, 0, 0, 2 << 20, b"").await;
         assert!(parts.last() == Some(&Part::Failed(Errno::Io)));
-        assert!(parts.len() > 1, "what came before the error was sent");
+        assert!(parts.len() > 1, "chunks before the error are sent");
         disk(&world).clear_faults();
         assert!(client.read(0, 2 << 20).await == Ok(sectors(1, 4096)));
     });
 }
 
 #[test]
-fn a_slow_request_holds_up_no_later_one() {
+fn slow_request_does_not_delay_later_ones() {
     let world = world(20);
     let seam = world.seam();
     world.block_on(async {
@@ -211,13 +211,13 @@ fn a_slow_request_holds_up_no_later_one() {
 }
 
 #[test]
-fn a_volume_that_comes_back_paused_is_served_paused_though_its_backing_cannot_flush() {
+fn paused_volume_is_served_even_if_its_backing_cannot_flush() {
     let world = world(24);
     let seam = world.seam();
     world.block_on(async {
         disk(&world).add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
         let paused = VolumeSpec { mode: CacheMode::Paused, ..plain() };
-        let core = crate::setting::core(&seam, paused).await;
-        assert_eq!(core.find("vm1").expect("attached").mode(), CacheMode::Paused);
+        let core = crate::fixture::core(&seam, paused).await;
+        assert_eq!(core.find("vm1").expect("the volume is attached").mode(), CacheMode::Paused);
     });
 }

@@ -1,4 +1,4 @@
-//! Requests of any offset and length, from clients that asked for no block size.
+//! Requests of any offset and length, from clients that request no block size.
 
 use engine::{VolumeSpec, WritePolicy};
 use nbd::Options;
@@ -8,9 +8,9 @@ use seam::sim::{Latency, Rng, SimDiskSpec, TaskOrder, WorldSpec};
 use seam::{Geometry, Nanos};
 
 use crate::client::{Part, sectors};
-use crate::setting::{SIZE, connect, plain, serve, with_server, world_with};
+use crate::fixture::{SIZE, connect, plain, serve, with_server, world_with};
 
-/// Bytes that the random requests touch.
+/// Bytes of the area of random requests.
 const AREA: usize = 600_000;
 
 fn disk_of(logical_block: u32) -> SimDiskSpec {
@@ -50,7 +50,7 @@ fn requests_at_any_byte_behave_as_an_array_of_bytes() {
                             assert_eq!(answer, [Part::Done], "zeroes {at}+{len}");
                         }
                         3 => {
-                            // Whole sectors read as zeroes then; a part of one stays.
+                            // Whole sectors read as zeroes afterwards; partial sectors keep their content.
                             let (first, last) = (at.next_multiple_of(512), (at + len) / 512 * 512);
                             array[first.min(last)..last].fill(0);
                             let answer = client.call(Command::Trim, 0, at as u64, len as u32, b"").await;
@@ -74,10 +74,10 @@ fn requests_at_any_byte_behave_as_an_array_of_bytes() {
 }
 
 #[test]
-fn writes_of_parts_of_one_sector_by_several_clients_lose_no_byte() {
+fn partial_sector_writes_by_several_clients_lose_no_byte() {
     for seed in 70..90 {
         let policy = if seed % 2 == 0 { WritePolicy::WriteBack } else { WritePolicy::WriteThrough };
-        // A slow disk and little memory, which another client keeps dirty: a write waits between its reading and its writing.
+        // A slow disk and little memory, which another client fills: a write waits between its read and its write.
         let mut spec = disk_of(if seed % 4 < 2 { 512 } else { 4096 });
         spec.timing.write = Latency::between(Nanos::from_micros(100), Nanos::from_millis(3));
         let world = world_with(spec, WorldSpec { blocks: 512, ..WorldSpec::new(seed) });
@@ -92,7 +92,7 @@ fn writes_of_parts_of_one_sector_by_several_clients_lose_no_byte() {
             }
             let mut flood = connect(&seam).await;
             flood.go("vm1").await;
-            // One writes whole sectors, four write a hundred bytes each of the same ones, all at once.
+            // One client writes whole sectors, four clients write 100 bytes each of the same sectors, concurrently.
             for round in 0..20_u64 {
                 let at = round / 4 * 4608;
                 for number in 0..8 {
@@ -110,13 +110,13 @@ fn writes_of_parts_of_one_sector_by_several_clients_lose_no_byte() {
                 for _ in 0..8 {
                     assert_eq!(flood.part(0).await.map(|(_, part, _)| part), Some(Part::Done));
                 }
-                let sector = clients[0].read(at, 512).await.expect("it reads");
+                let sector = clients[0].read(at, 512).await.expect("the read succeeds");
                 for number in 0..4 {
                     let part = &sector[100 * number as usize..][..100];
                     let one = |byte| part.iter().all(|other| *other == byte);
                     assert!(one(whole) || one(client_byte(round, number)), "seed {seed} round {round}: {part:?}");
                 }
-                assert!(sector[400..] == [whole; 112], "seed {seed} round {round}: the whole write's own bytes");
+                assert!(sector[400..] == [whole; 112], "seed {seed} round {round}: bytes of the whole write");
             }
         });
         assert_eq!(world.violations(), Vec::<String>::new());
@@ -128,21 +128,21 @@ fn client_byte(round: u64, number: u64) -> u8 {
 }
 
 #[test]
-fn block_status_with_odd_edges_covers_the_bytes_asked_for() {
+fn block_status_with_unaligned_ends_covers_the_requested_bytes() {
     with_server(63, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
         client.write(1 << 20, &sectors(1, 2048)).await.expect("written");
         for (at, len) in [(1, 1), (511, 2), ((1 << 20) - 700, 1400), (3, 4 << 20), ((2 << 20) - 1, 513)] {
             let [Part::Status(extents)] = &client.call(Command::BlockStatus, 0, at, len, b"").await[..] else {
-                panic!("a status");
+                panic!("no block status");
             };
             assert_eq!(extents.iter().map(|(len, _)| len).sum::<u32>(), len, "{at}+{len}: {extents:?}");
             let mut here = at;
             for (len, state) in extents {
                 let end = here + u64::from(*len);
                 let written = here < 2 << 20 && end > 1 << 20;
-                assert!(!written || *state == 0, "data is called {state:#x} in {here}..{end}");
+                assert!(!written || *state == 0, "data have state {state:#x} in {here}..{end}");
                 here = end;
             }
         }
@@ -150,7 +150,7 @@ fn block_status_with_odd_edges_covers_the_bytes_asked_for() {
 }
 
 #[test]
-fn last_bytes_of_a_volume_are_written_and_none_after_them() {
+fn last_bytes_of_a_volume_are_writable_and_none_beyond() {
     with_server(64, Options::default(), async |seam, _| {
         let mut client = connect(&seam).await;
         client.go("vm1").await;
@@ -165,14 +165,14 @@ fn last_bytes_of_a_volume_are_written_and_none_after_them() {
 }
 
 #[test]
-fn block_sizes_are_told_to_a_client_that_asks_for_them() {
+fn block_sizes_are_sent_only_on_request() {
     with_server(65, Options::default(), async |seam, _| {
         for wants_block_size in [true, false] {
             let mut client = connect(&seam).await;
             let request = InfoRequest { name: "vm1", wants_block_size, wants_name: false, wants_description: false };
             let answers = client.option(OptionKind::Info, &request.encode()).await;
             let facts = answers.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info);
-            let facts: Vec<_> = facts.map(|(_, payload)| Info::parse(payload).expect("a fact")).collect();
+            let facts: Vec<_> = facts.map(|(_, payload)| Info::parse(payload).expect("valid info")).collect();
             let told = facts.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 });
             assert_eq!(told, wants_block_size, "{facts:?}");
         }
@@ -180,7 +180,7 @@ fn block_sizes_are_told_to_a_client_that_asks_for_them() {
 }
 
 #[test]
-fn unaligned_write_waits_for_its_sector_in_a_world_of_fixed_order() {
+fn unaligned_write_waits_for_its_sector_in_fifo_task_order() {
     let spec = WorldSpec { order: TaskOrder::Fifo, ..WorldSpec::new(66) };
     let world = world_with(disk_of(4096), spec);
     let seam = world.seam();
@@ -188,7 +188,7 @@ fn unaligned_write_waits_for_its_sector_in_a_world_of_fixed_order() {
         serve(&seam, plain(), Options::default()).await;
         let mut client = connect(&seam).await;
         client.go("vm1").await;
-        // The old content comes from the disk; both requests are on their way at once.
+        // The old content comes from the disk while both requests are in flight.
         let (first, second) = (b"first".to_vec(), b"second".to_vec());
         client.ask(Command::Write, 0, 10, 5, &first).await;
         client.ask(Command::Write, 0, 15, 6, &second).await;

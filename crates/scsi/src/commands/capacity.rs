@@ -1,4 +1,4 @@
-//! READ CAPACITY, both lengths.
+//! READ CAPACITY(10) and (16).
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         if !cdb.bit(8, 0) && cdb.u32(2) != 0 {
             return Err(invalid_field(2, None));
         }
-        // What does not fit says so, and is asked for with sixteen bytes.
+        // A size beyond 32 bits is reported as 0xffffffff, which makes the initiator send READ CAPACITY(16).
         let last = u32::try_from(unit.blocks() - 1).unwrap_or(u32::MAX);
         let mut bytes = [0; 8];
         bytes[..4].copy_from_slice(&last.to_be_bytes());
@@ -32,7 +32,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         bytes[..8].copy_from_slice(&(unit.blocks() - 1).to_be_bytes());
         bytes[8..12].copy_from_slice(&(BLOCK as u32).to_be_bytes());
         bytes[13] = if unit.physical_4k { 3 } else { 0 };
-        // Thin, and what was unmapped reads as zeroes.
+        // LBPME and LBPRZ: thin, and unmapped blocks read as zeroes.
         bytes[14] = 0xc0;
         self.answer(&bytes, cdb.u32(10)).await
     }

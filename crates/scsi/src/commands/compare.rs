@@ -1,4 +1,4 @@
-//! COMPARE AND WRITE, and what else reads what it is about to write: ORWRITE. Nobody writes the same blocks in between.
+//! COMPARE AND WRITE and ORWRITE: reads and writes the same blocks under one exclusive range lock.
 
 use std::rc::Rc;
 
@@ -19,12 +19,12 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let extent = Extent { first: cdb.u64(2), count: cdb.u8(13).into() };
         unit.check_writable()?;
         extent.check(unit)?;
-        // A length of one byte has no room for 256: who sends data for no block means more than fit.
+        // The one-byte length cannot express 256 blocks: data with a length of zero is an error.
         if extent.count == 0 && self.expected.out_bytes > 0 {
             return Err(invalid_field(13, None));
         }
         let len = extent.len_bytes() as usize;
-        self.wants_exactly(2 * extent.len_bytes())?;
+        self.require_exact_data(2 * extent.len_bytes())?;
         if len == 0 {
             return Ok(Status::Good);
         }
@@ -33,7 +33,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let (expected, new) = data.split_at(len);
         unit.volume().asked(Asked::Read, extent.offset_bytes(), len as u64);
         let _alone = unit.locks.alone(extent.blocks()).await;
-        self.check_wanted()?;
+        self.check_cancelled()?;
         let mut pieces = Vec::new();
         let at = extent.offset_bytes();
         unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
@@ -52,7 +52,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         unit.check_writable()?;
         extent.check(unit)?;
         extent.check_length()?;
-        self.wants_data(extent.len_bytes())?;
+        self.require_data(extent.len_bytes())?;
         let flags = write_flags(unit, &cdb);
         let (mut data, mut old, mut pieces) = (Vec::new(), Vec::new(), Vec::new());
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
@@ -61,7 +61,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             unit.volume().asked(Asked::Write, at, len as u64);
             let first = at / BLOCK;
             let _alone = unit.locks.alone(first..first + len as u64 / BLOCK).await;
-            self.check_wanted()?;
+            self.check_cancelled()?;
             unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
             bytes_of(&pieces, &mut old);
             pieces.clear();
@@ -74,12 +74,12 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 }
 
-/// What an initiator is told when its data and the medium's differ: where they do.
+/// MISCOMPARE sense data with the byte offset of the first difference.
 pub fn miscompare(place: u64) -> Failure {
     Sense::new(Key::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY).with_information(place).into()
 }
 
-/// The first byte at which the content of `pieces` and as many bytes differ.
+/// Offset of the first byte at which `pieces` and `bytes` differ.
 pub fn first_difference<B: Block>(pieces: &[Piece<B>], bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     let mut copy = Vec::new();
@@ -96,7 +96,7 @@ pub fn first_difference<B: Block>(pieces: &[Piece<B>], bytes: &[u8]) -> Option<u
         };
         if content != wanted {
             let place = content.iter().zip(wanted).position(|(one, other)| one != other);
-            return Some(at + place.expect("they differ somewhere"));
+            return Some(at + place.expect("the contents differ"));
         }
         at += piece.len();
     }

@@ -1,4 +1,4 @@
-//! GET LBA STATUS: which blocks are mapped.
+//! GET LBA STATUS: reports mapped and unmapped blocks.
 
 use std::rc::Rc;
 
@@ -7,14 +7,14 @@ use seam::Seam;
 use super::{BLOCK, Task};
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
-use crate::failure::{Doing, Failure, told};
+use crate::failure::{EngineOperation, Failure, failure_of};
 use crate::sense::{Asc, Sense};
 use crate::status::Status;
 use crate::unit::Unit;
 
-/// Ranges that one answer tells of.
+/// Most ranges in one answer.
 const RANGES_MAX: usize = 2_048;
-/// Bytes that are asked about for one answer: many backings are slow to tell.
+/// Most bytes examined for one answer: many backings report allocation slowly.
 const LOOKED_AT_BYTES_MAX: u64 = 1 << 30;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
@@ -38,8 +38,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         self.answer(&bytes, allocated).await
     }
 
-    /// Runs of blocks with one status, from `asked` on. They are told in whole physical blocks: who asks in the middle of one is told
-    /// from the next one on.
+    /// Runs of blocks with equal status from `asked` on. Runs consist of whole physical blocks: an `asked` inside a
+    /// physical block starts at the next one.
     async fn mapping(&mut self, unit: &Rc<Unit<S>>, asked: u64, ranges_max: usize) -> Result<Vec<Mapping>, Failure> {
         let physical = if unit.physical_4k { 8 } else { 1 };
         let whole = asked.next_multiple_of(physical);
@@ -48,8 +48,12 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let look_end = end.min(at + LOOKED_AT_BYTES_MAX);
         let mut ranges: Vec<Mapping> = Vec::new();
         while at < look_end {
-            self.check_wanted()?;
-            let runs = unit.volume().allocation(at, look_end - at).await.map_err(|error| told(&error, Doing::Other))?;
+            self.check_cancelled()?;
+            let runs = unit
+                .volume()
+                .allocation(at, look_end - at)
+                .await
+                .map_err(|error| failure_of(&error, EngineOperation::Other))?;
             for run in runs {
                 let (count, full) = ((run.len_bytes / BLOCK) as u32, ranges.len() == ranges_max);
                 match ranges.last_mut() {

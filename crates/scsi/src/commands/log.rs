@@ -1,4 +1,4 @@
-//! LOG SENSE: which pages there are, and how much of the backing a thin unit uses.
+//! LOG SENSE: the list of pages, and the space that a thin unit uses.
 
 use std::rc::Rc;
 
@@ -33,17 +33,17 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 }
 
-/// What is free and what is used, where that is known, from the parameter `from` on.
+/// Body of the provisioning page from the parameter `from` on: available and used space as far as they are known.
 fn provisioning<S: Seam>(unit: &Unit<S>, from: u16) -> Vec<u8> {
     let Some(known) = unit.provisioned.get() else { return Vec::new() };
-    // Of what is available others take their part, too; what is used is the unit's own.
+    // Scope: used space belongs to the unit; available space is shared with other units.
     let (own, shared) = (1, 2);
     let mut body = Vec::new();
     for (code, value, scope) in [(1, known.available_bytes, shared), (2, Some(known.used_bytes), own)] {
         let Some(value) = value.filter(|_| code >= from) else { continue };
         let resources = u32::try_from(value / RESOURCE_BYTES).unwrap_or(u32::MAX);
         body.extend(u16::to_be_bytes(code));
-        // In a binary list, eight more bytes.
+        // Format: binary list parameter of eight more bytes.
         body.extend([0x03, 8]);
         body.extend(resources.to_be_bytes());
         body.extend([scope, 0, 0, 0]);

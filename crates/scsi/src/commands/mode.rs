@@ -1,4 +1,4 @@
-//! MODE SENSE and MODE SELECT: pages of what a unit does and may be told to do.
+//! MODE SENSE and MODE SELECT: mode pages and their changeable bits.
 
 use std::rc::Rc;
 
@@ -15,16 +15,16 @@ use crate::unit::{Mode, Unit};
 
 const CACHING: u8 = 0x08;
 const CONTROL: u8 = 0x0a;
-/// Stands for all pages.
+/// Page code for all pages.
 const ALL: u8 = 0x3f;
-/// The pages that there are, by code, and what is past their two first bytes.
+/// Supported pages: code and length after the two header bytes.
 const PAGES: [(u8, usize); 5] = [(0x01, 10), (0x02, 14), (CACHING, 18), (CONTROL, 10), (0x1c, 10)];
 
 const WRITE_CACHE: u8 = 0x04;
 const DESCRIPTOR_SENSE: u8 = 0x04;
 const WRITE_PROTECT: u8 = 0x08;
 
-/// What a page of `len` bytes and this code says. `mode`: `None` for the bits that may be changed.
+/// Content of the page `code` with a length of `len` bytes. `mode`: `None` gives the mask of changeable bits.
 fn page(code: u8, len: usize, mode: Option<Mode>) -> Vec<u8> {
     let mut bytes = vec![code, len as u8];
     bytes.resize(2 + len, 0);
@@ -35,12 +35,12 @@ fn page(code: u8, len: usize, mode: Option<Mode>) -> Vec<u8> {
             bytes[2] = set(|mode| mode.descriptor_sense, DESCRIPTOR_SENSE);
             bytes[4] = set(|mode| mode.write_protect, WRITE_PROTECT);
             if mode.is_some() {
-                // Commands are done in any order; nobody can say how long the unit is busy.
+                // Unrestricted reordering; the busy time-out is unlimited.
                 bytes[3] = 0x10;
                 bytes[8..10].fill(0xff);
             }
         }
-        // Informational exceptions: none are reported.
+        // Informational exceptions control: DEXCPT, none are reported.
         0x1c if mode.is_some() => bytes[2] = 0x08,
         _ => {}
     }
@@ -63,7 +63,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         }
         let pages = PAGES.iter().filter(|(of, _)| wanted(*of));
         let pages: Vec<u8> = pages.flat_map(|(of, len)| page(*of, *len, mode)).collect();
-        // Write protection, and that DPO and FUA mean something.
+        // Device-specific parameter: write protection and DPOFUA support.
         let device = 0x10 | if unit.is_read_only() { 0x80 } else { 0 };
         let long = cdb.0.len() > 6;
         let descriptor = if cdb.bit(1, 3) { Vec::new() } else { block_descriptor(unit, long && cdb.bit(1, 4)) };
@@ -103,13 +103,13 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let after = selected(&bytes, long, before)?;
         unit.mode.set(after);
         if after != before {
-            self.target.tell_others(unit, self.nexus, Attention::ModeChanged);
+            self.target.raise_for_others(unit, self.nexus, Attention::ModeChanged);
         }
         Ok(Status::Good)
     }
 }
 
-/// How many blocks, and how long each is: in four bytes, or in eight.
+/// Block descriptor: number and length of blocks, in the short (8 bytes) or long (16 bytes) form.
 fn block_descriptor<S: Seam>(unit: &Unit<S>, long: bool) -> Vec<u8> {
     let len = (BLOCK as u32).to_be_bytes();
     if long {
@@ -119,7 +119,7 @@ fn block_descriptor<S: Seam>(unit: &Unit<S>, long: bool) -> Vec<u8> {
     [blocks.to_be_bytes(), len].concat()
 }
 
-/// The mode after a list of pages, none of which may change what cannot be changed.
+/// The mode after a list of pages. A page that changes a fixed bit is refused.
 fn selected(bytes: &[u8], long: bool, mode: Mode) -> Result<Mode, Failure> {
     let cut_short = || Failure::from(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
     let head_len = if long { 8 } else { 4 };
@@ -130,7 +130,7 @@ fn selected(bytes: &[u8], long: bool, mode: Mode) -> Result<Mode, Failure> {
         return Err(invalid_parameter(head_len - 1));
     }
     let descriptor = bytes.get(head_len..head_len + descriptor_len).ok_or_else(cut_short)?;
-    // Another length of blocks would be another unit; how many there are is not set here, whatever is said.
+    // Another block length is refused; the number of blocks is ignored.
     if let Some(block_len) = descriptor.last_chunk::<3>()
         && *block_len != [0, (BLOCK >> 8) as u8, BLOCK as u8]
     {
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_changed_is_and_the_rest_is_refused() {
+    fn changeable_bits_are_set_and_fixed_bits_refused() {
         let select = |pages: &[u8]| selected(&[&[0, 0, 0, 0][..], pages].concat(), false, Mode::DEFAULT);
         let mut caching = page(CACHING, 18, Some(Mode::DEFAULT));
         assert_eq!(select(&caching), Ok(Mode::DEFAULT));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn another_length_of_blocks_is_refused() {
+    fn other_block_lengths_are_refused() {
         let with = |len: [u8; 3]| selected(&[&[0, 0, 0, 8, 0, 0, 0, 0, 0][..], &len].concat(), false, Mode::DEFAULT);
         assert_eq!(with([0, 2, 0]), Ok(Mode::DEFAULT));
         assert_eq!(with([0, 16, 0]), Err(invalid_parameter(9)));

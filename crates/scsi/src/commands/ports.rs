@@ -1,4 +1,4 @@
-//! REPORT TARGET PORT GROUPS: all ports are in one group, and equally good.
+//! REPORT TARGET PORT GROUPS: all ports form one group in the state active/optimized.
 
 use seam::Seam;
 
@@ -12,7 +12,7 @@ use crate::status::Status;
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn report_port_groups(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
         let mut group = Vec::new();
-        // Active and optimised, the only state that it can have; put there by nobody.
+        // Asymmetric access state active/optimized, not preferred; only this state is supported; no status code.
         group.extend([0x00, 0x01]);
         group.extend(PORT_GROUP.to_be_bytes());
         let ports = self.target.0.ports.min(u8::MAX.into());
@@ -23,7 +23,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         }
         let head: &[u8] = match cdb.u8(1) >> 5 {
             0 => &[],
-            // The extended format says how long a transition takes: there is none.
+            // Extended header: implicit transition time zero.
             1 => &[0x10, 0, 0, 0],
             _ => return Err(invalid_field(1, Some(7))),
         };

@@ -1,4 +1,4 @@
-//! READ in all lengths.
+//! READ of all CDB lengths.
 
 use std::rc::Rc;
 
@@ -8,14 +8,14 @@ use seam::{Piece, Seam};
 use super::{Extent, Task, read_failed};
 use crate::cdb::Cdb;
 use crate::exchange::{DataIn, DataOut, SENT_AT_ONCE_BYTES_MAX};
-use crate::failure::{Doing, Failure, told};
+use crate::failure::{EngineOperation, Failure, failure_of};
 use crate::status::Status;
 use crate::unit::Unit;
 
-/// Most blocks that one command reads or writes: 64 MiB, in pieces.
+/// Most blocks that one command reads or writes: 64 MiB.
 pub const TRANSFER_BLOCKS_MAX: u32 = 131_072;
 
-/// Reads what is in memory, all of it or nothing.
+/// Reads if all of the range is in memory; otherwise reads nothing and returns false.
 pub fn read_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, pieces: &mut Vec<Piece<S::Block>>) -> bool {
     let extent = Extent::of(cdb);
     let len = extent.len_bytes();
@@ -28,12 +28,12 @@ pub fn read_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, pieces: &
     done
 }
 
-/// Who sets DPO does not come back to it.
+/// True if DPO is set: the initiator does not access the blocks again soon.
 pub fn is_once(cdb: &Cdb<'_>) -> bool {
     cdb.0.len() > 6 && cdb.bit(1, 4)
 }
 
-/// FUA of the medium, not of a cache that survives without power (FUA_NV): that is the same here.
+/// True if FUA or FUA_NV is set; both mean the medium, because the cache has no non-volatile part here.
 pub fn has_fua(cdb: &Cdb<'_>) -> bool {
     cdb.0.len() > 6 && (cdb.bit(1, 3) || cdb.bit(1, 1))
 }
@@ -44,19 +44,19 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         extent.check(unit)?;
         extent.check_length()?;
         self.transfer_bytes = extent.len_bytes();
-        // What the initiator has no room for need not be read.
+        // Blocks beyond the initiator's expected length are not read.
         let wanted = extent.cut_to(self.expected.in_bytes);
         if wanted.count > 0 {
             unit.volume().asked(Asked::Read, wanted.offset_bytes(), wanted.len_bytes());
         }
         let (once, fua) = (is_once(&cdb), has_fua(&cdb));
         if fua {
-            // What is sent has to be on the medium by then.
-            unit.volume().flush().await.map_err(|error| told(&error, Doing::Other))?;
+            // Blocks read with FUA must be on the medium when they are sent.
+            unit.volume().flush().await.map_err(|error| failure_of(&error, EngineOperation::Other))?;
         }
         let (volume, mut pieces) = (unit.volume(), Vec::new());
         for (at, len) in wanted.parts(SENT_AT_ONCE_BYTES_MAX) {
-            self.check_wanted()?;
+            self.check_cancelled()?;
             self.input.room(len).await?;
             let read = match once {
                 false => volume.read(at, len, &mut pieces).await,

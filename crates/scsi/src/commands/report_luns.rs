@@ -1,4 +1,4 @@
-//! REPORT LUNS: the units that an initiator may see, no others, and their exact number.
+//! REPORT LUNS: the units that the initiator may see, and their number.
 
 use seam::Seam;
 
@@ -21,7 +21,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             return Err(invalid_field(6, None));
         }
         let luns: Vec<Lun> = match select {
-            // All, and all that are reached by peripheral or flat addressing, are the same; of the well-known there are none.
+            // All units use peripheral or flat addressing, so 0x00 and 0x02 are the same; well-known units do not
+            // exist.
             0x00 | 0x02 => self.target.luns_of(self.nexus),
             0x01 => Vec::new(),
             _ => return Err(invalid_field(2, None)),

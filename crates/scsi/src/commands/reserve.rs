@@ -1,4 +1,4 @@
-//! RESERVE and RELEASE, PERSISTENT RESERVE IN and OUT.
+//! RESERVE, RELEASE, PERSISTENT RESERVE IN and PERSISTENT RESERVE OUT.
 
 use std::rc::Rc;
 
@@ -51,35 +51,35 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         if len < LIST_BYTES || len > if plain { LIST_BYTES } else { LIST_BYTES_MAX } {
             return Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into());
         }
-        // A reservation is of the whole unit.
+        // The scope of a reservation is the whole unit.
         let scoped = matches!(action, RESERVE | RELEASE | PREEMPT | PREEMPT_AND_ABORT);
         if scoped && cdb.u8(2) >> 4 != 0 {
             return Err(invalid_field(2, Some(7)));
         }
         let bytes = self.parameters(len).await?;
         let events = {
-            let _turn = unit.reservations.turns.alone(0..1).await;
-            self.check_wanted()?;
+            let _turn = unit.reservations.change_lock.alone(0..1).await;
+            self.check_cancelled()?;
             let mut state = unit.reservations.state();
-            let events = self.change(&mut state, action, Type::of(cdb.u8(2) & 0x0f), &bytes)?;
-            self.put_in_place(unit, state).await?;
+            let events = self.apply(&mut state, action, Type::of(cdb.u8(2) & 0x0f), &bytes)?;
+            self.commit_state(unit, state).await?;
             events
         };
-        self.tell(unit, &events);
+        self.raise_attentions(unit, &events);
         if action == PREEMPT_AND_ABORT {
             self.abort(unit, &events.preempted).await;
         }
         Ok(Status::Good)
     }
 
-    fn change(&self, state: &mut State, action: u8, kind: Option<Type>, bytes: &[u8]) -> Result<Events, Failure> {
-        let who = Registrant::of(self.nexus);
+    fn apply(&self, state: &mut State, action: u8, kind: Option<Type>, bytes: &[u8]) -> Result<Events, Failure> {
+        let registrant = Registrant::of(self.nexus);
         if action == REGISTER_AND_MOVE {
-            let of = reservations::moving(bytes)?;
+            let of = reservations::move_parameters(bytes)?;
             if of.to.port == 0 || of.to.port > self.target.0.ports {
                 return Err(crate::cdb::invalid_parameter(18));
             }
-            return state.hand_over(&who, of.key, &of.to, of.new_key, of.unregister, of.persists);
+            return state.register_and_move(&registrant, of.key, &of.to, of.new_key, of.unregister, of.persists);
         }
         let given = reservations::parameters(bytes)?;
         if given.also.is_some() && (action != REGISTER || state.is_registered(self.nexus)) {
@@ -88,25 +88,25 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let known_type = || kind.ok_or_else(|| invalid_field(2, Some(3)));
         match action {
             REGISTER | REGISTER_AND_IGNORE => {
-                let ports = if given.all_ports { 1..=self.target.0.ports } else { who.port..=who.port };
+                let ports = if given.all_ports { 1..=self.target.0.ports } else { registrant.port..=registrant.port };
                 let mut initiators = given.also.unwrap_or_default();
-                initiators.push(who.initiator.clone());
+                initiators.push(registrant.initiator.clone());
                 let all = initiators.into_iter().flat_map(|initiator| {
                     ports.clone().map(move |port| Registrant { initiator: initiator.clone(), port })
                 });
-                let others: Vec<Registrant> = all.filter(|other| *other != who).collect();
+                let others: Vec<Registrant> = all.filter(|other| *other != registrant).collect();
                 let ignore = action == REGISTER_AND_IGNORE;
-                state.register(&who, given.key, given.new_key, ignore, &others, given.persists)
+                state.register(&registrant, given.key, given.new_key, ignore, &others, given.persists)
             }
-            RESERVE => state.reserve(&who, given.key, known_type()?).map(|()| Events::default()),
-            RELEASE => state.release(&who, given.key, kind),
-            CLEAR => state.clear(&who, given.key),
-            _ => state.preempt(&who, given.key, given.new_key, kind),
+            RESERVE => state.reserve(&registrant, given.key, known_type()?).map(|()| Events::default()),
+            RELEASE => state.release(&registrant, given.key, kind),
+            CLEAR => state.clear(&registrant, given.key),
+            _ => state.preempt(&registrant, given.key, given.new_key, kind),
         }
     }
 
-    /// Makes a change durable where it has to outlast a restart, then lets it count.
-    async fn put_in_place(&self, unit: &Rc<Unit<S>>, state: State) -> Result<(), Failure> {
+    /// Makes a change durable if it must survive a restart, then puts it into effect.
+    async fn commit_state(&self, unit: &Rc<Unit<S>>, state: State) -> Result<(), Failure> {
         let record = unit.reservations.record_to_keep(&state);
         if let Some(record) = &record {
             let incarnation = unit.volume().spec().incarnation;
@@ -117,19 +117,19 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         Ok(())
     }
 
-    fn tell(&self, unit: &Unit<S>, events: &Events) {
-        for (who, attention) in &events.told {
-            self.target.tell_registrant(unit, who, *attention);
+    fn raise_attentions(&self, unit: &Unit<S>, events: &Events) {
+        for (registrant, attention) in &events.notified {
+            self.target.raise_for_registrant(unit, registrant, *attention);
         }
     }
 
-    /// Ends the commands of those whose registrations were taken away.
+    /// Aborts the commands of preempted registrants.
     async fn abort(&self, unit: &Rc<Unit<S>>, preempted: &[Registrant]) {
         let victims: Vec<u64> = self.target.nexuses_of(preempted);
         let own = self.running.as_ref().map(|running| running.number());
         if unit.tasks.end(|nexus| victims.contains(&nexus), own).await {
-            for who in preempted.iter().filter(|who| !who.is(self.nexus)) {
-                self.target.tell_registrant(unit, who, Attention::CommandsCleared);
+            for registrant in preempted.iter().filter(|registrant| !registrant.is(self.nexus)) {
+                self.target.raise_for_registrant(unit, registrant, Attention::CommandsCleared);
             }
         }
     }

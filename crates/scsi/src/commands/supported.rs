@@ -1,4 +1,5 @@
-//! REPORT SUPPORTED OPERATION CODES, made from the list of commands, and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
+//! REPORT SUPPORTED OPERATION CODES, generated from the list of commands, and REPORT SUPPORTED TASK MANAGEMENT
+//! FUNCTIONS.
 
 use seam::Seam;
 
@@ -9,7 +10,7 @@ use crate::failure::Failure;
 use crate::opcodes::{OPCODES, Opcode};
 use crate::status::Status;
 
-/// Bytes of a description of time-outs.
+/// Bytes of a command timeouts descriptor.
 const TIMES_BYTES: usize = 12;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
@@ -49,7 +50,7 @@ fn all(times: bool) -> Vec<u8> {
     bytes
 }
 
-/// Option 1 asks for a code that has no service actions, 2 for one that has, 3 for either.
+/// Describes one command. Option 1: a code without service actions; 2: a code with service actions; 3: either.
 fn one(times: bool, option: u8, code: u8, action: u16) -> Result<Vec<u8>, Failure> {
     let has_actions = OPCODES.iter().any(|opcode| opcode.code() == code && opcode.action.is_some());
     let has_none = OPCODES.iter().any(|opcode| opcode.code() == code && opcode.action.is_none());
@@ -66,7 +67,7 @@ fn one(times: bool, option: u8, code: u8, action: u16) -> Result<Vec<u8>, Failur
     Ok(match OPCODES.iter().find(wanted) {
         None => vec![0, 0x01, 0, 0],
         Some(opcode) => {
-            // It is done as the standard has it.
+            // SUPPORT 3: the command conforms to the standard.
             let mut bytes = vec![0, u8::from(times) << 7 | 0x03];
             bytes.extend((opcode.usage.len() as u16).to_be_bytes());
             bytes.extend(opcode.usage);
@@ -91,11 +92,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_reported_by_itself_as_it_is_in_the_list() {
+    fn each_command_is_reported_as_listed() {
         for opcode in OPCODES {
             let (option, wrong) = if opcode.action.is_some() { (2, 1) } else { (1, 2) };
             let action = opcode.action.unwrap_or(0).into();
-            let bytes = one(true, option, opcode.code(), action).expect("it is supported");
+            let bytes = one(true, option, opcode.code(), action).expect("the command is supported");
             assert_eq!((bytes[1], bytes[3]), (0x83, opcode.usage.len() as u8));
             assert_eq!(&bytes[4..4 + opcode.usage.len()], opcode.usage);
             assert_eq!(one(false, wrong, opcode.code(), action), Err(invalid_field(2, Some(2))));
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_list_has_the_length_that_it_says() {
+    fn full_list_has_its_stated_length() {
         for (times, each) in [(false, 8), (true, 20)] {
             let bytes = all(times);
             assert_eq!(bytes.len(), 4 + OPCODES.len() * each);

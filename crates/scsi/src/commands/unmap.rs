@@ -1,4 +1,4 @@
-//! UNMAP: ranges that nobody needs any more, and read as zeroes afterwards.
+//! UNMAP: releases ranges of blocks, which read as zeroes afterwards.
 
 use std::rc::Rc;
 
@@ -23,13 +23,13 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         unit.check_writable()?;
         let bytes = self.parameters(cdb.u16(7).into()).await?;
         let extents = ranges(&bytes)?;
-        // All or nothing, as far as can be told before.
+        // Every range is checked before the first one is unmapped.
         for extent in &extents {
             extent.check(unit)?;
         }
         let flags = WriteFlags { fua: unit.writes_through(), ..WriteFlags::default() };
         for extent in extents.iter().filter(|extent| extent.count > 0) {
-            self.check_wanted()?;
+            self.check_cancelled()?;
             let (at, len) = (extent.offset_bytes(), extent.len_bytes());
             unit.volume().asked(Asked::Zero, at, len);
             let _guard = unit.locks.write(extent.blocks()).await;
@@ -39,7 +39,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 }
 
-/// The ranges of a parameter list; an empty list has none.
+/// Decodes the ranges of a parameter list; an empty list has none.
 fn ranges(bytes: &[u8]) -> Result<Vec<Extent>, Failure> {
     if bytes.is_empty() {
         return Ok(Vec::new());
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_read_and_lists_cut_short_are_not() {
+    fn complete_ranges_are_decoded_and_short_lists_refused() {
         assert_eq!(ranges(&[]), Ok(Vec::new()));
         let two = [(5, 7), (u64::MAX, 1)];
         let extents = [Extent { first: 5, count: 7 }, Extent { first: u64::MAX, count: 1 }];

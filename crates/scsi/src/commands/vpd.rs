@@ -1,4 +1,4 @@
-//! The pages of vital product data: what a unit is called, and what it can.
+//! Vital product data (VPD) pages: names and abilities of a unit.
 
 use seam::Seam;
 
@@ -12,45 +12,45 @@ use crate::identity::Identity;
 use crate::opcodes::OPCODES;
 use crate::unit::Unit;
 
-/// Blocks that one UNMAP takes in all: 4 GiB would be more than its descriptors can say at once, and than a tool calls sane.
+/// Most blocks in one UNMAP. 4 GiB exceeds the count field of a descriptor, and tools reject it as implausible.
 pub const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
-/// Ranges that one UNMAP takes.
+/// Most ranges in one UNMAP.
 pub const UNMAP_RANGES_MAX: u32 = 256;
-/// Blocks that one WRITE SAME takes: 4 GiB.
+/// Most blocks in one WRITE SAME: 4 GiB.
 pub const WRITE_SAME_BLOCKS_MAX: u64 = 8 << 20;
-/// The unit that LOG SENSE counts space in: 1 MiB, as a power of two of blocks.
+/// Threshold set size of LOG SENSE: 1 MiB, as a power of two of blocks.
 pub const RESOURCE_EXPONENT: u8 = 11;
-/// The same in bytes.
+/// Threshold set size in bytes.
 pub const RESOURCE_BYTES: u64 = BLOCK << RESOURCE_EXPONENT;
-/// Blocks that COMPARE AND WRITE takes: as many as it has room to say.
+/// Most blocks in one COMPARE AND WRITE: the maximum of its one-byte length.
 const COMPARE_BLOCKS_MAX: u8 = 255;
 
-/// Where an initiator asks.
-pub struct Place<'a> {
+/// The target port that received the INQUIRY.
+pub struct TargetPort<'a> {
     pub target: &'a str,
     pub port: u16,
 }
 
-/// The group that all ports are in.
+/// Number of the target port group of all ports.
 pub const PORT_GROUP: u16 = 1;
 
-/// All pages that there are.
+/// Supported pages.
 const PAGES: [u8; 8] = [0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2];
 
-/// A page; `None` if there is none of that number.
-pub fn page<S: Seam>(unit: &Unit<S>, page: u8, place: &Place<'_>) -> Option<Vec<u8>> {
+/// A page; `None` if the unit has no page of that number.
+pub fn page<S: Seam>(unit: &Unit<S>, page: u8, target_port: &TargetPort<'_>) -> Option<Vec<u8>> {
     match page {
         0xb0 => Some(headed(page, limits(unit))),
-        _ => page_of(&unit.identity, page, place),
+        _ => identity_page(&unit.identity, page, target_port),
     }
 }
 
-/// A page for which the volume need not be asked; `None` if there is none of that number.
-pub fn page_of(identity: &Identity, page: u8, place: &Place<'_>) -> Option<Vec<u8>> {
+/// A page that does not need the volume; `None` if there is none of that number.
+pub fn identity_page(identity: &Identity, page: u8, target_port: &TargetPort<'_>) -> Option<Vec<u8>> {
     let body = match page {
         0x00 => PAGES.to_vec(),
         0x80 => identity.serial().into_bytes(),
-        0x83 => designators(identity, place),
+        0x83 => designators(identity, target_port),
         0x86 => extended_inquiry(),
         0x8f => copies(),
         0xb1 => characteristics(),
@@ -67,7 +67,7 @@ fn headed(page: u8, body: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn designators(identity: &Identity, place: &Place<'_>) -> Vec<u8> {
+fn designators(identity: &Identity, target_port: &TargetPort<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut add = |code_set: u8, kind: u8, designator: &[u8]| {
         bytes.extend([code_set, kind, 0, designator.len() as u8]);
@@ -77,35 +77,35 @@ fn designators(identity: &Identity, place: &Place<'_>) -> Vec<u8> {
     let (of_port, of_target) = (0x90, 0xa0);
     add(binary, 0x03, &identity.naa);
     add(ascii, 0x01, format!("{}{}", Identity::VENDOR, identity.serial()).as_bytes());
-    add(binary | iscsi, of_port | 0x04, &u32::from(place.port).to_be_bytes());
+    add(binary | iscsi, of_port | 0x04, &u32::from(target_port.port).to_be_bytes());
     add(binary | iscsi, of_port | 0x05, &u32::from(PORT_GROUP).to_be_bytes());
-    // Names are ended by a zero and filled up to a multiple of four bytes.
+    // SCSI name strings end with a zero and are padded to a multiple of four bytes.
     let name = |text: String| {
         let mut name = text.into_bytes();
         name.truncate(251);
         name.resize((name.len() + 1).next_multiple_of(4), 0);
         name
     };
-    add(utf8 | iscsi, of_port | 0x08, &name(format!("{},t,0x{:04x}", place.target, place.port)));
-    add(utf8 | iscsi, of_target | 0x08, &name(place.target.to_owned()));
+    add(utf8 | iscsi, of_port | 0x08, &name(format!("{},t,0x{:04x}", target_port.target, target_port.port)));
+    add(utf8 | iscsi, of_target | 0x08, &name(target_port.target.to_owned()));
     bytes
 }
 
 fn extended_inquiry() -> Vec<u8> {
     let mut body = vec![0; 60];
-    // Simple, ordered and head-of-queue tasks; the cache without power is none (NV_SUP 0), the one that needs it is (V_SUP 1).
+    // SIMPSUP, ORDSUP, HEADSUP; V_SUP 1: a volatile cache; NV_SUP 0: no non-volatile cache.
     body[1] = 0x07;
     body[2] = 0x01;
-    // A nexus' loss is no reset (LUICLR 0).
+    // LUICLR 0: the loss of a nexus is no reset.
     body
 }
 
-/// What copies can be asked for: the commands, made of the list of commands; and what EXTENDED COPY takes.
+/// Third-party copy page: supported commands, generated from the list of commands, and limits of EXTENDED COPY.
 fn copies() -> Vec<u8> {
     let mut body = Vec::new();
     let mut add = |kind: u16, mut descriptor: Vec<u8>| {
         let len = descriptor.len().next_multiple_of(4);
-        // Filled up so that the next one is aligned, counted from its own head of four bytes.
+        // Padded so that the next descriptor is aligned, counted after the four header bytes.
         descriptor.resize(len, 0);
         body.extend(kind.to_be_bytes());
         body.extend((len as u16).to_be_bytes());
@@ -123,7 +123,7 @@ fn copies() -> Vec<u8> {
     add(0x0004, parameter_limits());
     let kinds = [BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DEVICE_BY_NAME];
     add(0x0008, [&[kinds.len() as u8][..], &kinds].concat());
-    // No ways to name a device but by its designator.
+    // Supported CSCD descriptor identifiers: none besides designators.
     add(0x000c, vec![0, 0]);
     add(0x8001, general_limits());
     body
@@ -142,14 +142,14 @@ fn general_limits() -> Vec<u8> {
     bytes[..4].copy_from_slice(&255_u32.to_be_bytes());
     bytes[4..8].copy_from_slice(&255_u32.to_be_bytes());
     bytes[8..12].copy_from_slice(&SEGMENT_BYTES_MAX.to_be_bytes());
-    // A block, as a power of two.
+    // Data segment granularity: one block, as a power of two.
     bytes[12] = 9;
     bytes
 }
 
 fn limits<S: Seam>(unit: &Unit<S>) -> Vec<u8> {
     let stripe = unit.volume().geometry().stripe_bytes;
-    // What a stripe is not known of is best asked for in 64 KiB, or multiples of them to 1 MiB.
+    // Without a known stripe size the granularity is 64 KiB.
     let granularity = if stripe > 0 && u64::from(stripe) % BLOCK == 0 { stripe / BLOCK as u32 } else { 128 };
     let mut body = vec![0; 0x3c];
     body[1] = COMPARE_BLOCKS_MAX;
@@ -159,7 +159,7 @@ fn limits<S: Seam>(unit: &Unit<S>) -> Vec<u8> {
     body[12..16].copy_from_slice(&TRANSFER_BLOCKS_MAX.to_be_bytes());
     body[16..20].copy_from_slice(&UNMAP_BLOCKS_MAX.to_be_bytes());
     body[20..24].copy_from_slice(&UNMAP_RANGES_MAX.to_be_bytes());
-    // A block of the engine: 4 KiB, and aligned to it (UGAVALID).
+    // Unmap granularity: one block of the engine (4 KiB), and UGAVALID with alignment zero.
     body[24..28].copy_from_slice(&8_u32.to_be_bytes());
     body[28..32].copy_from_slice(&0x8000_0000_u32.to_be_bytes());
     body[32..40].copy_from_slice(&WRITE_SAME_BLOCKS_MAX.to_be_bytes());
@@ -168,12 +168,12 @@ fn limits<S: Seam>(unit: &Unit<S>) -> Vec<u8> {
 
 fn characteristics() -> Vec<u8> {
     let mut body = vec![0; 0x3c];
-    // It does not rotate: a cache answers. (0 would say that nothing is known.)
+    // Medium rotation rate 1: non-rotating. 0 would mean "not reported".
     body[1] = 0x01;
     body
 }
 
 fn provisioning() -> Vec<u8> {
-    // UNMAP, WRITE SAME of both lengths with UNMAP; what was unmapped reads as zeroes; thin.
+    // LBPU, LBPWS, LBPWS10 and LBPRZ; provisioning type 2: thin.
     vec![RESOURCE_EXPONENT, 0xe4, 0x02, 0]
 }

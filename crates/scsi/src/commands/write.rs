@@ -1,4 +1,4 @@
-//! WRITE in all lengths.
+//! WRITE of all CDB lengths.
 
 use std::rc::Rc;
 
@@ -14,10 +14,10 @@ use crate::failure::Failure;
 use crate::status::Status;
 use crate::unit::Unit;
 
-/// Most that is taken from the initiator at once.
+/// Most bytes taken from the initiator at once.
 pub const TAKEN_AT_ONCE_BYTES_MAX: usize = 256 << 10;
 
-/// Writes what one block of the engine takes without waiting.
+/// Writes a range within one block of the engine if that needs no waiting.
 pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data: &[u8]) -> bool {
     let extent = Extent::of(cdb);
     let len = extent.len_bytes();
@@ -25,7 +25,7 @@ pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data
         return false;
     }
     let (at, block) = (extent.offset_bytes(), BLOCK_BYTES as u64);
-    // Within one block it happens at once or not at all: who compares and writes never sees the half of it.
+    // A write within one block is atomic: COMPARE AND WRITE sees all of it or nothing.
     let within_one = len > 0 && at % block + len <= block;
     let plain = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
     let may = within_one && plain && !unit.is_read_only() && unit.locks.is_open(&extent.blocks());
@@ -48,7 +48,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         Ok(Status::Good)
     }
 
-    /// Writes the command's data, as they come.
+    /// Writes the command's data in parts as they arrive.
     pub(super) async fn take_and_write(
         &mut self,
         unit: &Rc<Unit<S>>,
@@ -66,7 +66,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         Ok(())
     }
 
-    /// Takes the next part of the data, and writes it.
+    /// Takes the next part of the data and writes it.
     pub(super) async fn take_and_write_part(
         &mut self,
         unit: &Rc<Unit<S>>,
@@ -75,7 +75,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         flags: WriteFlags,
         data: &mut Vec<u8>,
     ) -> Result<(), Failure> {
-        // The data are here before others are kept out: an initiator that is slow to send them holds nobody up.
+        // The data are complete before the range is locked: a slow initiator does not block other writes.
         data.clear();
         self.take(len, data).await?;
         self.write_part(unit, at, data, flags).await
@@ -91,7 +91,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     ) -> Result<(), Failure> {
         let (first, len) = (at / BLOCK, data.len());
         let _guard = unit.locks.write(first..first + len as u64 / BLOCK).await;
-        self.check_wanted()?;
+        self.check_cancelled()?;
         if flags == WriteFlags::default() && unit.volume().write_now(at, len, &mut data) {
             return Ok(());
         }
@@ -99,7 +99,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 }
 
-/// How a write is to be done.
+/// Write flags of a command.
 pub fn write_flags<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>) -> WriteFlags {
     WriteFlags { fua: has_fua(cdb) || unit.writes_through(), once: is_once(cdb) }
 }

@@ -1,4 +1,4 @@
-//! WRITE SAME: one block's content for many. Zeroes are metadata, and touch no block.
+//! WRITE SAME: writes one block's content to a range. Zeroes become metadata and write no block.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::status::Status;
 use crate::unit::Unit;
 
-/// Bytes that are zeroed before somebody may call the command off.
+/// Bytes zeroed between two checks for cancellation.
 const ZEROED_AT_ONCE_BYTES_MAX: usize = 256 << 20;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
@@ -32,17 +32,17 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             return Err(invalid_field(if cdb.0.len() == 16 { 10 } else { 7 }, None));
         }
         let mut data = Vec::new();
-        // Who unmaps and sends nothing means zeroes, with or without the bit that says so.
+        // UNMAP without data means zeroes, even without NDOB.
         if !(no_data || may_unmap && self.expected.out_bytes == 0) {
-            self.wants_exactly(BLOCK)?;
+            self.require_exact_data(BLOCK)?;
             self.take(BLOCK as usize, &mut data).await?;
         }
         if extent.count == 0 {
             return Ok(Status::Good);
         }
         let fua = unit.writes_through();
-        // Content that is none is written, not let go of. Only who unmaps all the rest at once means that, whatever block comes along
-        // (libiscsi's suite sends any).
+        // Content other than zeroes is written, not unmapped. An exception is UNMAP to the end of the unit, which
+        // unmaps whatever the block (libiscsi's test suite sends any content).
         if data.iter().all(|byte| *byte == 0) || may_unmap && to_the_end {
             let flags = ZeroFlags { fua, may_unmap, fast_only: false };
             return self.zero(unit, &extent, flags).await;
@@ -51,7 +51,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         unit.volume().asked(Asked::Write, extent.offset_bytes(), extent.len_bytes());
         let flags = engine::WriteFlags { fua, ..Default::default() };
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
-            self.check_wanted()?;
+            self.check_cancelled()?;
             self.write_part(unit, at, &pattern[..len], flags).await?;
         }
         Ok(Status::Good)
@@ -60,7 +60,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     async fn zero(&mut self, unit: &Rc<Unit<S>>, extent: &Extent, flags: ZeroFlags) -> Result<Status, Failure> {
         unit.volume().asked(Asked::Zero, extent.offset_bytes(), extent.len_bytes());
         for (at, len) in extent.parts(ZEROED_AT_ONCE_BYTES_MAX) {
-            self.check_wanted()?;
+            self.check_cancelled()?;
             let first = at / BLOCK;
             let _guard = unit.locks.write(first..first + len as u64 / BLOCK).await;
             unit.volume().zero(at, len as u64, flags).await.map_err(|error| write_failed(&error, at))?;

@@ -1,4 +1,4 @@
-//! The parameter lists of PERSISTENT RESERVE OUT.
+//! Parameter lists of PERSISTENT RESERVE OUT.
 
 use super::Registrant;
 use crate::cdb::invalid_parameter;
@@ -6,25 +6,25 @@ use crate::failure::Failure;
 use crate::nexus::Initiator;
 use crate::sense::{Asc, Sense};
 
-/// Bytes of a list without names of initiators.
+/// Bytes of a list without TransportIDs.
 pub const LIST_BYTES: usize = 24;
-/// The longest list that is taken: names of many initiators.
+/// Most bytes of a list with TransportIDs.
 pub const LIST_BYTES_MAX: usize = 32 << 10;
 
-/// What most changes are given.
+/// Parameters of all service actions except REGISTER AND MOVE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
     pub key: u64,
     pub new_key: u64,
-    /// For all ports of the target.
+    /// ALL_TG_PT: the registration is for all target ports.
     pub all_ports: bool,
-    /// It is to outlast a restart.
+    /// APTPL: the registration survives a restart.
     pub persists: bool,
-    /// Other initiators that are registered at once; `None` where none may be named.
+    /// SPEC_I_PT: further initiators to register; `None` if the bit is not set.
     pub also: Option<Vec<Initiator>>,
 }
 
-/// What REGISTER AND MOVE is given.
+/// Parameters of REGISTER AND MOVE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
     pub key: u64,
@@ -44,7 +44,7 @@ fn keys(bytes: &[u8]) -> Result<(u64, u64, &[u8]), Failure> {
     Ok((u64::from_be_bytes(*key), u64::from_be_bytes(*new_key), rest))
 }
 
-/// Reads the list of all changes but REGISTER AND MOVE.
+/// Decodes the list of all service actions except REGISTER AND MOVE.
 pub fn parameters(bytes: &[u8]) -> Result<Parameters, Failure> {
     let (key, new_key, rest) = keys(bytes)?;
     let (head, named) = rest.split_first_chunk::<8>().ok_or_else(length_error)?;
@@ -73,8 +73,8 @@ fn initiators(bytes: &[u8]) -> Result<Vec<Initiator>, Failure> {
     Ok(initiators)
 }
 
-/// Reads the list of REGISTER AND MOVE.
-pub fn moving(bytes: &[u8]) -> Result<Move, Failure> {
+/// Decodes the list of REGISTER AND MOVE.
+pub fn move_parameters(bytes: &[u8]) -> Result<Move, Failure> {
     let (key, new_key, rest) = keys(bytes)?;
     let (head, named) = rest.split_first_chunk::<8>().ok_or_else(length_error)?;
     let [_, flags, port_high, port_low, len @ ..] = *head;
@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_list_and_one_with_names_are_read() {
-        let plain = parameters(&list(0x05, &[])).expect("it is whole");
+    fn lists_with_and_without_transport_ids_are_decoded() {
+        let plain = parameters(&list(0x05, &[])).expect("the list is complete");
         assert_eq!(plain, Parameters { key: 5, new_key: 6, all_ports: true, persists: true, also: None });
         let initiator = Initiator::new("iqn.a:b", [1; 6]);
         let id = initiator.transport_id();
         let mut named = (2 * id.len() as u32).to_be_bytes().to_vec();
         named.extend(id.repeat(2));
-        let with = parameters(&list(0x08, &named)).expect("it is whole");
+        let with = parameters(&list(0x08, &named)).expect("the list is complete");
         assert_eq!(with.also, Some(vec![initiator.clone(), initiator]));
         for len in 0..LIST_BYTES + named.len() {
             assert!(parameters(&list(0x08, &named)[..len]).is_err(), "{len}");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_names_one_initiator() {
+    fn register_and_move_names_one_initiator() {
         let initiator = Initiator::new("iqn.a:b", [1; 6]);
         let id = initiator.transport_id();
         let mut bytes = [5_u64.to_be_bytes(), 6_u64.to_be_bytes()].concat();
@@ -123,9 +123,9 @@ mod tests {
         bytes.extend((id.len() as u32).to_be_bytes());
         bytes.extend(&id);
         let to = Registrant { initiator, port: 9 };
-        assert_eq!(moving(&bytes), Ok(Move { key: 5, new_key: 6, unregister: true, persists: true, to }));
+        assert_eq!(move_parameters(&bytes), Ok(Move { key: 5, new_key: 6, unregister: true, persists: true, to }));
         for len in 0..bytes.len() {
-            assert!(moving(&bytes[..len]).is_err(), "{len}");
+            assert!(move_parameters(&bytes[..len]).is_err(), "{len}");
         }
     }
 }

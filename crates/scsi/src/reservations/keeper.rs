@@ -1,15 +1,15 @@
-//! Where registrations are kept over a restart.
+//! Storage of registrations that survive a restart.
 
 use std::future::Future;
 use std::pin::Pin;
 
-/// What keeping ends in: durable, or why not.
+/// Completion of [`Keeper::keep`]: the record is durable, or the reason why not.
 pub type Keep = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 
-/// Keeps a record for each volume, by its incarnation, in place of the one before.
+/// Stores one record for each volume incarnation, replacing the previous record.
 ///
-/// When it says that a record is kept, that one is found after a crash; until then, that one or the one before.
+/// After completion a crash preserves the new record; before completion it preserves the new or the previous one.
 pub trait Keeper {
-    /// Keeps `record`. An empty one need not be found.
+    /// Stores `record`. An empty record need not be found again.
     fn keep(&self, incarnation: u64, record: Vec<u8>) -> Keep;
 }

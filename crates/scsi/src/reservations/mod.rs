@@ -1,4 +1,4 @@
-//! Who may do what at a unit while it is reserved: by RESERVE(6) for a session, or persistently for a registered key.
+//! Reservations of a unit: by RESERVE(6) for a session, or persistently for a registered key.
 
 mod decode;
 mod keeper;
@@ -8,7 +8,7 @@ mod state;
 
 use std::cell::{Cell, RefCell};
 
-pub use decode::{LIST_BYTES, LIST_BYTES_MAX, moving, parameters};
+pub use decode::{LIST_BYTES, LIST_BYTES_MAX, move_parameters, parameters};
 pub use keeper::{Keep, Keeper};
 pub use record::{RecordError, check_kept};
 pub use report::{capabilities, full, keys, reservation};
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::nexus::{Initiator, Nexus};
 use crate::opcodes::Reserved;
 
-/// An initiator's port at a port of the target: what registers and holds.
+/// An initiator port at a target port, the subject of registrations and reservations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registrant {
     pub initiator: Initiator,
@@ -40,28 +40,28 @@ impl Registrant {
 /// The reservations of a unit.
 #[derive(Default)]
 pub struct Reservations {
-    /// Whose session it is reserved for by RESERVE(6).
+    /// Number of the nexus that holds a RESERVE(6) reservation.
     session: Cell<Option<u64>>,
     persistent: RefCell<State>,
-    /// What is kept for after a restart, as it was written last.
+    /// The record as it was last stored for a restart.
     kept: RefCell<Vec<u8>>,
-    /// Changes are made one after the other: each waits for the disk.
-    pub turns: RangeLocks,
+    /// Serialises changes, each of which waits for its record to become durable.
+    pub change_lock: RangeLocks,
 }
 
 impl Reservations {
-    /// What was kept over a restart.
+    /// The reservations of a stored record.
     pub fn restore(kept: Vec<u8>) -> Result<Self, RecordError> {
         let persistent = RefCell::new(record::decode(&kept)?);
         Ok(Reservations { persistent, kept: RefCell::new(kept), ..Reservations::default() })
     }
 
-    /// Refuses a command that a reservation keeps its initiator from.
+    /// Refuses a command that conflicts with a reservation.
     pub fn check(&self, nexus: &Nexus, reserved: Reserved) -> Result<(), Failure> {
         if reserved == Reserved::Free {
             return Ok(());
         }
-        // Whoever changes reservations is refused by those of sessions alone; what they are held by the change itself looks at.
+        // PERSISTENT RESERVE conflicts with session reservations only; it checks persistent ones itself.
         let kept_out = match self.session.get() {
             Some(_) if reserved == Reserved::Persistent => true,
             Some(holder) => reserved != Reserved::Release && holder != nexus.0.number,
@@ -74,7 +74,7 @@ impl Reservations {
         if kept_out { Err(Failure::Conflict) } else { Ok(()) }
     }
 
-    /// Reserves the unit for a session.
+    /// RESERVE(6): reserves the unit for a session.
     pub fn reserve(&self, nexus: &Nexus) -> Result<(), Failure> {
         if self.is_shared_with(nexus)? {
             self.session.set(Some(nexus.0.number));
@@ -82,7 +82,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// Releases the unit, if it is this session that it is reserved for.
+    /// RELEASE(6): releases the unit if it is reserved for this session.
     pub fn release(&self, nexus: &Nexus) -> Result<(), Failure> {
         if self.is_shared_with(nexus)? {
             self.leave(nexus);
@@ -90,7 +90,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// With registrations RESERVE and RELEASE do nothing for those that have one, and are refused to others (CRH).
+    /// With registrations, RESERVE and RELEASE do nothing for registrants and are refused to other initiators (CRH).
     fn is_shared_with(&self, nexus: &Nexus) -> Result<bool, Failure> {
         let persistent = self.persistent.borrow();
         match persistent.is_empty() {
@@ -100,35 +100,35 @@ impl Reservations {
         }
     }
 
-    /// A session is over.
+    /// Releases the session reservation of a nexus that logs out.
     pub fn leave(&self, nexus: &Nexus) {
         if self.session.get() == Some(nexus.0.number) {
             self.session.set(None);
         }
     }
 
-    /// Sessions other than these are over.
+    /// Releases the session reservation if `is_here` is false for its nexus.
     pub fn keep_only(&self, is_here: impl Fn(&u64) -> bool) {
         self.session.set(self.session.get().filter(is_here));
     }
 
-    /// The unit is reset: what is persistent stays.
+    /// Logical unit reset: releases the session reservation; persistent reservations stay.
     pub fn reset(&self) {
         self.session.set(None);
     }
 
-    /// What is there now.
+    /// The current persistent reservations.
     pub fn state(&self) -> State {
         self.persistent.borrow().clone()
     }
 
-    /// The record of `state`, if it differs from what is kept.
+    /// The record of `state`, if it differs from the stored record.
     pub fn record_to_keep(&self, state: &State) -> Option<Vec<u8>> {
         let record = record::encode(state);
         (record != *self.kept.borrow()).then_some(record)
     }
 
-    /// Puts a changed state in place, whose record is durable.
+    /// Puts `state` into effect. Its record is durable already.
     pub fn replace(&self, state: State, record: Option<Vec<u8>>) {
         self.persistent.replace(state);
         if let Some(record) = record {

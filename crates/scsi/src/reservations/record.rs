@@ -3,35 +3,35 @@
 use format_version::NewerFormat;
 
 use super::Registrant;
-use super::state::{Held, Registration, State, Type};
+use super::state::{Registration, Reservation, State, Type};
 use crate::nexus::Initiator;
 
 const MAGIC: [u8; 4] = *b"HSPR";
 const VERSION: u8 = 1;
 const NO_HOLDER: u32 = u32::MAX;
 
-/// Why a record is not taken.
+/// Reason for rejecting a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// Something else, cut short, or damaged.
-    #[error("what is kept of the LUN's persistent reservations is damaged")]
+    /// Not a record, truncated, or damaged.
+    #[error("the stored persistent reservations of the LUN are damaged")]
     Damaged,
     /// Written by a newer version.
     #[error("what is kept of the LUN's persistent reservations was {0}")]
     Newer(NewerFormat),
 }
 
-/// The record of what is to outlast a restart: nothing, if nothing is.
+/// Encodes the registrations that survive a restart; empty if none do.
 pub fn encode(state: &State) -> Vec<u8> {
     if !state.persists || state.is_empty() {
         return Vec::new();
     }
     let mut bytes = MAGIC.to_vec();
-    let (kind, holder) = match &state.held {
+    let (kind, holder) = match &state.reservation {
         None => (0, NO_HOLDER),
-        Some(Held { kind, holder: None }) => (kind.code(), NO_HOLDER),
-        Some(Held { kind, holder: Some(holder) }) => {
-            let place = state.registrations.iter().position(|registration| registration.who == *holder);
+        Some(Reservation { kind, holder: None }) => (kind.code(), NO_HOLDER),
+        Some(Reservation { kind, holder: Some(holder) }) => {
+            let place = state.registrations.iter().position(|registration| registration.registrant == *holder);
             (kind.code(), place.expect("a holder is registered") as u32)
         }
     };
@@ -40,21 +40,21 @@ pub fn encode(state: &State) -> Vec<u8> {
     bytes.extend(holder.to_le_bytes());
     for registration in &state.registrations {
         bytes.extend(registration.key.to_le_bytes());
-        bytes.extend(registration.who.port.to_le_bytes());
-        bytes.extend(registration.who.initiator.isid);
-        bytes.push(registration.who.initiator.name.len() as u8);
-        bytes.extend(registration.who.initiator.name.as_bytes());
+        bytes.extend(registration.registrant.port.to_le_bytes());
+        bytes.extend(registration.registrant.initiator.isid);
+        bytes.push(registration.registrant.initiator.name.len() as u8);
+        bytes.extend(registration.registrant.initiator.name.as_bytes());
     }
     bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
     bytes
 }
 
-/// Whether a unit can be served with what is kept of its reservations.
+/// Checks that a unit can be served with its stored record.
 pub fn check_kept(bytes: &[u8]) -> Result<(), RecordError> {
     decode(bytes).map(|_| ())
 }
 
-/// What a record says.
+/// Decodes a record.
 pub fn decode(bytes: &[u8]) -> Result<State, RecordError> {
     if bytes.is_empty() {
         return Ok(State::default());
@@ -82,18 +82,19 @@ pub fn decode(bytes: &[u8]) -> Result<State, RecordError> {
         let (name, after) = rest.split_at_checked(len.into()).ok_or(RecordError::Damaged)?;
         let name = std::str::from_utf8(name).map_err(|_| RecordError::Damaged)?;
         rest = after;
-        registrations.push(Registration { who: Registrant { initiator: Initiator::new(name, isid), port }, key });
+        registrations
+            .push(Registration { registrant: Registrant { initiator: Initiator::new(name, isid), port }, key });
     }
-    let held = match (Type::of(kind), holder) {
+    let reservation = match (Type::of(kind), holder) {
         (None, NO_HOLDER) if kind == 0 => None,
-        (Some(kind), NO_HOLDER) if kind.is_of_all() => Some(Held { kind, holder: None }),
-        (Some(kind), place) if !kind.is_of_all() => {
+        (Some(kind), NO_HOLDER) if kind.is_of_all_registrants() => Some(Reservation { kind, holder: None }),
+        (Some(kind), place) if !kind.is_of_all_registrants() => {
             let holder = registrations.get(place as usize).ok_or(RecordError::Damaged)?;
-            Some(Held { kind, holder: Some(holder.who.clone()) })
+            Some(Reservation { kind, holder: Some(holder.registrant.clone()) })
         }
         _ => return Err(RecordError::Damaged),
     };
-    Ok(State { generation: 0, registrations, held, persists: true })
+    Ok(State { generation: 0, registrations, reservation, persists: true })
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], RecordError> {
@@ -106,25 +107,25 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], RecordError> {
 mod tests {
     use super::*;
 
-    fn state(held: Option<Held>) -> State {
+    fn state(reservation: Option<Reservation>) -> State {
         let registrations = (0..3)
             .map(|n| Registration {
-                who: Registrant { initiator: Initiator::new(&format!("iqn.a:{n}"), [n; 6]), port: 1 },
+                registrant: Registrant { initiator: Initiator::new(&format!("iqn.a:{n}"), [n; 6]), port: 1 },
                 key: 7,
             })
             .collect();
-        State { generation: 0, registrations, held, persists: true }
+        State { generation: 0, registrations, reservation, persists: true }
     }
 
     #[test]
-    fn what_persists_comes_back_and_damage_is_noticed_in_every_byte() {
-        let who = state(None).registrations[1].who.clone();
-        for held in [
+    fn record_round_trips_and_damage_of_any_byte_is_found() {
+        let registrant = state(None).registrations[1].registrant.clone();
+        for reservation in [
             None,
-            Some(Held { kind: Type::WriteExclusive, holder: Some(who) }),
-            Some(Held { kind: Type::ExclusiveAccessAll, holder: None }),
+            Some(Reservation { kind: Type::WriteExclusive, holder: Some(registrant) }),
+            Some(Reservation { kind: Type::ExclusiveAccessAll, holder: None }),
         ] {
-            let state = state(held);
+            let state = state(reservation);
             let bytes = encode(&state);
             assert_eq!(decode(&bytes), Ok(state));
             for at in 0..bytes.len() {
@@ -137,15 +138,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_what_does_not_persist() {
+    fn volatile_registrations_have_an_empty_record() {
         assert_eq!(encode(&State { persists: false, ..state(None) }), Vec::<u8>::new());
         assert_eq!(decode(&[]), Ok(State::default()));
     }
 
     #[test]
     fn golden_records_are_read_in_every_field() {
-        let who = state(None).registrations[2].who.clone();
-        let state = state(Some(Held { kind: Type::WriteExclusive, holder: Some(who) }));
+        let holder = state(None).registrations[2].registrant.clone();
+        let state = state(Some(Reservation { kind: Type::WriteExclusive, holder: Some(holder) }));
         for golden in golden::files("reservations", || encode(&state)) {
             assert_eq!(decode(&golden.bytes).as_ref(), Ok(&state), "written by {}", golden.release);
         }

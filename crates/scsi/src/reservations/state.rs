@@ -1,6 +1,6 @@
-//! Persistent reservations (SPC-4 5.13): who is registered, who holds the unit, and what each change makes of that.
+//! Persistent reservations (SPC-4 5.13): registrations, the reservation, and the effect of each service action.
 //!
-//! A change is made on a copy and put in place when it is durable; who has to be told comes back as [`Events`].
+//! A change is made on a copy, which takes effect when it is durable. [`Events`] lists the initiators to notify.
 
 use super::Registrant;
 use crate::attention::Attention;
@@ -9,10 +9,10 @@ use crate::failure::Failure;
 use crate::nexus::Nexus;
 use crate::sense::{Asc, Sense};
 
-/// Most registrations that a unit has room for.
+/// Most registrations of a unit.
 const REGISTRATIONS_MAX: usize = 256;
 
-/// What a reservation keeps whom from.
+/// Reservation type: access of holders, registrants and other initiators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     WriteExclusive,
@@ -42,17 +42,17 @@ impl Type {
         found.expect("every type has a code").0
     }
 
-    /// Whoever is registered holds it.
-    pub fn is_of_all(self) -> bool {
+    /// True if every registrant is a holder.
+    pub fn is_of_all_registrants(self) -> bool {
         matches!(self, Type::WriteExclusiveAll | Type::ExclusiveAccessAll)
     }
 
-    /// Whoever is registered may do as the holder may.
+    /// True if registrants have the holder's access.
     fn is_open_to_registrants(self) -> bool {
         !matches!(self, Type::WriteExclusive | Type::ExclusiveAccess)
     }
 
-    /// Others may read.
+    /// True if other initiators may read.
     fn is_open_to_readers(self) -> bool {
         matches!(self, Type::WriteExclusive | Type::WriteExclusiveRegistrants | Type::WriteExclusiveAll)
     }
@@ -61,93 +61,101 @@ impl Type {
 /// A key that an initiator's port has registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
-    pub who: Registrant,
+    pub registrant: Registrant,
     pub key: u64,
 }
 
-/// A reservation. Of one that all hold `holder` is `None`.
+/// A reservation. `holder` is `None` if all registrants hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct Reservation {
     pub kind: Type,
     pub holder: Option<Registrant>,
 }
 
-/// Who is to be told what, and whose commands are to end.
+/// Unit attentions to raise and registrants whose commands a PREEMPT AND ABORT ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    pub told: Vec<(Registrant, Attention)>,
+    pub notified: Vec<(Registrant, Attention)>,
     pub preempted: Vec<Registrant>,
 }
 
-/// Registrations and what is held.
+/// Registrations and the reservation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub generation: u32,
     pub registrations: Vec<Registration>,
-    pub held: Option<Held>,
-    /// It outlasts a restart (APTPL).
+    pub reservation: Option<Reservation>,
+    /// APTPL: registrations survive a restart.
     pub persists: bool,
 }
 
 impl State {
-    /// True without any registration: there is no reservation then.
+    /// True without registrations, and so without a reservation.
     pub fn is_empty(&self) -> bool {
         self.registrations.is_empty()
     }
 
     pub fn is_registered(&self, nexus: &Nexus) -> bool {
-        self.registrations.iter().any(|registration| registration.who.is(nexus))
+        self.registrations.iter().any(|registration| registration.registrant.is(nexus))
     }
 
     pub fn may_read(&self, nexus: &Nexus) -> bool {
-        self.held.as_ref().is_none_or(|held| held.kind.is_open_to_readers() || self.may_all(held, nexus))
-    }
-
-    pub fn may_write(&self, nexus: &Nexus) -> bool {
-        self.held.as_ref().is_none_or(|held| self.may_all(held, nexus))
-    }
-
-    fn may_all(&self, held: &Held, nexus: &Nexus) -> bool {
-        held.holder.as_ref().is_some_and(|holder| holder.is(nexus))
-            || held.kind.is_open_to_registrants() && self.is_registered(nexus)
-    }
-
-    /// The key of a holder, as it is told: none where all hold it.
-    pub fn holders_key(&self) -> u64 {
-        let holder = self.held.as_ref().and_then(|held| held.holder.as_ref());
-        holder.and_then(|holder| self.key_of(holder)).unwrap_or(0)
-    }
-
-    pub fn holds(&self, who: &Registrant) -> bool {
-        self.held.as_ref().is_some_and(|held| match &held.holder {
-            Some(holder) => holder == who,
-            None => self.key_of(who).is_some(),
+        self.reservation.as_ref().is_none_or(|reservation| {
+            reservation.kind.is_open_to_readers() || self.has_holder_access(reservation, nexus)
         })
     }
 
-    fn key_of(&self, who: &Registrant) -> Option<u64> {
-        self.registrations.iter().find(|registration| registration.who == *who).map(|registration| registration.key)
+    pub fn may_write(&self, nexus: &Nexus) -> bool {
+        self.reservation.as_ref().is_none_or(|reservation| self.has_holder_access(reservation, nexus))
     }
 
-    fn check_key(&self, who: &Registrant, key: u64) -> Result<(), Failure> {
-        if self.key_of(who) == Some(key) { Ok(()) } else { Err(Failure::Conflict) }
+    fn has_holder_access(&self, reservation: &Reservation, nexus: &Nexus) -> bool {
+        reservation.holder.as_ref().is_some_and(|holder| holder.is(nexus))
+            || reservation.kind.is_open_to_registrants() && self.is_registered(nexus)
     }
 
-    fn set_key(&mut self, who: &Registrant, key: u64) -> Result<(), Failure> {
-        if let Some(registration) = self.registrations.iter_mut().find(|registration| registration.who == *who) {
+    /// The key to report for the reservation: the holder's key, or zero if all registrants hold it.
+    pub fn holders_key(&self) -> u64 {
+        let holder = self.reservation.as_ref().and_then(|reservation| reservation.holder.as_ref());
+        holder.and_then(|holder| self.key_of(holder)).unwrap_or(0)
+    }
+
+    pub fn holds(&self, registrant: &Registrant) -> bool {
+        self.reservation.as_ref().is_some_and(|reservation| match &reservation.holder {
+            Some(holder) => holder == registrant,
+            None => self.key_of(registrant).is_some(),
+        })
+    }
+
+    fn key_of(&self, registrant: &Registrant) -> Option<u64> {
+        self.registrations
+            .iter()
+            .find(|registration| registration.registrant == *registrant)
+            .map(|registration| registration.key)
+    }
+
+    fn check_key(&self, registrant: &Registrant, key: u64) -> Result<(), Failure> {
+        if self.key_of(registrant) == Some(key) { Ok(()) } else { Err(Failure::Conflict) }
+    }
+
+    fn set_key(&mut self, registrant: &Registrant, key: u64) -> Result<(), Failure> {
+        if let Some(registration) =
+            self.registrations.iter_mut().find(|registration| registration.registrant == *registrant)
+        {
             registration.key = key;
         } else if self.registrations.len() < REGISTRATIONS_MAX {
-            self.registrations.push(Registration { who: who.clone(), key });
+            self.registrations.push(Registration { registrant: registrant.clone(), key });
         } else {
             return Err(Sense::illegal(Asc::NO_REGISTRATION_RESOURCES).into());
         }
         Ok(())
     }
 
-    /// REGISTER, and AND IGNORE EXISTING KEY. `also`: others that are registered with the same key, for `who` must be new then.
+    /// REGISTER, and REGISTER AND IGNORE EXISTING KEY. `also`: further registrants for the same key; none may be
+    /// registered.
     pub fn register(
         &mut self,
-        who: &Registrant,
+        registrant: &Registrant,
         key: u64,
         new: u64,
         ignore: bool,
@@ -155,7 +163,7 @@ impl State {
         persists: bool,
     ) -> Result<Events, Failure> {
         let mut events = Events::default();
-        let known = self.key_of(who);
+        let known = self.key_of(registrant);
         if !ignore && known.unwrap_or(0) != key {
             return Err(Failure::Conflict);
         }
@@ -163,164 +171,170 @@ impl State {
             return Ok(events);
         }
         if new == 0 {
-            self.unregister(who, &mut events);
+            self.unregister(registrant, &mut events);
         } else {
-            // Others may be registered already, which nobody is to be by another's word.
-            if also.iter().any(|other| other != who && self.key_of(other).is_some()) {
+            // A registrant's key may be changed only by that registrant itself.
+            if also.iter().any(|other| other != registrant && self.key_of(other).is_some()) {
                 return Err(Failure::Conflict);
             }
-            self.set_key(who, new)?;
+            self.set_key(registrant, new)?;
             for other in also {
                 self.set_key(other, new)?;
             }
         }
         self.persists = persists;
-        self.changed();
+        self.bump_generation();
         Ok(events)
     }
 
     /// RESERVE.
-    pub fn reserve(&mut self, who: &Registrant, key: u64, kind: Type) -> Result<(), Failure> {
-        self.check_key(who, key)?;
-        match &self.held {
-            Some(held) if held.kind == kind && self.holds(who) => Ok(()),
+    pub fn reserve(&mut self, registrant: &Registrant, key: u64, kind: Type) -> Result<(), Failure> {
+        self.check_key(registrant, key)?;
+        match &self.reservation {
+            Some(reservation) if reservation.kind == kind && self.holds(registrant) => Ok(()),
             Some(_) => Err(Failure::Conflict),
             None => {
-                self.held = Some(held_by(who, kind));
+                self.reservation = Some(reservation_of(registrant, kind));
                 Ok(())
             }
         }
     }
 
     /// RELEASE.
-    pub fn release(&mut self, who: &Registrant, key: u64, kind: Option<Type>) -> Result<Events, Failure> {
-        self.check_key(who, key)?;
+    pub fn release(&mut self, registrant: &Registrant, key: u64, kind: Option<Type>) -> Result<Events, Failure> {
+        self.check_key(registrant, key)?;
         let mut events = Events::default();
-        if let Some(held) = self.held.clone().filter(|_| self.holds(who)) {
-            if kind != Some(held.kind) {
+        if let Some(reservation) = self.reservation.clone().filter(|_| self.holds(registrant)) {
+            if kind != Some(reservation.kind) {
                 return Err(Sense::illegal(Asc::INVALID_RELEASE).into());
             }
-            self.held = None;
-            if held.kind.is_open_to_registrants() {
-                self.tell_others(who, Attention::ReservationsReleased, &mut events);
+            self.reservation = None;
+            if reservation.kind.is_open_to_registrants() {
+                self.raise_for_others(registrant, Attention::ReservationsReleased, &mut events);
             }
         }
         Ok(events)
     }
 
     /// CLEAR.
-    pub fn clear(&mut self, who: &Registrant, key: u64) -> Result<Events, Failure> {
-        self.check_key(who, key)?;
+    pub fn clear(&mut self, registrant: &Registrant, key: u64) -> Result<Events, Failure> {
+        self.check_key(registrant, key)?;
         let mut events = Events::default();
-        self.tell_others(who, Attention::ReservationsPreempted, &mut events);
+        self.raise_for_others(registrant, Attention::ReservationsPreempted, &mut events);
         self.registrations.clear();
-        self.held = None;
-        self.changed();
+        self.reservation = None;
+        self.bump_generation();
         Ok(events)
     }
 
-    /// PREEMPT, and what PREEMPT AND ABORT has to do with reservations.
-    pub fn preempt(&mut self, who: &Registrant, key: u64, victims: u64, kind: Option<Type>) -> Result<Events, Failure> {
-        self.check_key(who, key)?;
+    /// PREEMPT, and the reservation part of PREEMPT AND ABORT.
+    pub fn preempt(
+        &mut self,
+        registrant: &Registrant,
+        key: u64,
+        victims: u64,
+        kind: Option<Type>,
+    ) -> Result<Events, Failure> {
+        self.check_key(registrant, key)?;
         let mut events = Events::default();
-        let takes_over = match &self.held {
-            Some(held) if held.kind.is_of_all() => victims == 0,
+        let takes_over = match &self.reservation {
+            Some(reservation) if reservation.kind.is_of_all_registrants() => victims == 0,
             Some(_) if victims == 0 => return Err(invalid_parameter(8)),
             Some(_) => self.holders_key() == victims,
             None if victims == 0 => return Err(invalid_parameter(8)),
             None => false,
         };
-        // The key of nothing stands for everybody else, where all hold the unit.
+        // Key zero stands for all other registrants if all of them hold the reservation.
         let is_victim = |other: &Registration| victims == 0 || other.key == victims;
         if !takes_over && !self.registrations.iter().any(is_victim) {
             return Err(Failure::Conflict);
         }
         let new = match (takes_over, kind) {
             (true, None) => return Err(invalid_field(2, Some(3))),
-            (true, Some(kind)) => Some(held_by(who, kind)),
+            (true, Some(kind)) => Some(reservation_of(registrant, kind)),
             (false, _) => None,
         };
         let (gone, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut self.registrations)
             .into_iter()
-            .partition(|other| is_victim(other) && (other.who != *who || !takes_over));
+            .partition(|other| is_victim(other) && (other.registrant != *registrant || !takes_over));
         self.registrations = stay;
         for other in gone {
-            if other.who != *who {
-                events.told.push((other.who.clone(), Attention::RegistrationsPreempted));
+            if other.registrant != *registrant {
+                events.notified.push((other.registrant.clone(), Attention::RegistrationsPreempted));
             }
-            events.preempted.push(other.who);
+            events.preempted.push(other.registrant);
         }
         if let Some(new) = new {
-            let other_type = self.held.as_ref().is_some_and(|held| held.kind != new.kind);
-            self.held = Some(new);
+            let other_type = self.reservation.as_ref().is_some_and(|reservation| reservation.kind != new.kind);
+            self.reservation = Some(new);
             if other_type {
-                self.tell_others(who, Attention::ReservationsReleased, &mut events);
+                self.raise_for_others(registrant, Attention::ReservationsReleased, &mut events);
             }
         }
         self.drop_orphaned();
-        self.changed();
+        self.bump_generation();
         Ok(events)
     }
 
-    /// REGISTER AND MOVE: the reservation becomes that of `to`.
-    pub fn hand_over(
+    /// REGISTER AND MOVE: moves the reservation to `to`.
+    pub fn register_and_move(
         &mut self,
-        who: &Registrant,
+        registrant: &Registrant,
         key: u64,
         to: &Registrant,
         new: u64,
         unregister: bool,
         persists: bool,
     ) -> Result<Events, Failure> {
-        self.check_key(who, key)?;
-        let Some(held) = self.held.clone() else { return Err(Failure::Conflict) };
-        if held.kind.is_of_all() || !self.holds(who) {
+        self.check_key(registrant, key)?;
+        let Some(reservation) = self.reservation.clone() else { return Err(Failure::Conflict) };
+        if reservation.kind.is_of_all_registrants() || !self.holds(registrant) {
             return Err(Failure::Conflict);
         }
-        if new == 0 || to == who {
+        if new == 0 || to == registrant {
             return Err(invalid_parameter(if new == 0 { 8 } else { 24 }));
         }
         self.set_key(to, new)?;
-        self.held = Some(Held { holder: Some(to.clone()), ..held });
+        self.reservation = Some(Reservation { holder: Some(to.clone()), ..reservation });
         if unregister {
-            self.registrations.retain(|registration| registration.who != *who);
+            self.registrations.retain(|registration| registration.registrant != *registrant);
         }
         self.persists = persists;
-        self.changed();
+        self.bump_generation();
         Ok(Events::default())
     }
 
-    fn unregister(&mut self, who: &Registrant, events: &mut Events) {
-        let holder = self.held.clone().filter(|held| held.holder.as_ref() == Some(who));
-        self.registrations.retain(|registration| registration.who != *who);
-        if let Some(held) = holder {
-            self.held = None;
-            if held.kind.is_open_to_registrants() {
-                self.tell_others(who, Attention::ReservationsReleased, events);
+    fn unregister(&mut self, registrant: &Registrant, events: &mut Events) {
+        let holder = self.reservation.clone().filter(|reservation| reservation.holder.as_ref() == Some(registrant));
+        self.registrations.retain(|registration| registration.registrant != *registrant);
+        if let Some(reservation) = holder {
+            self.reservation = None;
+            if reservation.kind.is_open_to_registrants() {
+                self.raise_for_others(registrant, Attention::ReservationsReleased, events);
             }
         }
         self.drop_orphaned();
     }
 
-    /// What all hold nobody holds when nobody is left.
+    /// Drops a reservation of all registrants with the last registration.
     fn drop_orphaned(&mut self) {
         if self.registrations.is_empty() {
-            self.held = None;
+            self.reservation = None;
         }
     }
 
-    fn tell_others(&self, but: &Registrant, attention: Attention, events: &mut Events) {
-        let others = self.registrations.iter().filter(|registration| registration.who != *but);
-        events.told.extend(others.map(|registration| (registration.who.clone(), attention)));
+    fn raise_for_others(&self, but: &Registrant, attention: Attention, events: &mut Events) {
+        let others = self.registrations.iter().filter(|registration| registration.registrant != *but);
+        events.notified.extend(others.map(|registration| (registration.registrant.clone(), attention)));
     }
 
-    fn changed(&mut self) {
+    fn bump_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
-        let holder = self.held.as_ref().and_then(|held| held.holder.as_ref());
+        let holder = self.reservation.as_ref().and_then(|reservation| reservation.holder.as_ref());
         assert!(holder.is_none_or(|holder| self.key_of(holder).is_some()), "a holder is registered");
     }
 }
 
-fn held_by(who: &Registrant, kind: Type) -> Held {
-    Held { kind, holder: (!kind.is_of_all()).then(|| who.clone()) }
+fn reservation_of(registrant: &Registrant, kind: Type) -> Reservation {
+    Reservation { kind, holder: (!kind.is_of_all_registrants()).then(|| registrant.clone()) }
 }

@@ -1,13 +1,13 @@
-//! Bytes that mean nothing: every command answers, and nobody else notices.
+//! Random bytes as commands: every command gets an answer and affects no other initiator.
 
 use scsi::{Cancel, Command, Expected};
 use seam::Seam;
 use seam::sim::SimSeam;
 
+use crate::fixture::with_target;
 use crate::initiator::{Client, content};
-use crate::setting::with_target;
 
-/// Random bytes, many of them none.
+/// Random bytes, many of them zero.
 fn bytes(seam: &SimSeam, len: usize) -> Vec<u8> {
     (0..len)
         .map(|_| match seam.random() % 4 {
@@ -18,7 +18,7 @@ fn bytes(seam: &SimSeam, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// What bits the commands that there are have a meaning for, as they report it themselves.
+/// The usage data of every command, as reported by the target.
 async fn usages(client: &Client) -> Vec<Vec<u8>> {
     let report = |option, code, action| [0xa3, 0x0c, option, code, 0, action, 0, 0, 16, 0, 0, 0];
     let list = client.send(&report(0, 0, 0), 4_096, &[]).await.good();
@@ -30,15 +30,15 @@ async fn usages(client: &Client) -> Vec<Vec<u8>> {
     usages
 }
 
-/// Those whose data are blocks: in a simulated world a block is a tag.
+/// Operation codes whose data are blocks: in the simulated world a block is a tag.
 const BLOCKS_OUT: [u8; 14] = [0x0a, 0x2a, 0x2e, 0x2f, 0x41, 0x89, 0x8a, 0x8b, 0x8e, 0x8f, 0x93, 0xaa, 0xae, 0xaf];
 
 #[test]
-fn no_command_of_arbitrary_bytes_does_more_than_answer() {
+fn random_commands_are_answered_without_side_effects() {
     for seed in 0..4 {
-        with_target(seed, async |_, setting| {
-            let clients = [Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await];
-            let (seam, usages) = (&setting.seam, usages(&clients[0]).await);
+        with_target(seed, async |_, fixture| {
+            let clients = [Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await];
+            let (seam, usages) = (&fixture.seam, usages(&clients[0]).await);
             let mut good = 0;
             for _ in 0..6_000 {
                 let len = 6 + seam.random() as usize % 11;
@@ -62,22 +62,22 @@ fn no_command_of_arbitrary_bytes_does_more_than_answer() {
                 let (room, cancel) = (seam.random() % 5_000, Cancel::default());
                 let expected = Expected { out_bytes: out.len() as u64, in_bytes: room };
                 let command = Command { lun, cdb: &cdb, expected, cancel: &cancel };
-                setting.target.read_now(&client.nexus, &command, &mut Vec::new());
-                setting.target.write_now(&client.nexus, &command, &out);
+                fixture.target.read_now(&client.nexus, &command, &mut Vec::new());
+                fixture.target.write_now(&client.nexus, &command, &out);
                 let answer = client.with(lun, &cdb, room, &out, &cancel).await;
                 good += u32::from(answer.status.code() == 0);
             }
-            assert!(good > 500, "only {good} of them meant something");
+            assert!(good > 500, "only {good} of the commands succeeded");
         });
     }
 }
 
-/// The same for parameter lists, which chance alone seldom gets past the door: one that is right, with a few bytes changed.
+/// Valid parameter lists with a few changed bytes; fully random lists seldom pass the first checks.
 #[test]
-fn no_parameter_list_with_changed_bytes_does_more_than_answer() {
-    with_target(9, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
-        let seam = &setting.seam;
+fn corrupted_parameter_lists_are_answered_without_side_effects() {
+    with_target(9, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
+        let seam = &fixture.seam;
         let id = client.nexus.initiator().transport_id();
         let mut named = [1_u64.to_be_bytes(), 2_u64.to_be_bytes()].concat();
         named.extend([0, 0, 0, 0, 0x09, 0, 0, 0]);

@@ -1,10 +1,10 @@
-//! Blocks go in and come out, in every length of command, with and without waiting.
+//! READ and WRITE in every CDB length, with and without waiting.
 
 use scsi::{Cancel, Command, Expected, Status};
 use seam::Block;
 
+use crate::fixture::{BLOCKS, disk, with_target};
 use crate::initiator::{Client, cdb10, cdb16, content};
-use crate::setting::{BLOCKS, disk, with_target};
 
 fn cdb6(code: u8, first: u32, count: u8) -> [u8; 6] {
     let [_, a, b, c] = first.to_be_bytes();
@@ -20,9 +20,9 @@ fn cdb12(code: u8, flags: u8, first: u32, count: u32) -> [u8; 12] {
 }
 
 #[test]
-fn what_is_written_in_one_length_of_command_is_read_in_every_other() {
-    with_target(1, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn data_written_by_any_cdb_length_is_read_by_every_other() {
+    with_target(1, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         for (turn, first) in [3_u32, 100, 2_000, 9_999].into_iter().enumerate() {
             let data = content((0..20).map(|n| u64::from(first) * 100 + n));
             let writes: [&[u8]; 4] = [
@@ -37,7 +37,7 @@ fn what_is_written_in_one_length_of_command_is_read_in_every_other() {
                 &cdb10(0x28, 0, first, 20),
                 &cdb12(0xa8, 0, first, 20),
                 &cdb16(0x88, 0, first.into(), 20),
-                // From the medium; and without keeping it.
+                // With FUA, and with DPO.
                 &cdb16(0x88, 0x08, first.into(), 20),
                 &cdb10(0x28, 0x10, first, 20),
             ];
@@ -45,15 +45,15 @@ fn what_is_written_in_one_length_of_command_is_read_in_every_other() {
                 assert_eq!(client.send(read, data.len() as u64, &[]).await.good(), data, "{read:02x?}");
             }
         }
-        // A length of one byte means 256 blocks when it says none.
+        // A one-byte length of 0 means 256 blocks.
         assert_eq!(client.send(&cdb6(0x08, 0, 0), 256 * 512, &[]).await.transfer_bytes, 256 * 512);
     });
 }
 
 #[test]
-fn long_transfers_go_in_pieces_and_past_the_longest_there_is_an_error() {
-    with_target(2, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn long_transfers_succeed_and_ranges_beyond_the_unit_fail() {
+    with_target(2, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         let data = content(1..4_001);
         client.write(0, 7, &data).await.good();
         assert_eq!(client.read(0, 7, 4_000).await.good(), data);
@@ -65,16 +65,16 @@ fn long_transfers_go_in_pieces_and_past_the_longest_there_is_an_error() {
 }
 
 #[test]
-fn what_was_expected_bounds_what_moves_and_the_rest_is_told() {
-    with_target(3, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn expected_length_bounds_transfer_and_residual_is_reported() {
+    with_target(3, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 0, &content([1, 2])).await.good();
         for (room, got) in [(0, 0), (200, 200), (1024, 1024), (10_000, 1024)] {
             let answer = client.send(&cdb16(0x88, 0, 0, 2), room, &[]).await;
             assert_eq!((answer.status.clone(), answer.transfer_bytes, answer.data.len()), (Status::Good, 1024, got));
             assert_eq!(answer.data, content([1, 2])[..got]);
         }
-        // Less data than blocks: those are written that there is data for. More: what the command wants.
+        // A short transfer writes the whole blocks that it covers; a long one writes the command's blocks.
         for code in [0x8a, 0x8e] {
             for (len, found) in [(0, [1, 2]), (200, [1, 2]), (512, [7, 2]), (800, [7, 2])] {
                 client.write(0, 0, &content([1, 2])).await.good();
@@ -83,7 +83,7 @@ fn what_was_expected_bounds_what_moves_and_the_rest_is_told() {
                 assert_eq!(client.read(0, 0, 2).await.good(), content(found));
             }
         }
-        // What is not just written has to be whole.
+        // COMPARE AND WRITE and ORWRITE need their full data length.
         for code in [0x8b, 0x89] {
             let mut cdb = cdb16(code, 0, 0, 2);
             cdb[13] = 2;
@@ -95,9 +95,9 @@ fn what_was_expected_bounds_what_moves_and_the_rest_is_told() {
 }
 
 #[test]
-fn what_needs_no_waiting_is_done_at_once_and_only_that() {
-    with_target(4, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn immediate_path_serves_only_commands_that_need_no_waiting() {
+    with_target(4, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         let cancel = Cancel::default();
         let (read, write) = (cdb10(0x28, 0, 8, 8), cdb10(0x2a, 0, 8, 8));
         let (through, across) = (cdb10(0x2a, 8, 8, 8), cdb10(0x2a, 0, 9, 8));
@@ -108,35 +108,35 @@ fn what_needs_no_waiting_is_done_at_once_and_only_that() {
             cancel: &cancel,
         };
         let data = content(1..9);
-        let (target, nexus) = (&setting.target, &client.nexus);
+        let (target, nexus) = (&fixture.target, &client.nexus);
         let mut pieces = Vec::new();
-        assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces), "it is not in memory");
+        assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces), "the block is not in memory");
         assert!(target.write_now(nexus, &command(&write, 4096, 0), &data));
         assert!(target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
         let mut got = vec![0; 4096];
         pieces[0].block.read_bytes(0, &mut got);
         assert_eq!((pieces.len(), got), (1, data.clone()));
-        // Another expectation, a flag, another block of the engine, a number without a unit: the long way.
+        // Another expected length, FUA, two blocks of the engine, and a number without a unit need the normal path.
         assert!(!target.read_now(nexus, &command(&read, 0, 4095), &mut pieces));
         assert!(!target.write_now(nexus, &command(&through, 4096, 0), &data));
         assert!(!target.write_now(nexus, &command(&across, 4096, 0), &data));
         let absent = Command { lun: [0, 9, 0, 0, 0, 0, 0, 0], ..command(&read, 0, 4096) };
         assert!(!target.read_now(nexus, &absent, &mut pieces));
-        // Whoever has something to be told, or is kept out, is told.
-        target.resized(crate::setting::lun(0));
+        // So do a pending attention and a reservation conflict.
+        target.resized(crate::fixture::lun(0));
         assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
         client.send(&[0; 6], 0, &[]).await;
         assert!(target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
-        Client::new(&setting, "iqn.a:2").await.send(&[0x16, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        Client::new(&fixture, "iqn.a:2").await.send(&[0x16, 0, 0, 0, 0, 0], 0, &[]).await.good();
         assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
         assert!(!target.write_now(nexus, &command(&write, 4096, 0), &data));
     });
 }
 
 #[test]
-fn a_flush_and_fua_are_durable_when_they_are_acknowledged() {
-    with_target(5, async |world, setting| {
-        let (client, disk) = (Client::new(&setting, "iqn.a:1").await, disk(&world, "one"));
+fn flush_and_fua_are_durable_at_acknowledgement() {
+    with_target(5, async |world, fixture| {
+        let (client, disk) = (Client::new(&fixture, "iqn.a:1").await, disk(&world, "one"));
         client.write(0, 0, &content([1])).await.good();
         assert_eq!(disk.durable_tag(0), 0);
         client.send(&cdb10(0x35, 0, 0, 0), 0, &[]).await.good();
@@ -145,17 +145,17 @@ fn a_flush_and_fua_are_durable_when_they_are_acknowledged() {
         assert_eq!(disk.durable_tag(1), 2);
         client.write(0, 2, &content([3])).await.good();
         client.send(&cdb10(0x28, 0x08, 2, 1), 512, &[]).await.good();
-        assert_eq!(disk.durable_tag(2), 3, "what is read from the medium is there");
+        assert_eq!(disk.durable_tag(2), 3, "a block read with FUA is on the medium");
         client.write(0, 3, &content([4])).await.good();
         client.send(&[0x1b, 0, 0, 0, 0, 0], 0, &[]).await.good();
-        assert_eq!(disk.durable_tag(3), 4, "who stops it is done with it");
+        assert_eq!(disk.durable_tag(3), 4, "START STOP UNIT flushes at a stop");
     });
 }
 
 #[test]
-fn what_is_read_or_written_once_is_not_kept_in_memory() {
-    with_target(6, async |_, setting| {
-        let (client, volume) = (Client::new(&setting, "iqn.a:1").await, setting.volume("one"));
+fn blocks_accessed_with_dpo_are_not_kept_in_memory() {
+    with_target(6, async |_, fixture| {
+        let (client, volume) = (Client::new(&fixture, "iqn.a:1").await, fixture.volume("one"));
         let held = || volume.stats().memory_bytes;
         client.send(&cdb10(0x28, 0x10, 64, 8), 4096, &[]).await.good();
         assert_eq!(held(), 0);
@@ -168,9 +168,9 @@ fn what_is_read_or_written_once_is_not_kept_in_memory() {
 }
 
 #[test]
-fn a_pre_fetch_brings_blocks_into_memory() {
-    with_target(7, async |_, setting| {
-        let (client, volume) = (Client::new(&setting, "iqn.a:1").await, setting.volume("one"));
+fn pre_fetch_loads_blocks_into_memory() {
+    with_target(7, async |_, fixture| {
+        let (client, volume) = (Client::new(&fixture, "iqn.a:1").await, fixture.volume("one"));
         client.send(&cdb10(0x34, 0, 0, 64), 0, &[]).await.good();
         assert_eq!(volume.stats().memory_bytes, 64 * 512);
         assert_eq!(client.send(&cdb16(0x90, 0, BLOCKS, 1), 0, &[]).await.sense(), (5, 0x21, 0));

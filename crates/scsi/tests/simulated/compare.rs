@@ -1,4 +1,4 @@
-//! COMPARE AND WRITE is one step, whoever else writes; VERIFY and ORWRITE.
+//! COMPARE AND WRITE is atomic against other writers; VERIFY and ORWRITE.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,8 +7,8 @@ use engine::WritePolicy;
 use scsi::Status;
 use seam::{Nanos, Seam};
 
+use crate::fixture::{BLOCKS, with_target};
 use crate::initiator::{Client, cdb10, cdb16, content};
-use crate::setting::{BLOCKS, with_target};
 
 const COMPARE_AND_WRITE: u8 = 0x89;
 
@@ -19,19 +19,19 @@ async fn swap(client: &Client, first: u64, old: u64, new: u64, blocks: u8) -> St
     client.send(&cdb, 0, &content([vec![old; n], vec![new; n]].concat())).await.status
 }
 
-/// Each of eight initiators counts up by comparing and writing, over two blocks of the engine; another one writes beside them.
+/// Eight initiators increment a counter by COMPARE AND WRITE over two blocks of the engine.
 #[test]
-fn a_counter_that_eight_initiators_count_up_is_exact() {
+fn counter_of_eight_initiators_is_exact() {
     for seed in 0..40 {
-        with_target(seed, async |_, setting| {
+        with_target(seed, async |_, fixture| {
             let first = 7;
-            // Nothing stays in memory: what is compared is read from a disk, and there is time in between.
-            setting.volume("one").set_policy(WritePolicy::None).await.expect("nothing is dirty");
+            // Without caching, each comparison reads the disk, which leaves time for a race.
+            fixture.volume("one").set_policy(WritePolicy::None).await.expect("nothing is dirty");
             let (running, done) = (Rc::new(Cell::new(8)), Rc::new(Cell::new(0_u64)));
             for number in 0..8 {
-                let client = Client::new(&setting, &format!("iqn.a:{number}")).await;
-                let (running, done, seam) = (Rc::clone(&running), Rc::clone(&done), setting.seam.clone());
-                setting.seam.spawn(async move {
+                let client = Client::new(&fixture, &format!("iqn.a:{number}")).await;
+                let (running, done, seam) = (Rc::clone(&running), Rc::clone(&done), fixture.seam.clone());
+                fixture.seam.spawn(async move {
                     for _ in 0..12 {
                         loop {
                             let known =
@@ -48,25 +48,25 @@ fn a_counter_that_eight_initiators_count_up_is_exact() {
                 });
             }
             while running.get() > 0 {
-                setting.seam.sleep(Nanos::from_micros(100)).await;
+                fixture.seam.sleep(Nanos::from_micros(100)).await;
             }
-            let reader = Client::new(&setting, "iqn.a:reader").await;
+            let reader = Client::new(&fixture, "iqn.a:reader").await;
             assert_eq!(done.get(), 96);
             assert_eq!(reader.read(0, first, 2).await.good(), content([96, 96]), "seed {seed}");
         });
     }
 }
 
-/// Of a plain write and a COMPARE AND WRITE one is first: never is only a part of what was compared written.
+/// A WRITE and a COMPARE AND WRITE are serialised: the comparison never sees part of the write.
 #[test]
-fn a_write_in_flight_is_before_or_after_never_between() {
+fn write_is_ordered_before_or_after_compare_and_write() {
     for seed in 0..60 {
-        with_target(seed, async |_, setting| {
-            let (one, two) = (Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await);
-            setting.volume("one").set_policy(WritePolicy::None).await.expect("nothing is dirty");
+        with_target(seed, async |_, fixture| {
+            let (one, two) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
+            fixture.volume("one").set_policy(WritePolicy::None).await.expect("nothing is dirty");
             one.write(0, 4, &content([1; 60])).await.good();
-            let (ended, seam) = (Rc::new(Cell::new(false)), setting.seam.clone());
-            setting.seam.spawn({
+            let (ended, seam) = (Rc::new(Cell::new(false)), fixture.seam.clone());
+            fixture.seam.spawn({
                 let ended = Rc::clone(&ended);
                 async move {
                     seam.sleep(Nanos::from_micros(seam.random() % 100)).await;
@@ -77,19 +77,19 @@ fn a_write_in_flight_is_before_or_after_never_between() {
             });
             let swapped = swap(&one, 4, 1, 3, 60).await;
             while !ended.get() {
-                setting.seam.sleep(Nanos::from_micros(10)).await;
+                fixture.seam.sleep(Nanos::from_micros(10)).await;
             }
             let found = one.read(0, 4, 60).await.good();
-            // Before it: nothing was as expected. After it: all is as written.
+            // If the write is first, the comparison fails; if it is last, it overwrites.
             assert_eq!(found, content([2; 60]), "seed {seed}: {swapped:?}");
         });
     }
 }
 
 #[test]
-fn what_differs_is_named_by_its_place_and_nothing_is_written() {
-    with_target(1, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn miscompare_reports_offset_and_writes_nothing() {
+    with_target(1, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 0, &content([1, 2, 3])).await.good();
         let mut cdb = cdb16(COMPARE_AND_WRITE, 0, 0, 0);
         cdb[13] = 3;
@@ -97,12 +97,12 @@ fn what_differs_is_named_by_its_place_and_nothing_is_written() {
         assert_eq!(answer.sense(), (0xe, 0x1d, 0));
         assert_eq!(answer.status.sense()[3..7], 1024_u32.to_be_bytes());
         assert_eq!(client.read(0, 0, 3).await.good(), content([1, 2, 3]));
-        // Data for another number of blocks than the command names are no data for it.
+        // Data of another length than the command's are refused.
         for blocks in [2_u64, 4, 8] {
             assert_eq!(client.send(&cdb, 0, &content(vec![1; blocks as usize])).await.sense(), (5, 0x0e, 3));
         }
         let none = cdb16(COMPARE_AND_WRITE, 0, 0, 0);
-        assert_eq!(client.send(&none, 0, &content([0; 512])).await.sense(), (5, 0x24, 0), "256 do not fit");
+        assert_eq!(client.send(&none, 0, &content([0; 512])).await.sense(), (5, 0x24, 0), "256 blocks do not fit");
         assert_eq!(client.send(&none, 0, &[]).await.status, Status::Good);
         cdb[2..10].copy_from_slice(&(BLOCKS - 2).to_be_bytes());
         assert_eq!(client.send(&cdb, 0, &content([0; 6])).await.sense(), (5, 0x21, 0));
@@ -110,9 +110,9 @@ fn what_differs_is_named_by_its_place_and_nothing_is_written() {
 }
 
 #[test]
-fn verify_compares_each_block_or_the_same_one_or_only_reads() {
-    with_target(2, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn verify_compares_each_block_or_one_block_or_only_reads() {
+    with_target(2, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 100, &content([5, 5, 6])).await.good();
         for (flags, data, place) in [
             (0x02, content([5, 5, 6]), None),
@@ -137,8 +137,8 @@ fn verify_compares_each_block_or_the_same_one_or_only_reads() {
 
 #[test]
 fn or_write_sets_bits_and_clears_none() {
-    with_target(3, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+    with_target(3, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 6, &content([0b0011, 0b0101, 0])).await.good();
         client.send(&cdb16(0x8b, 0, 6, 3), 0, &content([0b1001, 0b1010, 0b1])).await.good();
         assert_eq!(client.read(0, 6, 3).await.good(), content([0b1011, 0b1111, 0b1]));
@@ -146,13 +146,13 @@ fn or_write_sets_bits_and_clears_none() {
 }
 
 #[test]
-fn write_and_verify_writes_what_it_was_given() {
-    with_target(4, async |world, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn write_and_verify_writes_its_data() {
+    with_target(4, async |world, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         for (flags, first) in [(0x00, 8), (0x02, 16)] {
             client.send(&cdb10(0x2e, flags, first, 2), 0, &content([8, 9])).await.good();
-            // It is on the medium when it is acknowledged.
-            let disk = crate::setting::disk(&world, "one");
+            // The data are on the medium at acknowledgement.
+            let disk = crate::fixture::disk(&world, "one");
             assert_eq!((disk.durable_tag(first.into()), disk.durable_tag(u64::from(first) + 1)), (8, 9));
         }
     });

@@ -1,14 +1,14 @@
-//! EXTENDED COPY: between places and units, never through the initiator.
+//! EXTENDED COPY within a unit and between units.
 
 use std::rc::Rc;
 
 use scsi::{Cancel, Identity, Status};
 use seam::{Nanos, Seam};
 
+use crate::fixture::{BLOCKS, disk, lun, with_target};
 use crate::initiator::{Answer, Client, cdb16, content};
-use crate::setting::{BLOCKS, disk, lun, with_target};
 
-/// A list that copies between units 0 and 1: each segment is source, destination, from, to, blocks.
+/// A parameter list for units 0 and 1; a segment is (source, destination, from, to, blocks).
 fn list(id: u8, usage: u8, segments: &[(u16, u16, u64, u64, u16)]) -> Vec<u8> {
     let mut list = vec![id, usage << 3, 0, 64, 0, 0, 0, 0];
     list.extend((segments.len() as u32 * 28).to_be_bytes());
@@ -36,7 +36,7 @@ async fn copy(client: &Client, list: &[u8]) -> Answer {
     client.send(&cdb16(0x83, 0, 0, list.len() as u32), 0, list).await
 }
 
-/// Has a unit write through, so that a copy to it takes its time.
+/// Disables a unit's write cache, so that a copy to it takes time.
 async fn write_through(client: &Client, lun: u16) {
     let mut mode = client.at(lun, &[0x1a, 8, 8, 0, 255, 0], 255, &[]).await.good();
     (mode[0], mode[2], mode[6]) = (0, 0, 0);
@@ -50,12 +50,12 @@ async fn status(client: &Client, id: u8) -> Answer {
 }
 
 #[test]
-fn blocks_are_copied_within_a_unit_and_between_two_wherever_they_lie() {
-    with_target(1, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn blocks_are_copied_within_and_between_units_at_any_alignment() {
+    with_target(1, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         let data = content(1..3_001);
         client.write(0, 5, &data).await.good();
-        // Shifted against the engine's blocks, and to another unit; then back over its own source, both ways.
+        // Unaligned to the engine's blocks and to another unit; then overlapping its source in both directions.
         copy(&client, &list(1, 2, &[(0, 1, 5, 10, 3_000), (0, 0, 5, 4_096, 3_000)])).await.good();
         assert_eq!(client.read(1, 10, 3_000).await.good(), data);
         assert_eq!(client.read(0, 4_096, 3_000).await.good(), data);
@@ -67,9 +67,9 @@ fn blocks_are_copied_within_a_unit_and_between_two_wherever_they_lie() {
 }
 
 #[test]
-fn what_is_not_there_stays_so() {
-    with_target(2, async |world, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn holes_stay_holes() {
+    with_target(2, async |world, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(1, 0, &content([7; 64])).await.good();
         client.send(&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
         client.at(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
@@ -84,44 +84,44 @@ fn what_is_not_there_stays_so() {
 }
 
 #[test]
-fn a_segment_that_cannot_be_done_ends_the_copy_and_says_how_far_it_came() {
-    with_target(3, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn failed_segment_ends_copy_and_reports_progress() {
+    with_target(3, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 0, &content([7; 8])).await.good();
         let outside = copy(&client, &list(9, 0, &[(0, 1, 0, 0, 8), (0, 1, 0, BLOCKS - 1, 8)])).await;
         assert_eq!(outside.sense(), (0xa, 0, 0));
         assert_eq!(status(&client, 9).await.good(), [0, 0, 0, 8, 2, 0, 1, 1, 0, 0, 0, 4]);
         assert_eq!(status(&client, 9).await.sense(), (5, 0x24, 0));
         assert_eq!(copy(&client, &list(1, 0, &[(0, 2, 0, 0, 8)])).await.sense(), (0xa, 8, 4));
-        // A unit that the initiator does not see is none.
-        setting.target.change(lun(1), scsi::AccessList::new(["iqn.b:*"]), false);
+        // A unit that the initiator may not see does not exist for a copy.
+        fixture.target.change(lun(1), scsi::AccessList::new(["iqn.b:*"]), false);
         client.send(&[0; 6], 0, &[]).await;
         assert_eq!(copy(&client, &list(1, 0, &[(0, 1, 0, 0, 8)])).await.sense(), (0xa, 8, 4));
     });
 }
 
 #[test]
-fn a_copy_respects_reservations_and_protection_of_what_it_writes() {
-    with_target(4, async |_, setting| {
-        let (client, other) = (Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await);
+fn copy_respects_reservations_and_write_protection() {
+    with_target(4, async |_, fixture| {
+        let (client, other) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
         other.at(1, &[0x16, 0, 0, 0, 0, 0], 0, &[]).await.good();
         let across = list(1, 2, &[(0, 1, 0, 0, 8)]);
         assert_eq!(copy(&client, &across).await.status, Status::ReservationConflict);
         other.at(1, &[0x17, 0, 0, 0, 0, 0], 0, &[]).await.good();
-        setting.target.change(lun(1), scsi::AccessList::default(), true);
+        fixture.target.change(lun(1), scsi::AccessList::default(), true);
         assert_eq!(copy(&client, &across).await.sense(), (7, 0x27, 0));
     });
 }
 
 #[test]
-fn a_copy_that_is_called_off_stops_before_its_end() {
-    with_target(5, async |_, setting| {
-        let client = Rc::new(Client::new(&setting, "iqn.a:1").await);
+fn cancelled_copy_stops_early() {
+    with_target(5, async |_, fixture| {
+        let client = Rc::new(Client::new(&fixture, "iqn.a:1").await);
         client.write(0, 0, &content(1..8_001)).await.good();
         write_through(&client, 1).await;
         let cancel = Cancel::default();
-        setting.seam.spawn({
-            let (cancel, seam) = (cancel.clone(), setting.seam.clone());
+        fixture.seam.spawn({
+            let (cancel, seam) = (cancel.clone(), fixture.seam.clone());
             async move {
                 seam.sleep(Nanos::from_micros(300)).await;
                 cancel.cancel();
@@ -132,16 +132,16 @@ fn a_copy_that_is_called_off_stops_before_its_end() {
         let answer = client.with([0; 8], &cdb16(0x83, 0, 0, list.len() as u32), 0, &list, &cancel).await;
         assert_eq!(answer.status, Status::Aborted);
         let found = client.read(1, 23_900, 100).await.good();
-        setting.seam.sleep(Nanos::from_secs(1)).await;
-        assert_eq!(client.read(1, 23_900, 100).await.good(), found, "nothing happens afterwards");
+        fixture.seam.sleep(Nanos::from_secs(1)).await;
+        assert_eq!(client.read(1, 23_900, 100).await.good(), found, "the copy has no effect after its end");
         assert_eq!(found, content([0; 100]));
     });
 }
 
 #[test]
-fn what_may_be_asked_for_is_told_and_an_empty_list_is_well() {
-    with_target(6, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn operating_parameters_are_reported_and_empty_list_succeeds() {
+    with_target(6, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         let told = client.send(&cdb16(0x84, 3, 0, 256), 256, &[]).await.good();
         assert_eq!(u32::from_be_bytes(told[..4].try_into().unwrap()) as usize, told.len() - 4);
         let segment_max = u32::from_be_bytes(told[16..20].try_into().unwrap());
@@ -152,25 +152,25 @@ fn what_may_be_asked_for_is_told_and_an_empty_list_is_well() {
 }
 
 #[test]
-fn who_resets_the_destination_of_a_copy_ends_it_and_waits_for_it() {
-    with_target(9, async |world, setting| {
-        let [copier, other] = [Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await];
+fn reset_of_destination_ends_copy_and_waits_for_it() {
+    with_target(9, async |world, fixture| {
+        let [copier, other] = [Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await];
         copier.write(0, 0, &content(1..8_193)).await.good();
         write_through(&copier, 1).await;
         let segments = list(1, 2, &[(0, 1, 0, 0, 8_192)]);
-        let (running, seam) = (copier.clone(), setting.seam.clone());
+        let (running, seam) = (copier.clone(), fixture.seam.clone());
         let ended = Rc::new(std::cell::Cell::new(None));
         let told = Rc::clone(&ended);
         seam.spawn(async move { told.set(Some(copy(&running, &segments).await.status)) });
         seam.sleep(Nanos::from_micros(300)).await;
-        assert!(setting.target.reset(&other.nexus, Some(lun(1).encode())).await);
-        setting.volume("two").flush().await.expect("the disk works");
+        assert!(fixture.target.reset(&other.nexus, Some(lun(1).encode())).await);
+        fixture.volume("two").flush().await.expect("the disk works");
         let at_reset: Vec<u64> = (0..8_192).map(|block| disk(&world, "two").tag(block)).collect();
         seam.sleep(Nanos::from_secs(5)).await;
-        setting.volume("two").flush().await.expect("the disk works");
+        fixture.volume("two").flush().await.expect("the disk works");
         let later: Vec<u64> = (0..8_192).map(|block| disk(&world, "two").tag(block)).collect();
         assert_eq!(ended.take(), Some(Status::Aborted));
         assert!(at_reset == later, "the copy went on after the reset");
-        assert!(at_reset.contains(&0), "it was over before the reset");
+        assert!(at_reset.contains(&0), "the copy had ended before the reset");
     });
 }

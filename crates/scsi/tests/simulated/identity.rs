@@ -1,9 +1,9 @@
-//! What a unit says that it is, and who may see it.
+//! INQUIRY, READ CAPACITY, REPORT LUNS and mode pages.
 
 use scsi::{AccessList, Status};
 
+use crate::fixture::{BLOCKS, lun, unit, with_target};
 use crate::initiator::{Client, cdb16};
-use crate::setting::{BLOCKS, lun, unit, with_target};
 
 fn inquiry(page: Option<u8>, room: u16) -> [u8; 6] {
     let [high, low] = room.to_be_bytes();
@@ -11,9 +11,9 @@ fn inquiry(page: Option<u8>, room: u16) -> [u8; 6] {
 }
 
 #[test]
-fn every_page_that_is_listed_can_be_read_and_says_its_length() {
-    with_target(1, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn every_listed_page_is_readable_with_its_stated_length() {
+    with_target(1, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         let pages = client.send(&inquiry(Some(0), 255), 255, &[]).await.good();
         assert!(pages[4..].is_sorted() && pages.len() == 4 + usize::from(pages[3]));
         for page in &pages[4..] {
@@ -26,35 +26,35 @@ fn every_page_that_is_listed_can_be_read_and_says_its_length() {
 }
 
 #[test]
-fn a_unit_is_named_by_its_volume_and_by_the_port_that_was_asked() {
-    with_target(2, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn designators_name_the_volume_and_the_port() {
+    with_target(2, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         let names = async |number| client.at(number, &inquiry(Some(0x83), 512), 512, &[]).await.good();
         let (one, two) = (names(0).await, names(1).await);
-        // The first designator is the unit's, binary, NAA, of sixteen bytes.
+        // The first designator is the unit's: binary, NAA, sixteen bytes.
         assert_eq!(one[4..8], [1, 3, 0, 16]);
         assert_eq!(one[8] >> 4, 6);
         assert_ne!(one[8..24], two[8..24]);
         let text = String::from_utf8_lossy(&one).into_owned();
         assert!(text.contains("iqn.2026-11.io.hotset:lab,t,0x0001\0"), "{text}");
-        // The same volume under another number is the same to whoever sees it.
-        setting.target.remove(lun(1));
-        setting.target.add(unit(setting.volume("two"), 5, Vec::new())).expect("the number is free");
+        // The designators do not depend on the unit's number.
+        fixture.target.remove(lun(1));
+        fixture.target.add(unit(fixture.volume("two"), 5, Vec::new())).expect("the number is free");
         client.at(0, &[0; 6], 0, &[]).await;
         assert_eq!(names(5).await, two);
     });
 }
 
 #[test]
-fn sizes_are_told_in_both_lengths_and_a_thin_unit_says_so() {
-    with_target(3, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn capacity_is_reported_in_both_lengths_and_as_thin() {
+    with_target(3, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         let short = client.send(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, &[]).await.good();
         assert_eq!(short, [(BLOCKS as u32 - 1).to_be_bytes(), 512_u32.to_be_bytes()].concat());
         let mut cdb = cdb16(0x9e, 0x10, 0, 32);
         let long = client.send(&cdb, 32, &[]).await.good();
         assert_eq!((&long[..8], &long[12..16]), (&(BLOCKS - 1).to_be_bytes()[..], &[0, 3, 0xc0, 0][..]));
-        // As much as was allocated, without a word about the rest.
+        // The allocation length cuts the answer.
         cdb[13] = 12;
         let answer = client.send(&cdb, 32, &[]).await;
         assert_eq!((answer.transfer_bytes, answer.good().len()), (12, 12));
@@ -62,18 +62,18 @@ fn sizes_are_told_in_both_lengths_and_a_thin_unit_says_so() {
 }
 
 #[test]
-fn an_initiator_sees_its_own_units_alone() {
-    with_target(4, async |_, setting| {
-        setting.target.remove(lun(0));
-        let mut spec = unit(setting.volume("one"), 300, Vec::new());
+fn initiator_sees_only_its_own_units() {
+    with_target(4, async |_, fixture| {
+        fixture.target.remove(lun(0));
+        let mut spec = unit(fixture.volume("one"), 300, Vec::new());
         spec.access = AccessList::new(["iqn.a:*"]);
-        setting.target.add(spec).expect("the number is free");
+        fixture.target.add(spec).expect("the number is free");
         let list = [0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
-        let (mine, others) = (Client::fresh(&setting, "iqn.a:1"), Client::fresh(&setting, "iqn.b:1"));
+        let (mine, others) = (Client::fresh(&fixture, "iqn.a:1"), Client::fresh(&fixture, "iqn.b:1"));
         let both = [[0, 1, 0, 0, 0, 0, 0, 0], [0x41, 44, 0, 0, 0, 0, 0, 0]].concat();
         assert_eq!(mine.at(0, &list, 256, &[]).await.good(), [&[0, 0, 0, 16, 0, 0, 0, 0][..], &both].concat());
         assert_eq!(others.at(0, &list, 256, &[]).await.good(), [&[0, 0, 0, 8, 0, 0, 0, 0][..], &both[..8]].concat());
-        // Number 0 answers who asks what there is, and nothing else.
+        // LUN 0 answers INQUIRY and REPORT LUNS only.
         let absent = others.at(0, &inquiry(None, 96), 96, &[]).await.good();
         assert_eq!(absent[0], 0x3f);
         assert_eq!(others.at(0, &[0; 6], 0, &[]).await.sense(), (5, 0x25, 0));
@@ -85,27 +85,27 @@ fn an_initiator_sees_its_own_units_alone() {
 }
 
 #[test]
-fn the_caching_page_says_what_is_so_and_can_be_told_otherwise() {
-    with_target(5, async |world, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn caching_page_reports_and_sets_write_cache() {
+    with_target(5, async |world, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         let sense = [0x1a, 0x08, 0x08, 0, 255, 0];
         let page = client.send(&sense, 255, &[]).await.good();
         assert_eq!((page[2], page[4], page[6] & 4), (0x10, 0x08, 4));
-        // Without the cache each write is durable when it is acknowledged.
+        // Without the write cache each write is durable at acknowledgement.
         let mut list = page.clone();
         (list[0], list[2], list[6]) = (0, 0, 0);
         client.send(&[0x15, 0x10, 0, 0, list.len() as u8, 0], 0, &list).await.good();
         assert_eq!(client.send(&sense, 255, &[]).await.good()[6] & 4, 0);
         client.write(0, 9, &crate::initiator::content([5])).await.good();
-        assert_eq!(crate::setting::disk(&world, "one").durable_tag(9), 5);
+        assert_eq!(crate::fixture::disk(&world, "one").durable_tag(9), 5);
     });
 }
 
 #[test]
-fn a_unit_that_must_not_be_written_says_so_before_and_when() {
-    with_target(6, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
-        setting.target.change(lun(0), AccessList::default(), true);
+fn write_protected_unit_reports_it_and_refuses_writes() {
+    with_target(6, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
+        fixture.target.change(lun(0), AccessList::default(), true);
         assert_eq!(client.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 1));
         assert_eq!(client.send(&[0x1a, 0x08, 0x3f, 0, 255, 0], 255, &[]).await.good()[2] & 0x80, 0x80);
         let refused = (7, 0x27, 0);
@@ -119,9 +119,9 @@ fn a_unit_that_must_not_be_written_says_so_before_and_when() {
 }
 
 #[test]
-fn mode_pages_of_every_kind_fit_what_they_say() {
-    with_target(7, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn mode_pages_have_their_stated_lengths() {
+    with_target(7, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         for control in 0..3 {
             let short = client.send(&[0x1a, 0, control << 6 | 0x3f, 0, 255, 0], 255, &[]).await.good();
             assert_eq!((usize::from(short[0]) + 1, short[3]), (short.len(), 8));

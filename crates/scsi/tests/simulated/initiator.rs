@@ -1,4 +1,4 @@
-//! An initiator: sends commands, and keeps what comes back.
+//! An initiator that sends commands and collects the answers.
 
 use std::rc::Rc;
 
@@ -6,16 +6,16 @@ use scsi::{Cancel, Command, DataIn, DataOut, Expected, Gone, Initiator, Nexus, S
 use seam::sim::{SimBlock, SimSeam};
 use seam::{Block, Nanos, Piece, Seam};
 
-use crate::setting::Setting;
+use crate::fixture::Fixture;
 
-/// One that is logged in.
+/// An initiator that is logged in.
 #[derive(Clone)]
 pub struct Client {
-    pub setting: Rc<Setting>,
+    pub fixture: Rc<Fixture>,
     pub nexus: Nexus,
 }
 
-/// What came back.
+/// Answer to a command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: Status,
@@ -24,7 +24,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The data of what went well.
+    /// Data of a successful command.
     pub fn good(self) -> Vec<u8> {
         assert_eq!(self.status, Status::Good);
         self.data
@@ -38,7 +38,7 @@ impl Answer {
     }
 }
 
-/// The data of a command, on a wire that takes its time.
+/// Data of a command, delivered with random delays.
 pub struct Wire {
     pub seam: SimSeam,
     pub out: Vec<u8>,
@@ -54,7 +54,7 @@ impl DataOut for Wire {
     }
 }
 
-/// What comes back.
+/// Collects the data sent to the initiator.
 #[derive(Default)]
 pub struct Sink(pub Vec<u8>);
 
@@ -80,10 +80,10 @@ impl DataIn<SimSeam> for Sink {
 }
 
 impl Client {
-    /// Logs in, and hears that the units were started.
-    pub async fn new(setting: &Rc<Setting>, name: &str) -> Client {
-        let client = Self::fresh(setting, name);
-        for lun in setting.target.luns() {
+    /// Logs in and consumes the power-on attentions.
+    pub async fn new(fixture: &Rc<Fixture>, name: &str) -> Client {
+        let client = Self::fresh(fixture, name);
+        for lun in fixture.target.luns() {
             let started = client.at(lun.number(), &[0; 6], 0, &[]).await;
             if started.status != Status::Good {
                 assert_eq!(started.sense(), (6, 0x29, 0));
@@ -93,30 +93,30 @@ impl Client {
     }
 
     /// Logs in.
-    pub fn fresh(setting: &Rc<Setting>, name: &str) -> Client {
-        let nexus = setting.target.nexus(Initiator::new(name, [1; 6]), 1);
-        Client { setting: Rc::clone(setting), nexus }
+    pub fn fresh(fixture: &Rc<Fixture>, name: &str) -> Client {
+        let nexus = fixture.target.nexus(Initiator::new(name, [1; 6]), 1);
+        Client { fixture: Rc::clone(fixture), nexus }
     }
 
-    /// Sends a command to unit 0 that moves nothing but what `out` has and `room` bytes back.
+    /// Sends a command to unit 0 with the data `out` and an expected answer of `room` bytes.
     pub async fn send(&self, cdb: &[u8], room: u64, out: &[u8]) -> Answer {
         self.at(0, cdb, room, out).await
     }
 
-    /// As [`Client::send`], to a unit.
+    /// As [`Client::send`], to another unit.
     pub async fn at(&self, lun: u16, cdb: &[u8], room: u64, out: &[u8]) -> Answer {
         let cancel = Cancel::default();
-        self.with(crate::setting::lun(lun).encode(), cdb, room, out, &cancel).await
+        self.with(crate::fixture::lun(lun).encode(), cdb, room, out, &cancel).await
     }
 
-    /// As [`Client::send`], with everything that there is to be said.
+    /// As [`Client::send`], with an address and a cancellation.
     pub async fn with(&self, lun: [u8; 8], cdb: &[u8], room: u64, out: &[u8], cancel: &Cancel) -> Answer {
         let expected = Expected { out_bytes: out.len() as u64, in_bytes: room };
-        let mut wire = Wire { seam: self.setting.seam.clone(), out: out.to_vec(), taken: 0 };
+        let mut wire = Wire { seam: self.fixture.seam.clone(), out: out.to_vec(), taken: 0 };
         let mut sink = Sink::default();
         let command = Command { lun, cdb, expected, cancel };
-        let outcome = self.setting.target.execute(&self.nexus, command, &mut wire, &mut sink).await;
-        assert!(sink.0.len() as u64 <= room, "more than there was room for");
+        let outcome = self.fixture.target.execute(&self.nexus, command, &mut wire, &mut sink).await;
+        assert!(sink.0.len() as u64 <= room, "the answer exceeds the expected length");
         Answer { status: outcome.status, data: sink.0, transfer_bytes: outcome.transfer_bytes }
     }
 
@@ -129,7 +129,7 @@ impl Client {
     }
 }
 
-/// A command of sixteen bytes.
+/// A CDB of sixteen bytes.
 pub fn cdb16(code: u8, flags: u8, first: u64, count: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (code, flags);
@@ -138,7 +138,7 @@ pub fn cdb16(code: u8, flags: u8, first: u64, count: u32) -> [u8; 16] {
     cdb
 }
 
-/// A command of ten bytes.
+/// A CDB of ten bytes.
 pub fn cdb10(code: u8, flags: u8, first: u32, count: u16) -> [u8; 10] {
     let mut cdb = [0; 10];
     (cdb[0], cdb[1]) = (code, flags);
@@ -147,7 +147,7 @@ pub fn cdb10(code: u8, flags: u8, first: u32, count: u16) -> [u8; 10] {
     cdb
 }
 
-/// Content of blocks, each with a tag of its own.
+/// Content of blocks, each filled with its own tag.
 pub fn content(tags: impl IntoIterator<Item = u64>) -> Vec<u8> {
     tags.into_iter().flat_map(|tag| tag.to_le_bytes().repeat(64)).collect()
 }

@@ -1,5 +1,4 @@
-//! The block device server in the simulated world: what initiators are promised, with many of them at once, with disks that fail, and
-//! with bytes that mean nothing.
+//! The block device server in the simulated world: concurrent initiators, failing disks and random bytes.
 
 mod absent;
 mod arbitrary;
@@ -8,10 +7,10 @@ mod blocks;
 mod compare;
 mod copies;
 mod errors;
+mod fixture;
 mod identity;
 mod initiator;
-mod kept;
-mod preempting;
-mod reserving;
-mod setting;
+mod preemption;
+mod reservations;
+mod restart;
 mod space;

@@ -1,10 +1,10 @@
-//! Blocks that nobody needs, blocks that are all the same, and which are mapped.
+//! UNMAP, WRITE SAME, GET LBA STATUS and the provisioning log page.
 
 use scsi::{Provisioned, Status};
 use seam::sim::DiskControl;
 
+use crate::fixture::{BLOCKS, disk, lun, with_target};
 use crate::initiator::{Client, cdb10, cdb16, content};
-use crate::setting::{BLOCKS, disk, lun, with_target};
 
 fn unmap_list(ranges: &[(u64, u32)]) -> Vec<u8> {
     let mut list = vec![0, 0];
@@ -27,9 +27,9 @@ fn writes(disk: &DiskControl) -> u64 {
 }
 
 #[test]
-fn what_is_unmapped_reads_as_zeroes_and_all_ranges_or_none_are() {
-    with_target(1, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn unmapped_blocks_read_as_zeroes_and_invalid_lists_unmap_nothing() {
+    with_target(1, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 0, &content([1; 64])).await.good();
         let list = unmap_list(&[(3, 2), (16, 32), (BLOCKS, 0)]);
         client.send(&unmap_cdb(list.len()), 0, &list).await.good();
@@ -44,9 +44,9 @@ fn what_is_unmapped_reads_as_zeroes_and_all_ranges_or_none_are() {
 }
 
 #[test]
-fn write_same_fills_and_zeroes_touch_no_block() {
-    with_target(2, async |world, setting| {
-        let (client, disk) = (Client::new(&setting, "iqn.a:1").await, disk(&world, "one"));
+fn write_same_fills_and_zeroes_write_no_block() {
+    with_target(2, async |world, fixture| {
+        let (client, disk) = (Client::new(&fixture, "iqn.a:1").await, disk(&world, "one"));
         client.send(&cdb16(0x93, 0, 5, 3_000), 0, &content([9])).await.good();
         assert_eq!(client.read(0, 4, 3_002).await.good(), content([vec![0], vec![9; 3_000], vec![0]].concat()));
         client.send(&cdb10(0x35, 0, 0, 0), 0, &[]).await.good();
@@ -64,9 +64,9 @@ fn write_same_fills_and_zeroes_touch_no_block() {
 }
 
 #[test]
-fn write_same_wants_one_block_and_some_place_for_it() {
-    with_target(3, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn write_same_needs_one_block_and_a_valid_range() {
+    with_target(3, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         for code in [0x41, 0x93] {
             let cdb = |flags, first: u64, count: u16| match code {
                 0x41 => cdb10(code, flags, first as u32, count).to_vec(),
@@ -75,11 +75,12 @@ fn write_same_wants_one_block_and_some_place_for_it() {
             for data in [content([1])[..256].to_vec(), content([1, 1])] {
                 assert_eq!(client.send(&cdb(0x08, 0, 1), 0, &data).await.sense(), (5, 0x0e, 3));
             }
-            // None means all that follow.
+            // A length of zero means all blocks to the end.
             client.send(&cdb(0, BLOCKS - 3, 0), 0, &content([code.into()])).await.good();
             assert_eq!(client.read(0, BLOCKS - 4, 4).await.good(), content([0, code.into(), code.into(), code.into()]));
             client.send(&cdb(0, BLOCKS, 0), 0, &content([1])).await.good();
-            // With UNMAP content is written that is none; but all the rest is let go of, whatever comes along.
+            // UNMAP with other content writes it, except to the end of the unit, which is unmapped whatever the
+            // content.
             client.send(&cdb(0x08, 0, 1), 0, &content([3])).await.good();
             assert_eq!(client.read(0, 0, 1).await.good(), content([3]));
             client.send(&cdb(0x08, BLOCKS - 2, 0), 0, &content([3])).await.good();
@@ -91,9 +92,9 @@ fn write_same_wants_one_block_and_some_place_for_it() {
 }
 
 #[test]
-fn the_mapping_tells_holes_from_what_was_written_and_is_not_on_the_disk_yet() {
-    with_target(4, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn lba_status_shows_dirty_blocks_as_mapped() {
+    with_target(4, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 800, &content([1; 64])).await.good();
         let status = async |first, room: u32| {
             let mut cdb = cdb16(0x9e, 0x12, first, room);
@@ -108,7 +109,7 @@ fn the_mapping_tells_holes_from_what_was_written_and_is_not_on_the_disk_yet() {
         };
         assert_eq!(status(0, 8 + 16 * 9).await, [(0, 800, 1), (800, 64, 0), (864, BLOCKS as u32 - 864, 1)]);
         assert_eq!(status(808, 24).await, [(808, 56, 0)]);
-        // Told in whole physical blocks.
+        // Ranges consist of whole physical blocks.
         assert_eq!(status(801, 24).await, [(808, 56, 0)]);
         assert_eq!(status(BLOCKS - 1, 24).await, [(BLOCKS - 1, 1, 1)]);
         assert_eq!(client.send(&cdb16(0x9e, 0x12, BLOCKS, 24), 24, &[]).await.sense(), (5, 0x21, 0));
@@ -116,14 +117,14 @@ fn the_mapping_tells_holes_from_what_was_written_and_is_not_on_the_disk_yet() {
 }
 
 #[test]
-fn a_log_tells_what_is_used_and_free_where_that_is_known() {
-    with_target(5, async |_, setting| {
-        let client = Client::new(&setting, "iqn.a:1").await;
+fn log_page_reports_used_and_free_space_if_known() {
+    with_target(5, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
         let log = async |page: u8| client.send(&[0x4d, 0, 0x40 | page, 0, 0, 0, 0, 1, 0, 0], 256, &[]).await;
         assert_eq!(log(0).await.good(), [0, 0, 0, 2, 0, 0x0c]);
         assert_eq!(log(0x0c).await.good(), [0x0c, 0, 0, 0]);
         let known = Provisioned { used_bytes: 5 << 20, available_bytes: Some(9 << 20) };
-        setting.target.set_provisioned(lun(0), Some(known));
+        fixture.target.set_provisioned(lun(0), Some(known));
         let free_and_used = [[0, 1, 3, 8, 0, 0, 0, 9, 2, 0, 0, 0], [0, 2, 3, 8, 0, 0, 0, 5, 1, 0, 0, 0]].concat();
         assert_eq!(log(0x0c).await.good(), [vec![0x0c, 0, 0, 24], free_and_used].concat());
         assert_eq!(log(0x0d).await.sense(), (5, 0x24, 0));

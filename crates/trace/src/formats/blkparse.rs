@@ -1,15 +1,15 @@
-//! What blkparse prints by default: `major,minor cpu sequence seconds pid action RWBS [sector + sectors] [process]`.
+//! Default output of blkparse: `major,minor cpu sequence seconds pid action RWBS [sector + sectors] [process]`.
 //!
-//! A request makes many events. Q, *queued*, is what was asked of the disk, before the scheduler merges and splits: what a
-//! cache would be asked. Where the beginning has no Q (`blktrace -a issue`), D, *issued*, is taken instead.
+//! A request produces several events. The decoder uses Q (*queued*), the request before the scheduler merges and splits
+//! it, because a cache would see that. Without Q at the start (`blktrace -a issue`) it uses D (*issued*).
 
-use crate::out::{Complaint, Out};
 use crate::request::{Op, Request};
+use crate::request_sink::{RecordError, RequestSink};
 use crate::text::{SECTOR_BYTES, in_bytes, number, seconds_as_ns, shown, words};
 
 pub struct Decoder {
     action: &'static [u8],
-    /// The events are over; figures about them follow.
+    /// True once the summary after the events has begun.
     summary: bool,
 }
 
@@ -22,7 +22,7 @@ impl Decoder {
 }
 
 impl super::Decoder for Decoder {
-    fn decode(&mut self, line: &[u8], out: &mut Out) -> Result<(), Complaint> {
+    fn decode(&mut self, line: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         if self.summary || line.trim_ascii().is_empty() {
             return Ok(());
         }
@@ -32,7 +32,7 @@ impl super::Decoder for Decoder {
         }
         let [disk, cpu, sequence, time, _, action] = words(line, true)?;
         let comma = disk.iter().position(|byte| *byte == b',');
-        let (major, minor) = disk.split_at(comma.ok_or_else(|| format!("{} is no disk, such as 8,0", shown(disk)))?);
+        let (major, minor) = disk.split_at(comma.ok_or_else(|| format!("{} is not a disk such as 8,0", shown(disk)))?);
         for (field, what) in [
             (major, "the disk's major number"),
             (&minor[1..], "the disk's minor number"),
@@ -48,7 +48,7 @@ impl super::Decoder for Decoder {
         let device = out.device(disk)?;
         let [_, _, _, _, _, _, flags] = words(line, true)?;
         let ranged = words::<10>(line, true).ok().filter(|words| words[8] == b"+");
-        // The first letters say what is asked (`FWS` a flush before a write, `RA`, `DS`), those behind how (`FUA`, sync, meta).
+        // The first letters name the operation (`FWS`: a flush before a write, `RA`, `DS`); later ones are modifiers.
         let (flushes, kind) = flags.strip_prefix(b"F").map_or((false, flags), |rest| (true, rest));
         if flushes {
             out.put_flush(time_ns, device)?;
@@ -94,7 +94,7 @@ Total (8,0):
 ";
 
     #[test]
-    fn what_was_queued_is_what_was_asked() {
+    fn queued_events_are_the_requests() {
         let (format, requests) = recognised("a", FIXTURE.as_bytes());
         assert_eq!(format, Format::Blkparse);
         let expected = [
@@ -109,17 +109,17 @@ Total (8,0):
     }
 
     #[test]
-    fn a_trace_of_issued_requests_alone_is_read_by_those() {
+    fn trace_without_queued_events_uses_issued_ones() {
         let issued: Vec<&str> = FIXTURE.lines().filter(|line| !line.contains(" Q ")).collect();
         let requests = recognised("a", issued.join("\n").as_bytes()).1;
         assert_eq!(requests, [request(Some(0), Op::Write, 223_490 * 512, 8_192, 0)]);
     }
 
     #[test]
-    fn a_broken_line_is_named_by_its_number() {
-        let first = FIXTURE.lines().next().expect("it has lines");
+    fn error_names_the_line() {
+        let first = FIXTURE.lines().next().expect("the fixture has lines");
         let message = failing(format!("{first}\nwhat is this line doing here\n").as_bytes(), 1);
-        assert!(message.contains("line 2: \"what\" is no disk, such as 8,0"), "{message}");
+        assert!(message.contains("line 2: \"what\" is not a disk such as 8,0"), "{message}");
         let message = failing(format!("{first}\n  8,0    3        2   ").as_bytes(), 1);
         assert!(message.contains("line 2: the last line is cut short: has 3 fields where 6 are expected"), "{message}");
     }

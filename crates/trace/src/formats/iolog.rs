@@ -1,15 +1,15 @@
-//! fio's I/O log. Version 2: `file action [offset length]`, and `file wait µs` between. Version 3, what `--write_iolog` writes:
-//! `µs file action [offset length]`. The header says which.
+//! fio's I/O log. Version 2: `file action [offset length]`, with `file wait µs` in between. Version 3, written by
+//! `--write_iolog`: `µs file action [offset length]`. The header names the version.
 
-use crate::out::{Complaint, Out};
 use crate::request::{Op, Request};
+use crate::request_sink::{RecordError, RequestSink};
 use crate::text::{number, shown};
 
-/// The first bytes of every such log.
+/// First bytes of a log.
 pub const MAGIC: &[u8] = b"fio version ";
 
 enum Version {
-    /// Time passes in `wait` alone; none passes in a log that has none.
+    /// Time passes only in `wait` actions; a log without them has no times.
     Two {
         elapsed_ns: Option<u64>,
     },
@@ -26,23 +26,23 @@ impl Decoder {
         Decoder { version: None, waits: head.windows(6).any(|word| word == b" wait ") }
     }
 
-    fn header(&self, line: &[u8]) -> Result<Version, Complaint> {
+    fn header(&self, line: &[u8]) -> Result<Version, RecordError> {
         match line.trim_ascii() {
             b"fio version 2 iolog" => Ok(Version::Two { elapsed_ns: self.waits.then_some(0) }),
             b"fio version 3 iolog" => Ok(Version::Three),
-            other => Err(format!("{} is no header; expected \"fio version 2 iolog\" or 3", shown(other)).into()),
+            other => Err(format!("{} is not a header; expected \"fio version 2 iolog\" or 3", shown(other)).into()),
         }
     }
 }
 
 impl super::Decoder for Decoder {
-    fn decode(&mut self, line: &[u8], out: &mut Out) -> Result<(), Complaint> {
+    fn decode(&mut self, line: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         let Some(version) = &mut self.version else {
             self.version = Some(self.header(line)?);
             return Ok(());
         };
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        let mut next = |what: &str| words.next().ok_or_else(|| Complaint(format!("{what} is missing")));
+        let mut next = |what: &str| words.next().ok_or_else(|| RecordError(format!("{what} is missing")));
         let time_ns = match version {
             Version::Two { elapsed_ns } => *elapsed_ns,
             Version::Three => Some(in_nanoseconds(number(next("the time")?, "the time")?)?),
@@ -53,7 +53,7 @@ impl super::Decoder for Decoder {
             (b"wait", Version::Two { elapsed_ns }) => {
                 let wait_ns = in_nanoseconds(number(next("the wait")?, "the wait")?)?;
                 let then = elapsed_ns.unwrap_or(0).checked_add(wait_ns);
-                *elapsed_ns = Some(then.ok_or("the waits take longer than time does")?);
+                *elapsed_ns = Some(then.ok_or("the waits exceed the range of times")?);
                 return Ok(());
             }
             (b"sync" | b"datasync", _) => {
@@ -65,7 +65,7 @@ impl super::Decoder for Decoder {
             (b"read", _) => Op::Read,
             (b"write", _) => Op::Write,
             (b"trim", _) => Op::Discard,
-            (other, _) => return Err(format!("there is no action {}", shown(other)).into()),
+            (other, _) => return Err(format!("unknown action {}", shown(other)).into()),
         };
         let (at, len) = (number(next("the offset")?, "the offset")?, number(next("the length")?, "the length")?);
         let device = out.device(file)?;
@@ -73,8 +73,8 @@ impl super::Decoder for Decoder {
     }
 }
 
-fn in_nanoseconds(time_us: u64) -> Result<u64, Complaint> {
-    time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs are no time").into())
+fn in_nanoseconds(time_us: u64) -> Result<u64, RecordError> {
+    time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs exceed the range of times").into())
 }
 
 #[cfg(test)]
@@ -85,7 +85,8 @@ mod tests {
     #[test]
     fn version_3_has_a_time_in_each_line() {
         let text = "fio version 3 iolog\n36 /dev/sdb add\n187 /dev/sdb open\n193 /dev/sdb read 61440 4096\n\
-                    36366 /dev/sdc write 774144 4096\n40000 /dev/sdb sync\n40001 /dev/sdb trim 0 1048576\n168659 /dev/sdb close\n";
+                    36366 /dev/sdc write 774144 4096\n40000 /dev/sdb sync\n40001 /dev/sdb trim 0 1048576\n\
+                    168659 /dev/sdb close\n";
         let (format, requests) = recognised("a", text.as_bytes());
         assert_eq!(format, Format::FioLog);
         assert_eq!(requests[0], request(Some(0), Op::Read, 61_440, 4_096, 0));
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn in_version_2_time_passes_in_waits_alone() {
+    fn version_2_takes_times_from_waits() {
         let without = "fio version 2 iolog\nf add\nf open\nf read 0 4096\nf write 4096 512\nf datasync 0 0\nf close\n";
         let (format, requests) = recognised("a", without.as_bytes());
         assert_eq!((format, requests.len()), (Format::FioLog, 3));
@@ -106,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_is_named_by_its_number() {
+    fn error_names_the_line() {
         let message = failing(b"fio version 3 iolog\n0 f read 0 4096\n5 f erase 0 4096\n", 1);
-        assert!(message.contains("line 3: there is no action \"erase\""), "{message}");
+        assert!(message.contains("line 3: unknown action \"erase\""), "{message}");
         let message = failing(b"fio version 3 iolog\n0 f read 0 4096\n5 f read 0", 1);
         assert!(message.contains("line 3: the last line is cut short: the length is missing"), "{message}");
         let message = failing(b"fio version 3 iolog\n0 f read 0 4096\n5 f wait 10\n", 1);
-        assert!(message.contains("line 3: there is no action \"wait\""), "{message}");
+        assert!(message.contains("line 3: unknown action \"wait\""), "{message}");
     }
 }

@@ -1,14 +1,14 @@
-//! The ARC paper's traces (Megiddo and Modha, FAST 2003), text: `first-block count ignored request-number`, in blocks of 512
-//! bytes; neither time nor direction.
+//! Text format of the ARC paper's traces (Megiddo and Modha, FAST 2003): `first-block count ignored request-number`, in
+//! blocks of 512 bytes, without times and directions.
 
-use crate::out::{Complaint, Out};
 use crate::request::{Op, Request};
+use crate::request_sink::{RecordError, RequestSink};
 use crate::text::{SECTOR_BYTES, in_bytes, number, words};
 
 pub struct Decoder;
 
 impl super::Decoder for Decoder {
-    fn decode(&mut self, line: &[u8], out: &mut Out) -> Result<(), Complaint> {
+    fn decode(&mut self, line: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         let [first, count, ignored, request] = words(line, false)?;
         let at = in_bytes(number(first, "the first block")?, SECTOR_BYTES)?;
         let len = in_bytes(number(count, "the count")?, SECTOR_BYTES)?;
@@ -26,7 +26,7 @@ mod tests {
     const FIXTURE: &str = "3050771 25 0 0\n2461851 8 0 1\n3050771 8 0 2\n";
 
     #[test]
-    fn every_request_is_a_read_without_a_time() {
+    fn requests_are_reads_without_times() {
         let (format, requests) = recognised("a", FIXTURE.as_bytes());
         assert_eq!(format, Format::Lis);
         assert_eq!(requests[0], request(None, Op::Read, 3_050_771 * 512, 25 * 512, 0));
@@ -34,9 +34,9 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_is_named_by_its_number() {
+    fn error_names_the_line() {
         let message = failing(format!("{FIXTURE}12 eight 0 3\n").as_bytes(), 3);
-        assert!(message.contains("line 4: the count is \"eight\", which is no whole number"), "{message}");
+        assert!(message.contains("line 4: the count is \"eight\", which is not a whole number"), "{message}");
         let message = failing(&FIXTURE.as_bytes()[..24], 1);
         assert!(message.contains("line 2: the last line is cut short: has 2 fields where 4 are expected"), "{message}");
     }

@@ -1,4 +1,4 @@
-//! One file a format, and the list of them. A new one is a file and a line in each part of this list.
+//! Trace formats, one file each, and their list. A new format is a file and a line in each part of the list.
 
 mod blkparse;
 pub mod hotset;
@@ -16,9 +16,9 @@ use std::str::FromStr;
 use crate::compression::Compression;
 use crate::error::TraceError;
 use crate::input::{Unit, without_return};
-use crate::out::{Complaint, Out};
+use crate::request_sink::{RecordError, RequestSink};
 
-/// What a trace may be written in.
+/// Format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// VMware's vscsiStats, binary, versions 1 and 2.
@@ -29,20 +29,20 @@ pub enum Format {
     Spc,
     /// fio's I/O log, versions 2 and 3.
     FioLog,
-    /// What blkparse prints of a blktrace.
+    /// Text output of blkparse.
     Blkparse,
-    /// The text of the ARC paper's traces.
+    /// Text of the ARC paper's traces.
     Lis,
-    /// Block numbers alone.
+    /// Block numbers only.
     U32Le,
-    /// MQSim's text.
+    /// Text of MQSim.
     Mqsim,
-    /// Our own.
+    /// The Hotset format.
     Hotset,
 }
 
 impl Format {
-    /// All of them, by their names in commands.
+    /// All formats with their names in commands.
     pub const ALL: [(&'static str, Format); 9] = [
         ("vscsi", Format::Vscsi),
         ("msr", Format::Msr),
@@ -55,12 +55,12 @@ impl Format {
         ("hotset", Format::Hotset),
     ];
 
-    /// Its name in commands.
+    /// Name in commands.
     pub fn name(self) -> &'static str {
         Format::ALL[self as usize].0
     }
 
-    /// What it is, in a few words.
+    /// Short description.
     pub fn title(self) -> &'static str {
         match self {
             Format::Vscsi => "VMware vscsiStats",
@@ -75,12 +75,12 @@ impl Format {
         }
     }
 
-    /// The names of all, for messages.
+    /// All names, for messages.
     pub fn names() -> String {
         Format::ALL.map(|(name, _)| name).join(", ")
     }
 
-    /// What the ending of a file's name says, that of a compression before it left out.
+    /// Format by the extension of a file name, after removing that of a compression.
     pub fn of_name(name: &str) -> Option<Self> {
         let packed = Compression::of_name(name).and_then(|_| name.rsplit_once('.'));
         let plain = packed.map_or(name, |(plain, _)| plain);
@@ -88,7 +88,7 @@ impl Format {
         ending.parse().ok()
     }
 
-    /// Reads it from its beginning on, of which `head` is some.
+    /// A decoder from the start of a trace, of which `head` is a prefix.
     pub(crate) fn decoder(self, head: &[u8]) -> Box<dyn Decoder> {
         match self {
             Format::Vscsi => Box::new(vscsi::Decoder::new(head)),
@@ -119,52 +119,55 @@ impl FromStr for Format {
     }
 }
 
-/// One format's way from units to requests.
+/// Decodes units of one format into requests.
 pub(crate) trait Decoder {
-    /// What it wants next.
+    /// The next unit to decode.
     fn unit(&self) -> Unit {
         Unit::Line
     }
 
-    /// What that is called where the trace ends within it.
+    /// Name of the unit, for a trace that ends within it.
     fn unit_name(&self) -> &'static str {
         "a record"
     }
 
-    /// Takes one unit and puts the requests that are in it.
-    fn decode(&mut self, unit: &[u8], out: &mut Out) -> Result<(), Complaint>;
+    /// Decodes a unit and puts its requests into `out`.
+    fn decode(&mut self, unit: &[u8], out: &mut RequestSink) -> Result<(), RecordError>;
 
-    /// The trace has ended: whether it may.
-    fn end(&mut self) -> Result<(), Complaint> {
+    /// Checks that the trace may end here.
+    fn end(&mut self) -> Result<(), RecordError> {
         Ok(())
     }
 }
 
-/// Units that are looked at.
-const TRIED: usize = 32;
+/// Most units examined per format.
+const UNITS_EXAMINED_MAX: usize = 32;
 
-/// The format whose first bytes these are; else the one whose decoder takes the most of the first units, if it finds a request
-/// in them. A format that would take anything (`u32le`) is not tried.
-pub(crate) fn recognise(head: &[u8]) -> Option<Format> {
-    // By those alone, so that a newer version is named instead of unknown, and a trace of nothing is one.
+/// Detects the format by its magic number, or else by the decoder that accepts the most units at the start, including a
+/// request. A format that accepts any bytes (`u32le`) is not tried.
+pub(crate) fn detect(head: &[u8]) -> Option<Format> {
+    // A magic number decides alone, so that a newer version gets its own error and an empty trace is valid.
     for (magic, format) in [(&hotset::MAGIC[..], Format::Hotset), (iolog::MAGIC, Format::FioLog)] {
         if head.starts_with(magic) {
             return Some(format);
         }
     }
     let tried = Format::ALL.iter().map(|(_, format)| *format).filter(|format| *format != Format::U32Le);
-    let scores = tried.map(|format| (taken(format, head), format));
-    scores.filter(|(taken, _)| *taken > 0).max_by_key(|(taken, _)| *taken).map(|(_, format)| format)
+    let scores = tried.map(|format| (decoded_units(format, head), format));
+    scores
+        .filter(|(decoded_units, _)| *decoded_units > 0)
+        .max_by_key(|(decoded_units, _)| *decoded_units)
+        .map(|(_, format)| format)
 }
 
-/// How many units of the beginning are as this format has them; 0 if no request is among them.
-fn taken(format: Format, head: &[u8]) -> usize {
+/// Number of units at the start that a format accepts; 0 without a request among them.
+fn decoded_units(format: Format, head: &[u8]) -> usize {
     let mut decoder = format.decoder(head);
-    let mut out = Out::default();
+    let mut out = RequestSink::default();
     let mut rest = head;
-    let mut taken = 0;
-    // A format with a long preamble has its requests further behind.
-    while taken < TRIED || out.len() == 0 {
+    let mut decoded_units = 0;
+    // A format with a long preamble has its first request beyond the limit.
+    while decoded_units < UNITS_EXAMINED_MAX || out.len() == 0 {
         let unit = match decoder.unit() {
             Unit::Bytes(len) => rest.split_at_checked(len),
             Unit::Line => match rest.iter().position(|byte| *byte == b'\n') {
@@ -178,7 +181,7 @@ fn taken(format: Format, head: &[u8]) -> usize {
             break;
         }
         rest = behind;
-        taken += 1;
+        decoded_units += 1;
     }
-    if out.len() == 0 { 0 } else { taken }
+    if out.len() == 0 { 0 } else { decoded_units }
 }

@@ -1,13 +1,13 @@
-//! MQSim's traces, text: `time-ns device first-sector sectors type`, type 1 a read and 0 a write.
+//! Text format of MQSim: `time-ns device first-sector sectors type`; type 1 is a read, 0 a write.
 
-use crate::out::{Complaint, Out};
 use crate::request::{Op, Request};
+use crate::request_sink::{RecordError, RequestSink};
 use crate::text::{SECTOR_BYTES, in_bytes, number, shown, small_number, words};
 
 pub struct Decoder;
 
 impl super::Decoder for Decoder {
-    fn decode(&mut self, line: &[u8], out: &mut Out) -> Result<(), Complaint> {
+    fn decode(&mut self, line: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         let [time, device, first, count, kind] = words(line, false)?;
         let op = match kind {
             b"1" => Op::Read,
@@ -30,7 +30,7 @@ mod tests {
     const FIXTURE: &str = "938513000 4 264719034 16 0\n938828000 3 197570570 16 1\n938944000 13 93230992 32 0\n";
 
     #[test]
-    fn one_is_a_read_and_times_begin_with_the_first_request() {
+    fn types_are_decoded_and_times_start_at_the_first_request() {
         let (format, requests) = recognised("a", FIXTURE.as_bytes());
         assert_eq!(format, Format::Mqsim);
         assert_eq!(requests[0], request(Some(0), Op::Write, 264_719_034 * 512, 8_192, 4));
@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_is_named_by_its_number() {
+    fn error_names_the_line() {
         let message = failing(format!("{FIXTURE}938944000 13 93230992 32 2\n").as_bytes(), 3);
         assert!(message.contains("line 4: the type is \"2\", neither 1 (read) nor 0 (write)"), "{message}");
         let message = failing(&FIXTURE.as_bytes()[..35], 1);

@@ -1,8 +1,8 @@
-//! Microsoft Research Cambridge (SNIA IOTTA), CSV: `time,host,disk,Read|Write,offset,bytes,response time`. Times are Windows
-//! file times: 100 ns each, since 1601.
+//! CSV format of Microsoft Research Cambridge (SNIA IOTTA): `time,host,disk,Read|Write,offset,bytes,response time`.
+//! Times are Windows file times: units of 100 ns since 1601.
 
-use crate::out::{Complaint, Out};
 use crate::request::{Op, Request};
+use crate::request_sink::{RecordError, RequestSink};
 use crate::text::{fields, number, shown, small_number};
 
 const TICK_NS: u64 = 100;
@@ -10,7 +10,7 @@ const TICK_NS: u64 = 100;
 pub struct Decoder;
 
 impl super::Decoder for Decoder {
-    fn decode(&mut self, line: &[u8], out: &mut Out) -> Result<(), Complaint> {
+    fn decode(&mut self, line: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         let [time, host, disk, kind, at, len, took] = fields(line, false)?;
         let ticks = number(time, "the time")?;
         let time_ns = ticks.checked_mul(TICK_NS).ok_or_else(|| format!("the time is {ticks}, which is too large"))?;
@@ -37,7 +37,7 @@ mod tests {
                            128166372026382245,usr,0,Write,2436440064,4096,1835\n";
 
     #[test]
-    fn ticks_are_a_hundred_nanoseconds_and_disks_are_numbered_as_they_appear() {
+    fn ticks_become_nanoseconds_and_disks_are_numbered_by_appearance() {
         let (format, requests) = recognised("a", FIXTURE.as_bytes());
         assert_eq!(format, Format::Msr);
         assert_eq!(requests[0], request(Some(0), Op::Read, 7_014_609_920, 24_576, 0));
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_is_named_by_its_number() {
+    fn error_names_the_line() {
         let message = failing(format!("{FIXTURE}128166372026382245,usr,0,Erase,0,4096,1\n").as_bytes(), 3);
         assert!(message.contains("line 4: \"Erase\" is neither Read nor Write; keep what comes before"), "{message}");
         let message = failing(&FIXTURE.as_bytes()[..FIXTURE.len() - 15], 2);

@@ -1,14 +1,15 @@
-//! Storage Performance Council (UMass Trace Repository), text: `unit,address,bytes,opcode,seconds`, and fields of one's own
-//! behind. The address counts blocks of 512 bytes in an application-specific unit, which is a disk of its own.
+//! Text format of the Storage Performance Council (UMass Trace Repository): `unit,address,bytes,opcode,seconds`, and
+//! optional further fields. The address counts blocks of 512 bytes in an application-specific unit, which is a disk of
+//! its own.
 
-use crate::out::{Complaint, Out};
 use crate::request::{Op, Request};
+use crate::request_sink::{RecordError, RequestSink};
 use crate::text::{SECTOR_BYTES, fields, in_bytes, number, seconds_as_ns, shown, small_number};
 
 pub struct Decoder;
 
 impl super::Decoder for Decoder {
-    fn decode(&mut self, line: &[u8], out: &mut Out) -> Result<(), Complaint> {
+    fn decode(&mut self, line: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         let [unit, address, len, opcode, time] = fields(line, true)?;
         let device = small_number(unit, "the unit")?;
         let at = in_bytes(number(address, "the address")?, SECTOR_BYTES)?;
@@ -39,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_is_named_by_its_number() {
+    fn error_names_the_line() {
         let message = failing(format!("{FIXTURE}0,1,512,x,1.0\n").as_bytes(), 3);
         assert!(message.contains("line 4: the opcode is \"x\", neither r nor w"), "{message}");
         let message = failing(&FIXTURE.as_bytes()[..33], 1);

@@ -1,9 +1,9 @@
-//! Block numbers alone, little-endian `u32`, of blocks of 4 KiB; neither time, direction nor length. Anything could be one, so
-//! it is taken for one by its name only.
+//! Block numbers only: little-endian `u32`, blocks of 4 KiB, without times, directions and lengths. The format accepts
+//! any bytes, so it is detected by the file name only.
 
 use crate::input::Unit;
-use crate::out::{Complaint, Out};
 use crate::request::{Op, Request};
+use crate::request_sink::{RecordError, RequestSink};
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -18,7 +18,7 @@ impl super::Decoder for Decoder {
         "a block number"
     }
 
-    fn decode(&mut self, record: &[u8], out: &mut Out) -> Result<(), Complaint> {
+    fn decode(&mut self, record: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         let block = u32::from_le_bytes(record.try_into().expect("a record has four bytes"));
         out.put(Request {
             time_ns: None,
@@ -36,7 +36,7 @@ mod tests {
     use crate::{Format, Op};
 
     #[test]
-    fn a_name_is_what_it_is_known_by() {
+    fn format_is_detected_by_name() {
         let bytes: Vec<u8> = [3u32, 0, u32::MAX].iter().flat_map(|block| block.to_le_bytes()).collect();
         let (format, requests) = recognised("w106.u32le.xz", &bytes);
         assert_eq!(format, Format::U32Le);
@@ -45,10 +45,10 @@ mod tests {
     }
 
     #[test]
-    fn a_block_number_that_is_cut_short_is_named_by_its_byte() {
+    fn error_names_the_byte_of_a_truncated_block_number() {
         let message = failing_named("a.u32le", &[1, 0, 0, 0, 2, 0], 1);
         assert!(
-            message.contains("byte 4: the file ends within a block number, of which 2 bytes are there"),
+            message.contains("byte 4: the file ends within a block number, with 2 bytes of it present"),
             "{message}"
         );
     }

@@ -1,15 +1,16 @@
-//! VMware's vscsiStats, binary and little-endian, as the CloudPhysics traces are.
+//! Binary format of VMware's vscsiStats, little-endian, used by the CloudPhysics traces.
 //!
-//! Version 1, 32 bytes: `u32` serial, `u32` bytes, `u32` scatter-gather count, `u16` SCSI opcode, `u16` version, `u64` first
-//! sector, `u64` time in µs. Version 2, 40 bytes: `u16` opcode, `u16` version, `u32` serial, `u32` bytes, `u32`
-//! scatter-gather count, `u64` first sector, `u64` time in µs, `u64` response time. The version is the upper byte of its field.
+//! Version 1, 32 bytes: `u32` serial, `u32` bytes, `u32` scatter-gather count, `u16` SCSI opcode, `u16` version, `u64`
+//! first sector, `u64` time in µs. Version 2, 40 bytes: `u16` opcode, `u16` version, `u32` serial, `u32` bytes, `u32`
+//! scatter-gather count, `u64` first sector, `u64` time in µs, `u64` response time. The version is the upper byte of
+//! its field.
 
 use crate::input::Unit;
-use crate::out::{Complaint, Out};
 use crate::request::{Op, Request};
+use crate::request_sink::{RecordError, RequestSink};
 use crate::text::{SECTOR_BYTES, in_bytes};
 
-/// Where a version keeps what.
+/// Field offsets of a version.
 struct Layout {
     version: u16,
     record_bytes: usize,
@@ -26,7 +27,7 @@ const V2: Layout = Layout { version: 2, record_bytes: 40, opcode: 0, version_at:
 pub struct Decoder(&'static Layout);
 
 impl Decoder {
-    /// The version is that of the first record; version 1 where that has neither.
+    /// Takes the version of the first record; version 1 if the record matches neither.
     pub fn new(head: &[u8]) -> Self {
         let second = head.len() >= V2.record_bytes && u16_at(head, V2.version_at) >> 8 == V2.version;
         let first = head.len() >= V1.record_bytes && u16_at(head, V1.version_at) >> 8 == V1.version;
@@ -39,7 +40,7 @@ impl super::Decoder for Decoder {
         Unit::Bytes(self.0.record_bytes)
     }
 
-    fn decode(&mut self, record: &[u8], out: &mut Out) -> Result<(), Complaint> {
+    fn decode(&mut self, record: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         let version = u16_at(record, self.0.version_at);
         if version >> 8 != self.0.version {
             return Err(format!("a record of version {version:#06x} among those of version {}", self.0.version).into());
@@ -54,12 +55,12 @@ impl super::Decoder for Decoder {
             0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e => Op::Write,
             // SYNCHRONIZE CACHE (10), (16).
             0x35 | 0x91 => return out.put_flush(time_ns, 0),
-            // Of UNMAP and WRITE SAME the record has the length of the parameters, not that of the range.
+            // The records of UNMAP and WRITE SAME have the length of the parameters instead of the range.
             0..=0xff => {
                 out.skipped += 1;
                 return Ok(());
             }
-            _ => return Err(format!("SCSI has no opcode {opcode:#x}").into()),
+            _ => return Err(format!("unknown SCSI opcode {opcode:#x}").into()),
         };
         let at = in_bytes(u64_at(record, self.0.sector), SECTOR_BYTES)?;
         let len = u64::from(u32::from_le_bytes(record[self.0.len..self.0.len + 4].try_into().expect("four bytes")));
@@ -67,8 +68,8 @@ impl super::Decoder for Decoder {
     }
 }
 
-fn in_nanoseconds(time_us: u64) -> Result<u64, Complaint> {
-    time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs are no time").into())
+fn in_nanoseconds(time_us: u64) -> Result<u64, RecordError> {
+    time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs exceed the range of times").into())
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_are_told_apart_and_read() {
+    fn both_versions_are_detected_and_decoded() {
         for record in [v1, v2] {
             let bytes = [
                 record(0x2a, 4096, 8, 1_000),
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_record_is_named_by_its_byte() {
+    fn error_names_the_byte() {
         let good = v1(0x2a, 4096, 8, 1_000);
         let other = [&good[..], &v2(0x2a, 4096, 8, 1_000)].concat();
         assert!(
@@ -127,13 +128,11 @@ mod tests {
         let cut = [&good[..], &good[..12]].concat();
         assert!(
             failing(&cut, 1)
-                .contains("byte 32: the file ends within a record, of which 12 bytes are there; copy it again")
+                .contains("byte 32: the file ends within a record, with 12 bytes of it present; copy it again")
         );
         let far = [&good[..], &v1(0x2a, 4096, u64::MAX, 1_000)].concat();
-        assert!(
-            failing(&far, 1).contains("byte 32: 18446744073709551615 times 512 bytes lie past the end of any disk")
-        );
+        assert!(failing(&far, 1).contains("byte 32: 18446744073709551615 times 512 bytes exceed the size of any disk"));
         let long = [&good[..], &v1(0x2a, u32::MAX, 0, 1_000)].concat();
-        assert!(failing(&long, 1).contains("byte 32: a request of 4294967295 bytes is longer than any disk takes"));
+        assert!(failing(&long, 1).contains("byte 32: a request of 4294967295 bytes exceeds the longest transfer"));
     }
 }

@@ -1,4 +1,4 @@
-//! Traces written: our own format, and those of the field that other tools read.
+//! Writing of traces: the Hotset format, and common formats that other tools read.
 
 mod pack;
 mod text;
@@ -14,22 +14,22 @@ use crate::request::Request;
 use pack::Packed;
 use text::Lines;
 
-/// What a format could not say of the requests that it was given.
+/// Information that a format could not express, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Requests of a kind that it does not have.
+    /// Requests of an unsupported operation.
     pub requests: u64,
-    /// Requests that were widened to whole sectors.
+    /// Requests rounded to whole sectors.
     pub rounded: u64,
-    /// Times that were there.
+    /// Times.
     pub times: u64,
-    /// Writes that became reads.
+    /// Writes written as reads.
     pub writes: u64,
-    /// Numbers of disks other than 0.
+    /// Disk numbers other than 0.
     pub devices: u64,
 }
 
-/// A trace on its way out. Without [`Writer::finish`] it counts as cut off.
+/// Writer of a trace. Without [`Writer::finish`] the trace counts as truncated.
 pub struct Writer {
     name: String,
     kind: Kind,
@@ -42,18 +42,18 @@ enum Kind {
 }
 
 impl Format {
-    /// The formats that can be written.
+    /// The writable formats.
     pub const WRITTEN: [Format; 5] = [Format::Hotset, Format::Msr, Format::Spc, Format::FioLog, Format::Lis];
 }
 
-/// Begins a trace. `name` is for messages; an ending of gz, xz or zst says what to pack it with. `header` goes into our own
-/// format.
+/// Creates a trace. `name` is used in messages, and its extension gz, xz or zst selects a compression. `header` is used
+/// by the Hotset format.
 pub fn create(name: &str, out: Box<dyn Write>, format: Format, header: Header) -> Result<Writer, TraceError> {
-    let unwritten = |error| TraceError::Unwritten { name: name.to_owned(), error };
-    let packed = Packed::new(out, Compression::of_name(name)).map_err(unwritten)?;
+    let write_failed = |error| TraceError::Unwritten { name: name.to_owned(), error };
+    let packed = Packed::new(out, Compression::of_name(name)).map_err(write_failed)?;
     let kind = match Lines::of(format) {
         Some(lines) => Kind::Lines(packed, lines),
-        None if format == Format::Hotset => Kind::Hotset(Encoder::new(packed, header).map_err(unwritten)?),
+        None if format == Format::Hotset => Kind::Hotset(Encoder::new(packed, header).map_err(write_failed)?),
         None => return Err(TraceError::Unwritable { format }),
     };
     let mut writer = Writer { name: name.to_owned(), kind, lost: Lost::default() };
@@ -79,7 +79,7 @@ impl Writer {
         self.checked(result)
     }
 
-    /// So many requests are missing from here on. Only our own format can say so.
+    /// Records that `count` requests were lost here. Only the Hotset format can express it.
     pub fn dropped(&mut self, count: u64) -> Result<(), TraceError> {
         let result = match &mut self.kind {
             Kind::Hotset(encoder) => encoder.dropped(count),
@@ -88,12 +88,12 @@ impl Writer {
         self.checked(result)
     }
 
-    /// Writes what is held back; says what the format could not.
+    /// Writes buffered data; returns the information that the format could not express.
     pub fn finish(self) -> Result<Lost, TraceError> {
-        let unwritten = |error| TraceError::Unwritten { name: self.name.clone(), error };
+        let write_failed = |error| TraceError::Unwritten { name: self.name.clone(), error };
         match self.kind {
-            Kind::Hotset(encoder) => encoder.finish().and_then(Packed::finish).map_err(unwritten)?,
-            Kind::Lines(out, _) => out.finish().map_err(unwritten)?,
+            Kind::Hotset(encoder) => encoder.finish().and_then(Packed::finish).map_err(write_failed)?,
+            Kind::Lines(out, _) => out.finish().map_err(write_failed)?,
         }
         Ok(self.lost)
     }
@@ -128,9 +128,10 @@ mod tests {
 
     fn written(name: &str, format: Format, requests: &[Request]) -> (Vec<u8>, Lost) {
         let file = Shared::default();
-        let mut writer = create(name, Box::new(file.clone()), format, Header::default()).expect("it can be written");
-        requests.iter().for_each(|request| writer.put(request).expect("memory takes it"));
-        let lost = writer.finish().expect("memory takes it");
+        let mut writer =
+            create(name, Box::new(file.clone()), format, Header::default()).expect("the format is writable");
+        requests.iter().for_each(|request| writer.put(request).expect("memory accepts writes"));
+        let lost = writer.finish().expect("memory accepts writes");
         (file.0.take(), lost)
     }
 
@@ -141,7 +142,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_a_format_can_say_comes_back_from_it() {
+    fn expressible_requests_round_trip() {
         for format in [Format::Hotset, Format::Msr, Format::Spc, Format::FioLog] {
             for ending in ["", ".gz", ".xz", ".zst"] {
                 let (file, lost) = written(&format!("a{ending}"), format, &PLAIN);
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_format_cannot_say_is_counted() {
+    fn inexpressible_information_is_counted() {
         let odd = [
             PLAIN[0],
             request(Some(9), Op::Flush, 0, 0, 0),
@@ -174,8 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn a_format_that_is_only_read_is_refused_with_those_that_are_written() {
-        let error = create("a", Box::new(io::sink()), Format::Vscsi, Header::default()).err().expect("it is only read");
-        assert_eq!(error.to_string(), "traces are not written in vscsi; write one in hotset, msr, spc, iolog or lis");
+    fn read_only_format_is_refused_with_the_writable_ones() {
+        let error =
+            create("a", Box::new(io::sink()), Format::Vscsi, Header::default()).err().expect("vscsi is read-only");
+        assert_eq!(error.to_string(), "traces cannot be written in vscsi; write one in hotset, msr, spc, iolog or lis");
     }
 }

@@ -1,4 +1,4 @@
-//! gzip, xz and zstd put on.
+//! Compression of a written trace.
 
 use std::io::{self, BufWriter, Write};
 
@@ -7,7 +7,7 @@ use crate::compression::Compression;
 const XZ_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
 
-/// Where a trace is written through.
+/// Output with optional compression.
 pub enum Packed {
     Plain(BufWriter<Box<dyn Write>>),
     Gzip(BufWriter<flate2::write::GzEncoder<Box<dyn Write>>>),
@@ -16,7 +16,7 @@ pub enum Packed {
 }
 
 impl Packed {
-    /// Packs what is written with `compression`.
+    /// An output that compresses with `compression`.
     pub fn new(out: Box<dyn Write>, compression: Option<Compression>) -> io::Result<Self> {
         Ok(match compression {
             None => Packed::Plain(BufWriter::new(out)),
@@ -32,7 +32,7 @@ impl Packed {
         })
     }
 
-    /// Writes what is held back, and the packing's own end.
+    /// Writes buffered data and the end of the compressed stream.
     pub fn finish(self) -> io::Result<()> {
         let mut out = match self {
             Packed::Plain(out) => unbuffered(out)?,

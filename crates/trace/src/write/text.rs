@@ -1,4 +1,4 @@
-//! Formats of lines, a request each.
+//! Text formats with a line per request.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,28 +9,28 @@ use crate::text::SECTOR_BYTES;
 
 use super::Lost;
 
-/// Where a text has got to.
+/// State of a text writer.
 pub struct Lines {
     format: Format,
     text: String,
     written: u64,
-    /// Disks that an I/O log has opened.
+    /// Disks that the I/O log has opened.
     opened: BTreeSet<u32>,
 }
 
 impl Lines {
-    /// None of a format that is no text, or none that is written.
+    /// A writer; `None` for a binary or read-only format.
     pub fn of(format: Format) -> Option<Self> {
         let text = matches!(format, Format::Msr | Format::Spc | Format::FioLog | Format::Lis);
         text.then(|| Lines { format, text: String::new(), written: 0, opened: BTreeSet::new() })
     }
 
-    /// What stands first.
+    /// Header of the file.
     pub fn header(&self) -> &'static [u8] {
         if self.format == Format::FioLog { b"fio version 3 iolog\n" } else { b"" }
     }
 
-    /// The request's line, or lines; nothing if the format cannot say it.
+    /// The line or lines of a request; empty if the format cannot express it.
     pub fn line(&mut self, request: &Request, lost: &mut Lost) -> &str {
         self.text.clear();
         let known = self.format == Format::FioLog || matches!(request.op, Op::Read | Op::Write);
@@ -72,7 +72,7 @@ impl Lines {
             }
             _ => self.push_log(time / 1_000, op, (at, len), device),
         }
-        .expect("a text takes more")
+        .expect("writing to a string cannot fail")
     }
 
     fn push_log(&mut self, time_us: u64, op: Op, (at, len): (u64, u64), device: u32) -> std::fmt::Result {
@@ -89,7 +89,7 @@ impl Lines {
     }
 }
 
-/// The sectors that these bytes touch: the first, and how many.
+/// The sectors of a byte range: first sector and count.
 fn sectors(at: u64, len: u64) -> (u64, u64) {
     let first = at / SECTOR_BYTES;
     (first, (at % SECTOR_BYTES + len).div_ceil(SECTOR_BYTES))

@@ -1,4 +1,4 @@
-//! What a device makes of a ring, with a driver that writes it byte by byte.
+//! Rings written byte by byte as by a driver.
 
 use super::*;
 use crate::memory::Region;
@@ -10,17 +10,17 @@ fn memory() -> Memory {
 }
 
 fn set(memory: &Memory, at: u64, value: u16) {
-    memory.write(at, &value.to_le_bytes()).expect("there");
+    memory.write(at, &value.to_le_bytes()).expect("in memory");
 }
 
 fn get(memory: &Memory, at: u64) -> u16 {
     let mut bytes = [0; 2];
-    memory.read(at, &mut bytes).expect("there");
+    memory.read(at, &mut bytes).expect("in memory");
     u16::from_le_bytes(bytes)
 }
 
 #[test]
-fn indices_wrap_and_what_was_used_is_found_again() {
+fn indices_wrap_and_a_new_ring_continues_at_the_used_index() {
     let memory = memory();
     for at in [0x102, 0x202] {
         set(&memory, at, 0xfffe);
@@ -37,15 +37,15 @@ fn indices_wrap_and_what_was_used_is_found_again() {
     assert_eq!((ring.pop(), get(&memory, 0x202), ring.next_used()), (Ok(None), 2, 2));
     assert_eq!(Ring::new(LAYOUT, &memory).expect("in memory").next_available(), 2);
     set(&memory, 0x102, 7);
-    assert_eq!(ring.pop(), Err(Broken::Available(5, 4)));
+    assert_eq!(ring.pop(), Err(QueueError::Available(5, 4)));
 }
 
 #[test]
-fn the_driver_is_called_when_what_it_waits_for_was_used_and_not_before() {
+fn driver_is_notified_at_its_event_index() {
     let memory = memory();
     let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
-    assert!(ring.wants_call(), "whoever is new knows nothing of what was told before");
-    // It wants to be called when the third is used.
+    assert!(ring.wants_call(), "a new ring does not know of earlier notifications");
+    // The driver requests a notification when the third request is used.
     set(&memory, 0x104 + 8, 2);
     let mut called = Vec::new();
     for head in 0..4 {
@@ -61,7 +61,7 @@ fn the_driver_is_called_when_what_it_waits_for_was_used_and_not_before() {
 }
 
 #[test]
-fn the_driver_is_asked_to_tell_and_what_came_meanwhile_is_seen() {
+fn enabling_notifications_reports_requests_that_arrived_meanwhile() {
     let memory = memory();
     let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
     assert!(!ring.listen(None));
@@ -78,7 +78,7 @@ fn the_driver_is_asked_to_tell_and_what_came_meanwhile_is_seen() {
 }
 
 #[test]
-fn rings_outside_of_memory_or_askew_are_none() {
+fn rings_outside_memory_or_misaligned_are_refused() {
     let memory = memory();
     for layout in [
         Layout { size: 3, ..LAYOUT },
@@ -89,6 +89,6 @@ fn rings_outside_of_memory_or_askew_are_none() {
         Layout { used: 0xff0, ..LAYOUT },
         Layout { descriptors: 0xfffff000, ..LAYOUT },
     ] {
-        assert!(matches!(Ring::new(layout, &memory), Err(Broken::Rings)), "{layout:?}");
+        assert!(matches!(Ring::new(layout, &memory), Err(QueueError::Rings)), "{layout:?}");
     }
 }

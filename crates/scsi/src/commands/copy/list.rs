@@ -6,35 +6,35 @@ use crate::sense::{Asc, Sense};
 
 const HEAD_BYTES: usize = 16;
 const DEVICE_BYTES: usize = 32;
-/// Devices that one list may name.
+/// Most target descriptors in one list.
 pub const DEVICES_MAX: usize = 16;
-/// Segments that one list may have.
+/// Most segment descriptors in one list.
 pub const SEGMENTS_MAX: usize = 64;
-/// Bytes of all descriptors together.
+/// Most bytes of all descriptors.
 pub const DESCRIPTORS_BYTES_MAX: usize = DEVICES_MAX * DEVICE_BYTES + SEGMENTS_MAX * 32;
-/// Bytes of a whole list.
+/// Most bytes of a list.
 pub const LIST_BYTES_MAX: usize = 64 << 10;
-/// Bytes that one segment may have copied.
+/// Most bytes that one segment copies.
 pub const SEGMENT_BYTES_MAX: u32 = 64 << 20;
 
-/// A device by its designator; segments by blocks, and by bytes.
+/// Descriptor codes: a device by its identification designator; segments by blocks and by bytes.
 pub const DEVICE_BY_NAME: u8 = 0xe4;
 pub const BLOCKS_TO_BLOCKS: u8 = 0x02;
 pub const BYTES_TO_BYTES: u8 = 0x0a;
 
-/// What is to be copied.
+/// A decoded parameter list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
-    /// What its results are asked for by; none where nobody will ask.
+    /// List identifier for RECEIVE COPY RESULTS; `None` without one.
     pub id: Option<u8>,
-    /// Its results are kept until they are asked for.
+    /// True if the result is held until the initiator reads it.
     pub holds_results: bool,
-    /// Each device's designator, as long as it is.
+    /// Designator of each device, at its own length.
     pub devices: Vec<Vec<u8>>,
     pub segments: Vec<Segment>,
 }
 
-/// Blocks from one place to another.
+/// A range of blocks to copy from one device to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub source: u16,
@@ -61,7 +61,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl List {
-    /// Reads a list.
+    /// Decodes a parameter list.
     pub fn decode(bytes: &[u8]) -> Result<List, Failure> {
         let (head, rest) = bytes.split_at_checked(HEAD_BYTES).ok_or_else(length_error)?;
         let (devices_len, segments_len) = (usize::from(u16_at(head, 2)), u32_at(head, 8) as usize);
@@ -80,7 +80,7 @@ impl List {
         }
         let usage = head[1] >> 3 & 3;
         Ok(List {
-            // 3: without an identifier; 2: results are thrown away when it has ended.
+            // List ID usage 3: no identifier; 2: the result is discarded at the end of the copy.
             id: (usage != 3).then_some(head[0]),
             holds_results: usage < 2,
             devices: devices.iter().map(device).collect::<Result<_, _>>()?,
@@ -93,7 +93,7 @@ fn device(bytes: &[u8; DEVICE_BYTES]) -> Result<Vec<u8>, Failure> {
     if bytes[0] != DEVICE_BY_NAME {
         return Err(Sense::illegal(Asc::UNSUPPORTED_TARGET_DESCRIPTOR).into());
     }
-    // What is no NAA designator is none of ours, and reached by no segment.
+    // Units of this target have NAA designators only: an empty designator matches none of them.
     let (kind, len) = (bytes[5] & 0x0f, usize::from(bytes[7]));
     Ok(if kind == 3 && len <= 20 { bytes[8..8 + len].to_vec() } else { Vec::new() })
 }
@@ -129,7 +129,7 @@ fn segment(bytes: &[u8], at: usize) -> Result<Segment, Failure> {
         _ => {
             let len = u32_at(bytes, 8);
             let starts = u16_at(bytes, 28) == 0 && u16_at(bytes, 30) == 0;
-            // Whole blocks alone are copied.
+            // Only whole blocks are copied.
             if len > SEGMENT_BYTES_MAX || u64::from(len) % super::BLOCK != 0 || !starts {
                 return Err(invalid_parameter(at + if starts { 8 } else { 28 }));
             }
@@ -172,10 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_segments_of_both_kinds_are_read_and_no_part_of_a_list_is() {
+    fn both_segment_kinds_are_decoded_and_short_lists_refused() {
         let segments = [segment(BLOCKS_TO_BLOCKS), segment(BYTES_TO_BYTES)].concat();
         let bytes = list(&device(DEVICE_BY_NAME), &segments);
-        let decoded = List::decode(&bytes).expect("it is whole");
+        let decoded = List::decode(&bytes).expect("the list is complete");
         assert_eq!((decoded.id, decoded.holds_results, &decoded.devices), (Some(7), true, &vec![vec![9; 16]]));
         let of = |blocks| Segment { source: 0, destination: 1, from: 5, to: 6, blocks };
         assert_eq!(decoded.segments, [of(1024), of(2)]);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_kinds_and_too_many_of_a_kind_are_told_apart() {
+    fn unknown_and_surplus_descriptors_get_their_own_sense_codes() {
         let asc = |bytes: Vec<u8>| match List::decode(&bytes) {
             Err(Failure::Check(sense)) => sense.asc,
             other => panic!("{other:?}"),

@@ -1,4 +1,5 @@
-//! EXTENDED COPY (LID1) and RECEIVE COPY RESULTS: data go from place to place without passing the initiator.
+//! EXTENDED COPY (LID1) and RECEIVE COPY RESULTS: copies blocks within the target, without moving them to the
+//! initiator.
 
 mod list;
 mod results;
@@ -27,7 +28,7 @@ use crate::sense::{Asc, Key, Sense};
 use crate::status::Status;
 use crate::unit::Unit;
 
-/// Most that is read before it is written.
+/// Most bytes that are read before they are written.
 const PART_BYTES_MAX: usize = 1 << 20;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
@@ -78,7 +79,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 let extent = Extent { first, count: segment.blocks };
                 extent.check(unit).map_err(|_| aborted())?;
             }
-            // Who resets the destination or takes it away from this initiator ends the copy, too, and waits for it.
+            // A reset or a preemption at the destination ends the copy as well, and waits for it.
             let changes = !Rc::ptr_eq(&to, unit);
             let _running = changes.then(|| to.tasks.begin(self.nexus.0.number, self.cancel, true));
             self.copy_segment(&from, &to, segment, done).await?;
@@ -103,7 +104,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let len = segment.blocks * BLOCK;
         from.volume().asked(Asked::Read, segment.from * BLOCK, len);
         to.volume().asked(Asked::Write, segment.to * BLOCK, len);
-        // What lies behind its own source is copied from the end on, or it would be overwritten before it is read.
+        // An overlapping destination above its source is copied from the end, so that no block is overwritten before it
+        // is read.
         let backwards = Rc::ptr_eq(from, to) && (segment.from + 1..segment.from + segment.blocks).contains(&segment.to);
         let mut parts: Vec<(u64, usize)> =
             Extent { first: segment.to, count: segment.blocks }.parts(PART_BYTES_MAX).collect();
@@ -112,18 +114,18 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         }
         let mut pieces = Vec::new();
         for (at, len) in parts {
-            self.check_wanted()?;
+            self.check_cancelled()?;
             let from_at = segment.from * BLOCK + (at - segment.to * BLOCK);
             let first = at / BLOCK;
             let _guard = to.locks.write(first..first + len as u64 / BLOCK).await;
-            self.check_wanted()?;
+            self.check_cancelled()?;
             to.reservations.check(self.nexus, Reserved::Write)?;
             pieces.clear();
             from.volume().read_once(from_at, len, &mut pieces).await.map_err(|error| read_failed(&error, from_at))?;
-            self.check_wanted()?;
+            self.check_cancelled()?;
             let failed = |error| write_failed(&error, at);
             if pieces.iter().all(|piece| piece.block.is_zero(piece.start(), piece.len())) {
-                // What is not there stays so.
+                // Zeroes are written as unmapped blocks: a hole stays a hole.
                 let flags = ZeroFlags { fua: to.writes_through(), may_unmap: true, fast_only: false };
                 to.volume().zero(at, len as u64, flags).await.map_err(failed)?;
             } else {
@@ -145,12 +147,12 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 }
 
-/// A segment names a device that is none, or none that this initiator may see.
+/// Sense data for a segment whose device does not exist or is not visible to the initiator.
 fn unreachable_device() -> Failure {
     Sense::new(Key::COPY_ABORTED, Asc::UNREACHABLE_COPY_TARGET).into()
 }
 
-/// A segment asks for what its device does not have.
+/// Sense data for a segment whose range exceeds its device.
 fn aborted() -> Failure {
     Sense::new(Key::COPY_ABORTED, Asc::NONE).into()
 }

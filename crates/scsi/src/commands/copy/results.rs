@@ -1,4 +1,4 @@
-//! What became of copies, for whoever asks later.
+//! Results of copies, kept for RECEIVE COPY RESULTS.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use crate::failure::Failure;
 use crate::nexus::Nexus;
 use crate::sense::{Asc, Sense};
 
-/// Results that a unit keeps; the oldest go first.
+/// Most results that a unit keeps; the oldest is dropped first.
 const KEPT_MAX: usize = 256;
 
-/// How far a copy is, or was when it ended.
+/// Progress of a copy, final once the copy has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyStatus {
     pub failed: bool,
@@ -22,7 +22,7 @@ pub struct CopyStatus {
     pub bytes: u64,
 }
 
-/// The copies of a unit, by initiator and list.
+/// The copies of a unit, by initiator and list identifier.
 #[derive(Default)]
 pub struct Copies(RefCell<BTreeMap<(u64, u8), Entry>>);
 
@@ -31,14 +31,14 @@ struct Entry {
     under_way: bool,
 }
 
-/// An answer of RECEIVE COPY RESULTS.
-pub struct Told {
+/// Answer of RECEIVE COPY RESULTS (COPY STATUS).
+pub struct CopyReport {
     status: CopyStatus,
     under_way: bool,
 }
 
 impl Copies {
-    /// A copy begins. One list has one copy at a time.
+    /// Records the start of a copy. A list identifier has one copy at a time.
     pub fn begin(&self, nexus: &Nexus, id: u8) -> Result<(), Failure> {
         let mut copies = self.0.borrow_mut();
         let key = (nexus.0.number, id);
@@ -55,22 +55,22 @@ impl Copies {
         Ok(())
     }
 
-    /// Forgets the copies of all but these initiators.
+    /// Drops the copies of all initiators for which `is_here` is false.
     pub fn keep_only(&self, is_here: impl Fn(&u64) -> bool) {
         self.0.borrow_mut().retain(|(nexus, _), _| is_here(nexus));
     }
 
-    /// A copy is so far.
+    /// Records the progress of a copy.
     pub fn progress(&self, nexus: &Nexus, id: u8, status: CopyStatus) {
         if let Some(entry) = self.0.borrow_mut().get_mut(&(nexus.0.number, id)) {
             entry.status = status;
         }
     }
 
-    /// A copy has ended; its status is kept if there is to be one.
+    /// Records the end of a copy and keeps `status` if there is one.
     pub fn end(&self, nexus: &Nexus, id: u8, status: Option<CopyStatus>) {
         let key = (nexus.0.number, id);
-        // The initiator may have left meanwhile.
+        // The initiator may have logged out meanwhile.
         if self.0.borrow_mut().remove(&key).is_some()
             && let Some(status) = status
         {
@@ -78,25 +78,25 @@ impl Copies {
         }
     }
 
-    /// What became of a copy. What has ended is told once.
-    pub fn status(&self, nexus: &Nexus, id: u8) -> Option<Told> {
+    /// Status of a copy. Reading the status of an ended copy removes it.
+    pub fn status(&self, nexus: &Nexus, id: u8) -> Option<CopyReport> {
         let mut copies = self.0.borrow_mut();
         let key = (nexus.0.number, id);
         let entry = copies.get(&key)?;
-        let told = Told { status: entry.status, under_way: entry.under_way };
-        if !told.under_way {
+        let report = CopyReport { status: entry.status, under_way: entry.under_way };
+        if !report.under_way {
             copies.remove(&key);
         }
-        Some(told)
+        Some(report)
     }
 
-    /// An initiator is gone.
+    /// Drops the copies of an initiator that logs out.
     pub fn leave(&self, nexus: &Nexus) {
         self.0.borrow_mut().retain(|(number, _), _| *number != nexus.0.number);
     }
 }
 
-impl Told {
+impl CopyReport {
     /// The answer's bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let state = match (self.under_way, self.status.failed) {
@@ -106,24 +106,24 @@ impl Told {
         };
         let mut bytes = vec![0, 0, 0, 8, state];
         bytes.extend(self.status.segments.to_be_bytes());
-        // In KiB.
+        // Transfer count units: KiB.
         bytes.push(1);
         bytes.extend(((self.status.bytes >> 10) as u32).to_be_bytes());
         bytes
     }
 }
 
-/// What one list may ask for.
+/// Answer of RECEIVE COPY RESULTS (OPERATING PARAMETERS): the limits of a list.
 pub fn operating_parameters() -> Vec<u8> {
     let kinds = [BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DEVICE_BY_NAME];
     let mut bytes = vec![0; 44];
-    // Lists without an identifier are taken.
+    // SNLID: lists without an identifier are accepted.
     bytes[4] = 1;
     bytes[8..10].copy_from_slice(&(DEVICES_MAX as u16).to_be_bytes());
     bytes[10..12].copy_from_slice(&(SEGMENTS_MAX as u16).to_be_bytes());
     bytes[12..16].copy_from_slice(&(DESCRIPTORS_BYTES_MAX as u32).to_be_bytes());
     bytes[16..20].copy_from_slice(&SEGMENT_BYTES_MAX.to_be_bytes());
-    // Copies at once, of all and of one initiator; a block's length as a power of two.
+    // Concurrent copies in total and per initiator; data segment granularity as a power of two.
     bytes[34..36].copy_from_slice(&255_u16.to_be_bytes());
     (bytes[36], bytes[37]) = (255, 9);
     bytes[43] = kinds.len() as u8;

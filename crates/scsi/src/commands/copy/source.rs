@@ -1,12 +1,12 @@
-//! What was read from one volume, as what is written to another: blocks may lie differently in the two.
+//! Pieces read from one volume as the source of a write to another; block boundaries may differ between the two.
 
 use engine::WriteSource;
 use seam::{BlockMut, Piece, Seam};
 
-/// Pieces, one after the other, as the content of a write.
+/// Consecutive pieces as the content of a write.
 pub struct Pieces<'a, B> {
     pieces: &'a [Piece<B>],
-    /// Where each begins.
+    /// Byte offset of each piece.
     starts: Vec<usize>,
 }
 

@@ -1,10 +1,10 @@
-//! Reads the format: header, then block after block, then the end mark.
+//! Decoder of the Hotset format: header, blocks, end mark.
 
 use format_version::NewerFormat;
 
 use crate::input::Unit;
-use crate::out::{Complaint, Out};
 use crate::request::{Op, Request};
+use crate::request_sink::{RecordError, RequestSink};
 
 use super::varint::{take, unzigzag};
 use super::*;
@@ -27,9 +27,9 @@ impl Decoder {
         Decoder { state: State::Header, unit_bytes: u64::from(UNIT_BYTES), read: 0 }
     }
 
-    fn header(&mut self, bytes: &[u8]) -> Result<State, Complaint> {
+    fn header(&mut self, bytes: &[u8]) -> Result<State, RecordError> {
         if bytes[..8] != MAGIC {
-            return Err("does not begin as a Hotset trace does".into());
+            return Err("is not a Hotset trace".into());
         }
         if u32_at(bytes, HEADER_BYTES - 4) != crc32c::crc32c(&bytes[..HEADER_BYTES - 4]) {
             return Err("the header's checksum is wrong".into());
@@ -46,7 +46,7 @@ impl Decoder {
         Ok(State::BlockHeader)
     }
 
-    fn block_header(&mut self, bytes: &[u8], out: &mut Out) -> Result<State, Complaint> {
+    fn block_header(&mut self, bytes: &[u8], out: &mut RequestSink) -> Result<State, RecordError> {
         if bytes[..4] != BLOCK_MAGIC {
             return Err("no block begins here".into());
         }
@@ -63,11 +63,11 @@ impl Decoder {
         if len == 0 || len > PAYLOAD_BYTES_MAX || records == 0 || records > BLOCK_RECORDS_MAX {
             return Err(format!("a block of {records} requests in {len} bytes").into());
         }
-        let header = bytes.try_into().expect("the unit is a block's header");
+        let header = bytes.try_into().expect("the unit is a block header");
         Ok(State::Records { header, len, records, begun_ns })
     }
 
-    fn record(&self, bytes: &mut &[u8], before: &mut Before) -> Option<Request> {
+    fn record(&self, bytes: &mut &[u8], before: &mut Previous) -> Option<Request> {
         let (flags, rest) = bytes.split_first()?;
         *bytes = rest;
         let has = |flag: u8| flags & flag != 0;
@@ -117,14 +117,14 @@ impl crate::formats::Decoder for Decoder {
         }
     }
 
-    fn decode(&mut self, bytes: &[u8], out: &mut Out) -> Result<(), Complaint> {
+    fn decode(&mut self, bytes: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         self.state = match &self.state {
             State::Header => self.header(bytes)?,
             State::BlockHeader => self.block_header(bytes, out)?,
             State::Records { header, records, begun_ns, .. } => {
                 check(header, bytes)?;
                 out.dropped += u64::from(u32_at(header, 12));
-                let mut before = Before { time_ns: *begun_ns, ..Before::default() };
+                let mut before = Previous { time_ns: *begun_ns, ..Previous::default() };
                 let mut rest = bytes;
                 for number in 0..*records {
                     let request = self.record(&mut rest, &mut before);
@@ -136,12 +136,12 @@ impl crate::formats::Decoder for Decoder {
                 self.read += u64::from(*records);
                 State::BlockHeader
             }
-            State::Ended => return Err("something follows the end mark".into()),
+            State::Ended => return Err("data follow the end mark".into()),
         };
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Complaint> {
+    fn end(&mut self) -> Result<(), RecordError> {
         match self.state {
             State::Ended => Ok(()),
             State::Header | State::BlockHeader => Err("the end mark is missing: the recording was cut off".into()),
@@ -150,8 +150,8 @@ impl crate::formats::Decoder for Decoder {
     }
 }
 
-/// A block's checksum is over its header and its records.
-fn check(header: &[u8], payload: &[u8]) -> Result<(), Complaint> {
+/// Verifies the checksum over a block's header and records.
+fn check(header: &[u8], payload: &[u8]) -> Result<(), RecordError> {
     let (fields, crc) = header.split_at(BLOCK_HEADER_BYTES - 4);
     if u32_at(crc, 0) != crc32c::crc32c_append(crc32c::crc32c(fields), payload) {
         return Err("the block's checksum is wrong".into());

@@ -1,4 +1,4 @@
-//! Writes the format.
+//! Encoder of the Hotset format.
 
 use std::io::{self, Write};
 
@@ -7,26 +7,26 @@ use crate::request::{Op, Request};
 use super::varint::{push, zigzag};
 use super::*;
 
-/// A record at its longest, in bytes: flags, time, device, place, length.
+/// Longest record in bytes: flags, time, device, place, length.
 const RECORD_BYTES_MAX: usize = 1 + 10 + 5 + 10 + 10;
 
-/// What stands at the head of a file.
+/// Header of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// When recording began, in nanoseconds since 1970; 0 where nobody knows.
+    /// Start of the recording in nanoseconds since 1970; 0 if unknown.
     pub start_unix_ns: u64,
-    /// Addresses are not those of the volume.
+    /// True if addresses are anonymised.
     pub anonymised: bool,
 }
 
-/// Requests on their way into a file. Without [`Encoder::finish`] the file counts as cut off.
+/// Encodes requests into a file. Without [`Encoder::finish`] the file counts as truncated.
 pub struct Encoder<W> {
     out: W,
     payload: Vec<u8>,
     records: u32,
     dropped: u32,
     begun_ns: u64,
-    before: Before,
+    before: Previous,
     recorded: u64,
 }
 
@@ -42,17 +42,17 @@ impl<W: Write> Encoder<W> {
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
         out.write_all(&bytes)?;
         let payload = Vec::with_capacity(PAYLOAD_BYTES_MAX);
-        Ok(Encoder { out, payload, records: 0, dropped: 0, begun_ns: 0, before: Before::default(), recorded: 0 })
+        Ok(Encoder { out, payload, records: 0, dropped: 0, begun_ns: 0, before: Previous::default(), recorded: 0 })
     }
 
-    /// Takes one request; a block is written whenever one is full.
+    /// Appends a request and writes each full block.
     pub fn put(&mut self, request: &Request) -> io::Result<()> {
         if self.records == BLOCK_RECORDS_MAX || self.payload.len() + RECORD_BYTES_MAX > PAYLOAD_BYTES_MAX {
             self.write_block()?;
         }
         if self.records == 0 {
             self.begun_ns = request.time_ns.unwrap_or(0);
-            self.before = Before { time_ns: self.begun_ns, ..Before::default() };
+            self.before = Previous { time_ns: self.begun_ns, ..Previous::default() };
         }
         self.push_record(request);
         self.records += 1;
@@ -60,7 +60,7 @@ impl<W: Write> Encoder<W> {
         Ok(())
     }
 
-    /// So many requests were lost after the last one that was put.
+    /// Records that `count` requests were lost after the last request.
     pub fn dropped(&mut self, count: u64) -> io::Result<()> {
         if count > 0 {
             if self.records > 0 {
@@ -124,7 +124,7 @@ impl<W: Write> Encoder<W> {
         self.out.write_all(payload)
     }
 
-    /// Writes what is left and the mark that the file is whole; gives back where it went.
+    /// Writes the last block and the end mark; returns the output.
     pub fn finish(mut self) -> io::Result<W> {
         if self.records > 0 {
             self.write_block()?;

@@ -1,5 +1,5 @@
-//! Our own format, drawn byte by byte in `docs/user/traces.md`: a header, blocks of records with a checksum each, an end mark.
-//! Every block can be read without those before it. A record is its difference from the one before, in varints.
+//! The Hotset format, documented byte by byte in `docs/user/traces.md`: a header, blocks of records with a checksum each,
+//! and an end mark. Blocks are independent. A record is the difference from the previous record, in varints.
 
 mod decode;
 mod encode;
@@ -8,46 +8,47 @@ mod varint;
 pub(crate) use decode::Decoder;
 pub use encode::{Encoder, Header};
 
-/// The first bytes of every such file.
+/// Magic number of a file.
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETTR";
-/// The version that is written, and the only one that is read.
+/// The supported version.
 const VERSION: u32 = 1;
 /// Magic, version, flags, bytes a unit, start, checksum.
 const HEADER_BYTES: usize = 8 + 4 + 4 + 4 + 8 + 4;
-/// Flag of the header: addresses are not those of the volume.
+/// Header flag: addresses are anonymised.
 const ANONYMISED: u32 = 1;
-/// What addresses and lengths that are multiples of it are counted in.
+/// Unit of addresses and lengths that are multiples of it.
 const UNIT_BYTES: u32 = 512;
 
-/// The first bytes of every block.
+/// Magic number of a block.
 const BLOCK_MAGIC: [u8; 4] = *b"HTBK";
 /// Magic, payload bytes, records, dropped, time, checksum.
 const BLOCK_HEADER_BYTES: usize = 4 + 4 + 4 + 4 + 8 + 4;
-/// What the records of a block take at most, in bytes.
+/// Most bytes of a block's records.
 const PAYLOAD_BYTES_MAX: usize = 48 << 10;
-/// Requests in a block at most: what a reader holds at once.
+/// Most requests of a block, which a reader holds at once.
 const BLOCK_RECORDS_MAX: u32 = 4_096;
-/// `records` of the mark that ends a whole file; its `dropped` is the low half of how many were recorded.
+/// `records` of the end mark; its `dropped` is the low half of the number of recorded requests.
 const END_MARK: u32 = u32::MAX;
 
 /// Bits of a record's first byte; the lowest two are the operation.
 const OP_MASK: u8 = 0b11;
-/// A time follows: nanoseconds since the last record that had one, or since the block's.
+/// A time follows: nanoseconds since the last record with a time, or since the block's time.
 const HAS_TIME: u8 = 1 << 2;
-/// A device follows; else it is that of the record before, or 0.
+/// A device follows; otherwise it is the previous record's, or 0.
 const HAS_DEVICE: u8 = 1 << 3;
-/// A place follows: the distance from the end of the record before, or from 0. Else it begins where that ended.
+/// A place follows: the distance from the end of the previous record, or from 0. Otherwise the record begins at that
+/// end.
 const HAS_PLACE: u8 = 1 << 4;
-/// A length follows; else it is that of the record before.
+/// A length follows; otherwise it is the previous record's.
 const HAS_LENGTH: u8 = 1 << 5;
-/// Place and length are in bytes, not in units.
+/// Place and length are in bytes instead of units.
 const IN_BYTES: u8 = 1 << 6;
 /// Must be 0.
 const UNUSED: u8 = 1 << 7;
 
-/// What a record is the difference from.
+/// State that a record is relative to.
 #[derive(Clone, Copy, Default)]
-struct Before {
+struct Previous {
     time_ns: u64,
     device: u32,
     end: u64,
@@ -63,9 +64,9 @@ mod tests {
     fn written(requests: &[Request]) -> Vec<u8> {
         let mut file = Vec::new();
         let mut encoder =
-            Encoder::new(&mut file, Header { start_unix_ns: 5, anonymised: true }).expect("memory takes it");
-        requests.iter().for_each(|request| encoder.put(request).expect("memory takes it"));
-        encoder.finish().expect("memory takes it");
+            Encoder::new(&mut file, Header { start_unix_ns: 5, anonymised: true }).expect("memory accepts writes");
+        requests.iter().for_each(|request| encoder.put(request).expect("memory accepts writes"));
+        encoder.finish().expect("memory accepts writes");
         file
     }
 
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_in_every_field() {
+    fn every_field_round_trips() {
         let requests = many();
         let (format, read) = recognised("a", &written(&requests));
         assert_eq!(format, Format::Hotset);
@@ -95,22 +96,22 @@ mod tests {
     }
 
     #[test]
-    fn a_sequential_run_costs_few_bytes() {
+    fn sequential_run_takes_few_bytes() {
         let requests: Vec<_> =
             (0..10_000u64).map(|n| request(Some(n * 100_000), Op::Read, n * 65_536, 65_536, 0)).collect();
         assert!(written(&requests).len() < 4 * requests.len() + 1_000, "{}", written(&requests).len());
     }
 
     #[test]
-    fn a_file_that_ends_early_is_read_to_its_last_whole_block_and_says_so() {
+    fn truncated_file_is_read_to_its_last_complete_block() {
         let requests = many();
         let file = written(&requests);
         let read_of = |bytes: &[u8]| {
             let reader =
-                crate::open("a", Box::new(std::io::Cursor::new(bytes.to_vec())), None).expect("its beginning is whole");
+                crate::open("a", Box::new(std::io::Cursor::new(bytes.to_vec())), None).expect("the header is complete");
             let read: Vec<_> = reader.collect();
             let good = read.iter().filter_map(|one| one.as_ref().ok()).count();
-            (good, read.into_iter().find_map(Result::err).expect("it was cut").to_string())
+            (good, read.into_iter().find_map(Result::err).expect("the file is truncated").to_string())
         };
         let (good, message) = read_of(&file[..file.len() - BLOCK_HEADER_BYTES]);
         assert_eq!(good, requests.len());
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_found_wherever_it_is() {
+    fn flipped_bit_is_found_anywhere() {
         let file = written(&many()[..50]);
         for at in 0..file.len() {
             let mut broken = file.clone();

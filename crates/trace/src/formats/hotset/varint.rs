@@ -1,6 +1,6 @@
 //! Unsigned LEB128 and zigzag.
 
-/// Appends seven bits a byte, the lowest first; the top bit says that more follow.
+/// Appends a value, seven bits a byte, lowest first; the top bit marks that more follow.
 pub fn push(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -9,7 +9,7 @@ pub fn push(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes one off the front; none where it does not end within 64 bits.
+/// Takes a value off the front; `None` if it does not end within 64 bits.
 pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
@@ -27,12 +27,12 @@ pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A difference, positive or negative, modulo 2^64: small ones become small numbers.
+/// Encodes a signed difference modulo 2^64, so that small differences become small numbers.
 pub fn zigzag(difference: u64) -> u64 {
     (difference << 1) ^ ((difference as i64 >> 63) as u64)
 }
 
-/// The difference again.
+/// Decodes a difference.
 pub fn unzigzag(value: u64) -> u64 {
     (value >> 1) ^ (value & 1).wrapping_neg()
 }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_comes_back() {
+    fn values_round_trip() {
         for value in [0, 1, 127, 128, 300, 1 << 35, u64::MAX - 1, u64::MAX] {
             let mut bytes = Vec::new();
             push(&mut bytes, value);

@@ -1,5 +1,5 @@
-//! What the thread does: samples become points, points become rows, rows are written in batches. Trouble with the disk costs rows, and is
-//! told; the next batch tries again.
+//! The work of the history thread: samples become points, points become rows, and rows are written in batches. A disk
+//! error is reported, and the next batch tries again; rows beyond a limit are lost.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use control::{Failure, StatusReport};
 
 use super::Options;
 use super::clock::TrimClock;
-use super::file::{File, Trouble};
+use super::file::{File, FileError};
 use super::point::Point;
 use super::question::{self, Question};
 use super::rollup::{Key, RollUp};
@@ -17,36 +17,36 @@ use super::row::{Row, points};
 use super::tiers::TIERS;
 use super::track::Tracker;
 
-/// Seconds between two batches: so much is missing after a kill at most.
-const BATCH: u64 = 5;
-/// Seconds between two looks at what is past its time.
-const TRIM: u64 = 60;
+/// Seconds between two batches, and so the most that a kill loses.
+const BATCH_SECONDS: u64 = 5;
+/// Seconds between two deletions of expired rows.
+const TRIM_SECONDS: u64 = 60;
 
-/// All that the thread has.
-pub struct Keeper {
+/// State of the history thread.
+pub struct Recorder {
     folder: PathBuf,
     limit_bytes: u64,
     file: Option<File>,
-    /// What a kill left out of the coarser tiers was made up.
-    is_whole: bool,
+    /// True once the coarser tiers are rebuilt after a kill.
+    is_rebuilt: bool,
     tracker: Tracker,
     rollup: RollUp,
     sampled_ms: Option<u64>,
     trim_clock: TrimClock,
     written: u64,
-    /// By the clock for that.
+    /// Second of the last deletion, by `trim_clock`.
     trimmed: u64,
     failed: Option<String>,
 }
 
-impl Keeper {
-    /// One that has not looked at its file yet.
-    pub fn new(options: &Options) -> Keeper {
-        Keeper {
+impl Recorder {
+    /// A recorder that has not opened its file yet.
+    pub fn new(options: &Options) -> Recorder {
+        Recorder {
             folder: options.folder.clone(),
             limit_bytes: options.size_bytes,
             file: None,
-            is_whole: false,
+            is_rebuilt: false,
             tracker: Tracker::default(),
             rollup: RollUp::default(),
             sampled_ms: None,
@@ -59,30 +59,30 @@ impl Keeper {
 
     /// Opens the file for the first time.
     pub fn open(&mut self) {
-        match self.take_up() {
+        match self.open_file() {
             Ok(from) => self.rollup = RollUp::new(from),
-            Err(trouble) => self.fail(&trouble),
+            Err(error) => self.fail(&error),
         }
     }
 
-    /// Opens the file and makes up what a kill left out of the coarser tiers; up to which second it has everything.
-    fn take_up(&mut self) -> Result<u64, Trouble> {
+    /// Opens the file and rebuilds the coarser tiers after a kill; returns the second up to which the file is complete.
+    fn open_file(&mut self) -> Result<u64, FileError> {
         let mut file = File::open(&self.folder, self.limit_bytes)?;
         let until = file.until()?;
-        if !self.is_whole {
-            make_up(&mut file, until)?;
-            self.is_whole = true;
+        if !self.is_rebuilt {
+            rebuild_coarser_tiers(&mut file, until)?;
+            self.is_rebuilt = true;
         }
         self.file = Some(file);
         Ok(until[0])
     }
 
-    /// Takes a sample; true where its health may have changed.
+    /// Records a sample; returns true if the health may have changed.
     pub fn sample(&mut self, at_unix_ms: u64, status: &StatusReport) -> bool {
-        // The first one covers a second: counters began to grow when the daemon started.
+        // The first sample covers one second, because counters begin at the start of the daemon.
         let seconds = self.sampled_ms.map_or(1, |before| (at_unix_ms.saturating_sub(before) + 500) / 1000);
         self.sampled_ms = Some(at_unix_ms);
-        self.trim_clock.see(at_unix_ms, status.uptime_ms, self.rollup.until());
+        self.trim_clock.add_sample(at_unix_ms, status.uptime_ms, self.rollup.until());
         let second = at_unix_ms / 1000;
         let second = match self.rollup.second(second) {
             Some(second) => second,
@@ -92,9 +92,9 @@ impl Keeper {
                 second
             }
         };
-        let seen = self.tracker.see(second, seconds, status);
-        self.rollup.see(second, seen);
-        let is_due = second >= self.written + BATCH;
+        let seen = self.tracker.add_sample(second, seconds, status);
+        self.rollup.add_sample(second, seen);
+        let is_due = second >= self.written + BATCH_SECONDS;
         if is_due {
             self.written = second;
             self.write();
@@ -106,39 +106,39 @@ impl Keeper {
         let result = self.try_write();
         match result {
             Ok(()) => self.failed = None,
-            Err(trouble) => self.fail(&trouble),
+            Err(error) => self.fail(&error),
         }
     }
 
-    fn try_write(&mut self) -> Result<(), Trouble> {
+    fn try_write(&mut self) -> Result<(), FileError> {
         if self.file.is_none() {
-            self.take_up()?;
+            self.open_file()?;
         }
-        let file = self.file.as_mut().expect("it was just opened");
+        let file = self.file.as_mut().expect("the file is open");
         let (rows, until) = self.rollup.unwritten();
         file.write(&rows, &until)?;
         self.rollup.written();
         let now = self.trim_clock.trusted();
-        // It goes back where the time of day does.
-        if now.abs_diff(self.trimmed) >= TRIM {
+        // The trim clock goes back with the wall clock.
+        if now.abs_diff(self.trimmed) >= TRIM_SECONDS {
             self.trimmed = now;
             file.trim(now)?;
         }
         Ok(())
     }
 
-    fn fail(&mut self, trouble: &Trouble) {
-        // A disk that was read-only, or gone, is looked at with fresh eyes.
+    fn fail(&mut self, error: &FileError) {
+        // The file is opened again at the next batch, since the disk may have been read-only or absent.
         self.file = None;
-        self.failed = Some(format!("{}: {trouble}", self.folder.display()));
+        self.failed = Some(format!("{}: {error}", self.folder.display()));
     }
 
-    /// How it stands.
+    /// The current health.
     pub fn health(&self) -> HistoryHealth {
         let now = self.sampled_ms.unwrap_or(0) / 1000;
         let tier = |at: usize| {
-            let cut = self.file.as_ref().map_or(0, |file| file.cut(at));
-            let shortened_seconds = Some(now.saturating_sub(cut)).filter(|kept| *kept < TIERS[at].keep);
+            let shortened_until = self.file.as_ref().map_or(0, |file| file.shortened_until(at));
+            let shortened_seconds = Some(now.saturating_sub(shortened_until)).filter(|kept| *kept < TIERS[at].keep);
             TierReport { step_seconds: TIERS[at].step, keep_seconds: TIERS[at].keep, shortened_seconds }
         };
         HistoryHealth {
@@ -150,12 +150,12 @@ impl Keeper {
         }
     }
 
-    /// Answers a question.
+    /// Answers a query.
     pub fn answer(&self, question: &Question, now: u64) -> Result<HistoryReport, Failure> {
         question::answer(question, now, self.file.as_ref(), &self.rollup)
     }
 
-    /// Writes what is left.
+    /// Writes all remaining rows.
     pub fn close(&mut self) {
         self.rollup.close();
         self.write();
@@ -163,8 +163,8 @@ impl Keeper {
     }
 }
 
-/// After a kill the coarser tiers lack what was under way: it is made up of the finer ones, up to where the finest ends.
-fn make_up(file: &mut File, until: [u64; TIERS.len()]) -> Result<(), Trouble> {
+/// Rebuilds points of the coarser tiers that a kill left incomplete from the finer tiers, up to the end of the finest.
+fn rebuild_coarser_tiers(file: &mut File, until: [u64; TIERS.len()]) -> Result<(), FileError> {
     if until[1..].iter().all(|until_there| *until_there >= until[0]) {
         return Ok(());
     }
@@ -173,7 +173,7 @@ fn make_up(file: &mut File, until: [u64; TIERS.len()]) -> Result<(), Trouble> {
         let mut rows: Vec<(Key, Vec<u8>)> = Vec::new();
         let mut under_way: Option<(Rc<str>, Row, Point)> = None;
         for ((_, start, name), data) in file.all_rows(tier - 1, until[tier].saturating_sub(finer.row))? {
-            // What cannot be read is missed, and nothing else.
+            // A row that cannot be decoded is skipped.
             for point in points(start, finer.step, &data).unwrap_or_default() {
                 if point.start < until[tier] {
                     continue;
@@ -213,24 +213,24 @@ mod tests {
     use super::super::track::tests::{status, volume};
     use super::*;
 
-    /// One that has seen a volume read `step` more times each second, for so many seconds, and was killed or closed.
+    /// A recorder that sees a volume with three more reads each second, and is then killed or closed.
     fn life(folder: &std::path::Path, begin: u64, seconds: u64, is_killed: bool) {
-        let mut keeper = keeper(folder);
+        let mut recorder = recorder(folder);
         for at in 0..seconds {
-            keeper.sample((begin + at) * 1000 + 500, &status(vec![volume("v", (at + 1) * 3)]));
+            recorder.sample((begin + at) * 1000 + 500, &status(vec![volume("v", (at + 1) * 3)]));
         }
         if !is_killed {
-            keeper.close();
+            recorder.close();
         }
     }
 
-    fn keeper(folder: &std::path::Path) -> Keeper {
-        let mut keeper = Keeper::new(&Options { folder: folder.to_owned(), size_bytes: 1 << 30 });
-        keeper.open();
-        keeper
+    fn recorder(folder: &std::path::Path) -> Recorder {
+        let mut recorder = Recorder::new(&Options { folder: folder.to_owned(), size_bytes: 1 << 30 });
+        recorder.open();
+        recorder
     }
 
-    fn sums(keeper: &Keeper, step: u64, now: u64) -> (u64, u64) {
+    fn sums(recorder: &Recorder, step: u64, now: u64) -> (u64, u64) {
         let question = Question {
             subject: Subject::Volume("v".to_owned()),
             is_known: false,
@@ -239,26 +239,26 @@ mod tests {
             step: Some(step),
             series: vec!["reads".to_owned(), "read_latency".to_owned()],
         };
-        let report = keeper.answer(&question, now).expect("an answer");
+        let report = recorder.answer(&question, now).expect("an answer");
         (report.series["reads"].sum.iter().sum(), report.latency["read"].count.iter().sum())
     }
 
     #[test]
-    fn after_kills_and_stops_every_tier_has_every_second_that_was_written_once() {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn every_tier_has_every_written_second_once_after_kills_and_stops() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut at, mut all) = (50_000_000, 0);
         for (seconds, is_killed) in
             [(61, true), (7, false), (1234, true), (3, true), (600, false), (4000, true), (12, false)]
         {
             life(folder.path(), at, seconds, is_killed);
-            // The last batch of a life that is killed holds all up to a second that the batch's length divides.
-            let written = if is_killed { (seconds - 1) / BATCH * BATCH + 1 } else { seconds };
+            // The last batch before a kill ends at a second that is a multiple of the batch interval.
+            let written = if is_killed { (seconds - 1) / BATCH_SECONDS * BATCH_SECONDS + 1 } else { seconds };
             all += written * 3;
             at += seconds + 2;
         }
-        let keeper = keeper(folder.path());
+        let recorder = recorder(folder.path());
         for tier in &TIERS[1..] {
-            assert_eq!(sums(&keeper, tier.step, at), (all, all), "{} s", tier.step);
+            assert_eq!(sums(&recorder, tier.step, at), (all, all), "{} s", tier.step);
         }
     }
 
@@ -267,12 +267,12 @@ mod tests {
     /// A file of two hours, with a volume that reads and one that is idle for an hour.
     fn write_golden() -> Vec<u8> {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut keeper = keeper(folder.path());
+        let mut history = recorder(folder.path());
         for at in 0..7_200 {
             let volumes = vec![volume("v", (at + 1) * 3), volume("idle", at.min(3_600))];
-            keeper.sample((GOLDEN_BEGIN + at) * 1000 + 500, &status(volumes));
+            history.sample((GOLDEN_BEGIN + at) * 1000 + 500, &status(volumes));
         }
-        keeper.close();
+        history.close();
         std::fs::read(folder.path().join("history.db")).expect("it was closed")
     }
 
@@ -281,8 +281,8 @@ mod tests {
         for golden in golden::files("history.db.zst", write_golden) {
             let folder = tempfile::tempdir().expect("a folder");
             std::fs::write(folder.path().join("history.db"), &golden.bytes).expect("written");
-            let keeper = keeper(folder.path());
-            assert_eq!(keeper.health().failed, None, "written by {}", golden.release);
+            let history = recorder(folder.path());
+            assert_eq!(history.health().failed, None, "written by {}", golden.release);
             for tier in &TIERS {
                 for (name, reads) in [("v", 21_600), ("idle", 3_600)] {
                     let question = Question {
@@ -293,7 +293,7 @@ mod tests {
                         step: Some(tier.step),
                         series: Vec::new(),
                     };
-                    let report = keeper.answer(&question, GOLDEN_BEGIN + 7_200).expect("an answer");
+                    let report = history.answer(&question, GOLDEN_BEGIN + 7_200).expect("an answer");
                     let what = format!("{name}, {} s, written by {}", tier.step, golden.release);
                     let sum = |series: &str| report.series[series].sum.iter().sum::<u64>();
                     assert_eq!((sum("reads"), sum("read_bytes"), sum("writes")), (reads, reads * 4096, 0), "{what}");
@@ -317,50 +317,51 @@ mod tests {
         let before = std::fs::read(&path).expect("it is there");
         life(folder.path(), 50_000_100, 60, false);
         assert!(std::fs::read(&path).expect("it is there") == before, "it was changed");
-        let failed = keeper(folder.path()).health().failed.expect("it is off");
+        let failed = recorder(folder.path()).health().failed.expect("it is off");
         assert!(failed.contains("history.db was written by a newer version of Hotset (format 2"), "{failed}");
     }
 
     #[test]
-    fn a_clock_that_jumps_forward_wipes_nothing() {
+    fn clock_jump_forward_deletes_nothing() {
         const YEARS: u64 = 20 * 365 * 24 * 3600;
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut keeper = keeper(folder.path());
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut recorder = recorder(folder.path());
         let begin = 1_700_000_000;
-        let see = |keeper: &mut Keeper, at: u64, now: u64| {
+        let add_sample = |recorder: &mut Recorder, at: u64, now: u64| {
             let status = StatusReport { uptime_ms: at * 1000, ..status(vec![volume("v", at + 1)]) };
-            keeper.sample(now * 1000, &status);
+            recorder.sample(now * 1000, &status);
         };
-        (0..600).for_each(|at| see(&mut keeper, at, begin + at));
-        let before = TIERS.map(|tier| sums(&keeper, tier.step, begin + 600));
-        (600..900).for_each(|at| see(&mut keeper, at, begin + at + YEARS));
-        (900..1000).for_each(|at| see(&mut keeper, at, begin + at));
-        keeper.close();
-        drop(keeper);
-        let keeper = self::keeper(folder.path());
+        (0..600).for_each(|at| add_sample(&mut recorder, at, begin + at));
+        let before = TIERS.map(|tier| sums(&recorder, tier.step, begin + 600));
+        (600..900).for_each(|at| add_sample(&mut recorder, at, begin + at + YEARS));
+        (900..1000).for_each(|at| add_sample(&mut recorder, at, begin + at));
+        recorder.close();
+        drop(recorder);
+        let recorder = self::recorder(folder.path());
         for (tier, before) in TIERS.iter().zip(before) {
-            let after = sums(&keeper, tier.step, begin + 1000);
+            let after = sums(&recorder, tier.step, begin + 1000);
             assert!(before.0 > 500 && after.0 >= before.0 + 99, "{} s: {before:?}, then {after:?}", tier.step);
         }
     }
 
     #[test]
-    fn what_cannot_be_written_is_told_and_written_when_it_can_be() {
-        let folder = tempfile::tempdir().expect("a folder");
-        // A file stands where the folder should be.
+    fn write_error_is_reported_and_rows_are_written_later() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        // A file blocks the path of the history folder.
         let place = folder.path().join("history");
-        std::fs::write(&place, "").expect("it is written");
-        let mut keeper = keeper(&place);
+        std::fs::write(&place, "").expect("the file is written");
+        let mut recorder = recorder(&place);
         let begin = 1_000_000;
-        let see = |keeper: &mut Keeper, at: u64| keeper.sample((begin + at) * 1000, &status(vec![volume("v", at)]));
-        (0..100).for_each(|at| assert_eq!(see(&mut keeper, at), at % BATCH == 0));
-        assert!(keeper.health().failed.is_some_and(|why| why.contains("history")));
-        assert_eq!(sums(&keeper, 60, begin + 100).0, 99);
-        std::fs::remove_file(&place).expect("it was there");
-        (100..110).for_each(|at| assert_eq!(see(&mut keeper, at), at % BATCH == 0));
-        assert_eq!((keeper.health().failed, keeper.health().lost_rows), (None, 0));
-        drop(keeper);
-        let keeper = self::keeper(&place);
-        assert_eq!(sums(&keeper, 60, begin + 110).0, 105);
+        let add_sample =
+            |recorder: &mut Recorder, at: u64| recorder.sample((begin + at) * 1000, &status(vec![volume("v", at)]));
+        (0..100).for_each(|at| assert_eq!(add_sample(&mut recorder, at), at % BATCH_SECONDS == 0));
+        assert!(recorder.health().failed.is_some_and(|why| why.contains("history")));
+        assert_eq!(sums(&recorder, 60, begin + 100).0, 99);
+        std::fs::remove_file(&place).expect("the file exists");
+        (100..110).for_each(|at| assert_eq!(add_sample(&mut recorder, at), at % BATCH_SECONDS == 0));
+        assert_eq!((recorder.health().failed, recorder.health().lost_rows), (None, 0));
+        drop(recorder);
+        let recorder = self::recorder(&place);
+        assert_eq!(sums(&recorder, 60, begin + 110).0, 105);
     }
 }

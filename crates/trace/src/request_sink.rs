@@ -1,38 +1,38 @@
-//! Where decoders put requests: the checks and the sense of time that all formats share.
+//! Receives decoded requests: checks and time normalisation common to all formats.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::request::{DISK_BYTES_MAX, Op, Request, TRANSFER_BYTES_MAX};
 
-/// Disks that have names instead of numbers, at most; more are no disks but a file in another format.
+/// Most disks with names; a file with more is in another format.
 const NAMES_MAX: usize = 65_536;
 
-/// What is wrong with a record, without its place.
+/// Error of a record, without its position.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Complaint(pub String);
+pub struct RecordError(pub String);
 
-impl<T: Into<String>> From<T> for Complaint {
+impl<T: Into<String>> From<T> for RecordError {
     fn from(what: T) -> Self {
-        Complaint(what.into())
+        RecordError(what.into())
     }
 }
 
-/// Requests that were decoded and not yet asked for.
+/// Decoded requests that have not been taken yet.
 #[derive(Default)]
-pub struct Out {
+pub struct RequestSink {
     pending: VecDeque<Request>,
     names: BTreeMap<Vec<u8>, u32>,
-    /// The trace's own time of its first request.
+    /// Time of the first request, in the trace's own time.
     begun_ns: Option<u64>,
-    /// Records that are no requests.
+    /// Number of records that are not requests.
     pub skipped: u64,
-    /// Requests that the recorder had to leave out.
+    /// Number of requests that the recorder lost.
     pub dropped: u64,
 }
 
-impl Out {
-    /// Puts a request; its `time_ns` counts from any moment, the same for the whole trace.
-    pub fn put(&mut self, mut request: Request) -> Result<(), Complaint> {
+impl RequestSink {
+    /// Appends a request; its `time_ns` counts from any moment, the same for the whole trace.
+    pub fn put(&mut self, mut request: Request) -> Result<(), RecordError> {
         let Request { op, at, len, .. } = request;
         if matches!(op, Op::Read | Op::Write) {
             if len == 0 {
@@ -40,11 +40,11 @@ impl Out {
                 return Ok(());
             }
             if len > TRANSFER_BYTES_MAX {
-                return Err(format!("a request of {len} bytes is longer than any disk takes").into());
+                return Err(format!("a request of {len} bytes exceeds the longest transfer").into());
             }
         }
         if at.checked_add(len).is_none_or(|end| end > DISK_BYTES_MAX) {
-            return Err(format!("{len} bytes at {at} lie past the end of any disk").into());
+            return Err(format!("{len} bytes at {at} exceed the size of any disk").into());
         }
         if let Some(time_ns) = request.time_ns {
             request.time_ns = Some(time_ns.saturating_sub(*self.begun_ns.get_or_insert(time_ns)));
@@ -53,13 +53,13 @@ impl Out {
         Ok(())
     }
 
-    /// A flush at a time as in [`Out::put`].
-    pub fn put_flush(&mut self, time_ns: Option<u64>, device: u32) -> Result<(), Complaint> {
+    /// Appends a flush, with a time as in [`RequestSink::put`].
+    pub fn put_flush(&mut self, time_ns: Option<u64>, device: u32) -> Result<(), RecordError> {
         self.put(Request { time_ns, op: Op::Flush, at: 0, len: 0, device })
     }
 
-    /// The number of a disk that has a name.
-    pub fn device(&mut self, name: &[u8]) -> Result<u32, Complaint> {
+    /// Number of a named disk.
+    pub fn device(&mut self, name: &[u8]) -> Result<u32, RecordError> {
         if let Some(device) = self.names.get(name) {
             return Ok(*device);
         }
@@ -71,17 +71,17 @@ impl Out {
         Ok(device as u32)
     }
 
-    /// The oldest of them.
+    /// Takes the oldest request.
     pub fn take(&mut self) -> Option<Request> {
         self.pending.pop_front()
     }
 
-    /// How many there are.
+    /// Number of requests.
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Forgets them.
+    /// Drops all requests.
     pub fn clear(&mut self) {
         self.pending.clear();
     }

@@ -1,4 +1,4 @@
-//! A world with one disk, one unit in front of it and one server, and initiators of it.
+//! A world with one disk, one unit in front of it, and one server.
 
 use std::rc::Rc;
 
@@ -8,17 +8,17 @@ use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::sim::{DiskControl, Latency, SimDiskSpec, SimSeam, TaskOrder, WireSpec, World, WorldSpec};
 use seam::{Address, DiskOpen, Nanos, Seam};
 
-/// Bytes of the volume.
+/// Size of the volume in bytes.
 pub const SIZE: u64 = 64 << 20;
 /// The target's name.
 pub const TARGET: &str = "iqn.2026-11.io.hotset:lab";
 
-/// Where the server listens.
+/// Address that the server listens on.
 pub fn address() -> Address {
     Address::Tcp("10.0.0.7".into(), 3260)
 }
 
-/// A world whose tasks run in a random order and whose wires deliver in small pieces.
+/// A world with random task order and with streams that deliver in small pieces.
 pub fn world(seed: u64) -> World {
     let world =
         World::new(WorldSpec { order: TaskOrder::Seeded, time_max: Nanos::from_secs(3600), ..WorldSpec::new(seed) });
@@ -33,32 +33,32 @@ pub fn world(seed: u64) -> World {
 
 /// The disk under the unit.
 pub fn disk(world: &World) -> DiskControl {
-    world.disk("/disk").expect("the world was made with it")
+    world.disk("/disk").expect("the world has this disk")
 }
 
-struct Forgets;
+struct NullKeeper;
 
-impl Keeper for Forgets {
+impl Keeper for NullKeeper {
     fn keep(&self, _: u64, _: Vec<u8>) -> Keep {
         Box::pin(async { Ok(()) })
     }
 }
 
-/// A target with the disk as unit 0, for everybody; what is acknowledged is on the disk.
+/// A target with the disk as unit 0, open to all initiators, without write-back caching.
 pub async fn target(seam: &SimSeam) -> Target<SimSeam> {
     let what = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
-    let disk = seam.open_disk(&what).await.expect("the disk is there");
+    let disk = seam.open_disk(&what).await.expect("the disk exists");
     let core = Core::new(seam.clone(), CoreSpec::default());
     let spec = VolumeSpec { policy: WritePolicy::None, ..VolumeSpec::new("vm1", 1) };
     let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");
-    let target = Target::new(seam.clone(), TARGET, 1, Rc::new(Forgets));
+    let target = Target::new(seam.clone(), TARGET, 1, Rc::new(NullKeeper));
     let (lun, identity, access) = (Lun::ZERO, Identity::of(1, 1), AccessList::default());
     let unit = UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, kept: Vec::new() };
     target.add(unit).expect("the number is free");
     target
 }
 
-/// Starts a server, and listens.
+/// Starts a listening server.
 pub async fn serve(seam: &SimSeam, options: Options) -> Server<SimSeam> {
     let server = Server::new(seam.clone(), target(seam).await, options);
     let (listener, accepting) = (seam.listen(&address()).await.expect("the address is free"), server.clone());

@@ -1,4 +1,4 @@
-//! Taking another's reservation away, and its commands with it.
+//! Preemption of a reservation and of its holder's commands.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,17 +6,17 @@ use std::rc::Rc;
 use scsi::{Cancel, Command, DataOut, Expected, Gone, Status};
 use seam::{Nanos, Seam};
 
+use crate::fixture::{with_cramped_target, with_target};
 use crate::initiator::{Client, Sink, cdb16, content};
-use crate::reserving::{
+use crate::reservations::{
     CLEAR, EXCLUSIVE, EXCLUSIVE_ALL, PREEMPT, PREEMPT_AND_ABORT, REGISTER, REGISTER_AND_IGNORE, RESERVE,
     WRITE_EXCLUSIVE, WRITE_EXCLUSIVE_REGISTRANTS, held, keys, out, out_with, three,
 };
-use crate::setting::{with_cramped_target, with_target};
 
 #[test]
-fn who_preempts_a_holder_holds_and_the_victims_are_told() {
-    with_target(1, async |_, setting| {
-        let [one, two, three] = three(&setting).await;
+fn preempting_the_holder_takes_reservation_and_notifies_victims() {
+    with_target(1, async |_, fixture| {
+        let [one, two, three] = three(&fixture).await;
         for (client, key) in [(&one, 1), (&two, 2), (&three, 3)] {
             out(client, REGISTER, 0, 0, key).await;
         }
@@ -29,18 +29,18 @@ fn who_preempts_a_holder_holds_and_the_victims_are_told() {
         assert_eq!(one.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 5));
         assert_eq!(three.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 4));
         assert_eq!(one.read(0, 0, 1).await.status, Status::ReservationConflict);
-        // Another's key: its registration goes, the reservation stays as it is.
+        // Preempting another registrant removes its registration and leaves the reservation alone.
         assert_eq!(out(&two, PREEMPT, WRITE_EXCLUSIVE, 2, 3).await, Status::Good);
         assert_eq!((held(&two).await, keys(&two).await), (Some((2, EXCLUSIVE)), vec![2]));
-        assert_eq!(out(&two, PREEMPT, WRITE_EXCLUSIVE, 2, 2).await, Status::Good, "itself, to another type");
+        assert_eq!(out(&two, PREEMPT, WRITE_EXCLUSIVE, 2, 2).await, Status::Good, "the holder changes the type");
         assert_eq!((held(&two).await, keys(&two).await), (Some((2, WRITE_EXCLUSIVE)), vec![2]));
     });
 }
 
 #[test]
-fn what_all_hold_is_taken_from_all_with_the_key_of_nothing() {
-    with_target(2, async |_, setting| {
-        let [one, two, three] = three(&setting).await;
+fn all_registrants_reservation_is_preempted_with_key_zero() {
+    with_target(2, async |_, fixture| {
+        let [one, two, three] = three(&fixture).await;
         for (client, key) in [(&one, 1), (&two, 2), (&three, 3)] {
             out(client, REGISTER, 0, 0, key).await;
         }
@@ -54,9 +54,9 @@ fn what_all_hold_is_taken_from_all_with_the_key_of_nothing() {
 }
 
 #[test]
-fn without_a_reservation_registrations_are_taken_away_and_a_key_that_nobody_has_is_a_conflict() {
-    with_target(3, async |_, setting| {
-        let [one, two, _] = three(&setting).await;
+fn preempt_without_reservation_removes_registrations_by_key() {
+    with_target(3, async |_, fixture| {
+        let [one, two, _] = three(&fixture).await;
         out(&one, REGISTER, 0, 0, 1).await;
         out(&two, REGISTER, 0, 0, 2).await;
         assert_eq!(out(&two, PREEMPT, EXCLUSIVE, 2, 7).await, Status::ReservationConflict);
@@ -78,25 +78,25 @@ impl DataOut for Silent {
     }
 }
 
-/// A node that is fenced has writes on their way: after PREEMPT AND ABORT none of them can have an effect.
+/// Writes of a fenced node are in flight: after PREEMPT AND ABORT none of them has an effect.
 #[test]
-fn after_preempt_and_abort_nothing_of_the_victim_happens_any_more() {
+fn preempt_and_abort_stops_all_writes_of_the_victim() {
     for seed in 0..30 {
-        with_cramped_target(seed, async |_, setting| {
-            let (victim, other) = (Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await);
+        with_cramped_target(seed, async |_, fixture| {
+            let (victim, other) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
             out(&victim, REGISTER_AND_IGNORE, 0, 0, 1).await;
             out(&other, REGISTER_AND_IGNORE, 0, 0, 2).await;
             out(&victim, RESERVE, WRITE_EXCLUSIVE_REGISTRANTS, 1, 0).await;
             let ends: Rc<RefCell<Vec<Status>>> = Rc::default();
             for number in 0..6 {
                 let (victim, ends) = (victim.clone(), Rc::clone(&ends));
-                setting.seam.spawn(async move {
+                fixture.seam.spawn(async move {
                     let cdb = cdb16(0x8a, 0, number * 1_000, 1_000);
                     let status = victim.send(&cdb, 0, &content([5; 1_000])).await.status;
                     ends.borrow_mut().push(status);
                 });
             }
-            setting.seam.spawn({
+            fixture.seam.spawn({
                 let (victim, ends) = (victim.clone(), Rc::clone(&ends));
                 async move {
                     let cancel = Cancel::default();
@@ -104,17 +104,17 @@ fn after_preempt_and_abort_nothing_of_the_victim_happens_any_more() {
                     let expected = Expected { out_bytes: 4096, in_bytes: 0 };
                     let command = Command { lun: [0; 8], cdb: &cdb, expected, cancel: &cancel };
                     let mut silent = Silent(cancel.clone());
-                    let target = victim.setting.target.clone();
+                    let target = victim.fixture.target.clone();
                     let outcome = target.execute(&victim.nexus, command, &mut silent, &mut Sink::default()).await;
                     ends.borrow_mut().push(outcome.status);
                 }
             });
-            setting.seam.sleep(Nanos::from_micros(setting.seam.random() % 2_000)).await;
+            fixture.seam.sleep(Nanos::from_micros(fixture.seam.random() % 2_000)).await;
             assert_eq!(out(&other, PREEMPT_AND_ABORT, EXCLUSIVE, 2, 1).await, Status::Good);
             other.write(0, 0, &content([7; 6_000])).await.good();
-            setting.seam.sleep(Nanos::from_secs(1)).await;
+            fixture.seam.sleep(Nanos::from_secs(1)).await;
             assert_eq!(other.read(0, 0, 6_000).await.good(), content([7; 6_000]), "seed {seed}");
-            assert_eq!(ends.borrow().len(), 7, "each has ended, the silent one too");
+            assert_eq!(ends.borrow().len(), 7, "every command has ended, including the one without data");
             assert!(ends.borrow().contains(&Status::Aborted));
             assert_eq!(victim.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 5));
             assert_eq!(victim.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2f, 0));
@@ -123,32 +123,32 @@ fn after_preempt_and_abort_nothing_of_the_victim_happens_any_more() {
 }
 
 #[test]
-fn a_reset_and_clearing_end_what_is_under_way_of_all_initiators() {
+fn reset_and_clear_task_set_end_commands_of_all_initiators() {
     for reset in [false, true] {
-        with_target(9, async |_, setting| {
-            let (one, two) = (Client::new(&setting, "iqn.a:1").await, Client::new(&setting, "iqn.a:2").await);
+        with_target(9, async |_, fixture| {
+            let (one, two) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
             let ends: Rc<RefCell<Vec<Status>>> = Rc::default();
             for client in [&one, &two] {
                 let (client, ends) = (client.clone(), Rc::clone(&ends));
-                setting.seam.spawn(async move {
+                fixture.seam.spawn(async move {
                     let fua = cdb16(0x8a, 0x08, 0, 4_000);
                     let status = client.send(&fua, 0, &content([5; 4_000])).await.status;
                     ends.borrow_mut().push(status);
                 });
             }
-            setting.seam.sleep(Nanos::from_micros(100)).await;
+            fixture.seam.sleep(Nanos::from_micros(100)).await;
             match reset {
-                true => assert!(setting.target.reset(&one.nexus, None).await),
-                false => assert!(setting.target.clear_commands(&one.nexus, [0; 8]).await),
+                true => assert!(fixture.target.reset(&one.nexus, None).await),
+                false => assert!(fixture.target.clear_commands(&one.nexus, [0; 8]).await),
             }
             let told = [one.send(&[0; 6], 0, &[]).await, two.send(&[0; 6], 0, &[]).await];
             match reset {
                 true => assert_eq!(told.map(|answer| answer.sense()), [(6, 0x29, 3); 2]),
-                // Who has ended them knows.
+                // The initiator of CLEAR TASK SET gets no attention.
                 false => assert_eq!((&told[0].status, told[1].sense()), (&Status::Good, (6, 0x2f, 0))),
             }
             let found = one.read(0, 0, 4_000).await.good();
-            setting.seam.sleep(Nanos::from_secs(1)).await;
+            fixture.seam.sleep(Nanos::from_secs(1)).await;
             assert_eq!(one.read(0, 0, 4_000).await.good(), found);
             assert_eq!(*ends.borrow(), [Status::Aborted, Status::Aborted]);
         });

@@ -1,4 +1,4 @@
-//! A world with disks, a volume on each, and a target with a unit for each volume.
+//! A world with two disks, a volume on each, and a target with a unit for each volume.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use scsi::{AccessList, Identity, Keep, Keeper, Lun, Target, UnitSpec};
 use seam::sim::{DiskControl, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
-/// Bytes of a volume.
+/// Size of a volume in bytes.
 pub const SIZE: u64 = 16 << 20;
-/// Its blocks.
+/// Blocks of a volume.
 pub const BLOCKS: u64 = SIZE / 512;
 
-/// A world whose tasks run in a random order, on slow disks.
+/// A world with random task order and slow disks.
 pub fn world(seed: u64) -> World {
     world_of(WorldSpec::new(seed))
 }
@@ -28,110 +28,110 @@ fn world_of(spec: WorldSpec) -> World {
     world
 }
 
-/// The disk under a unit.
+/// The disk under a volume.
 pub fn disk(world: &World, name: &str) -> DiskControl {
-    world.disk(name).expect("the world was made with it")
+    world.disk(name).expect("the world has this disk")
 }
 
-/// Keeps records as long as it lives, each after a while; what it has is what a restart finds.
+/// Stores records in memory with random delays; the simulated restart reads its content.
 #[derive(Clone)]
-pub struct Shelf {
+pub struct RecordStore {
     pub seam: SimSeam,
     pub kept: Rc<RefCell<BTreeMap<u64, Vec<u8>>>>,
     pub fails: Rc<RefCell<bool>>,
 }
 
-impl Keeper for Shelf {
+impl Keeper for RecordStore {
     fn keep(&self, incarnation: u64, record: Vec<u8>) -> Keep {
-        let shelf = self.clone();
+        let records = self.clone();
         Box::pin(async move {
-            let wait = async || shelf.seam.sleep(Nanos::from_micros(shelf.seam.random() % 300)).await;
+            let wait = async || records.seam.sleep(Nanos::from_micros(records.seam.random() % 300)).await;
             wait().await;
-            if *shelf.fails.borrow() {
+            if *records.fails.borrow() {
                 return Err("no space".to_owned());
             }
-            shelf.kept.borrow_mut().insert(incarnation, record);
+            records.kept.borrow_mut().insert(incarnation, record);
             wait().await;
             Ok(())
         })
     }
 }
 
-/// A target and what is under it.
-pub struct Setting {
+/// A target with the core, volumes and record store under it.
+pub struct Fixture {
     pub seam: SimSeam,
     pub target: Target<SimSeam>,
     pub core: Core<SimSeam>,
-    pub shelf: Shelf,
+    pub records: RecordStore,
 }
 
-/// What a volume is told to be: written through at once, so that its disk shows what initiators did.
+/// Specification of a write-back volume.
 pub fn plain(name: &str, incarnation: u64) -> VolumeSpec {
     VolumeSpec { policy: WritePolicy::WriteBack, ..VolumeSpec::new(name, incarnation) }
 }
 
 pub fn lun(number: u16) -> Lun {
-    Lun::new(number).expect("it is small")
+    Lun::new(number).expect("the number is valid")
 }
 
-/// What a unit in front of a volume is told to be.
+/// Specification of a unit in front of a volume.
 pub fn unit(volume: Volume<SimSeam>, number: u16, kept: Vec<u8>) -> UnitSpec<SimSeam> {
     let identity = Identity::of(77, volume.spec().incarnation);
     let access = AccessList::default();
     UnitSpec { lun: lun(number), volume, identity, access, read_only: false, physical_4k: true, kept }
 }
 
-impl Setting {
+impl Fixture {
     /// A target with unit 0 on disk `one` and unit 1 on disk `two`.
-    pub async fn new(seam: &SimSeam) -> Setting {
-        let setting = Self::empty(seam, Rc::default()).await;
+    pub async fn new(seam: &SimSeam) -> Fixture {
+        let fixture = Self::empty(seam, Rc::default()).await;
         for (number, name) in [(0, "one"), (1, "two")] {
-            setting.add(number, name);
+            fixture.add(number, name);
         }
-        setting
+        fixture
     }
 
-    /// A target whose volumes are there, and no units.
-    pub async fn empty(seam: &SimSeam, kept: Rc<RefCell<BTreeMap<u64, Vec<u8>>>>) -> Setting {
+    /// A target with volumes and without units.
+    pub async fn empty(seam: &SimSeam, kept: Rc<RefCell<BTreeMap<u64, Vec<u8>>>>) -> Fixture {
         let core = Core::new(seam.clone(), CoreSpec::default());
         for (name, incarnation) in [("one", 11), ("two", 12)] {
             let what = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
-            let disk = seam.open_disk(&what).await.expect("the disk is there");
+            let disk = seam.open_disk(&what).await.expect("the disk exists");
             core.attach(plain(name, incarnation), Backing::plain(disk)).expect("the name is free");
         }
-        let shelf = Shelf { seam: seam.clone(), kept, fails: Rc::default() };
-        let target = Target::new(seam.clone(), "iqn.2026-11.io.hotset:lab", 2, Rc::new(shelf.clone()));
-        Setting { seam: seam.clone(), target, core, shelf }
+        let records = RecordStore { seam: seam.clone(), kept, fails: Rc::default() };
+        let target = Target::new(seam.clone(), "iqn.2026-11.io.hotset:lab", 2, Rc::new(records.clone()));
+        Fixture { seam: seam.clone(), target, core, records }
     }
 
     /// Adds a unit in front of a volume.
     pub fn add(&self, number: u16, name: &str) {
         let volume = self.volume(name);
-        let kept = self.shelf.kept.borrow().get(&volume.spec().incarnation).cloned().unwrap_or_default();
+        let kept = self.records.kept.borrow().get(&volume.spec().incarnation).cloned().unwrap_or_default();
         self.target.add(unit(volume, number, kept)).expect("the number is free");
     }
 
     pub fn volume(&self, name: &str) -> Volume<SimSeam> {
-        self.core.find(name).expect("it is attached")
+        self.core.find(name).expect("the volume is attached")
     }
 }
 
 /// Runs `test` in a world with a target of two units.
-pub fn with_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World>, Rc<Setting>) -> F) {
+pub fn with_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World>, Rc<Fixture>) -> F) {
     with_target_in(world(seed), test);
 }
 
-/// As [`with_target`], with so little memory that writes have to wait for it.
-pub fn with_cramped_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World>, Rc<Setting>) -> F) {
+/// As [`with_target`], with so little memory that writes wait for memory.
+pub fn with_cramped_target<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Rc<World>, Rc<Fixture>) -> F) {
     with_target_in(world_of(WorldSpec { blocks: 512, ..WorldSpec::new(seed) }), test);
 }
 
-fn with_target_in<F: Future<Output = ()>>(world: World, test: impl FnOnce(Rc<World>, Rc<Setting>) -> F) {
+fn with_target_in<F: Future<Output = ()>>(world: World, test: impl FnOnce(Rc<World>, Rc<Fixture>) -> F) {
     let world = Rc::new(world);
     let seam = world.seam();
     world.block_on(async {
-        let setting = Setting::new(&seam).await;
-        test(Rc::clone(&world), Rc::new(setting)).await;
+        let fixture = Fixture::new(&seam).await;
+        test(Rc::clone(&world), Rc::new(fixture)).await;
     });
     assert_eq!(world.violations(), Vec::<String>::new());
 }

@@ -1,25 +1,25 @@
-//! Room for the data of writes that wait for the engine, of all guests of a core together; and who waits for what others leave behind.
+//! Memory budget for write data that wait for the engine, shared by all guests of a core; and lists of waiting tasks.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Waker};
 
-/// So many bytes, lent to whoever comes.
-pub(crate) struct Room {
+/// A budget of bytes, lent to waiting writes.
+pub(crate) struct PayloadPool {
     free: Cell<usize>,
-    waiting: Waiting,
+    waiting: WakerList,
 }
 
-impl Room {
-    pub(crate) fn new(bytes: usize) -> Room {
-        Room { free: Cell::new(bytes), waiting: Waiting::default() }
+impl PayloadPool {
+    pub(crate) fn new(bytes: usize) -> PayloadPool {
+        PayloadPool { free: Cell::new(bytes), waiting: WakerList::default() }
     }
 
-    /// Lends `bytes`, or has the task of `context` look again later.
-    pub(crate) fn lend(&self, bytes: usize, context: &Context<'_>) -> Option<Lent<'_>> {
+    /// Lends `bytes`, or registers the task of `context` to try again.
+    pub(crate) fn lend(&self, bytes: usize, context: &Context<'_>) -> Option<PayloadLoan<'_>> {
         match self.free.get().checked_sub(bytes) {
             Some(left) => {
                 self.free.set(left);
-                Some(Lent { room: self, bytes })
+                Some(PayloadLoan { room: self, bytes })
             }
             None => {
                 self.waiting.register(context);
@@ -28,30 +28,30 @@ impl Room {
         }
     }
 
-    /// Has all who wait look again.
+    /// Wakes all waiting tasks.
     pub(crate) fn wake(&self) {
         self.waiting.wake();
     }
 }
 
-/// Bytes of a [`Room`]; given back when dropped.
-pub(crate) struct Lent<'a> {
-    room: &'a Room,
+/// Bytes lent by a [`PayloadPool`]; dropping returns them.
+pub(crate) struct PayloadLoan<'a> {
+    room: &'a PayloadPool,
     bytes: usize,
 }
 
-impl Drop for Lent<'_> {
+impl Drop for PayloadLoan<'_> {
     fn drop(&mut self) {
         self.room.free.set(self.room.free.get() + self.bytes);
         self.room.waiting.wake();
     }
 }
 
-/// Tasks that look again when something has changed.
+/// Wakers of tasks that wait for a change.
 #[derive(Default)]
-pub(crate) struct Waiting(RefCell<Vec<Waker>>);
+pub(crate) struct WakerList(RefCell<Vec<Waker>>);
 
-impl Waiting {
+impl WakerList {
     pub(crate) fn register(&self, context: &Context<'_>) {
         let mut waiting = self.0.borrow_mut();
         if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
@@ -64,12 +64,12 @@ impl Waiting {
     }
 }
 
-/// Requests of a volume whose front end has gone, and which are still under way. Until they have ended nobody else's are begun: one of
-/// them could land on what came later.
+/// Inflight requests of a volume whose front end is gone. New requests wait for their end, because a late write could
+/// overwrite newer data.
 #[derive(Default)]
 pub(crate) struct Orphans {
     count: Cell<usize>,
-    waiting: Waiting,
+    waiting: WakerList,
 }
 
 impl Orphans {
@@ -77,15 +77,15 @@ impl Orphans {
         self.count.set(self.count.get() + count);
     }
 
-    pub(crate) fn one_less(&self) {
-        self.count.set(self.count.get().checked_sub(1).expect("what ends was counted"));
+    pub(crate) fn request_ended(&self) {
+        self.count.set(self.count.get().checked_sub(1).expect("the request was counted"));
         if self.count.get() == 0 {
             self.waiting.wake();
         }
     }
 
-    /// True when there are none; else the task of `context` looks again.
-    pub(crate) fn are_gone(&self, context: &Context<'_>) -> bool {
+    /// True if there are none; otherwise registers the task of `context`.
+    pub(crate) fn poll_gone(&self, context: &Context<'_>) -> bool {
         if self.count.get() > 0 {
             self.waiting.register(context);
         }

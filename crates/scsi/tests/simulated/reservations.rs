@@ -1,11 +1,11 @@
-//! Who may do what while a unit is reserved: every type of persistent reservation, for every kind of initiator.
+//! Reservations: every type of persistent reservation against holders, registrants and other initiators.
 
 use std::rc::Rc;
 
 use scsi::Status;
 
+use crate::fixture::{Fixture, with_target};
 use crate::initiator::{Answer, Client, cdb10, cdb16, content};
-use crate::setting::{Setting, with_target};
 
 pub const REGISTER: u8 = 0;
 pub const RESERVE: u8 = 1;
@@ -31,7 +31,7 @@ const TYPES: [u8; 6] = [
     EXCLUSIVE_ALL,
 ];
 
-/// PERSISTENT RESERVE OUT, with flags of its parameters.
+/// PERSISTENT RESERVE OUT with flags and additional data in its parameter list.
 pub async fn out_with(client: &Client, action: u8, kind: u8, key: u64, new: u64, flags: u8, more: &[u8]) -> Answer {
     let mut list = [key.to_be_bytes(), new.to_be_bytes()].concat();
     list.extend([0, 0, 0, 0, flags, 0, 0, 0]);
@@ -54,25 +54,25 @@ pub async fn keys(client: &Client) -> Vec<u64> {
     data[8..].chunks_exact(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect()
 }
 
-/// The key and type of what is held.
+/// The key and type of the reservation.
 pub async fn held(client: &Client) -> Option<(u64, u8)> {
     let data = report(client, 1).await;
     (data.len() > 8).then(|| (u64::from_be_bytes(data[8..16].try_into().unwrap()), data[21]))
 }
 
-pub async fn three(setting: &Rc<Setting>) -> [Client; 3] {
+pub async fn three(fixture: &Rc<Fixture>) -> [Client; 3] {
     [
-        Client::new(setting, "iqn.a:holder").await,
-        Client::new(setting, "iqn.a:registrant").await,
-        Client::new(setting, "iqn.a:other").await,
+        Client::new(fixture, "iqn.a:holder").await,
+        Client::new(fixture, "iqn.a:registrant").await,
+        Client::new(fixture, "iqn.a:other").await,
     ]
 }
 
-/// What SPC-4's table says: may a registrant that does not hold it read and write, and may others.
+/// The table of SPC-4: access (read, write) of a registrant that is not a holder, and of other initiators.
 #[test]
-fn each_type_lets_in_whom_the_standard_lets_in() {
-    with_target(1, async |_, setting| {
-        let [holder, registrant, other] = three(&setting).await;
+fn each_type_allows_the_access_of_the_standard() {
+    with_target(1, async |_, fixture| {
+        let [holder, registrant, other] = three(&fixture).await;
         let t = true;
         let f = false;
         let table = [
@@ -97,7 +97,7 @@ fn each_type_lets_in_whom_the_standard_lets_in() {
                 assert_eq!(who.send(&cdb10(0x42, 0, 0, 0), 0, &[]).await.status, may(writes));
                 assert_eq!(who.send(&cdb16(0x93, 0, 0, 1), 0, &block).await.status, may(writes));
                 assert_eq!(who.send(&[0x1a, 8, 8, 0, 255, 0], 255, &[]).await.status, may(reads));
-                // Nobody is kept from these.
+                // No reservation conflicts with these commands.
                 for free in [&[0; 6][..], &[0x12, 0, 0, 0, 96, 0], &cdb10(0x25, 0, 0, 0), &cdb10(0x5e, 1, 0, 64)] {
                     assert_eq!(who.send(free, 96, &[]).await.status, Status::Good, "{free:x?}");
                 }
@@ -106,16 +106,16 @@ fn each_type_lets_in_whom_the_standard_lets_in() {
             assert_eq!(held(&other).await, Some((if all { 0 } else { 1 }, kind)));
             assert_eq!(out(&holder, CLEAR, 0, 1, 0).await, Status::Good);
             assert_eq!((held(&other).await, keys(&other).await), (None, vec![]));
-            // Clearing was told to the one that was registered.
+            // CLEAR notifies the other registrant.
             assert_eq!(registrant.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 3));
         }
     });
 }
 
 #[test]
-fn registering_takes_the_right_key_and_counts_generations() {
-    with_target(2, async |_, setting| {
-        let [one, two, _] = three(&setting).await;
+fn registering_checks_the_key_and_counts_generations() {
+    with_target(2, async |_, fixture| {
+        let [one, two, _] = three(&fixture).await;
         assert_eq!(out(&one, REGISTER, 0, 5, 6).await, Status::ReservationConflict);
         assert_eq!(out(&one, REGISTER, 0, 0, 6).await, Status::Good);
         assert_eq!(out(&one, REGISTER, 0, 5, 7).await, Status::ReservationConflict);
@@ -128,21 +128,21 @@ fn registering_takes_the_right_key_and_counts_generations() {
         assert_eq!(out(&two, RESERVE, EXCLUSIVE, 8, 0).await, Status::Good);
         assert_eq!(out(&two, RESERVE, WRITE_EXCLUSIVE, 8, 0).await, Status::ReservationConflict);
         assert_eq!(out(&one, RESERVE, EXCLUSIVE, 8, 0).await, Status::ReservationConflict);
-        // Who does not hold it releases nothing, and whoever does says what.
+        // RELEASE by a non-holder does nothing; by a holder it needs the right type.
         assert_eq!(out(&one, RELEASE, EXCLUSIVE, 8, 0).await, Status::Good);
         assert_eq!(held(&one).await, Some((8, EXCLUSIVE)));
         assert_eq!(out_with(&two, RELEASE, WRITE_EXCLUSIVE, 8, 0, 0, &[]).await.sense(), (5, 0x26, 4));
         assert_eq!(out(&two, RELEASE, EXCLUSIVE, 8, 0).await, Status::Good);
-        assert_eq!((held(&one).await, report(&one, 0).await[3]), (None, 4), "holding is no generation");
+        assert_eq!((held(&one).await, report(&one, 0).await[3]), (None, 4), "RESERVE and RELEASE keep the generation");
         assert_eq!(out(&two, REGISTER, 0, 8, 0).await, Status::Good);
         assert_eq!(keys(&one).await, [8]);
     });
 }
 
 #[test]
-fn a_holder_that_unregisters_releases_and_registrants_are_told() {
-    with_target(3, async |_, setting| {
-        let [one, two, _] = three(&setting).await;
+fn unregistering_holder_releases_and_notifies_registrants() {
+    with_target(3, async |_, fixture| {
+        let [one, two, _] = three(&fixture).await;
         for kind in TYPES {
             out(&one, REGISTER_AND_IGNORE, 0, 0, 1).await;
             out(&two, REGISTER_AND_IGNORE, 0, 0, 2).await;
@@ -151,7 +151,7 @@ fn a_holder_that_unregisters_releases_and_registrants_are_told() {
             let ready = two.send(&[0; 6], 0, &[]).await;
             match kind {
                 WRITE_EXCLUSIVE_ALL | EXCLUSIVE_ALL => {
-                    assert_eq!((ready.status, held(&two).await), (Status::Good, Some((0, kind))), "others hold it on");
+                    assert_eq!((ready.status, held(&two).await), (Status::Good, Some((0, kind))), "others still hold");
                     assert_eq!(out(&two, REGISTER, 0, 2, 0).await, Status::Good);
                 }
                 WRITE_EXCLUSIVE_REGISTRANTS | EXCLUSIVE_REGISTRANTS => assert_eq!(ready.sense(), (6, 0x2a, 4)),
@@ -164,19 +164,19 @@ fn a_holder_that_unregisters_releases_and_registrants_are_told() {
 }
 
 #[test]
-fn others_may_be_registered_by_name_and_for_all_ports() {
-    with_target(4, async |_, setting| {
-        let [one, two, three] = three(&setting).await;
+fn other_initiators_are_registered_by_name_and_for_all_ports() {
+    with_target(4, async |_, fixture| {
+        let [one, two, three] = three(&fixture).await;
         let id = two.nexus.initiator().transport_id();
         let mut named = (id.len() as u32).to_be_bytes().to_vec();
         named.extend(&id);
         assert_eq!(out_with(&one, REGISTER_AND_IGNORE, 0, 0, 4, 8, &named).await.sense(), (5, 0x1a, 0));
-        // With ALL_TG_PT: both initiators at both ports of the target.
+        // With ALL_TG_PT both initiators are registered at both target ports.
         assert_eq!(out_with(&one, REGISTER, 0, 0, 4, 0x0c, &named).await.status, Status::Good);
         assert_eq!(keys(&one).await, [4; 4]);
         assert_eq!(out(&two, RESERVE, EXCLUSIVE, 4, 0).await, Status::Good);
         let full = report(&one, 3).await;
-        let holder = full[8..].windows(id.len()).position(|bytes| bytes == id).expect("it is named");
+        let holder = full[8..].windows(id.len()).position(|bytes| bytes == id).expect("the holder is listed");
         let descriptor = &full[8 + holder - 24..];
         assert_eq!((descriptor[12], descriptor[13], descriptor[19]), (1, EXCLUSIVE, 1));
         assert_eq!(three.read(0, 0, 1).await.status, Status::ReservationConflict);
@@ -186,9 +186,9 @@ fn others_may_be_registered_by_name_and_for_all_ports() {
 }
 
 #[test]
-fn a_reservation_is_handed_over() {
-    with_target(5, async |_, setting| {
-        let [one, two, _] = three(&setting).await;
+fn register_and_move_transfers_the_reservation() {
+    with_target(5, async |_, fixture| {
+        let [one, two, _] = three(&fixture).await;
         out(&one, REGISTER, 0, 0, 1).await;
         let id = two.nexus.initiator().transport_id();
         let give = async |client: &Client, key: u64, port: u8, unregister: u8| {
@@ -199,9 +199,9 @@ fn a_reservation_is_handed_over() {
             let cdb = [0x5f, REGISTER_AND_MOVE, 0, 0, 0, 0, 0, 0, list.len() as u8, 0];
             client.send(&cdb, 0, &list).await.status
         };
-        assert_eq!(give(&one, 1, 1, 0).await, Status::ReservationConflict, "it holds nothing");
+        assert_eq!(give(&one, 1, 1, 0).await, Status::ReservationConflict, "not the holder");
         out(&one, RESERVE, EXCLUSIVE, 1, 0).await;
-        assert_ne!(give(&one, 1, 3, 0).await, Status::Good, "there is no such port");
+        assert_ne!(give(&one, 1, 3, 0).await, Status::Good, "the port does not exist");
         assert_eq!(give(&one, 1, 1, 1).await, Status::Good);
         assert_eq!((held(&one).await, keys(&one).await), (Some((2, EXCLUSIVE)), vec![2]));
         assert_eq!(two.read(0, 0, 1).await.status, Status::Good);
@@ -210,13 +210,13 @@ fn a_reservation_is_handed_over() {
 }
 
 #[test]
-fn a_session_reserves_for_itself_until_it_releases_leaves_or_all_is_reset() {
-    with_target(6, async |_, setting| {
-        let [one, two, _] = three(&setting).await;
+fn session_reservation_ends_at_release_logout_or_reset() {
+    with_target(6, async |_, fixture| {
+        let [one, two, _] = three(&fixture).await;
         let (reserve, release) = ([0x16, 0, 0, 0, 0, 0], [0x17, 0, 0, 0, 0, 0]);
         let taken = async |client: &Client| client.send(&reserve, 0, &[]).await.status;
         for end in 0..3 {
-            let one = Client::new(&setting, "iqn.a:reserver").await;
+            let one = Client::new(&fixture, "iqn.a:reserver").await;
             assert_eq!((taken(&one).await, taken(&one).await), (Status::Good, Status::Good));
             assert_eq!(taken(&two).await, Status::ReservationConflict);
             for cdb in [&[0; 6][..], &cdb10(0x28, 0, 0, 1), &cdb10(0x5e, 0, 0, 64), &[0x1a, 8, 8, 0, 255, 0]] {
@@ -224,18 +224,18 @@ fn a_session_reserves_for_itself_until_it_releases_leaves_or_all_is_reset() {
             }
             two.send(&[0x12, 0, 0, 0, 96, 0], 96, &[]).await.good();
             two.send(&release, 0, &[]).await.good();
-            assert_eq!(taken(&two).await, Status::ReservationConflict, "another's release does nothing");
+            assert_eq!(taken(&two).await, Status::ReservationConflict, "RELEASE by another session does nothing");
             match end {
                 0 => assert_eq!(one.send(&release, 0, &[]).await.status, Status::Good),
-                1 => setting.target.leave(&one.nexus),
+                1 => fixture.target.leave(&one.nexus),
                 _ => {
-                    setting.target.reset(&two.nexus, None).await;
+                    fixture.target.reset(&two.nexus, None).await;
                     two.send(&[0; 6], 0, &[]).await;
                 }
             }
             assert_eq!((taken(&two).await, two.send(&release, 0, &[]).await.status), (Status::Good, Status::Good));
         }
-        // Beside registrations it means nothing.
+        // With registrations RESERVE has no effect.
         one.send(&[0; 6], 0, &[]).await;
         out(&one, REGISTER, 0, 0, 1).await;
         assert_eq!((taken(&one).await, taken(&two).await), (Status::Good, Status::ReservationConflict));
@@ -244,17 +244,17 @@ fn a_session_reserves_for_itself_until_it_releases_leaves_or_all_is_reset() {
 }
 
 #[test]
-fn a_reset_leaves_what_is_persistent() {
-    with_target(7, async |_, setting| {
-        let [one, two, _] = three(&setting).await;
+fn reset_keeps_persistent_reservations() {
+    with_target(7, async |_, fixture| {
+        let [one, two, _] = three(&fixture).await;
         out(&one, REGISTER, 0, 0, 1).await;
         out(&one, RESERVE, WRITE_EXCLUSIVE, 1, 0).await;
-        setting.target.reset(&two.nexus, None).await;
+        fixture.target.reset(&two.nexus, None).await;
         two.send(&[0; 6], 0, &[]).await;
         assert_eq!((held(&two).await, keys(&two).await), (Some((1, WRITE_EXCLUSIVE)), vec![1]));
-        // The same initiator's port is still the holder when it comes again.
-        setting.target.leave(&one.nexus);
-        let again = Client::new(&setting, "iqn.a:holder").await;
+        // An initiator port is still the holder after its next login.
+        fixture.target.leave(&one.nexus);
+        let again = Client::new(&fixture, "iqn.a:holder").await;
         assert_eq!(again.write(0, 0, &content([1])).await.status, Status::Good);
     });
 }
